@@ -1,0 +1,23 @@
+"""Devices: one physical GPU each, real or simulated."""
+
+from zeus_core.device.discover import SIMULATED_GPUS_VARIABLE, discover_gpus
+from zeus_core.device.gpu import Gpu, PowerRange
+from zeus_core.device.nvml import NvmlGpu, NvmlSession
+from zeus_core.device.power_model import Work
+from zeus_core.device.presets import PRESETS, GpuPreset, find_preset
+from zeus_core.device.simulated import SimulatedGpu, SimulatedNoise
+
+__all__ = [
+    "PRESETS",
+    "SIMULATED_GPUS_VARIABLE",
+    "Gpu",
+    "GpuPreset",
+    "NvmlGpu",
+    "NvmlSession",
+    "PowerRange",
+    "SimulatedGpu",
+    "SimulatedNoise",
+    "Work",
+    "discover_gpus",
+    "find_preset",
+]

@@ -1,0 +1,214 @@
+"""NVIDIA GPUs, through the NVML library and its official binding nvidia-ml-py.
+
+Nothing is loaded before the first device is asked for. Every call that fails raises one of the package's errors.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from zeus_core.device.gpu import PowerRange
+from zeus_core.device.nvml_errors import UNINITIALIZED, device_error
+from zeus_core.errors import DeviceError, NoDeviceError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
+
+__all__ = ["NvmlGpu", "NvmlSession"]
+
+_VOLTA = 5  # nvmlDeviceArchitecture_t
+_POWER_INSTANT_FIELD = 186  # NVML_FI_DEV_POWER_INSTANT: power without the one-second average of Ampere and later
+_VOLTA_COUNTER_PERIOD_SECONDS = 0.02
+_COUNTER_PERIOD_SECONDS = 0.1
+
+
+class NvmlSession:
+    """An initialised NVML and the handles of its devices.
+
+    It opens by itself in each process that uses it: neither handles nor NVML survive a fork.
+    """
+
+    def __init__(self) -> None:
+        self._process_id: int | None = None
+        self._handles: dict[str, Any] = {}
+
+    def read_uuids(self) -> list[str]:
+        """The UUIDs of the GPUs the driver shows this process, in PCI order."""
+        self._open_if_needed()
+        return list(self._handles)
+
+    def call(self, uuid: str, action: str, function: str, *arguments: object) -> Any:
+        """Call an NVML function on one GPU, once more if the driver has lost the session meanwhile.
+
+        Args:
+            uuid: The GPU.
+            action: What the call does, for the message of an error: "reading the power".
+            function: Name in the binding.
+            *arguments: What follows the handle.
+
+        Raises:
+            DeviceError: The call failed; see `nvml_errors`.
+        """
+        import pynvml
+
+        for is_last_try in (False, True):
+            self._open_if_needed()
+            try:
+                return getattr(pynvml, function)(self._handles[uuid], *arguments)
+            except KeyError:
+                raise NoDeviceError(f"{action} of {uuid} failed: the driver no longer shows this GPU") from None
+            except pynvml.NVMLError as error:
+                if error.value != UNINITIALIZED or is_last_try:
+                    raise device_error(error.value, f"{action} of {uuid}") from error
+                self._process_id = None
+        raise AssertionError("unreachable")
+
+    def _open_if_needed(self) -> None:
+        if self._process_id != os.getpid():
+            self._handles = _open_handles()
+            self._process_id = os.getpid()
+
+
+class NvmlGpu:
+    """An NVIDIA GPU. See `Gpu` for what each method does.
+
+    Args:
+        session: Shared by the GPUs of one discovery.
+        uuid: Which GPU.
+
+    Raises:
+        DeviceError: The GPU does not answer.
+    """
+
+    is_simulated = False
+
+    def __init__(self, session: NvmlSession, uuid: str) -> None:
+        self.uuid = uuid
+        self._session = session
+        self._has_instant_power = True
+        self.name = str(self._call("reading the name", "nvmlDeviceGetName"))
+        self.energy_counter_period_seconds = self._find_counter_period_seconds()
+
+    def read_energy_counter_joules(self) -> float:
+        """From `nvmlDeviceGetTotalEnergyConsumption`; Volta and later have it."""
+        return joules_from_millijoules(
+            self._call("reading the energy counter", "nvmlDeviceGetTotalEnergyConsumption"),
+        )
+
+    def read_power_watts(self) -> float:
+        """From the instant-power field where the driver has it, else from `nvmlDeviceGetPowerUsage`."""
+        if self._has_instant_power:
+            try:
+                return self._read_instant_power_watts()
+            except NotSupportedError:
+                self._has_instant_power = False
+        return watts_from_milliwatts(self._call("reading the power", "nvmlDeviceGetPowerUsage"))
+
+    def read_power_limit_watts(self) -> float:
+        """From `nvmlDeviceGetPowerManagementLimit`."""
+        return watts_from_milliwatts(self._call("reading the power limit", "nvmlDeviceGetPowerManagementLimit"))
+
+    def read_enforced_power_limit_watts(self) -> float:
+        """From `nvmlDeviceGetEnforcedPowerLimit`."""
+        return watts_from_milliwatts(self._call("reading the enforced power limit", "nvmlDeviceGetEnforcedPowerLimit"))
+
+    def read_default_power_limit_watts(self) -> float:
+        """From `nvmlDeviceGetPowerManagementDefaultLimit`."""
+        return watts_from_milliwatts(
+            self._call("reading the default power limit", "nvmlDeviceGetPowerManagementDefaultLimit")
+        )
+
+    def read_power_limit_range_watts(self) -> PowerRange:
+        """From `nvmlDeviceGetPowerManagementLimitConstraints`."""
+        lowest_milliwatts, highest_milliwatts = self._call(
+            "reading the range of power limits", "nvmlDeviceGetPowerManagementLimitConstraints"
+        )
+        return PowerRange(watts_from_milliwatts(lowest_milliwatts), watts_from_milliwatts(highest_milliwatts))
+
+    def set_power_limit(self, limit_watts: float) -> None:
+        """Through `nvmlDeviceSetPowerManagementLimit`, which takes milliseconds and needs root."""
+        lowest_watts, highest_watts = self.read_power_limit_range_watts()
+        if not lowest_watts <= limit_watts <= highest_watts:
+            raise UsageError(
+                f"limit_watts is {limit_watts!r}; {self.name} accepts {lowest_watts:g} to {highest_watts:g} W"
+            )
+        self._control(
+            f"sudo nvidia-smi -i {self.uuid} -pl {limit_watts:g}",
+            "setting the power limit",
+            "nvmlDeviceSetPowerManagementLimit",
+            milliwatts_from_watts(limit_watts),
+        )
+
+    def read_sm_clock_mhz(self) -> int:
+        """From `nvmlDeviceGetClockInfo` of the SM domain."""
+        import pynvml
+
+        return int(self._call("reading the SM clock", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM))
+
+    def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
+        """The graphics clocks at the highest memory clock: NVML states SM and graphics clocks as one."""
+        memory_clocks_mhz = self._call("reading the memory clocks", "nvmlDeviceGetSupportedMemoryClocks")
+        clocks_mhz = self._call(
+            "reading the supported clocks", "nvmlDeviceGetSupportedGraphicsClocks", max(memory_clocks_mhz)
+        )
+        return tuple(sorted(clocks_mhz, reverse=True))
+
+    def lock_sm_clock(self, clock_mhz: int) -> None:
+        """Through `nvmlDeviceSetGpuLockedClocks`, which takes about 10 ms and needs root."""
+        supported = self.read_supported_sm_clocks_mhz()
+        if clock_mhz not in supported:
+            raise UsageError(f"clock_mhz is {clock_mhz!r}; {self.name} supports {', '.join(map(str, supported))}")
+        self._control(
+            f"sudo nvidia-smi -i {self.uuid} -lgc {clock_mhz}",
+            "locking the SM clock",
+            "nvmlDeviceSetGpuLockedClocks",
+            clock_mhz,
+            clock_mhz,
+        )
+
+    def unlock_sm_clock(self) -> None:
+        """Through `nvmlDeviceResetGpuLockedClocks`."""
+        self._control(
+            f"sudo nvidia-smi -i {self.uuid} -rgc", "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks"
+        )
+
+    def _call(self, action: str, function: str, *arguments: object) -> Any:
+        return self._session.call(self.uuid, action, function, *arguments)
+
+    def _control(self, command: str, action: str, function: str, *arguments: object) -> None:
+        """Call a function that changes the hardware; `command` does the same from an admin's shell."""
+        try:
+            self._call(action, function, *arguments)
+        except PermissionDeniedError as error:
+            raise PermissionDeniedError(f"{error}; as an admin: {command}") from error
+
+    def _read_instant_power_watts(self) -> float:
+        (field,) = self._call("reading the instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])
+        if field.nvmlReturn != 0:
+            raise device_error(field.nvmlReturn, f"reading the instant power of {self.uuid}")
+        return watts_from_milliwatts(field.value.uiVal)
+
+    def _find_counter_period_seconds(self) -> float:
+        try:
+            architecture = self._call("reading the architecture", "nvmlDeviceGetArchitecture")
+        except DeviceError:
+            return _COUNTER_PERIOD_SECONDS
+        return _VOLTA_COUNTER_PERIOD_SECONDS if architecture == _VOLTA else _COUNTER_PERIOD_SECONDS
+
+
+def _open_handles() -> dict[str, Any]:
+    """Initialise NVML and open every GPU that answers, by UUID."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        raise device_error(error.value, "opening NVML") from error
+    handles: dict[str, Any] = {}
+    for index in range(count):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            handles[str(pynvml.nvmlDeviceGetUUID(handle))] = handle
+        except pynvml.NVMLError:
+            continue  # a GPU that fell off the bus must not hide the others
+    return handles

@@ -1,0 +1,56 @@
+"""The errors this package raises: whose fault it is, and so what to do.
+
+    ZeusError
+    ├── UsageError (also a ValueError)   the call is wrong: change the argument the message names
+    └── DeviceError                      the hardware or its driver said no
+        ├── NoDeviceError                nothing to measure here: install the driver, or ask for simulated GPUs
+        ├── PermissionDeniedError        this process may not do that: the message holds the command for an admin
+        ├── NotSupportedError            this device cannot do that, ever: use another method
+        ├── DeviceLostError              the device is gone until a reset or a reboot
+        └── DriverFaultError             the driver failed for once: trying again may help
+
+Hooks that run inside training never let any of these through (see `zeus_core.optimizer`).
+"""
+
+__all__ = [
+    "DeviceError",
+    "DeviceLostError",
+    "DriverFaultError",
+    "NoDeviceError",
+    "NotSupportedError",
+    "PermissionDeniedError",
+    "UsageError",
+    "ZeusError",
+]
+
+
+class ZeusError(Exception):
+    """Base of every error raised by this package."""
+
+
+class UsageError(ZeusError, ValueError):
+    """An argument or a call is wrong; the message names the argument, its value and a working alternative."""
+
+
+class DeviceError(ZeusError):
+    """A device or its driver could not do what was asked."""
+
+
+class NoDeviceError(DeviceError):
+    """There is no such device, or no driver to reach it."""
+
+
+class PermissionDeniedError(DeviceError):
+    """This process lacks the right; the message holds the command that grants it."""
+
+
+class NotSupportedError(DeviceError):
+    """The device does not have this function."""
+
+
+class DeviceLostError(DeviceError):
+    """The device fell off the bus or needs a reset."""
+
+
+class DriverFaultError(DeviceError):
+    """The driver failed in a way that may pass."""

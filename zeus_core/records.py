@@ -1,0 +1,92 @@
+"""Frozen values that measuring yields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from zeus_core.errors import UsageError
+
+__all__ = ["Measurement", "Method"]
+
+Method = Literal["counted", "integrated", "estimated", "lost"]
+"""How an energy was obtained, best first: a difference of two counter readings; an integral over time-stamped power
+readings; one power reading times the elapsed time; not at all."""
+
+_METHODS_BEST_FIRST: tuple[Method, ...] = get_args(Method)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one window measured. The first five attributes carry their published names.
+
+    Attributes:
+        time: Elapsed seconds.
+        gpu_energy: Joules of each GPU, by index. None where the measurement was lost: not measured is not zero.
+        cpu_energy: Joules of each CPU package, by index; None where no CPU was measured.
+        dram_energy: Joules of the DRAM beside each CPU package, by index; None where no DRAM was measured.
+        gpu_method: How each GPU's energy was obtained, by index.
+        gpu_uncertainty_joules: How far each GPU's energy can be off, by index: the half-width of the interval that
+            holds the true energy. None where the measurement was lost.
+        cpu_uncertainty_joules: The same for each CPU package; None where no CPU was measured.
+    """
+
+    time: float
+    gpu_energy: Mapping[int, float | None]
+    cpu_energy: Mapping[int, float | None] | None = None
+    dram_energy: Mapping[int, float | None] | None = None
+    gpu_method: Mapping[int, Method] = field(default_factory=dict)
+    gpu_uncertainty_joules: Mapping[int, float | None] = field(default_factory=dict)
+    cpu_uncertainty_joules: Mapping[int, float | None] | None = None
+
+    @property
+    def total_energy(self) -> float | None:
+        """Joules of all GPUs together; None if any of them was lost."""
+        return _sum_or_none(self.gpu_energy)
+
+    @property
+    def average_power_watts(self) -> float | None:
+        """Mean power of all GPUs together; None if any of them was lost or no time has passed."""
+        total_energy = self.total_energy
+        return total_energy / self.time if total_energy is not None and self.time > 0 else None
+
+    def __add__(self, other: Measurement) -> Measurement:
+        """The sum of two windows that do not overlap: seconds, joules and uncertainties add; the worse method stays."""
+        return Measurement(
+            time=self.time + other.time,
+            gpu_energy=_add(self.gpu_energy, other.gpu_energy),
+            cpu_energy=_add_optional(self.cpu_energy, other.cpu_energy),
+            dram_energy=_add_optional(self.dram_energy, other.dram_energy),
+            gpu_method={index: _worse(self.gpu_method, other.gpu_method, index) for index in self.gpu_energy},
+            gpu_uncertainty_joules=_add(self.gpu_uncertainty_joules, other.gpu_uncertainty_joules),
+            cpu_uncertainty_joules=_add_optional(self.cpu_uncertainty_joules, other.cpu_uncertainty_joules),
+        )
+
+
+def _sum_or_none(energies: Mapping[int, float | None]) -> float | None:
+    total = 0.0
+    for energy in energies.values():
+        if energy is None:
+            return None
+        total += energy
+    return total
+
+
+def _add(first: Mapping[int, float | None], second: Mapping[int, float | None]) -> dict[int, float | None]:
+    if first.keys() != second.keys():
+        raise UsageError(
+            f"measurements of different devices cannot be added: {sorted(first)} and {sorted(second)}; "
+            "add windows of one monitor"
+        )
+    return {index: _sum_or_none({0: first[index], 1: second[index]}) for index in first}
+
+
+def _add_optional(
+    first: Mapping[int, float | None] | None, second: Mapping[int, float | None] | None
+) -> dict[int, float | None] | None:
+    return None if first is None or second is None else _add(first, second)
+
+
+def _worse(first: Mapping[int, Method], second: Mapping[int, Method], index: int) -> Method:
+    return max(first[index], second[index], key=_METHODS_BEST_FIRST.index)
