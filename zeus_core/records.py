@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
 
 from zeus_core.errors import UsageError
 
@@ -62,6 +63,51 @@ class Measurement:
             gpu_uncertainty_joules=_add(self.gpu_uncertainty_joules, other.gpu_uncertainty_joules),
             cpu_uncertainty_joules=_add_optional(self.cpu_uncertainty_joules, other.cpu_uncertainty_joules),
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that `from_json` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Measurement:
+        """Read what `to_json` wrote, after it went through JSON (which turns indices into strings).
+
+        Raises:
+            UsageError: A field is missing or holds what no measurement holds.
+        """
+        try:
+            return cls(
+                time=_finite(fields["time"]),
+                gpu_energy=_energies(fields["gpu_energy"]),
+                cpu_energy=_optional_energies(fields["cpu_energy"]),
+                dram_energy=_optional_energies(fields["dram_energy"]),
+                gpu_method={int(index): _method(name) for index, name in fields["gpu_method"].items()},
+                gpu_uncertainty_joules=_energies(fields["gpu_uncertainty_joules"]),
+                cpu_uncertainty_joules=_optional_energies(fields["cpu_uncertainty_joules"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"this is not a measurement: {error!r}") from error
+
+
+def _finite(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise UsageError(f"{value!r} is not a finite number of at least 0")
+    return float(value)
+
+
+def _energies(values: Mapping[str, object]) -> dict[int, float | None]:
+    return {int(index): None if value is None else _finite(value) for index, value in values.items()}
+
+
+def _optional_energies(values: Mapping[str, object] | None) -> dict[int, float | None] | None:
+    return None if values is None else _energies(values)
+
+
+def _method(name: object) -> Method:
+    for method in _METHODS_BEST_FIRST:
+        if name == method:
+            return method
+    raise UsageError(f"{name!r} is not one of {', '.join(_METHODS_BEST_FIRST)}")
 
 
 def _sum_or_none(energies: Mapping[int, float | None]) -> float | None:

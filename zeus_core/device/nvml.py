@@ -56,6 +56,8 @@ class NvmlSession:
                 return getattr(pynvml, function)(self._handles[uuid], *arguments)
             except KeyError:
                 raise NoDeviceError(f"{action} of {uuid} failed: the driver no longer shows this GPU") from None
+            except AttributeError:
+                raise NotSupportedError(f"{action} needs a newer nvidia-ml-py: pip install -U nvidia-ml-py") from None
             except pynvml.NVMLError as error:
                 if error.value != UNINITIALIZED or is_last_try:
                     raise device_error(error.value, f"{action} of {uuid}") from error
@@ -179,7 +181,9 @@ class NvmlGpu:
         try:
             self._call(action, function, *arguments)
         except PermissionDeniedError as error:
-            raise PermissionDeniedError(f"{error}; as an admin: {command}") from error
+            raise PermissionDeniedError(
+                f"{error}; run with that right (in a container: --cap-add=SYS_ADMIN), or let an admin do it: {command}"
+            ) from error
 
     def _read_instant_power_watts(self) -> float:
         (field,) = self._call("reading the instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])

@@ -18,6 +18,8 @@ from zeus_core.errors import PermissionDeniedError, UsageError
 
 __all__ = ["SimulatedGpu", "SimulatedNoise"]
 
+_INSTANT_SECONDS = 1e-9  # what rounding may leave of a stage, and too short for a clock to wait
+
 
 @dataclass(frozen=True)
 class SimulatedNoise:
@@ -58,7 +60,7 @@ class _Job:
 
     def spend(self, point: OperatingPoint, seconds: float, stage_seconds: float) -> None:
         """Let `seconds` of a stage of `stage_seconds` pass."""
-        left = 0.0 if seconds >= stage_seconds else 1 - seconds / stage_seconds
+        left = 0.0 if stage_seconds - seconds < _INSTANT_SECONDS else 1 - seconds / stage_seconds
         if self.active_left > 0:
             self.active_left *= left
         else:
@@ -111,7 +113,8 @@ class SimulatedGpu:
         self._random = np.random.default_rng([self._noise.seed, index])
         self._grants_control = grants_control
         self._operating_point = lru_cache(maxsize=256)(preset.physics.operating_point)
-        self._lock = threading.Lock()
+        # Re-entrant, because a limit may be put back from a signal handler that interrupts a change.
+        self._lock = threading.RLock()
         self._setting_changed = threading.Event()
         self._locked_clock_mhz = preset.highest_clock_mhz
         self._limit_watts = preset.default_limit_watts

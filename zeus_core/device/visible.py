@@ -1,4 +1,4 @@
-"""Which GPUs `CUDA_VISIBLE_DEVICES` shows, read as CUDA reads it (CUDA C++ Programming Guide, environment variables)."""
+"""Which GPUs `CUDA_VISIBLE_DEVICES` shows, read as CUDA reads it (CUDA programming guide, environment variables)."""
 
 from collections.abc import Sequence
 

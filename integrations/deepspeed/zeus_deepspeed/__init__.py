@@ -1,0 +1,1 @@
+"""Perseus for DeepSpeed, in preparation."""

@@ -1,0 +1,1 @@
+"""Energy for Lightning, in preparation."""

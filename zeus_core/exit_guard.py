@@ -1,0 +1,69 @@
+"""Undoing a change to the hardware when the process ends before it could be undone in order."""
+
+import atexit
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+__all__ = ["ExitGuard"]
+
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class ExitGuard:
+    """Calls `undo` at the end of the process: a normal end, an exception, Ctrl-C, SIGTERM or SIGHUP.
+
+    It acts in the process that armed it only: a forked child that ends leaves its parent's hardware alone. A signal is
+    passed on to whoever handled it before, or ends the process as it would have. Signals are guarded against only if
+    `arm` is called in the main thread, and nothing in this process can guard against SIGKILL.
+    """
+
+    def __init__(self, undo: Callable[[], None]) -> None:
+        self._undo = undo
+        self._process_id: int | None = None
+        self._previous_handlers: dict[int, Any] = {}
+
+    def arm(self) -> None:
+        """From now on, call `undo` at the end of the process."""
+        if self._process_id == os.getpid():
+            return
+        self._process_id = os.getpid()
+        atexit.register(self._undo_here)
+        if threading.current_thread() is threading.main_thread():
+            for signal_number in _SIGNALS:
+                self._catch(signal_number)
+
+    def disarm(self) -> None:
+        """Never mind: what was changed has been undone."""
+        self._process_id = None
+        atexit.unregister(self._undo_here)
+        for signal_number, previous in list(self._previous_handlers.items()):
+            # A handler installed after ours stays; ours, when that one calls it, only passes the signal on.
+            if signal.getsignal(signal_number) == self._on_signal:
+                with contextlib.suppress(ValueError):  # not the main thread: again, ours only passes on
+                    signal.signal(signal_number, previous)
+                    del self._previous_handlers[signal_number]
+
+    def _catch(self, signal_number: int) -> None:
+        previous = signal.getsignal(signal_number)
+        # None is a handler installed by C code, which could not be called; an ignored signal ends nothing.
+        if previous is not None and previous != signal.SIG_IGN and previous != self._on_signal:
+            self._previous_handlers[signal_number] = previous
+            signal.signal(signal_number, self._on_signal)
+
+    def _undo_here(self) -> None:
+        if self._process_id == os.getpid():
+            self._undo()
+
+    def _on_signal(self, signal_number: int, frame: FrameType | None) -> None:
+        self._undo_here()
+        previous = self._previous_handlers.get(signal_number, signal.SIG_DFL)
+        if callable(previous):
+            previous(signal_number, frame)
+        elif previous == signal.SIG_DFL:
+            signal.signal(signal_number, signal.SIG_DFL)
+            os.kill(os.getpid(), signal_number)

@@ -1,0 +1,115 @@
+"""Knobs: hardware settings that are turned during training and put back afterwards."""
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from zeus_core.device import Gpu, PowerRange
+from zeus_core.errors import UsageError
+
+__all__ = ["Knob", "PowerLimitKnob", "StuckKnob"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Knob(Protocol):
+    """A finite set of settings of some hardware. It remembers what it found and does not know who turns it."""
+
+    @property
+    def settings(self) -> tuple[int, ...]:
+        """The settings that can be applied; the first is the baseline, as found."""
+        ...
+
+    def apply(self, setting: int) -> None:
+        """Change the hardware. `DeviceError` if it refuses, in which case some of it may have changed."""
+        ...
+
+    def restore(self) -> None:
+        """Put the hardware back the way it was found, as far as it lets itself; never raises."""
+        ...
+
+
+class StuckKnob:
+    """A knob without the right to turn: its one setting is the one found."""
+
+    def __init__(self, setting: int) -> None:
+        self.settings: tuple[int, ...] = (setting,)
+
+    def apply(self, setting: int) -> None:
+        """The hardware is as it is."""
+
+    def restore(self) -> None:
+        """Nothing was changed."""
+
+
+class PowerLimitKnob:
+    """One power limit for several GPUs, in whole watts.
+
+    The limit found is the baseline and the highest setting: a site may have lowered it on purpose. From there the
+    settings run down in equal steps to the lowest limit of the boards, which is the last one. GPUs that were found at
+    different limits, or whose boards have different ranges, are each held between their own lowest and found limit.
+
+    Args:
+        gpus: At least one GPU. Their limits are read here, and nothing is changed.
+        step_watts: Distance between two settings.
+
+    Raises:
+        DeviceError: A limit cannot be read.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], step_watts: int) -> None:
+        self._gpus = tuple(gpus)
+        self._ranges_watts = [_usable_range(gpu) for gpu in self._gpus]
+        self._has_turned = False
+        self._warned = False
+        highest_watts = math.ceil(max(found_watts for _, found_watts in self._ranges_watts))
+        lowest_watts = math.ceil(min(lowest_watts for lowest_watts, _ in self._ranges_watts))
+        self.settings: tuple[int, ...] = (*range(highest_watts, lowest_watts, -step_watts), lowest_watts)
+        """The limits in watts, highest first."""
+
+    def apply(self, setting: int) -> None:
+        """Set the limit of every GPU.
+
+        Raises:
+            UsageError: `setting` is not between the lowest setting and the baseline.
+            DeviceError: A GPU refuses.
+        """
+        if not self.settings[-1] <= setting <= self.settings[0]:
+            raise UsageError(
+                f"a power limit of {setting!r} W is outside {self.settings[-1]} to {self.settings[0]} W: "
+                "from the lowest the boards accept to the limit found before training"
+            )
+        for gpu, (lowest_watts, found_watts) in zip(self._gpus, self._ranges_watts, strict=True):
+            limit_watts = min(max(float(setting), lowest_watts), found_watts)
+            self._has_turned = True
+            gpu.set_power_limit(limit_watts)
+            self._check_enforced(gpu, limit_watts)
+
+    def restore(self) -> None:
+        """Put every limit back to what was found, each GPU on its own, and say so where one refuses."""
+        if not self._has_turned:
+            return
+        self._has_turned = False
+        for gpu, (_, found_watts) in zip(self._gpus, self._ranges_watts, strict=True):
+            try:
+                gpu.set_power_limit(found_watts)
+            except Exception as error:  # whatever it is, the other GPUs must be put back too
+                _logger.error("the power limit of %s could not be put back to %g W: %s", gpu.name, found_watts, error)
+
+    def _check_enforced(self, gpu: Gpu, limit_watts: float) -> None:
+        enforced_watts = gpu.read_enforced_power_limit_watts()
+        if enforced_watts < limit_watts - 1 and not self._warned:
+            self._warned = True
+            _logger.warning(
+                "%s was asked for a power limit of %g W, but the machine holds it at %g W",
+                gpu.name,
+                limit_watts,
+                enforced_watts,
+            )
+
+
+def _usable_range(gpu: Gpu) -> PowerRange:
+    """From the lowest limit the board accepts to the limit found."""
+    found_watts = gpu.read_power_limit_watts()
+    return PowerRange(min(gpu.read_power_limit_range_watts().lowest_watts, found_watts), found_watts)

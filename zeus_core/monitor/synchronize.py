@@ -1,0 +1,66 @@
+"""Waiting for the accelerator, so that a window holds the work submitted in it and no other.
+
+Frameworks are looked up among the modules the program has already imported; none is ever imported from here.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from zeus_core.errors import UsageError
+
+__all__ = ["Synchronize", "synchronize_with"]
+
+Synchronize = Callable[[Sequence[int]], None]
+"""Waits until the GPUs with the given framework indices have finished what was submitted to them."""
+
+
+def synchronize_with(framework: str) -> Synchronize:
+    """How to wait for the GPUs of a framework.
+
+    Args:
+        framework: "torch", "jax" or "cupy".
+
+    Raises:
+        UsageError: Another name.
+    """
+    try:
+        return _FRAMEWORKS[framework]
+    except KeyError:
+        raise UsageError(
+            f"sync_execution_with is {framework!r}; it must be one of {', '.join(map(repr, _FRAMEWORKS))}"
+        ) from None
+
+
+def _synchronize_torch(gpu_indices: Sequence[int]) -> None:
+    torch: Any = sys.modules.get("torch")
+    # A process that has not touched CUDA has nothing to wait for, and must not create a context by waiting.
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return
+    for index in gpu_indices:
+        torch.cuda.synchronize(index)
+
+
+def _synchronize_jax(gpu_indices: Sequence[int]) -> None:
+    jax: Any = sys.modules.get("jax")
+    if jax is None:
+        return
+    devices = jax.local_devices()
+    for index in gpu_indices:
+        if index < len(devices):
+            jax.device_put(0.0, devices[index]).block_until_ready()
+
+
+def _synchronize_cupy(gpu_indices: Sequence[int]) -> None:
+    cupy: Any = sys.modules.get("cupy")
+    if cupy is None:
+        return
+    for index in gpu_indices:
+        cupy.cuda.Device(index).synchronize()
+
+
+_FRAMEWORKS: dict[str, Synchronize] = {
+    "torch": _synchronize_torch,
+    "jax": _synchronize_jax,
+    "cupy": _synchronize_cupy,
+}

@@ -1,0 +1,332 @@
+"""`GlobalPowerLimitOptimizer`: finding one power limit for all GPUs of a job, while it trains."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from zeus_core.errors import DeviceError, PermissionDeniedError, UsageError, ZeusError
+from zeus_core.events import Event
+from zeus_core.exit_guard import ExitGuard
+from zeus_core.knobs import Knob, PowerLimitKnob, StuckKnob
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit.phases import Outcome, Phase, State, StepCounts, advance
+from zeus_core.optimizer.power_limit.recorder import TrialRecorder
+from zeus_core.search import OptimumSelector, PowerLimitMeasurement, Search, Sweep, Trial, ZeusCost
+from zeus_core.store import JsonTrialStore, NoTrialStore, TrialStore
+
+__all__ = ["GlobalPowerLimitOptimizer"]
+
+_TRIES_PER_LIMIT = 3
+
+_logger = logging.getLogger(__name__)
+
+
+class GlobalPowerLimitOptimizer:
+    """Measures training at several power limits, chooses one, and trains on at it.
+
+    Tell it what happens in the training loop:
+
+        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), MaxSlowdownConstraint(factor=1.1))
+        for epoch in range(epochs):
+            optimizer.on_epoch_begin()
+            for batch in batches:
+                optimizer.on_step_begin()
+                train(batch)
+                optimizer.on_step_end()
+            optimizer.on_epoch_end()
+            evaluate()
+
+    Limits run from the one found when training begins down to the lowest the boards accept. The limits found are put
+    back at `on_train_end`, `close`, the end of the `with` block if it is used as one, and at the end of the process by
+    whatever but SIGKILL. Nothing is changed before training begins.
+
+    The hooks never raise: after a fault, which is logged with its remedy, the limits are put back and training goes on
+    without the optimizer. Without the right to set limits it measures at the limit found, and says what is missing.
+
+    Args:
+        monitor: Measures the GPUs whose limit is to be found.
+        optimum_selector: What "best" means; `ZeusCost(eta_knob=0.5)` over the monitor's GPUs if None.
+        wait_steps: Steps at the beginning of training that nothing is done in.
+        warmup_steps: Steps after each change of the limit that are not measured.
+        profile_steps: Steps measured at each limit.
+        pl_step: Distance between two limits, in watts.
+        profile_path: JSON file in which trials are kept. Those of an earlier run are not measured again.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        monitor: ZeusMonitor,
+        optimum_selector: OptimumSelector | None = None,
+        wait_steps: int = 1,
+        warmup_steps: int = 10,
+        profile_steps: int = 40,
+        pl_step: int = 25,
+        profile_path: str | Path | None = None,
+    ) -> None:
+        self._counts = StepCounts(wait_steps, warmup_steps, profile_steps)
+        self._step_watts = _checked_step(pl_step)
+        self._gpus = list(_checked_monitor(monitor).gpus.values())
+        self._selector = _checked_selector(optimum_selector) or ZeusCost(world_size=len(self._gpus))
+        self._store: TrialStore = NoTrialStore() if profile_path is None else JsonTrialStore(Path(profile_path))
+        self._recorder = TrialRecorder(monitor)
+        self._guard = ExitGuard(self._put_back)
+        self._state = State()
+        self._is_in_step = False
+        self._trials: dict[int, Trial] = {}
+        self._tries = 0
+        self._limit_watts = 0
+        self._baseline_watts: int | None = None
+        self._chosen_watts: int | None = None
+        self._knob: Knob = StuckKnob(0)
+        self._search: Search = Sweep([])
+        self._enter: dict[Phase, Callable[[], Outcome | None]] = {
+            Phase.PREPARE: self._prepare,
+            Phase.WARM_UP: self._set_asked_limit,
+            Phase.MEASURE: self._open_segment,
+            Phase.SUSPEND: self._close_segment,
+            Phase.SPOIL: self._drop_segment,
+            Phase.CONCLUDE: self._conclude,
+            Phase.SETTLE: self._settle,
+            Phase.REST: self._rest,
+            Phase.OFF: self._rest,
+        }
+
+    @property
+    def phase(self) -> Phase:
+        """Where the search stands."""
+        return self._state.phase
+
+    @property
+    def trials(self) -> list[Trial]:
+        """What has been measured so far, at the highest limit first."""
+        return sorted(self._trials.values(), key=lambda trial: -trial.setting)
+
+    @property
+    def measurements(self) -> list[PowerLimitMeasurement]:
+        """What selectors are shown: the trials, each scaled to `profile_steps` steps."""
+        steps = self._counts.profile_steps
+        return [
+            PowerLimitMeasurement(
+                power_limit=trial.setting,
+                energy=trial.joules_per_step * steps,
+                time=trial.seconds_per_step * steps,
+                time_error=trial.seconds_per_step_error * steps,
+            )
+            for trial in self.trials
+            if self._knob.settings[-1] <= trial.setting <= self._knob.settings[0]
+        ]
+
+    @property
+    def baseline_limit_watts(self) -> int | None:
+        """The limit found before training; None until training begins."""
+        return self._baseline_watts
+
+    @property
+    def chosen_limit_watts(self) -> int | None:
+        """The limit the search ended with; None while it goes on."""
+        return self._chosen_watts
+
+    def on_train_begin(self) -> None:
+        """Training begins. Loops that do not report it begin with their first epoch or step."""
+        self._report(Event.TRAIN_BEGIN)
+
+    def on_epoch_begin(self) -> None:
+        """An epoch begins."""
+        self._report(Event.EPOCH_BEGIN)
+
+    def on_step_begin(self) -> None:
+        """A training step begins. A step whose end was not reported ends here."""
+        self._end_step()
+        self._is_in_step = True
+        self._report(Event.STEP_BEGIN)
+
+    def on_step_end(self) -> None:
+        """The training step has ended."""
+        self._end_step()
+
+    def on_pause(self) -> None:
+        """Something else than training (evaluation, saving) is about to happen, until the next step begins."""
+        self._end_step()
+        self._report(Event.PAUSE)
+
+    def on_intrusion(self) -> None:
+        """Something else than training has already happened since the last step ended."""
+        self._report(Event.INTRUSION)
+
+    def on_epoch_end(self) -> None:
+        """The epoch has ended; what follows is not training until the next step begins."""
+        self._end_step()
+        self._report(Event.EPOCH_END)
+
+    def on_train_end(self) -> None:
+        """Training has ended, in whatever way: the limits are put back."""
+        self._is_in_step = False
+        self._report(Event.TRAIN_END)
+
+    def close(self) -> None:
+        """Put the limits back. Training that goes on, or begins again, takes up the search where it was."""
+        self.on_train_end()
+
+    def __enter__(self) -> GlobalPowerLimitOptimizer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _end_step(self) -> None:
+        if self._is_in_step:
+            self._is_in_step = False
+            self._report(Event.STEP_END)
+
+    def _report(self, event: Event) -> None:
+        """The one entrance of all hooks, which no error leaves."""
+        try:
+            if event is Event.STEP_END and self.phase is Phase.MEASURE:
+                self._recorder.mark_step()
+            self._follow(event)
+        except Exception as error:
+            _logger.error(
+                "the search for a power limit has stopped, and training goes on without it: %s",
+                error,
+                exc_info=not isinstance(error, ZeusError),
+            )
+            self._follow(Outcome.FAULT)
+
+    def _follow(self, happening: Event | Outcome | None) -> None:
+        """Advance by what happened, and by what happens on entering each phase that leads to."""
+        while happening is not None:
+            before = self.phase
+            self._state = advance(self._state, happening, self._counts)
+            if self.phase is before:
+                return
+            happening = self._enter.get(self.phase, _nothing)()
+            if happening is None and self._state.is_spent:
+                happening = Outcome.SPENT
+
+    def _prepare(self) -> Outcome:
+        self._knob = PowerLimitKnob(self._gpus, self._step_watts)
+        self._baseline_watts = self._knob.settings[0]
+        self._search = Sweep(self._knob.settings)
+        if not self._trials:
+            self._trials = {trial.setting: trial for trial in self._store.load(self._gpu_names)}
+        for trial in self._trials.values():
+            self._search.tell(trial)
+        return self._ask()
+
+    def _ask(self) -> Outcome:
+        asked = self._search.ask()
+        if asked is None:
+            return Outcome.CHOSEN
+        self._limit_watts, self._tries = asked, 0
+        return Outcome.ASKED
+
+    def _set_asked_limit(self) -> None:
+        self._limit_watts = self._apply(self._limit_watts)
+
+    def _open_segment(self) -> None:
+        self._recorder.open_segment()
+
+    def _close_segment(self) -> None:
+        self._recorder.close_segment(self._state.segment_steps)
+
+    def _drop_segment(self) -> None:
+        self._recorder.drop_segment()
+
+    def _conclude(self) -> Outcome:
+        self._recorder.close_segment(self._state.segment_steps)
+        trial = self._recorder.finish_trial(self._limit_watts)
+        if trial is None:
+            return self._repeat()
+        _logger.info("%d W: %.4g s, %.4g J per step", trial.setting, trial.seconds_per_step, trial.joules_per_step)
+        self._trials[trial.setting] = trial
+        self._store.save(self._gpu_names, self.trials)
+        self._search.tell(trial)
+        return self._ask()
+
+    def _repeat(self) -> Outcome:
+        self._tries += 1
+        if self._tries == _TRIES_PER_LIMIT:
+            raise DeviceError(f"the energy at {self._limit_watts} W was lost {_TRIES_PER_LIMIT} times in a row")
+        return Outcome.LOST
+
+    def _settle(self) -> None:
+        measurements = self.measurements
+        limit_watts = _checked_choice(self._selector, self._selector.select(measurements))
+        self._chosen_watts = self._apply(limit_watts)
+        _logger.info("training goes on at a power limit of %d W", self._chosen_watts)
+
+    def _rest(self) -> None:
+        self._recorder.drop_trial()
+        self._knob.restore()
+        self._guard.disarm()
+
+    def _apply(self, limit_watts: int) -> int:
+        """Set a limit; or, without the right to, observe at the baseline. Returns the limit in force."""
+        self._guard.arm()
+        try:
+            self._knob.apply(limit_watts)
+        except PermissionDeniedError as error:
+            limit_watts = self._knob.settings[0]
+            self._knob, self._search = StuckKnob(limit_watts), Sweep([limit_watts])
+            _logger.warning(
+                "power limits are not changed: %s. Training goes on at the %d W found, where it is measured",
+                error,
+                limit_watts,
+            )
+        return limit_watts
+
+    def _put_back(self) -> None:
+        """What is left to do when the process ends: hooks that still come find the search off."""
+        self._state = State(Phase.OFF)
+        self._knob.restore()
+
+    @property
+    def _gpu_names(self) -> list[str]:
+        return [gpu.name for gpu in self._gpus]
+
+
+def _nothing() -> None:
+    return None
+
+
+def _checked_step(pl_step: int) -> int:
+    if isinstance(pl_step, bool) or not isinstance(pl_step, int) or pl_step < 1:
+        raise UsageError(f"pl_step is {pl_step!r}; it must be a whole number of watts, at least 1, such as 25")
+    return pl_step
+
+
+def _checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
+    if not isinstance(monitor, ZeusMonitor):
+        raise UsageError(f"monitor is {monitor!r}; it must be a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])")
+    if not monitor.gpus:
+        raise UsageError("monitor measures no GPU; give it those to optimise, such as ZeusMonitor(gpu_indices=[0])")
+    return monitor
+
+
+def _checked_selector(selector: OptimumSelector | None) -> OptimumSelector | None:
+    if selector is not None and (isinstance(selector, type) or not callable(getattr(selector, "select", None))):
+        raise UsageError(
+            f"optimum_selector is {selector!r}; it must be an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
+        )
+    return selector
+
+
+def _checked_choice(selector: OptimumSelector, choice: object) -> int:
+    """What a selector of the user's returned, as whole watts; the knob checks the range."""
+    try:
+        limit_watts = operator.index(choice)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(
+            f"{type(selector).__name__}.select returned {choice!r}; it must return a power limit in whole watts, "
+            "such as measurements[0].power_limit"
+        ) from None
+    return limit_watts

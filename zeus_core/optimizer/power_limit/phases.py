@@ -1,0 +1,145 @@
+"""The phases of a power-limit search: one table and one pure function. Effects are the optimizer's business.
+
+Rules, in the order of a run:
+
+- REST touches nothing. The first sign of training leads to PREPARE.
+- PREPARE reads the limits found and asks the search. What is known already is not measured again.
+- WAIT lets the first steps of training pass.
+- WARM_UP has the asked limit set, and lets steps pass until the GPU has settled at it: once per limit.
+- MEASURE has a window open. A pause of training SUSPENDs it, keeping what was measured; work that got into the window
+  unannounced SPOILs it, and the steps since it was opened are measured again. The next step opens a new window.
+- CONCLUDE tells the search. It asks for another limit, or the best one is chosen and training SETTLEs at it. A trial
+  whose energy was lost is repeated.
+- The end of training leads back to REST, where the limits are as they were found.
+- A fault, at any time, leads to OFF, which is REST for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from zeus_core.errors import UsageError
+from zeus_core.events import Event
+
+__all__ = ["TRANSITIONS", "Outcome", "Phase", "State", "StepCounts", "advance"]
+
+
+class Phase(Enum):
+    """Where a search stands."""
+
+    REST = "rest"
+    PREPARE = "prepare"
+    WAIT = "wait"
+    WARM_UP = "warm-up"
+    MEASURE = "measure"
+    SUSPEND = "suspend"
+    SPOIL = "spoil"
+    CONCLUDE = "conclude"
+    SETTLE = "settle"
+    OFF = "off"
+
+
+class Outcome(Enum):
+    """What happened on entering a phase, or to its steps."""
+
+    ASKED = "the search asks for a limit"
+    CHOSEN = "the best limit is known"
+    LOST = "the trial cannot be used"
+    SPENT = "the steps of the phase are over"
+    FAULT = "something failed"
+
+
+TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
+    (Phase.REST, Event.TRAIN_BEGIN): Phase.PREPARE,
+    (Phase.REST, Event.EPOCH_BEGIN): Phase.PREPARE,
+    (Phase.REST, Event.STEP_BEGIN): Phase.PREPARE,
+    (Phase.PREPARE, Outcome.ASKED): Phase.WAIT,
+    (Phase.PREPARE, Outcome.CHOSEN): Phase.SETTLE,
+    (Phase.WAIT, Outcome.SPENT): Phase.WARM_UP,
+    (Phase.WARM_UP, Outcome.SPENT): Phase.MEASURE,
+    (Phase.MEASURE, Outcome.SPENT): Phase.CONCLUDE,
+    (Phase.MEASURE, Event.PAUSE): Phase.SUSPEND,
+    (Phase.MEASURE, Event.EPOCH_END): Phase.SUSPEND,
+    (Phase.MEASURE, Event.INTRUSION): Phase.SPOIL,
+    (Phase.SUSPEND, Event.STEP_BEGIN): Phase.MEASURE,
+    (Phase.SPOIL, Event.STEP_BEGIN): Phase.MEASURE,
+    (Phase.CONCLUDE, Outcome.ASKED): Phase.WARM_UP,
+    (Phase.CONCLUDE, Outcome.CHOSEN): Phase.SETTLE,
+    (Phase.CONCLUDE, Outcome.LOST): Phase.WARM_UP,
+    **{(phase, Event.TRAIN_END): Phase.REST for phase in Phase if phase is not Phase.OFF},
+    **{(phase, Outcome.FAULT): Phase.OFF for phase in Phase},
+}
+"""From a phase, by what happens, to the next. What is not listed changes nothing."""
+
+_COUNTED = frozenset({Phase.WAIT, Phase.WARM_UP, Phase.MEASURE})
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """How many training steps each phase lasts.
+
+    Raises:
+        UsageError: A count is not a whole number, or below its least.
+    """
+
+    wait_steps: int
+    warmup_steps: int
+    profile_steps: int
+
+    def __post_init__(self) -> None:
+        """Check the counts."""
+        for argument, least in (("wait_steps", 0), ("warmup_steps", 0), ("profile_steps", 1)):
+            count = getattr(self, argument)
+            if isinstance(count, bool) or not isinstance(count, int) or count < least:
+                raise UsageError(f"{argument} is {count!r}; it must be a whole number of steps, at least {least}")
+
+    def of(self, phase: Phase) -> int:
+        """Steps a phase lasts; 0 for a phase that something else ends."""
+        return {
+            Phase.WAIT: self.wait_steps,
+            Phase.WARM_UP: self.warmup_steps,
+            Phase.MEASURE: self.profile_steps,
+        }.get(phase, 0)
+
+
+@dataclass(frozen=True)
+class State:
+    """A phase and how far it has come.
+
+    Attributes:
+        phase: The phase.
+        steps_left: Steps until it is over, or until the measurement it interrupts is.
+        segment_steps: Steps since the phase was entered; in SUSPEND and CONCLUDE, those of the
+            window that is closed on entering.
+    """
+
+    phase: Phase = Phase.REST
+    steps_left: int = 0
+    segment_steps: int = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the phase lasts a number of steps, all of which are over."""
+        return self.phase in _COUNTED and self.steps_left <= 0
+
+
+def advance(state: State, happening: Event | Outcome, counts: StepCounts) -> State:
+    """The state after something has happened.
+
+    A phase that lasts a number of steps is over at the end of the last of them, as if `SPENT` had happened. A phase of
+    no steps is over as soon as it is entered, which is for the optimizer to report after the effects of entering it.
+    """
+    if happening is Event.STEP_END and state.phase in _COUNTED:
+        state = replace(state, steps_left=state.steps_left - 1, segment_steps=state.segment_steps + 1)
+        happening = Outcome.SPENT if state.steps_left <= 0 else happening
+    next_phase = TRANSITIONS.get((state.phase, happening), state.phase)
+    if next_phase is state.phase:
+        return state
+    if next_phase in {Phase.SUSPEND, Phase.CONCLUDE}:
+        return State(next_phase, state.steps_left, state.segment_steps)
+    if next_phase is Phase.SPOIL:
+        return State(next_phase, state.steps_left + state.segment_steps)
+    if next_phase is Phase.MEASURE and state.phase in {Phase.SUSPEND, Phase.SPOIL}:
+        return State(next_phase, state.steps_left)
+    return State(next_phase, counts.of(next_phase))

@@ -1,0 +1,5 @@
+"""Fakes and contracts for testing against this package; nothing in the package itself imports them."""
+
+from zeus_core.testing.clock import VirtualClock
+
+__all__ = ["VirtualClock"]
