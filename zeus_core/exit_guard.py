@@ -25,7 +25,7 @@ class ExitGuard:
     def __init__(self, undo: Callable[[], None]) -> None:
         self._undo = undo
         self._process_id: int | None = None
-        self._previous_handlers: dict[int, Any] = {}
+        self._handlers: dict[int, _Handler] = {}
 
     def arm(self) -> None:
         """From now on, call `undo` at the end of the process."""
@@ -41,29 +41,38 @@ class ExitGuard:
         """Never mind: what was changed has been undone."""
         self._process_id = None
         atexit.unregister(self._undo_here)
-        for signal_number, previous in list(self._previous_handlers.items()):
+        for signal_number, ours in list(self._handlers.items()):
             # A handler installed after ours stays; ours, when that one calls it, only passes the signal on.
-            if signal.getsignal(signal_number) == self._on_signal:
+            if signal.getsignal(signal_number) is ours:
                 with contextlib.suppress(ValueError):  # not the main thread: again, ours only passes on
-                    signal.signal(signal_number, previous)
-                    del self._previous_handlers[signal_number]
+                    signal.signal(signal_number, ours.previous)
+                    del self._handlers[signal_number]
 
     def _catch(self, signal_number: int) -> None:
         previous = signal.getsignal(signal_number)
         # None is a handler installed by C code, which could not be called; an ignored signal ends nothing.
-        if previous is not None and previous != signal.SIG_IGN and previous != self._on_signal:
-            self._previous_handlers[signal_number] = previous
-            signal.signal(signal_number, self._on_signal)
+        if previous is None or previous == signal.SIG_IGN or previous is self._handlers.get(signal_number):
+            return
+        # A new one each time: ours from before may still stand below `previous`, and must not be called in a circle.
+        self._handlers[signal_number] = _Handler(self._undo_here, previous)
+        signal.signal(signal_number, self._handlers[signal_number])
 
     def _undo_here(self) -> None:
         if self._process_id == os.getpid():
             self._undo()
 
-    def _on_signal(self, signal_number: int, frame: FrameType | None) -> None:
-        self._undo_here()
-        previous = self._previous_handlers.get(signal_number, signal.SIG_DFL)
-        if callable(previous):
-            previous(signal_number, frame)
-        elif previous == signal.SIG_DFL:
+
+class _Handler:
+    """Undoes, then does what would have been done without it."""
+
+    def __init__(self, undo: Callable[[], None], previous: Any) -> None:
+        self._undo = undo
+        self.previous = previous
+
+    def __call__(self, signal_number: int, frame: FrameType | None) -> None:
+        self._undo()
+        if callable(self.previous):
+            self.previous(signal_number, frame)
+        elif self.previous == signal.SIG_DFL:
             signal.signal(signal_number, signal.SIG_DFL)
             os.kill(os.getpid(), signal_number)

@@ -59,7 +59,11 @@ class Measurement:
             gpu_energy=_add(self.gpu_energy, other.gpu_energy),
             cpu_energy=_add_optional(self.cpu_energy, other.cpu_energy),
             dram_energy=_add_optional(self.dram_energy, other.dram_energy),
-            gpu_method={index: _worse(self.gpu_method, other.gpu_method, index) for index in self.gpu_energy},
+            gpu_method={
+                index: _worse(method, other.gpu_method[index])
+                for index, method in self.gpu_method.items()
+                if index in other.gpu_method
+            },
             gpu_uncertainty_joules=_add(self.gpu_uncertainty_joules, other.gpu_uncertainty_joules),
             cpu_uncertainty_joules=_add_optional(self.cpu_uncertainty_joules, other.cpu_uncertainty_joules),
         )
@@ -85,7 +89,7 @@ class Measurement:
                 gpu_uncertainty_joules=_energies(fields["gpu_uncertainty_joules"]),
                 cpu_uncertainty_joules=_optional_energies(fields["cpu_uncertainty_joules"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UsageError(f"this is not a measurement: {error!r}") from error
 
 
@@ -134,5 +138,5 @@ def _add_optional(
     return None if first is None or second is None else _add(first, second)
 
 
-def _worse(first: Mapping[int, Method], second: Mapping[int, Method], index: int) -> Method:
-    return max(first[index], second[index], key=_METHODS_BEST_FIRST.index)
+def _worse(first: Method, second: Method) -> Method:
+    return max(first, second, key=_METHODS_BEST_FIRST.index)

@@ -35,7 +35,7 @@ class TrialStore(Protocol):
 class NoTrialStore:
     """Keeps nothing."""
 
-    def load(self, device_names: Sequence[str]) -> list[Trial]:  # noqa: ARG002
+    def load(self, device_names: Sequence[str]) -> list[Trial]:
         """No trials."""
         return []
 
@@ -54,7 +54,7 @@ class JsonTrialStore:
     """
 
     def __init__(self, path: Path) -> None:
-        if path.is_dir():
+        if _is_folder(path):
             raise UsageError(
                 f"profile_path is {str(path)!r}, which is a folder; name a file in it, such as profile.json"
             )
@@ -62,11 +62,11 @@ class JsonTrialStore:
 
     def load(self, device_names: Sequence[str]) -> list[Trial]:
         """The trials in the file."""
-        if not self._path.exists():
-            return []
         try:
             return _read_profile(json.loads(self._path.read_text(encoding="utf-8")), device_names)
-        except (OSError, ValueError) as error:  # a UsageError is a ValueError too
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except (OSError, ValueError, RecursionError) as error:  # a UsageError is a ValueError too
             kept = self._keep_aside()
             _logger.warning(
                 "the profile %s is not used, and measured again: %s. It is kept %s", self._path, error, kept
@@ -91,13 +91,20 @@ class JsonTrialStore:
 
     def _keep_aside(self) -> str:
         number = 1
-        while (aside := self._path.with_name(f"{self._path.name}.aside-{number}")).exists():
-            number += 1
         try:
+            while (aside := self._path.with_name(f"{self._path.name}.aside-{number}")).exists():
+                number += 1
             self._path.replace(aside)
         except OSError as error:
             return f"where it is ({error})"
         return f"as {aside.name}"
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a path that cannot even be looked at; loading and saving warn of it
+        return False
 
 
 def _read_profile(profile: Any, device_names: Sequence[str]) -> list[Trial]:

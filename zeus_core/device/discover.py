@@ -63,7 +63,8 @@ def _simulated_gpus(simulated_machine: str) -> tuple[SimulatedGpu, ...]:
                 "write for example A100-SXM4-80GB:4"
             )
         preset = find_preset(match["model"])
-        gpus.extend(SimulatedGpu(preset, index=len(gpus) + offset) for offset in range(int(match["count"] or 1)))
+        for _ in range(int(match["count"] or 1)):
+            gpus.append(SimulatedGpu(preset, index=len(gpus)))
     _logger.warning(
         "%s=%s: these GPUs are simulated; every time and energy comes from a model, not from hardware",
         SIMULATED_GPUS_VARIABLE,

@@ -17,7 +17,7 @@ class Gpu(Protocol):
 
     Implementations raise `DeviceError` and its subclasses only: `NotSupportedError` for what the device can never do,
     `PermissionDeniedError` for what this process may not do. They can be used from several threads.
-    `zeus_core.testing.GpuContract` is the test every implementation passes.
+    `zeus_core.testing.gpu_contract.GpuContract` is the test every implementation passes.
     """
 
     @property

@@ -1,14 +1,13 @@
 """A GPU that exists only as physics: it takes the time and burns the joules its model says."""
 
 import math
+import random
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-
-import numpy as np
 
 from zeus_core.clock import Clock, MonotonicClock
 from zeus_core.device.gpu import PowerRange
@@ -110,7 +109,7 @@ class SimulatedGpu:
         self.energy_counter_period_seconds = preset.counter_period_seconds
         self._clock = clock or MonotonicClock()
         self._noise = noise or SimulatedNoise(time_cv=0.0, power_cv=0.0)
-        self._random = np.random.default_rng([self._noise.seed, index])
+        self._random = random.Random(f"{self._noise.seed} {index}")
         self._grants_control = grants_control
         self._operating_point = lru_cache(maxsize=256)(preset.physics.operating_point)
         # Re-entrant, because a limit may be put back from a signal handler that interrupts a change.
@@ -129,8 +128,8 @@ class SimulatedGpu:
 
     def submit(self, work: Work) -> None:
         """Queue work behind what is already queued."""
-        time_factor = 1 + self._noise.time_cv * float(self._random.standard_normal())
-        power_factor = 1 + self._noise.power_cv * float(self._random.standard_normal())
+        time_factor = 1 + self._noise.time_cv * self._random.gauss(0.0, 1.0)
+        power_factor = 1 + self._noise.power_cv * self._random.gauss(0.0, 1.0)
         with self._lock:
             self._integrate()
             self._jobs.append(_Job(work, time_factor, power_factor))
@@ -142,7 +141,8 @@ class SimulatedGpu:
                 self._integrate()
                 if not self._jobs:
                     return
-                seconds_left = sum(self._seconds_left(job) for job in self._jobs)
+                # At least an instant: a wait too short for the clock to tell would be waited for again, for ever.
+                seconds_left = max(sum(self._seconds_left(job) for job in self._jobs), _INSTANT_SECONDS)
                 setting_changed = self._setting_changed
             self._clock.wait(setting_changed, seconds_left)
 

@@ -1,22 +1,26 @@
 """The file a monitor appends finished windows to."""
 
 import csv
+import io
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from zeus_core.errors import UsageError
 from zeus_core.records import Measurement
 
 __all__ = ["WindowLog"]
 
+_logger = logging.getLogger(__name__)
+
 
 class WindowLog:
-    """One line per window, written through at once, so that the file can be read after a kill.
+    """One line per window, in the file as soon as the window has ended, so that it can be read after a kill.
 
     A file name ending in `.jsonl` or `.json` holds one JSON object per line; any other holds CSV with the columns
-    `start_time, window_name, elapsed_time, gpu0_energy, ...`. `start_time` is in seconds since 1970.
+    `start_time, window_name, elapsed_time, gpu0_energy, ...`. `start_time` is in seconds since 1970. A lost energy is
+    null, or an empty cell.
 
     Args:
         path: The file; it is started anew, its folders are made.
@@ -27,43 +31,34 @@ class WindowLog:
     """
 
     def __init__(self, path: Path, gpu_indices: Sequence[int]) -> None:
+        self._path = path
         self._gpu_indices = list(gpu_indices)
         self._is_json = path.suffix in {".jsonl", ".json"}
-        self._file = _open(path)
-        if not self._is_json:
-            self._write_row(
-                ["start_time", "window_name", "elapsed_time", *(f"gpu{index}_energy" for index in gpu_indices)]
-            )
+        self._has_failed = False
+        columns = ["start_time", "window_name", "elapsed_time", *(f"gpu{index}_energy" for index in gpu_indices)]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("" if self._is_json else _csv_line(columns), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"log_file is {str(path)!r}, which cannot be written: {error}") from error
 
     def append(self, start_time: float, window_name: str, measurement: Measurement) -> None:
-        """Add a finished window; a lost energy is an empty cell, or null."""
+        """Add a finished window. A file that has become unwritable is reported once, and windows go on without it."""
         if self._is_json:
-            line = {
-                "start_time": start_time,
-                "window_name": window_name,
-                "elapsed_time": measurement.time,
-                "gpu_energy": dict(measurement.gpu_energy),
-                "gpu_method": dict(measurement.gpu_method),
-                "gpu_uncertainty_joules": dict(measurement.gpu_uncertainty_joules),
-            }
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
+            line = json.dumps({"start_time": start_time, "window_name": window_name, **measurement.to_json()}) + "\n"
         else:
             energies = [measurement.gpu_energy[index] for index in self._gpu_indices]
-            self._write_row([start_time, window_name, measurement.time, *energies])
+            line = _csv_line([start_time, window_name, measurement.time, *energies])
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                _logger.warning("the log %s can no longer be written; windows are lost to it: %s", self._path, error)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
-    def _write_row(self, row: Sequence[object]) -> None:
-        csv.writer(self._file, lineterminator="\n").writerow(row)
-        self._file.flush()
-
-
-def _open(path: Path) -> TextIO:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("w", encoding="utf-8", newline="")
-    except OSError as error:
-        raise UsageError(f"log_file is {str(path)!r}, which cannot be written: {error}") from error
+def _csv_line(cells: Sequence[object]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()

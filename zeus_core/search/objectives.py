@@ -58,6 +58,9 @@ class Objective(OptimumSelector):
     The baseline of all comparisons is the highest limit that was measured: the one found before training.
     """
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """The cost of running at this limit; infinite where the limit is out of the question."""
@@ -71,7 +74,7 @@ class Objective(OptimumSelector):
 class Energy(Objective):
     """The limit at which the steps take the least energy, however long they last."""
 
-    def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:  # noqa: ARG002
+    def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Energy in joules."""
         return measurement.energy
 
@@ -83,7 +86,7 @@ class Time(Objective):
     limit within two standard errors of the fastest counts as equally fast.
     """
 
-    def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:  # noqa: ARG002
+    def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Duration in seconds."""
         return measurement.time
 
@@ -112,6 +115,9 @@ class ZeusCost(Objective):
         self.eta_knob = eta_knob
         self.world_size = world_size
 
+    def __repr__(self) -> str:
+        return f"ZeusCost(eta_knob={self.eta_knob:g}, world_size={self.world_size})"
+
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Cost in joules."""
         highest_power_watts = baseline.power_limit * self.world_size
@@ -132,6 +138,9 @@ class MaxSlowdownConstraint(Objective):
         if not 1 <= factor < math.inf:
             raise UsageError(f"factor is {factor!r}; it must be at least 1, such as 1.1 for 10 % longer steps")
         self.factor = factor
+
+    def __repr__(self) -> str:
+        return f"MaxSlowdownConstraint(factor={self.factor:g})"
 
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """The limit in watts; infinite beyond the bound."""

@@ -1,5 +1,10 @@
-"""Fakes and contracts for testing against this package; nothing in the package itself imports them."""
+"""Fakes and contracts for testing against this package; nothing in the package itself imports them.
+
+The contract test class needs pytest and is imported by its own name:
+`from zeus_core.testing.gpu_contract import GpuContract`.
+"""
 
 from zeus_core.testing.clock import VirtualClock
+from zeus_core.testing.faulty_gpu import FaultyGpu
 
-__all__ = ["VirtualClock"]
+__all__ = ["FaultyGpu", "VirtualClock"]

@@ -1,1 +1,3 @@
-"""Perseus for DeepSpeed, in preparation."""
+"""Perseus, per-stage clock plans for DeepSpeed's PipelineEngine. In preparation: this version holds no hook yet."""
+
+__all__: list[str] = []

@@ -84,6 +84,7 @@ class GlobalPowerLimitOptimizer:
         self._limit_watts = 0
         self._baseline_watts: int | None = None
         self._chosen_watts: int | None = None
+        self._confirmation: Trial | None = None
         self._knob: Knob = StuckKnob(0)
         self._search: Search = Sweep([])
         self._enter: dict[Phase, Callable[[], Outcome | None]] = {
@@ -132,6 +133,11 @@ class GlobalPowerLimitOptimizer:
     def chosen_limit_watts(self) -> int | None:
         """The limit the search ended with; None while it goes on."""
         return self._chosen_watts
+
+    @property
+    def confirmation(self) -> Trial | None:
+        """The chosen limit, measured once more while training goes on at it; None until then."""
+        return self._confirmation
 
     def on_train_begin(self) -> None:
         """Training begins. Loops that do not report it begin with their first epoch or step."""
@@ -214,6 +220,7 @@ class GlobalPowerLimitOptimizer:
 
     def _prepare(self) -> Outcome:
         self._knob = PowerLimitKnob(self._gpus, self._step_watts)
+        self._chosen_watts = self._confirmation = None
         self._baseline_watts = self._knob.settings[0]
         self._search = Sweep(self._knob.settings)
         if not self._trials:
@@ -247,6 +254,9 @@ class GlobalPowerLimitOptimizer:
         if trial is None:
             return self._repeat()
         _logger.info("%d W: %.4g s, %.4g J per step", trial.setting, trial.seconds_per_step, trial.joules_per_step)
+        if self._chosen_watts is not None:
+            self._confirmation = trial
+            return Outcome.CONFIRMED
         self._trials[trial.setting] = trial
         self._store.save(self._gpu_names, self.trials)
         self._search.tell(trial)
@@ -259,9 +269,8 @@ class GlobalPowerLimitOptimizer:
         return Outcome.LOST
 
     def _settle(self) -> None:
-        measurements = self.measurements
-        limit_watts = _checked_choice(self._selector, self._selector.select(measurements))
-        self._chosen_watts = self._apply(limit_watts)
+        choice = _checked_choice(self._selector, self._selector.select(self.measurements))
+        self._limit_watts = self._chosen_watts = self._apply(choice)
         _logger.info("training goes on at a power limit of %d W", self._chosen_watts)
 
     def _rest(self) -> None:

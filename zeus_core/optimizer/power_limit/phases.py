@@ -8,8 +8,9 @@ Rules, in the order of a run:
 - WARM_UP has the asked limit set, and lets steps pass until the GPU has settled at it: once per limit.
 - MEASURE has a window open. A pause of training SUSPENDs it, keeping what was measured; work that got into the window
   unannounced SPOILs it, and the steps since it was opened are measured again. The next step opens a new window.
-- CONCLUDE tells the search. It asks for another limit, or the best one is chosen and training SETTLEs at it. A trial
-  whose energy was lost is repeated.
+- CONCLUDE tells the search, and it asks for another limit. A trial whose energy was lost is repeated.
+- When the search knows enough, the best limit is chosen and training SETTLEs at it. It is measured once more, by way of
+  MEASURE and CONCLUDE, to confirm what was gained; then the search is DONE and training goes on at the chosen limit.
 - The end of training leads back to REST, where the limits are as they were found.
 - A fault, at any time, leads to OFF, which is REST for good.
 """
@@ -37,6 +38,7 @@ class Phase(Enum):
     SPOIL = "spoil"
     CONCLUDE = "conclude"
     SETTLE = "settle"
+    DONE = "done"
     OFF = "off"
 
 
@@ -45,6 +47,7 @@ class Outcome(Enum):
 
     ASKED = "the search asks for a limit"
     CHOSEN = "the best limit is known"
+    CONFIRMED = "the chosen limit was measured once more"
     LOST = "the trial cannot be used"
     SPENT = "the steps of the phase are over"
     FAULT = "something failed"
@@ -67,12 +70,14 @@ TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
     (Phase.CONCLUDE, Outcome.ASKED): Phase.WARM_UP,
     (Phase.CONCLUDE, Outcome.CHOSEN): Phase.SETTLE,
     (Phase.CONCLUDE, Outcome.LOST): Phase.WARM_UP,
+    (Phase.SETTLE, Outcome.SPENT): Phase.MEASURE,
+    (Phase.CONCLUDE, Outcome.CONFIRMED): Phase.DONE,
     **{(phase, Event.TRAIN_END): Phase.REST for phase in Phase if phase is not Phase.OFF},
     **{(phase, Outcome.FAULT): Phase.OFF for phase in Phase},
 }
 """From a phase, by what happens, to the next. What is not listed changes nothing."""
 
-_COUNTED = frozenset({Phase.WAIT, Phase.WARM_UP, Phase.MEASURE})
+_COUNTED = frozenset({Phase.WAIT, Phase.WARM_UP, Phase.MEASURE, Phase.SETTLE})
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class StepCounts:
         return {
             Phase.WAIT: self.wait_steps,
             Phase.WARM_UP: self.warmup_steps,
+            Phase.SETTLE: self.warmup_steps,
             Phase.MEASURE: self.profile_steps,
         }.get(phase, 0)
 

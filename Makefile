@@ -1,0 +1,34 @@
+# Each target does its own set-up. Paths are relative throughout, so that a clone may lie in a folder with a space.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+DEMO := OMP_NUM_THREADS=1 $(RUN)
+
+.PHONY: demo test test-long lint wheel benchmarks clean
+
+demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
+	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --output zeus-demo
+
+test: $(VENV)/.ready-dev  ## the tests, without the long ones
+	OMP_NUM_THREADS=1 $(RUN) -m pytest
+
+test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -m long
+
+lint: $(VENV)/.ready-dev  ## style and types
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run
+	$(RUN) benchmarks/import_time.py
+
+wheel: $(VENV)/.ready-dev
+	$(RUN) -m build --wheel
+
+clean:
+	rm -rf $(VENV) build dist zeus-demo
+
+$(VENV)/.ready-%: pyproject.toml tools/set_up.py
+	$(PYTHON) tools/set_up.py $(VENV) $*
+	touch $@

@@ -1,0 +1,156 @@
+"""Train a small language model with the Hugging Face Trainer and find the GPU's power limit meanwhile.
+
+With `--simulate` the model trains on the CPU while a simulated GPU sets the pace and burns the joules; without it, the
+script needs a GPU that torch can use. Everything is written under `--output`. Exits with 1 if the search did not
+finish.
+
+    python examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Time, ZeusCost
+from zeus_core.pytorch import SimulatedCompute
+from zeus_core.report import Comparison, draw_time_energy, step_cost, trial_table
+from zeus_huggingface import HFGlobalPowerLimitOptimizer
+
+SEQUENCE_BYTES = 64
+TRAINING_BYTES = 2_000_000
+EVALUATION_BYTES = 8_192
+
+# A forward pass of GPT-3 XL as fitted to its published sweep on A100s, shortened to suit a demonstration.
+FORWARD_WORK = Work(seconds=0.04, active_power_watts=484.9, active_fraction=0.938, compute_bound_fraction=0.744)
+
+SELECTORS = {
+    "slowdown": lambda factor: MaxSlowdownConstraint(factor),
+    "energy": lambda _: Energy(),
+    "time": lambda _: Time(),
+    "cost": lambda _: ZeusCost(eta_knob=0.5),
+}
+
+
+class StopWhenDone(TrainerCallback):
+    """Ends the demonstration once the search is over. A real training would go on at the chosen limit."""
+
+    def __init__(self, optimizer: GlobalPowerLimitOptimizer) -> None:
+        self.optimizer = optimizer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop = self.optimizer.confirmation is not None
+
+
+def bytes_of_python_sources(size: int) -> bytes:
+    """The first `size` bytes of the standard library's own sources: real text that every machine has."""
+    text = bytearray()
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        text += path.read_bytes()
+        if len(text) >= size:
+            break
+    return bytes(text[:size])
+
+
+def sequences(text: bytes) -> list[dict[str, torch.Tensor]]:
+    """`text` cut into training examples; every byte is a token."""
+    tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    return [{"input_ids": it, "labels": it} for it in tokens.split(SEQUENCE_BYTES) if len(it) == SEQUENCE_BYTES]
+
+
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--simulate", metavar="MODEL", help="GPU model to simulate, such as A100-SXM4-80GB")
+    parser.add_argument("--output", type=Path, default=Path("zeus-demo"), help="folder for all files (%(default)s)")
+    parser.add_argument("--selector", choices=SELECTORS, default="slowdown", help="what is best (%(default)s)")
+    parser.add_argument("--factor", type=float, default=1.1, help="slowdown bound (%(default)s)")
+    parser.add_argument("--profile-steps", type=int, default=40, help="steps measured at each limit (%(default)s)")
+    parser.add_argument("--picture", choices=["png", "svg"], default="png", help="format of the picture (%(default)s)")
+    return parser.parse_args()
+
+
+def make_trainer(output: Path, is_simulated: bool, search: HFGlobalPowerLimitOptimizer) -> Trainer:
+    text = bytes_of_python_sources(TRAINING_BYTES + EVALUATION_BYTES)
+    config = GPT2Config(
+        vocab_size=256, n_positions=SEQUENCE_BYTES, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
+    )
+    arguments = TrainingArguments(
+        output_dir=str(output / "checkpoints"),
+        max_steps=5_000,
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=16,
+        eval_strategy="steps",
+        eval_steps=200,
+        save_strategy="steps",
+        save_steps=200,
+        save_total_limit=1,
+        logging_steps=100,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=is_simulated,
+        seed=0,
+    )
+    return Trainer(
+        model=GPT2LMHeadModel(config),
+        args=arguments,
+        train_dataset=sequences(text[EVALUATION_BYTES:]),
+        eval_dataset=sequences(text[:EVALUATION_BYTES]),
+        callbacks=[search, StopWhenDone(search.optimizer)],
+    )
+
+
+def main() -> int:
+    arguments = parsed_arguments()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    logging.getLogger("zeus_core").setLevel(logging.INFO)
+    if arguments.simulate:
+        os.environ[SIMULATED_GPUS_VARIABLE] = arguments.simulate
+        torch.set_num_threads(1)
+    elif not torch.cuda.is_available():
+        print("torch sees no GPU here; simulate one: --simulate A100-SXM4-80GB", file=sys.stderr)
+        return 1
+    set_seed(0)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+
+    monitor = ZeusMonitor(gpu_indices=[0])
+    selector = SELECTORS[arguments.selector](arguments.factor)
+    search = HFGlobalPowerLimitOptimizer(
+        monitor, selector, wait_steps=2, warmup_steps=3, profile_steps=arguments.profile_steps
+    )
+    trainer = make_trainer(arguments.output, bool(arguments.simulate), search)
+    if arguments.simulate:
+        SimulatedCompute(trainer.model, monitor.gpus[0], forward=FORWARD_WORK)
+    trainer.train()
+    return report(search.optimizer, selector, monitor.gpus[0].name, arguments)
+
+
+def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, arguments: argparse.Namespace) -> int:
+    if optimizer.confirmation is None:
+        print("the search did not finish", file=sys.stderr)
+        return 1
+    picture = arguments.output / f"time-energy.{arguments.picture}"
+    draw_time_energy(optimizer.trials, optimizer.chosen_limit_watts, gpu_name, picture)
+    comparison = Comparison(before=step_cost(optimizer.trials[0]), after=step_cost(optimizer.confirmation))
+    print(f"\nPower limits tried on {gpu_name}, {selector}")
+    print(trial_table(optimizer.measurements, arguments.profile_steps, selector, optimizer.chosen_limit_watts))
+    print(f"\n{comparison}")
+    print(f"picture: {picture}")
+    print(
+        f"limit {optimizer.chosen_limit_watts} W on {gpu_name}: "
+        f"saving {comparison.saving_fraction:.1%}, slowdown {comparison.slowdown_factor:.3f}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+import os
+
+import pytest
+
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.testing import VirtualClock
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def gpu(clock: VirtualClock) -> SimulatedGpu:
+    """An A100 that was found at 350 W: neither its default nor its maximum."""
+    return SimulatedGpu(find_preset("A100-SXM4-80GB"), clock=clock, power_limit_watts=350)
+
+
+@pytest.fixture
+def monitor(gpu: SimulatedGpu, clock: VirtualClock) -> ZeusMonitor:
+    return ZeusMonitor(gpus=[gpu], clock=clock)
+
+
+@pytest.fixture
+def work() -> Work:
+    """One training step of a large language model, as fitted to a published sweep on A100s."""
+    return Work(seconds=0.5, active_power_watts=484.9, active_fraction=0.938, compute_bound_fraction=0.744)

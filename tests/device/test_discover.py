@@ -1,0 +1,86 @@
+"""Which GPUs a process measures."""
+
+import logging
+
+import pytest
+
+from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, discover_gpus, find_preset
+from zeus_core.errors import NoDeviceError, UsageError
+
+
+def simulated(machine: str):
+    return discover_gpus({SIMULATED_GPUS_VARIABLE: machine})
+
+
+@pytest.mark.parametrize(
+    ("machine", "models"),
+    [
+        ("A100-SXM4-80GB:4", ["A100-SXM4-80GB"] * 4),
+        ("A40", ["A40"]),
+        ("a40:1,v100:1", ["A40", "V100-PCIE-32GB"]),
+        (" H100 : 2 , RTX 6000 ", ["H100-SXM5-80GB", "H100-SXM5-80GB", "Quadro RTX 6000"]),
+        ("V100:1,A40:2,V100:1", ["V100-PCIE-32GB", "A40", "A40", "V100-PCIE-32GB"]),
+    ],
+)
+def test_the_variable_asks_for_simulated_gpus_in_its_order(machine, models):
+    gpus = simulated(machine)
+    assert [gpu.name for gpu in gpus] == [f"{model} (simulated)" for model in models]
+    assert all(gpu.is_simulated for gpu in gpus)
+
+
+@pytest.mark.parametrize("machine", ["A40:4", "A40:2,A40:1", "A40:1,V100:2,A40:3"])
+def test_every_simulated_gpu_is_a_device_of_its_own(machine):
+    assert len({gpu.uuid for gpu in simulated(machine)}) == len(simulated(machine))
+
+
+def test_a_simulated_gpu_has_the_index_of_its_place_in_the_list():
+    a40 = find_preset("A40")
+    assert [gpu.uuid for gpu in simulated("A40:3")] == [SimulatedGpu(a40, index).uuid for index in range(3)]
+
+
+def test_simulated_gpus_are_the_same_devices_each_time_like_those_of_a_machine():
+    first, second = simulated("A40:1,H100:1"), simulated("A40:1,H100:1")
+    assert all(one is other for one, other in zip(first, second, strict=True))
+
+
+def test_a_changed_list_of_devices_does_not_change_the_machine():
+    simulated("H100:2").clear()
+    assert len(simulated("H100:2")) == 2
+
+
+def test_simulation_is_announced_once(caplog):
+    machine = "V100:3,H100:2"  # a machine no other test asks for
+    with caplog.at_level(logging.WARNING):
+        simulated(machine)
+        simulated(machine)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert machine in record.getMessage()
+    assert "simulated" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "machine", ["A40:0", "A40:-1", "A40:x", "A40:", ":2", "A40:1:1", "A40,,V100", "A40,", ",", "A40:1.5", "A40:10000"]
+)
+def test_a_list_that_cannot_be_read_is_a_usage_error_that_shows_it_and_a_working_one(machine):
+    with pytest.raises(UsageError) as raised:
+        simulated(machine)
+    assert repr(machine) in str(raised.value)
+    assert "A100-SXM4-80GB:4" in str(raised.value)
+
+
+@pytest.mark.parametrize("machine", ["B200:1", "A40:1,B200:1", "A40, ,V100"])
+def test_an_unknown_model_is_a_usage_error_that_lists_the_known_ones(machine):
+    with pytest.raises(UsageError, match="A100-SXM4-80GB.*H100-SXM5-80GB"):
+        simulated(machine)
+
+
+@pytest.mark.parametrize("environment", [{}, {SIMULATED_GPUS_VARIABLE: ""}, {SIMULATED_GPUS_VARIABLE: "  "}])
+def test_no_visible_gpu_and_no_simulation_is_an_error_with_a_hint_at_simulation(environment):
+    hidden = {"CUDA_VISIBLE_DEVICES": "-1"}  # on a machine with GPUs; on others the driver is missing
+    with pytest.raises(NoDeviceError, match=rf"{SIMULATED_GPUS_VARIABLE}=A100-SXM4-80GB:1"):
+        discover_gpus({**environment, **hidden})
+
+
+def test_simulated_gpus_do_not_depend_on_what_cuda_shows():
+    assert len(discover_gpus({SIMULATED_GPUS_VARIABLE: "A40:2", "CUDA_VISIBLE_DEVICES": "-1"})) == 2

@@ -1,0 +1,146 @@
+"""The GPU models that can be simulated."""
+
+import pytest
+
+from zeus_core.device import PRESETS, PowerRange, find_preset
+from zeus_core.device.power_model import GpuPhysics
+from zeus_core.errors import UsageError
+
+PUBLISHED_FITS = {
+    "V100": GpuPhysics(
+        static_power_watts=40.0339,
+        waiting_power_watts=62.2706,
+        lowest_voltage_fraction=0.7709,
+        voltage_slope=0.7833,
+        lowest_clock_fraction=0.1595,
+        regulated_fraction=1.0198,
+    ),
+    "A40": GpuPhysics(
+        static_power_watts=89.6794,
+        waiting_power_watts=98.5525,
+        lowest_voltage_fraction=0.7693,
+        voltage_slope=1.5043,
+        lowest_clock_fraction=0.1873,
+        regulated_fraction=0.9888,
+    ),
+    "A100": GpuPhysics(
+        static_power_watts=82.4691,
+        waiting_power_watts=118.4714,
+        lowest_voltage_fraction=0.7422,
+        voltage_slope=0.9148,
+        lowest_clock_fraction=0.1215,
+        regulated_fraction=0.9583,
+    ),
+    "H100": GpuPhysics(
+        static_power_watts=103.2421,
+        waiting_power_watts=279.7352,
+        lowest_voltage_fraction=0.7438,
+        voltage_slope=0.9719,
+        lowest_clock_fraction=0.1582,
+        regulated_fraction=0.9945,
+    ),
+    "RTX 6000": GpuPhysics(
+        static_power_watts=81.2751,
+        waiting_power_watts=76.1403,
+        lowest_voltage_fraction=0.7685,
+        voltage_slope=0.5768,
+        lowest_clock_fraction=0.0877,
+        regulated_fraction=0.9903,
+    ),
+}
+FITTED_RANGES_WATTS = {
+    "V100": (100.0, 250.0),
+    "A40": (100.0, 300.0),
+    "A100": (175.0, 300.0),
+    "H100": (200.0, 700.0),
+    "RTX 6000": (100.0, 260.0),
+}
+
+
+def presets_of(model: str):
+    return [preset for preset in PRESETS.values() if model in preset.name]
+
+
+@pytest.mark.parametrize("model", PUBLISHED_FITS)
+def test_every_board_of_a_model_has_the_published_fit(model):
+    assert presets_of(model)
+    for preset in presets_of(model):
+        assert preset.physics == PUBLISHED_FITS[model]
+        assert preset.fitted_range_watts == FITTED_RANGES_WATTS[model]
+
+
+def test_every_preset_belongs_to_a_published_fit():
+    assert all(any(model in name for model in PUBLISHED_FITS) for name in PRESETS)
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+def test_a_preset_describes_a_possible_board(preset):
+    lowest_watts, highest_watts = preset.limit_range_watts
+    assert 0 < lowest_watts < highest_watts
+    assert lowest_watts <= preset.default_limit_watts <= highest_watts
+    assert 0 < preset.lowest_clock_mhz < preset.highest_clock_mhz
+    assert (preset.highest_clock_mhz - preset.lowest_clock_mhz) % preset.clock_step_mhz == 0
+    assert preset.counter_period_seconds > 0
+    assert preset.source
+    assert PRESETS[preset.name] is preset
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+def test_every_limit_of_a_board_leaves_power_above_the_static_power(preset):
+    regulated_watts = preset.physics.regulated_fraction * preset.limit_range_watts.lowest_watts
+    assert regulated_watts > preset.physics.static_power_watts
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("A100", "A100-SXM4-80GB"),
+        ("a100-pcie", "A100-PCIE-80GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("V100", "V100-PCIE-32GB"),
+        ("Tesla V100-SXM2-32GB", "V100-SXM2-32GB"),
+        ("a40", "A40"),
+        ("NVIDIA A40", "A40"),
+        ("h100", "H100-SXM5-80GB"),
+        ("H100 SXM5", "H100-SXM5-80GB"),
+        ("RTX 6000", "Quadro RTX 6000"),
+        ("rtx6000", "Quadro RTX 6000"),
+        ("Quadro RTX 6000", "Quadro RTX 6000"),
+    ],
+)
+def test_a_model_is_found_by_the_beginning_of_its_name_however_it_is_spelled(model, name):
+    assert find_preset(model).name == name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_model_is_found_by_its_full_name(name):
+    assert find_preset(name).name == name
+
+
+@pytest.mark.parametrize("model", ["B200", "", " ", "-", "NVIDIA", "100"])
+def test_an_unknown_model_is_a_usage_error_that_lists_all_models(model):
+    with pytest.raises(UsageError) as raised:
+        find_preset(model)
+    assert repr(model) in str(raised.value)
+    for name in PRESETS:
+        assert name in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_extrapolated"),
+    [
+        ("V100-PCIE-32GB", False),
+        ("V100-SXM2-32GB", True),
+        ("Quadro RTX 6000", False),
+        ("A40", False),
+        ("A100-SXM4-80GB", True),
+        ("A100-PCIE-80GB", True),
+        ("H100-SXM5-80GB", False),
+    ],
+)
+def test_a_board_with_limits_beyond_the_measured_ones_says_that_it_is_extrapolated(name, is_extrapolated):
+    assert PRESETS[name].is_extrapolated is is_extrapolated
+
+
+def test_ranges_are_lowest_and_highest():
+    assert PRESETS["A40"].limit_range_watts == PowerRange(lowest_watts=100.0, highest_watts=300.0)

@@ -1,0 +1,172 @@
+"""The callback in real Trainers, on a simulated GPU whose clock is virtual."""
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.errors import UsageError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Phase
+from zeus_core.pytorch import SimulatedCompute
+from zeus_huggingface import HFGlobalPowerLimitOptimizer
+
+FORWARD = Work(0.3, 484.9, 0.938, 0.744)
+BACKWARD = Work(0.6, 484.9, 0.938, 0.744)
+FOUND_WATTS = 350
+
+
+def tiny_model():
+    set_seed(0)
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
+    )
+
+
+def examples(count):
+    tokens = torch.arange(count * 8).reshape(count, 8) % 32
+    return [{"input_ids": row, "labels": row} for row in tokens]
+
+
+def make_trainer(folder, callbacks, kind=Trainer, **arguments):
+    settings = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 2,
+        "per_device_eval_batch_size": 2,
+        "use_cpu": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "dataloader_pin_memory": False,
+        "logging_steps": 50,
+        **arguments,
+    }
+    return kind(
+        model=tiny_model(),
+        args=TrainingArguments(**settings),
+        train_dataset=examples(60),
+        eval_dataset=examples(4),
+        callbacks=callbacks,
+    )
+
+
+def step_truth(gpu, limit_watts, passes=1):
+    points = [gpu.preset.physics.operating_point(work, limit_watts) for work in (FORWARD, BACKWARD)]
+    return passes * sum(point.seconds for point in points), passes * sum(point.energy_joules for point in points)
+
+
+@pytest.fixture
+def search(monitor):
+    return HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
+
+
+class RaiseAt(TrainerCallback):
+    def __init__(self, step, error):
+        self.step, self.error = step, error
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise self.error
+
+
+def test_the_search_completes_with_short_epochs_and_keeps_evaluations_out(tmp_path, search, monitor, gpu):
+    trainer = make_trainer(
+        tmp_path,
+        [search],
+        num_train_epochs=10,
+        eval_strategy="steps",
+        eval_steps=10,
+        save_strategy="steps",
+        save_steps=15,
+    )
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    trainer.train()
+    optimizer = search.optimizer
+    assert trainer.state.max_steps == 300
+    assert optimizer.confirmation is not None
+    assert [trial.setting for trial in optimizer.trials] == list(range(350, 99, -25))
+    for trial in optimizer.trials:
+        seconds, joules = step_truth(gpu, trial.setting)
+        assert trial.steps == 20
+        assert trial.seconds_per_step == pytest.approx(seconds, rel=1e-9)
+        assert trial.joules_per_step == pytest.approx(joules, rel=0.02)
+    assert optimizer.chosen_limit_watts == 250
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+
+
+def test_a_step_is_an_optimizer_step(tmp_path, search, gpu):
+    trainer = make_trainer(tmp_path, [search], max_steps=100, gradient_accumulation_steps=3)
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    trainer.train()
+    first = search.optimizer.trials[0]
+    assert first.seconds_per_step == pytest.approx(step_truth(gpu, FOUND_WATTS, passes=3)[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
+def test_leaving_training_by_an_exception_leaves_no_limit_and_no_window(tmp_path, search, monitor, gpu, error):
+    trainer = make_trainer(tmp_path, [search, RaiseAt(40, error)], max_steps=300)
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    with pytest.raises(type(error)):
+        trainer.train()
+    assert len(search.optimizer.trials) == 1
+    assert search.optimizer.phase is Phase.REST
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+    with pytest.raises(UsageError, match="open windows: none"):
+        monitor.end_window("anything")
+
+
+def test_training_again_goes_on_with_what_is_known(tmp_path, search, gpu):
+    trainer = make_trainer(tmp_path, [search], max_steps=60)
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    trainer.train()
+    assert len(search.optimizer.trials) == 2
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+    trainer.args.max_steps = 300
+    trainer.train()
+    assert search.optimizer.chosen_limit_watts == 250
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+
+
+def test_an_evaluation_another_callback_asks_for_late_is_in_no_trial(tmp_path, search, gpu):
+    class EvaluateLate(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_evaluate = state.global_step % 33 == 0
+
+    trainer = make_trainer(tmp_path, [search, EvaluateLate()], max_steps=400)
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    trainer.train()
+    assert len(search.optimizer.trials) == 11
+    for trial in search.optimizer.trials:
+        assert trial.seconds_per_step == pytest.approx(step_truth(gpu, trial.setting)[0], rel=1e-9)
+
+
+def losses(folder, callbacks):
+    trainer = make_trainer(folder, callbacks, max_steps=40, logging_steps=1)
+    trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_training_is_the_same_bit_for_bit_with_the_callback(tmp_path, search):
+    assert losses(tmp_path / "with", [search]) == losses(tmp_path / "without", [])
+
+
+def test_trainers_without_the_callback_are_left_alone(tmp_path, search, gpu):
+    trainer = make_trainer(tmp_path, [], max_steps=3)
+    trainer.train()
+    assert search.optimizer.phase is Phase.REST
+    assert search.optimizer.baseline_limit_watts is None
+
+
+def test_without_rights_training_goes_on(tmp_path, clock):
+    gpu = SimulatedGpu(find_preset("A100"), clock=clock, grants_control=False)
+    search = HFGlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], clock=clock), MaxSlowdownConstraint(1.1))
+    trainer = make_trainer(tmp_path, [search], max_steps=120)
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    trainer.train()
+    assert trainer.state.global_step == 120
+    assert [trial.setting for trial in search.optimizer.trials] == [400]
+
+
+def test_wrong_arguments_are_named_at_construction(monitor):
+    with pytest.raises(UsageError, match="profile_steps is 0"):
+        HFGlobalPowerLimitOptimizer(monitor, profile_steps=0)

@@ -1,0 +1,281 @@
+"""Windows of the monitor, measured against what the simulated GPU knows to be true."""
+
+import csv
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.errors import DeviceLostError, DriverFaultError, NoDeviceError, NotSupportedError, UsageError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.testing import FaultyGpu, VirtualClock
+
+A100_PEAK_WATTS = 400 * find_preset("A100").physics.regulated_fraction
+
+
+def test_a_window_measures_time_and_energy(monitor, gpu, work):
+    monitor.begin_window("step")
+    before = gpu.exact_energy_joules()
+    for _ in range(100):
+        gpu.execute(work)
+    true_energy = gpu.exact_energy_joules() - before
+    measurement = monitor.end_window("step")
+    assert measurement.time == pytest.approx(100 * gpu.preset.physics.operating_point(work, 350).seconds)
+    assert measurement.total_energy == pytest.approx(true_energy, rel=0.002)
+    assert measurement.gpu_energy == {0: measurement.total_energy}
+    assert measurement.gpu_method == {0: "counted"}
+
+
+def test_nested_and_overlapping_windows_are_each_right(monitor, gpu, work):
+    true_at = {}
+
+    def mark(name):
+        true_at[name] = gpu.exact_energy_joules()
+
+    monitor.begin_window("outer")
+    mark("outer begins")
+    gpu.execute(work)
+    monitor.begin_window("inner")
+    mark("inner begins")
+    for _ in range(20):
+        gpu.execute(work)
+    monitor.begin_window("late")
+    mark("late begins")
+    inner = monitor.end_window("inner")
+    mark("inner ends")
+    for _ in range(20):
+        gpu.execute(work)
+    outer = monitor.end_window("outer")
+    late = monitor.end_window("late")
+    mark("all end")
+    for measurement, begin, end in [
+        (outer, "outer begins", "all end"),
+        (inner, "inner begins", "inner ends"),
+        (late, "late begins", "all end"),
+    ]:
+        assert abs(measurement.total_energy - (true_at[end] - true_at[begin])) <= measurement.gpu_uncertainty_joules[0]
+
+
+@given(seed=st.integers(0, 10_000), index=st.integers(0, 7))
+def test_energy_is_never_off_by_more_than_a_counter_period_of_peak_power_at_each_edge(seed, index):
+    chance = random.Random(seed)
+    clock = VirtualClock(chance.uniform(0, 100))
+    gpu = SimulatedGpu(find_preset("A100"), index=index, clock=clock)
+    monitor = ZeusMonitor(gpus=[gpu], clock=clock)
+    clock.advance(chance.uniform(0, 1))
+    monitor.begin_window("window")
+    before = gpu.exact_energy_joules()
+    for _ in range(chance.randint(1, 30)):
+        gpu.execute(Work(chance.uniform(0.001, 0.3), chance.uniform(150, 500), chance.uniform(0.3, 1)))
+        clock.advance(chance.choice([0.0, chance.uniform(0, 0.3)]))
+    true_energy = gpu.exact_energy_joules() - before
+    measurement = monitor.end_window("window")
+    edges_joules = 2 * gpu.energy_counter_period_seconds * A100_PEAK_WATTS
+    assert abs(measurement.total_energy - true_energy) <= edges_joules
+
+
+@pytest.mark.parametrize("model", ["V100", "A40", "A100", "H100", "RTX 6000"])
+@pytest.mark.parametrize("phase_seconds", [0.0, 0.013, 0.05, 0.099])
+def test_ten_seconds_are_within_one_percent(model, phase_seconds):
+    clock = VirtualClock()
+    gpu = SimulatedGpu(find_preset(model), clock=clock)
+    monitor = ZeusMonitor(gpus=[gpu], clock=clock)
+    clock.advance(phase_seconds)
+    with monitor.window("ten seconds") as window:
+        before = gpu.exact_energy_joules()
+        began = clock.now()
+        while clock.now() - began < 10:
+            gpu.execute(Work(0.037, 330.0, 0.8, 0.7))
+        true_energy = gpu.exact_energy_joules() - before
+    assert window.measurement.total_energy == pytest.approx(true_energy, rel=0.01)
+
+
+def test_a_window_in_which_the_counter_does_not_step_is_estimated_and_says_so(monitor, gpu, work):
+    gpu.submit(work)
+    while gpu.read_energy_counter_joules() == 0:
+        monitor.clock.advance(0.001)
+    monitor.begin_window("short")
+    monitor.clock.advance(0.01)
+    measurement = monitor.end_window("short")
+    assert measurement.gpu_method == {0: "estimated"}
+    assert measurement.total_energy == pytest.approx(0.01 * gpu.read_power_watts())
+
+
+def test_a_fault_loses_the_energy_of_that_gpu_alone(clock, gpu, work, caplog):
+    faulty = FaultyGpu(gpu)
+    other = SimulatedGpu(find_preset("A40"), index=1, clock=clock)
+    monitor = ZeusMonitor(gpus=[faulty, other], clock=clock)
+    monitor.begin_window("window")
+    other.execute(work)
+    faulty.fail("read_energy_counter_joules", DeviceLostError("GPU fell off the bus"))
+    measurement = monitor.end_window("window")
+    assert measurement.gpu_energy[0] is None
+    assert measurement.gpu_method == {0: "lost", 1: "counted"}
+    assert measurement.gpu_energy[1] > 0
+    assert measurement.total_energy is None
+    assert measurement.average_power_watts is None
+    assert "fell off the bus" in caplog.text
+
+
+def test_a_counter_that_goes_back_is_lost_not_negative(clock, gpu, work):
+    class Reloaded(FaultyGpu):
+        offset_joules = 0.0
+
+        def read_energy_counter_joules(self):
+            return super().read_energy_counter_joules() - self.offset_joules
+
+    reloaded = Reloaded(gpu)
+    monitor = ZeusMonitor(gpus=[reloaded], clock=clock)
+    gpu.execute(work)
+    monitor.begin_window("window")
+    gpu.execute(work)
+    reloaded.offset_joules = 1e6
+    measurement = monitor.end_window("window")
+    assert measurement.gpu_energy == {0: None}
+    assert measurement.gpu_method == {0: "lost"}
+
+
+def test_a_gpu_without_a_counter_is_estimated_from_its_power(clock, gpu, work):
+    faulty = FaultyGpu(gpu)
+    faulty.fail("read_energy_counter_joules", NotSupportedError("no counter"))
+    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    with monitor.window("idle") as window:
+        clock.advance(2.0)
+    assert window.measurement.total_energy == pytest.approx(2 * gpu.preset.physics.waiting_power_watts, rel=1e-4)
+    assert window.measurement.gpu_method == {0: "estimated"}
+
+
+def test_a_power_reading_that_fails_leaves_a_counted_energy(clock, gpu, work):
+    faulty = FaultyGpu(gpu)
+    faulty.fail("read_power_watts", DriverFaultError("for once"))
+    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    with monitor.window("window") as window:
+        gpu.execute(work)
+    assert window.measurement.gpu_method == {0: "counted"}
+
+
+def test_with_a_window_that_is_left_by_an_exception_nothing_stays_open(monitor):
+    with pytest.raises(RuntimeError, match="boom"), monitor.window("epoch") as window:
+        raise RuntimeError("boom")
+    with pytest.raises(UsageError, match="'epoch' has no measurement"):
+        _ = window.measurement
+    monitor.begin_window("epoch")
+
+
+def test_wrong_use_of_windows_is_named(monitor):
+    monitor.begin_window("epoch")
+    with pytest.raises(ValueError, match=r"'epoch' is already open.*restart=True"):
+        monitor.begin_window("epoch")
+    with pytest.raises(ValueError, match="'step' is not open; open windows: 'epoch'"):
+        monitor.end_window("step")
+    monitor.end_window("epoch")
+    with pytest.raises(UsageError, match="'epoch' is not open; open windows: none"):
+        monitor.end_window("epoch")
+
+
+def test_restart_begins_a_window_anew(monitor, clock):
+    monitor.begin_window("cell")
+    clock.advance(5)
+    monitor.begin_window("cell", restart=True)
+    clock.advance(1)
+    assert monitor.end_window("cell").time == pytest.approx(1)
+    monitor.begin_window("cell")
+    clock.advance(5)
+    monitor.restart("cell")
+    clock.advance(2)
+    assert monitor.end_window("cell").time == pytest.approx(2)
+
+
+def test_cancelled_windows_are_forgotten(monitor, clock, tmp_path, gpu):
+    log = tmp_path / "log.csv"
+    monitor = ZeusMonitor(gpus=[gpu], clock=clock, log_file=log)
+    monitor.begin_window("a")
+    cancelled = monitor.end_window("a", cancel=True)
+    assert cancelled.time == 0
+    monitor.begin_window("b")
+    monitor.cancel("b")
+    monitor.cancel("never begun")
+    monitor.begin_window("c")
+    monitor.reset_windows()
+    monitor.begin_window("a")
+    monitor.begin_window("b")
+    monitor.begin_window("c")
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_both_edges_wait_for_the_accelerator_first(gpu, clock, work):
+    waits = []
+
+    def synchronize(indices):
+        waits.append(list(indices))
+        gpu.synchronize()
+
+    monitor = ZeusMonitor(gpus=[gpu], clock=clock, synchronize=synchronize)
+    monitor.begin_window("step")
+    gpu.submit(work)
+    measurement = monitor.end_window("step")
+    assert measurement.time == pytest.approx(gpu.preset.physics.operating_point(work, 350).seconds)
+    monitor.begin_window("step", sync_execution=False)
+    monitor.end_window("step", sync_execution=False)
+    assert waits == [[0], [0]]
+
+
+def test_a_csv_log_has_the_published_columns(gpu, clock, tmp_path):
+    log = tmp_path / "new folder" / "log.csv"
+    monitor = ZeusMonitor(gpus=[gpu], clock=clock, log_file=str(log))
+    with monitor.window("a, b") as window:
+        clock.advance(3)
+    with log.open() as file:
+        (row,) = csv.DictReader(file)
+    assert list(row) == ["start_time", "window_name", "elapsed_time", "gpu0_energy"]
+    assert row["window_name"] == "a, b"
+    assert float(row["elapsed_time"]) == window.measurement.time
+    assert float(row["gpu0_energy"]) == window.measurement.total_energy
+
+
+def test_a_json_lines_log_holds_method_and_uncertainty(gpu, clock, tmp_path):
+    log = tmp_path / "log.jsonl"
+    monitor = ZeusMonitor(gpus=[gpu], clock=clock, log_file=log)
+    for _ in range(2):
+        with monitor.window("w"):
+            clock.advance(3)
+    first, _second = map(json.loads, log.read_text().splitlines())
+    assert first["gpu_method"] == {"0": "counted"}
+    assert first["gpu_uncertainty_joules"]["0"] > 0
+
+
+def test_an_unwritable_log_file_is_an_error_at_construction(gpu, tmp_path):
+    with pytest.raises(UsageError, match="log_file is"):
+        ZeusMonitor(gpus=[gpu], log_file=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("gpu_indices", "message"),
+    [([1], r"no GPU 1.*1 GPU\(s\)"), ([-1], "no GPU -1"), (["0"], "no GPU '0'"), ([0, 0], "twice")],
+)
+def test_wrong_gpu_indices_are_named(gpu, gpu_indices, message):
+    with pytest.raises(UsageError, match=message):
+        ZeusMonitor(gpu_indices, gpus=[gpu])
+
+
+def test_an_unknown_framework_is_named(gpu):
+    with pytest.raises(UsageError, match="sync_execution_with is 'tensorflow'"):
+        ZeusMonitor(gpus=[gpu], sync_execution_with="tensorflow")
+
+
+def test_without_a_gpu_construction_says_how_to_simulate(monkeypatch):
+    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(NoDeviceError, match="ZEUS_SIMULATED_GPUS"):
+        ZeusMonitor()
+
+
+def test_no_gpus_on_purpose_measures_time_alone(clock):
+    monitor = ZeusMonitor(gpu_indices=[], clock=clock)
+    with monitor.window("w") as window:
+        clock.advance(1)
+    assert window.measurement.time == pytest.approx(1)
+    assert window.measurement.gpu_energy == {}

@@ -1,0 +1,103 @@
+"""The phase table and `advance`, without any effects."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_core.errors import UsageError
+from zeus_core.events import Event
+from zeus_core.optimizer.power_limit.phases import TRANSITIONS, Outcome, Phase, State, StepCounts, advance
+
+COUNTS = StepCounts(wait_steps=1, warmup_steps=2, profile_steps=4)
+STEP = [Event.STEP_BEGIN, Event.STEP_END]
+
+
+def after(happenings, state=None, counts=COUNTS):
+    state = state or State()
+    for happening in happenings:
+        state = advance(state, happening, counts)
+    return state
+
+
+def measuring(steps_done=0):
+    return after([Event.TRAIN_BEGIN, Outcome.ASKED, *STEP * (1 + 2 + steps_done)])
+
+
+def test_a_run_without_pauses():
+    assert after([Event.TRAIN_BEGIN]).phase is Phase.PREPARE
+    assert after([Event.TRAIN_BEGIN, Outcome.ASKED]).phase is Phase.WAIT
+    assert after([Event.TRAIN_BEGIN, Outcome.ASKED, *STEP]).phase is Phase.WARM_UP
+    assert measuring().phase is Phase.MEASURE
+    assert measuring(3).phase is Phase.MEASURE
+    concluding = measuring(4)
+    assert (concluding.phase, concluding.segment_steps) == (Phase.CONCLUDE, 4)
+    assert after([Outcome.ASKED], concluding) == State(Phase.WARM_UP, steps_left=2)
+    settling = after([Outcome.CHOSEN], concluding)
+    assert settling == State(Phase.SETTLE, steps_left=2)
+    confirmed = after([*STEP * (2 + 4), Outcome.CONFIRMED], settling)
+    assert confirmed.phase is Phase.DONE
+
+
+@pytest.mark.parametrize("pause", [Event.PAUSE, Event.EPOCH_END])
+def test_a_pause_keeps_what_was_measured(pause):
+    suspended = after([pause], measuring(3))
+    assert suspended == State(Phase.SUSPEND, steps_left=1, segment_steps=3)
+    assert after([Event.INTRUSION, Event.EPOCH_END, Event.EPOCH_BEGIN], suspended) == suspended
+    assert after(STEP, suspended).phase is Phase.CONCLUDE
+
+
+def test_an_intrusion_has_the_steps_since_the_window_was_opened_measured_again():
+    suspended_after_one = after([Event.PAUSE], measuring(1))
+    two_more = after(STEP * 2, suspended_after_one)
+    spoiled = after([Event.INTRUSION], two_more)
+    assert spoiled == State(Phase.SPOIL, steps_left=3)
+    assert after(STEP * 2, spoiled).phase is Phase.MEASURE
+    assert after(STEP * 3, spoiled).phase is Phase.CONCLUDE
+
+
+def test_pauses_outside_of_measuring_change_nothing():
+    warming_up = after([Event.TRAIN_BEGIN, Outcome.ASKED, *STEP])
+    assert after([Event.PAUSE, Event.EPOCH_END, Event.EPOCH_BEGIN, Event.INTRUSION], warming_up) == warming_up
+
+
+@pytest.mark.parametrize("phase", set(Phase) - {Phase.OFF})
+def test_the_end_of_training_leads_to_rest_from_everywhere(phase):
+    assert after([Event.TRAIN_END], State(phase, 3)).phase is Phase.REST
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_fault_leads_to_off_from_everywhere(phase):
+    assert after([Outcome.FAULT], State(phase, 3)).phase is Phase.OFF
+
+
+@given(st.lists(st.sampled_from([*Event, *Outcome])))
+def test_off_is_for_good(happenings):
+    assert after(happenings, State(Phase.OFF)).phase is Phase.OFF
+
+
+@given(st.lists(st.sampled_from([*Event, *Outcome]), max_size=200))
+def test_steps_never_go_below_zero_and_never_exceed_the_counts(happenings):
+    state = State()
+    for happening in happenings:
+        state = advance(state, happening, COUNTS)
+        assert 0 <= state.steps_left <= 4
+        assert 0 <= state.segment_steps <= 4
+
+
+def test_every_phase_can_be_reached():
+    assert set(TRANSITIONS.values()) == set(Phase)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-1, 0, 1), "wait_steps is -1"),
+        ((0, -1, 1), "warmup_steps is -1"),
+        ((0, 0, 0), "profile_steps is 0"),
+        ((0, 0, 1.5), "profile_steps is 1.5"),
+        ((True, 0, 1), "wait_steps is True"),
+    ],
+)
+def test_wrong_counts_are_named(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        StepCounts(*arguments)

@@ -1,0 +1,413 @@
+"""`GlobalPowerLimitOptimizer` in training loops on simulated GPUs, against the physics of the simulator."""
+
+import json
+import logging
+import statistics
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.errors import DriverFaultError, UsageError
+from zeus_core.events import Event
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit import (
+    Energy,
+    GlobalPowerLimitOptimizer,
+    MaxSlowdownConstraint,
+    OptimumSelector,
+    Phase,
+    PowerLimitMeasurement,
+    Time,
+    ZeusCost,
+)
+from zeus_core.testing import FaultyGpu, VirtualClock
+
+WORKS = {
+    "A100": Work(0.9, 484.9, 0.938, 0.744),
+    "A40": Work(0.9, 289.2, 0.889, 0.784),
+    "V100": Work(0.9, 326.1, 0.870, 0.677),
+}
+SELECTORS = [Energy(), Time(), ZeusCost(eta_knob=0.5), MaxSlowdownConstraint(factor=1.1)]
+EVALUATION = Work(7.0, 200.0)
+
+
+def true_sweep(gpu, work, limits_watts):
+    """What a sweep would measure if it measured exactly."""
+    points = {limit: gpu.preset.physics.operating_point(work, limit) for limit in limits_watts}
+    return [PowerLimitMeasurement(limit, point.energy_joules, point.seconds) for limit, point in points.items()]
+
+
+def train(optimizer, gpu, work, steps, *, steps_per_epoch=10**9, evaluate_every=10**9):
+    """A plain loop that reports all it can."""
+    optimizer.on_train_begin()
+    for step in range(steps):
+        if step % steps_per_epoch == 0:
+            optimizer.on_epoch_begin()
+        optimizer.on_step_begin()
+        gpu.execute(work)
+        optimizer.on_step_end()
+        if (step + 1) % evaluate_every == 0:
+            optimizer.on_pause()
+            gpu.execute(EVALUATION)
+        if (step + 1) % steps_per_epoch == 0:
+            optimizer.on_epoch_end()
+            gpu.execute(EVALUATION)
+
+
+def simulated(model, seed=None, power_limit_watts=None):
+    clock = VirtualClock()
+    noise = None if seed is None else SimulatedNoise(0.01, 0.01, seed)
+    gpu = SimulatedGpu(find_preset(model), clock=clock, noise=noise, power_limit_watts=power_limit_watts)
+    return gpu, ZeusMonitor(gpus=[gpu], clock=clock)
+
+
+@pytest.mark.parametrize("selector", SELECTORS, ids=repr)
+@pytest.mark.parametrize("model", WORKS)
+def test_without_noise_the_chosen_limit_is_the_optimum_of_the_grid(model, selector):
+    gpu, monitor = simulated(model)
+    # Some neighbouring limits differ by 0.05 % in cost: steps as long as this make the counter's own error smaller.
+    work = replace(WORKS[model], seconds=20.0)
+    optimizer = GlobalPowerLimitOptimizer(monitor, selector, warmup_steps=2)
+    train(optimizer, gpu, work, steps=13 * 42 + 50)
+    limits = [trial.setting for trial in optimizer.trials]
+    assert limits == sorted(limits, reverse=True)
+    assert (limits[0], limits[-1]) == (gpu.preset.default_limit_watts, gpu.preset.limit_range_watts.lowest_watts)
+    assert optimizer.chosen_limit_watts == selector.select(true_sweep(gpu, work, limits))
+    assert gpu.read_power_limit_watts() == optimizer.chosen_limit_watts
+
+
+def regret(selector, choice, sweep):
+    """How much worse the choice is than the best, by the selector's own measure and the simulator's physics."""
+    baseline, best = sweep[0], {it.power_limit: it for it in sweep}[selector.select(sweep)]
+    if isinstance(selector, MaxSlowdownConstraint):
+        return max(0.0, choice.time / (selector.factor * baseline.time) - 1)
+    return selector.cost(choice, baseline) / selector.cost(best, baseline) - 1
+
+
+@pytest.mark.parametrize("model", WORKS)
+def test_with_noise_of_one_percent_the_regret_is_small(model):
+    regrets = {repr(selector): [] for selector in SELECTORS}
+    for seed in range(50):
+        gpu, monitor = simulated(model, seed)
+        optimizer = GlobalPowerLimitOptimizer(monitor, warmup_steps=0)
+        train(optimizer, gpu, WORKS[model], steps=13 * 40 + 5)
+        sweep = true_sweep(gpu, WORKS[model], [trial.setting for trial in optimizer.trials])
+        truth = {it.power_limit: it for it in sweep}
+        for selector in SELECTORS:
+            chosen = truth[selector.select(optimizer.measurements)]
+            regrets[repr(selector)].append(regret(selector, chosen, sweep))
+    for selector, values in regrets.items():
+        assert statistics.mean(values) <= 0.005, selector
+        assert statistics.quantiles(values, n=20)[-1] <= 0.02, selector
+
+
+def test_with_noise_a_slowdown_bound_gives_away_at_most_one_limit():
+    selector = MaxSlowdownConstraint(factor=1.1)
+    for seed in range(20):
+        gpu, monitor = simulated("A100", seed)
+        optimizer = GlobalPowerLimitOptimizer(monitor, selector, warmup_steps=0)
+        train(optimizer, gpu, WORKS["A100"], steps=13 * 40 + 5)
+        best = selector.select(true_sweep(gpu, WORKS["A100"], [trial.setting for trial in optimizer.trials]))
+        assert abs(optimizer.chosen_limit_watts - best) <= 25
+
+
+def test_the_grid_runs_from_the_limit_found_to_the_lowest_of_the_board_and_back_to_the_found(monkeypatch):
+    gpu, monitor = simulated("A100", power_limit_watts=337.5)
+    limits_set = []
+    monkeypatch.setattr(gpu, "set_power_limit", lambda limit: limits_set.append(limit) or set_power_limit(limit))
+    set_power_limit = SimulatedGpu.set_power_limit.__get__(gpu)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=50)
+    train(optimizer, gpu, WORKS["A100"], steps=40)
+    assert limits_set[:6] == [337.5, 288, 238, 188, 138, 100]
+    assert optimizer.baseline_limit_watts == 338
+    assert gpu.read_power_limit_watts() == optimizer.chosen_limit_watts != 337.5
+    optimizer.on_train_end()
+    assert gpu.read_power_limit_watts() == 337.5
+    assert max(limits_set) == 337.5
+
+
+def test_nothing_is_changed_before_training_begins(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor)
+    assert optimizer.phase is Phase.REST
+    assert gpu.read_power_limit_watts() == 350
+    assert optimizer.baseline_limit_watts is None
+    assert optimizer.chosen_limit_watts is None
+    assert optimizer.trials == []
+
+
+def test_short_epochs_and_frequent_evaluations_neither_stop_the_search_nor_get_into_a_trial(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy())
+    train(optimizer, gpu, work, steps=12 * 51 + 30, steps_per_epoch=30, evaluate_every=10)
+    assert optimizer.phase is Phase.DONE
+    for trial in [*optimizer.trials, optimizer.confirmation]:
+        truth = gpu.preset.physics.operating_point(work, trial.setting)
+        assert trial.steps == 40
+        assert trial.seconds_per_step == pytest.approx(truth.seconds, rel=1e-9)
+        assert trial.joules_per_step == pytest.approx(truth.energy_joules, rel=0.02)
+
+
+def test_warm_up_is_spent_once_per_limit_and_not_once_per_segment(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=1, warmup_steps=10, profile_steps=40)
+    limits = 11
+    train(optimizer, gpu, work, steps=1 + limits * 50 - 1, steps_per_epoch=7)
+    assert optimizer.chosen_limit_watts is None
+    train(optimizer, gpu, work, steps=1, steps_per_epoch=7)
+    assert optimizer.chosen_limit_watts is not None
+
+
+def test_an_unannounced_evaluation_is_measured_again(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=5)
+    for step in range(150):
+        optimizer.on_step_begin()
+        gpu.execute(work)
+        optimizer.on_step_end()
+        if step % 8 == 2:
+            gpu.execute(EVALUATION)
+            optimizer.on_intrusion()
+    assert len(optimizer.trials) > 3
+    for trial in optimizer.trials:
+        truth = gpu.preset.physics.operating_point(work, trial.setting)
+        assert trial.seconds_per_step == pytest.approx(truth.seconds, rel=1e-9)
+
+
+def test_a_loop_that_reports_only_the_beginnings_of_steps_and_the_ends_of_epochs(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=10)
+    for _ in range(8):
+        for _ in range(30):
+            optimizer.on_step_begin()
+            gpu.execute(work)
+        optimizer.on_epoch_end()
+        gpu.execute(EVALUATION)
+    assert optimizer.phase is Phase.DONE
+    for trial in optimizer.trials:
+        truth = gpu.preset.physics.operating_point(work, trial.setting)
+        assert trial.seconds_per_step == pytest.approx(truth.seconds, rel=1e-9)
+
+
+def test_zero_wait_and_warm_up_steps_waste_no_step(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=0, profile_steps=3)
+    train(optimizer, gpu, work, steps=11 * 3)
+    assert optimizer.chosen_limit_watts is not None
+
+
+def test_leaving_the_with_block_by_an_exception_puts_the_limit_back(monitor, gpu, work):
+    with pytest.raises(KeyboardInterrupt), GlobalPowerLimitOptimizer(monitor) as optimizer:
+        train(optimizer, gpu, work, steps=200)
+        assert gpu.read_power_limit_watts() < 350
+        raise KeyboardInterrupt
+    assert gpu.read_power_limit_watts() == 350
+    monitor.reset_windows()
+
+
+def test_a_second_training_goes_on_where_the_first_was_left(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=4)
+    train(optimizer, gpu, work, steps=20)
+    optimizer.on_train_end()
+    measured = len(optimizer.trials)
+    assert 0 < measured < 11
+    train(optimizer, gpu, work, steps=100)
+    assert optimizer.phase is Phase.DONE
+    optimizer.on_train_end()
+    assert gpu.read_power_limit_watts() == 350
+    optimizer.on_train_begin()
+    assert gpu.read_power_limit_watts() == optimizer.chosen_limit_watts
+    optimizer.on_train_end()
+
+
+def test_without_rights_training_goes_on_observed_with_one_warning(clock, work, caplog):
+    gpu = SimulatedGpu(find_preset("A100"), clock=clock, power_limit_watts=350, grants_control=False)
+    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], clock=clock))
+    train(optimizer, gpu, work, steps=200)
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "power limits are not changed" in warning.message
+    assert [trial.setting for trial in optimizer.trials] == [350]
+    assert optimizer.phase is Phase.DONE
+    assert gpu.read_power_limit_watts() == 350
+
+
+FALLIBLE = [
+    "read_power_limit_watts",
+    "read_power_limit_range_watts",
+    "read_enforced_power_limit_watts",
+    "set_power_limit",
+    "read_energy_counter_joules",
+    "read_power_watts",
+]
+
+
+@pytest.mark.parametrize("error", [DriverFaultError("unknown"), RuntimeError("a bug")])
+@pytest.mark.parametrize("call", FALLIBLE)
+@pytest.mark.parametrize("healthy_steps", [0, 30, 300])
+def test_no_fault_reaches_the_training_and_the_limit_is_put_back(clock, gpu, work, call, healthy_steps, error, caplog):
+    faulty = FaultyGpu(gpu)
+    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[faulty], clock=clock))
+    train(optimizer, gpu, work, steps=healthy_steps)
+    faulty.fail(call, error)
+    train(optimizer, gpu, work, steps=1000)
+    faulty.heal()
+    optimizer.on_train_end()
+    stops = [record for record in caplog.records if "has stopped" in record.message]
+    assert len(stops) <= 1
+    if call != "set_power_limit":  # the fault itself kept the limit from being put back
+        assert gpu.read_power_limit_watts() == 350
+
+
+def test_a_trial_whose_energy_is_lost_is_repeated(clock, gpu, work):
+    faulty = FaultyGpu(gpu)
+    optimizer = GlobalPowerLimitOptimizer(
+        ZeusMonitor(gpus=[faulty], clock=clock), Energy(), wait_steps=0, warmup_steps=0, profile_steps=5
+    )
+    train(optimizer, gpu, work, steps=6)
+    faulty.fail("read_energy_counter_joules", DriverFaultError("for once"), times=1)
+    train(optimizer, gpu, work, steps=100)
+    assert optimizer.phase is Phase.DONE
+    assert len(optimizer.trials) == 11
+
+
+class Favourite(OptimumSelector):
+    def __init__(self, choice):
+        self.choice = choice
+
+    def select(self, measurements):
+        self.seen = measurements
+        return self.choice
+
+
+def test_a_selector_of_the_users_sees_all_trials_over_the_same_steps(monitor, gpu, work):
+    selector = Favourite(225)
+    optimizer = GlobalPowerLimitOptimizer(monitor, selector, warmup_steps=0, profile_steps=4)
+    train(optimizer, gpu, work, steps=60)
+    assert [it.power_limit for it in selector.seen] == list(range(350, 99, -25))
+    for it in selector.seen:
+        assert it.time == pytest.approx(4 * gpu.preset.physics.operating_point(work, it.power_limit).seconds)
+    assert optimizer.chosen_limit_watts == gpu.read_power_limit_watts() == 225
+
+
+@pytest.mark.parametrize("choice", [None, "225", 225.5, 375, 0, float("nan")])
+def test_a_selector_that_returns_no_possible_limit_ends_the_search_and_not_the_training(
+    monitor, gpu, work, choice, caplog
+):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Favourite(choice), warmup_steps=0, profile_steps=4)
+    train(optimizer, gpu, work, steps=60)
+    assert optimizer.phase is Phase.OFF
+    assert gpu.read_power_limit_watts() == 350
+    assert "has stopped" in caplog.text
+    assert str(choice) in caplog.text
+
+
+def test_profiles_are_saved_after_every_trial_and_not_measured_again(tmp_path, work):
+    profile = tmp_path / "folder" / "profile.json"
+    gpu, monitor = simulated("A100", power_limit_watts=350)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=4, profile_path=profile)
+    train(optimizer, gpu, work, steps=1 + 4 * 3)
+    assert [trial["setting"] for trial in json.loads(profile.read_text())["trials"]] == [350, 325, 300]
+    optimizer.on_train_end()
+
+    gpu, monitor = simulated("A100", power_limit_watts=350)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=4, profile_path=str(profile))
+    train(optimizer, gpu, work, steps=1 + 4 * 8)
+    assert optimizer.chosen_limit_watts is not None
+    optimizer.on_train_end()
+
+    gpu, monitor = simulated("A100", power_limit_watts=350)
+    finished = GlobalPowerLimitOptimizer(monitor, Energy(), profile_steps=4, profile_path=profile)
+    finished.on_epoch_begin()
+    assert gpu.read_power_limit_watts() == finished.chosen_limit_watts == optimizer.chosen_limit_watts
+    finished.on_train_end()
+
+
+def test_a_profile_measured_above_the_limit_found_now_is_used_as_far_as_it_goes(tmp_path, work):
+    profile = tmp_path / "profile.json"
+    gpu, monitor = simulated("A100", power_limit_watts=400)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Time(), warmup_steps=0, profile_steps=4, profile_path=profile)
+    train(optimizer, gpu, work, steps=70)
+    optimizer.on_train_end()
+
+    gpu, monitor = simulated("A100", power_limit_watts=300)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Time(), profile_steps=4, profile_path=profile)
+    optimizer.on_train_begin()
+    assert optimizer.chosen_limit_watts == 300
+    optimizer.on_train_end()
+
+
+def test_a_damaged_profile_is_kept_aside_and_measured_again(tmp_path, monitor, gpu, work, caplog):
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"measurements": [')
+    optimizer = GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=4, profile_path=profile)
+    train(optimizer, gpu, work, steps=100)
+    assert optimizer.phase is Phase.DONE
+    assert "is not used" in caplog.text
+    assert (tmp_path / "profile.json.aside-1").read_text() == '{"measurements": ['
+
+
+def test_several_gpus_are_set_alike_and_their_energy_is_summed(clock, work):
+    gpus = [SimulatedGpu(find_preset("A40"), index=index, clock=clock) for index in range(2)]
+    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=gpus, clock=clock), warmup_steps=0, profile_steps=10)
+    optimizer.on_train_begin()
+    for _ in range(120):
+        optimizer.on_step_begin()
+        for gpu in gpus:
+            gpu.submit(work)
+        for gpu in gpus:
+            gpu.synchronize()
+        optimizer.on_step_end()
+    assert optimizer.phase is Phase.DONE
+    assert {gpu.read_power_limit_watts() for gpu in gpus} == {optimizer.chosen_limit_watts}
+    truth = gpus[0].preset.physics.operating_point(work, 300)
+    assert optimizer.trials[0].joules_per_step == pytest.approx(2 * truth.energy_joules, rel=0.03)
+    optimizer.on_train_end()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"wait_steps": -1}, "wait_steps is -1"),
+        ({"profile_steps": 0}, "profile_steps is 0"),
+        ({"pl_step": 0}, "pl_step is 0"),
+        ({"pl_step": 2.5}, "pl_step is 2.5"),
+        ({"optimum_selector": Energy}, "optimum_selector is"),
+        ({"optimum_selector": "energy"}, "optimum_selector is 'energy'"),
+        ({"profile_path": "."}, "profile_path is '.'"),
+    ],
+)
+def test_wrong_arguments_are_named_at_construction(monitor, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        GlobalPowerLimitOptimizer(monitor, **arguments)
+
+
+def test_a_monitor_that_measures_no_gpu_is_an_error():
+    with pytest.raises(UsageError, match="measures no GPU"):
+        GlobalPowerLimitOptimizer(ZeusMonitor(gpu_indices=[]))
+    with pytest.raises(UsageError, match="monitor is None"):
+        GlobalPowerLimitOptimizer(None)
+
+
+HOOKS = {
+    Event.TRAIN_BEGIN: GlobalPowerLimitOptimizer.on_train_begin,
+    Event.EPOCH_BEGIN: GlobalPowerLimitOptimizer.on_epoch_begin,
+    Event.STEP_BEGIN: GlobalPowerLimitOptimizer.on_step_begin,
+    Event.STEP_END: GlobalPowerLimitOptimizer.on_step_end,
+    Event.PAUSE: GlobalPowerLimitOptimizer.on_pause,
+    Event.INTRUSION: GlobalPowerLimitOptimizer.on_intrusion,
+    Event.EPOCH_END: GlobalPowerLimitOptimizer.on_epoch_end,
+    Event.TRAIN_END: GlobalPowerLimitOptimizer.on_train_end,
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(happenings=st.lists(st.sampled_from(list(HOOKS)), max_size=80))
+def test_events_in_any_order_neither_raise_nor_leave_the_hardware_changed(happenings):
+    gpu, monitor = simulated("A40", power_limit_watts=250)
+    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=1, profile_steps=2, pl_step=75)
+    for event in happenings:
+        HOOKS[event](optimizer)
+        gpu.execute(WORKS["A40"])
+        assert 100 <= gpu.read_power_limit_watts() <= 250
+    optimizer.on_train_end()
+    assert gpu.read_power_limit_watts() == 250
+    assert optimizer.phase is Phase.REST
+    for trial in optimizer.trials:
+        assert trial.steps == 2

@@ -1,0 +1,78 @@
+"""The rules that pick a power limit."""
+
+import pytest
+
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.power_limit import (
+    Energy,
+    MaxSlowdownConstraint,
+    OptimumSelector,
+    PowerLimitMeasurement,
+    Time,
+    ZeusCost,
+)
+
+SWEEP = [
+    PowerLimitMeasurement(power_limit=300, energy=1000, time=10.0),
+    PowerLimitMeasurement(power_limit=250, energy=850, time=10.0),
+    PowerLimitMeasurement(power_limit=200, energy=780, time=10.9),
+    PowerLimitMeasurement(power_limit=150, energy=760, time=12.0),
+    PowerLimitMeasurement(power_limit=100, energy=900, time=17.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("selector", "limit_watts"),
+    [
+        (Energy(), 150),
+        (Time(), 250),
+        (ZeusCost(eta_knob=1.0), 150),
+        (ZeusCost(eta_knob=0.0), 250),
+        (ZeusCost(eta_knob=0.5), 250),
+        (MaxSlowdownConstraint(factor=1.0), 250),
+        (MaxSlowdownConstraint(factor=1.1), 200),
+        (MaxSlowdownConstraint(factor=1.2), 150),
+        (MaxSlowdownConstraint(factor=9.0), 100),
+    ],
+)
+def test_the_published_rules(selector, limit_watts):
+    assert isinstance(selector, OptimumSelector)
+    assert selector.select(SWEEP) == limit_watts
+    assert selector.select(SWEEP[::-1]) == limit_watts
+
+
+def test_zeus_cost_weighs_time_with_the_power_of_all_gpus():
+    assert ZeusCost(eta_knob=0.5, world_size=4).cost(SWEEP[1], SWEEP[0]) == 0.5 * 850 + 0.5 * 4 * 300 * 10
+
+
+def test_limits_as_fast_as_the_fastest_within_the_noise_count_as_equal():
+    measurements = [
+        PowerLimitMeasurement(300, 1000, 10.02, time_error=0.02),
+        PowerLimitMeasurement(250, 850, 10.00, time_error=0.02),
+        PowerLimitMeasurement(200, 780, 10.04, time_error=0.02),
+        PowerLimitMeasurement(150, 760, 10.10, time_error=0.02),
+    ]
+    assert Time().select(measurements) == 200
+
+
+@pytest.mark.parametrize("eta_knob", [-0.1, 1.1, float("nan")])
+def test_eta_knob_outside_0_to_1_is_an_error(eta_knob):
+    with pytest.raises(UsageError, match=f"eta_knob is {eta_knob}"):
+        ZeusCost(eta_knob=eta_knob)
+
+
+def test_a_world_of_no_gpus_is_an_error():
+    with pytest.raises(UsageError, match="world_size is 0"):
+        ZeusCost(0.5, world_size=0)
+
+
+@pytest.mark.parametrize("factor", [0.99, float("nan"), float("inf")])
+def test_a_slowdown_factor_below_1_is_an_error(factor):
+    with pytest.raises(UsageError, match=f"factor is {factor}"):
+        MaxSlowdownConstraint(factor=factor)
+
+
+def test_selectors_name_themselves():
+    assert repr(MaxSlowdownConstraint(1.1)) == "MaxSlowdownConstraint(factor=1.1)"
+    assert repr(ZeusCost()) == "ZeusCost(eta_knob=0.5, world_size=1)"
+    assert repr(Energy()) == "Energy()"

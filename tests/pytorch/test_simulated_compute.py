@@ -1,0 +1,115 @@
+"""Passes of real torch modules on a simulated GPU."""
+
+import pytest
+import torch
+
+from zeus_core.device import Work
+from zeus_core.errors import UsageError
+from zeus_core.pytorch import SimulatedCompute
+
+FORWARD = Work(1.0, 300.0)
+BACKWARD = Work(3.0, 300.0)
+
+
+class DictModel(torch.nn.Module):
+    """Returns what Hugging Face models return: a loss and logits, in a mapping."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        logits = self.layer(inputs)
+        return {"loss": logits.square().mean(), "logits": logits, "nothing": None}
+
+
+def seconds_of(clock, action):
+    begin = clock.now()
+    action()
+    return clock.now() - begin
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return DictModel()
+
+
+def test_a_forward_and_a_backward_pass_take_what_was_stated(model, gpu, clock):
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+    inputs = torch.ones(2, 4)
+    outputs = {}
+    assert seconds_of(clock, lambda: outputs.update(model(inputs))) == pytest.approx(1.0)
+    assert seconds_of(clock, lambda: outputs["loss"].backward()) == pytest.approx(3.0)
+
+
+def test_the_backward_pass_is_twice_the_forward_pass_by_default(model, gpu, clock):
+    SimulatedCompute(model, gpu, FORWARD)
+    loss = model(torch.ones(2, 4))["loss"]
+    assert seconds_of(clock, loss.backward) == pytest.approx(2.0)
+
+
+def test_a_loss_outside_of_the_module_reaches_the_backward_pass_too(model, gpu, clock):
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+    loss = model(torch.ones(2, 4))["logits"].sum()
+    assert seconds_of(clock, loss.backward) == pytest.approx(3.0)
+
+
+def test_a_graph_kept_for_a_second_backward_pass_burns_for_each(model, gpu, clock):
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+    loss = model(torch.ones(2, 4))["loss"]
+    assert seconds_of(clock, lambda: loss.backward(retain_graph=True)) == pytest.approx(3.0)
+    assert seconds_of(clock, loss.backward) == pytest.approx(3.0)
+
+
+def test_without_gradients_there_is_no_backward_pass(model, gpu, clock):
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+    with torch.no_grad():
+        assert seconds_of(clock, lambda: model(torch.ones(2, 4))) == pytest.approx(1.0)
+
+
+def test_energy_is_burnt_where_the_passes_are(model, gpu):
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+    before = gpu.exact_energy_joules()
+    model(torch.ones(2, 4))["loss"].backward()
+    physics = gpu.preset.physics
+    truth = sum(physics.operating_point(work, 350).energy_joules for work in (FORWARD, BACKWARD))
+    assert gpu.exact_energy_joules() - before == pytest.approx(truth)
+
+
+def test_the_real_computation_is_untouched(model, gpu):
+    inputs = torch.ones(2, 4)
+    expected_loss = model(inputs)["loss"]
+    expected_loss.backward()
+    expected = model.layer.weight.grad.clone()
+    model.zero_grad()
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+    loss = model(inputs)["loss"]
+    loss.backward()
+    assert torch.equal(loss, expected_loss)
+    assert torch.equal(model.layer.weight.grad, expected)
+
+
+def test_detached_it_takes_no_time(model, gpu, clock):
+    compute = SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+    compute.detach()
+    assert seconds_of(clock, lambda: model(torch.ones(2, 4))["loss"].backward()) == 0
+
+
+def test_a_module_in_a_larger_graph_works_with_checkpointing(model, gpu, clock):
+    from torch.utils.checkpoint import checkpoint
+
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+    inputs = torch.ones(2, 4, requires_grad=True)
+    outputs = {}
+
+    def forward():
+        outputs["loss"] = checkpoint(lambda it: model(it)["loss"], inputs, use_reentrant=False)
+
+    assert seconds_of(clock, forward) == pytest.approx(1.0)
+    assert seconds_of(clock, lambda: outputs["loss"].backward()) == pytest.approx(1.0 + 3.0)
+
+
+def test_a_real_gpu_is_an_error(model):
+    with pytest.raises(UsageError, match="only a SimulatedGpu can simulate"):
+        SimulatedCompute(model, object(), FORWARD)

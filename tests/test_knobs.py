@@ -1,0 +1,201 @@
+"""One power limit for several GPUs, and what was found put back."""
+
+import logging
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.errors import DeviceLostError, DriverFaultError, UsageError
+from zeus_core.knobs import PowerLimitKnob, StuckKnob
+from zeus_core.testing import FaultyGpu, VirtualClock
+
+A40 = find_preset("A40")  # 100 to 300 W
+A100 = find_preset("A100-PCIE-80GB")  # 150 to 300 W
+
+found_limits_watts = st.floats(*A40.limit_range_watts)
+
+
+def a40(found_watts: float = 300.0, index: int = 0) -> SimulatedGpu:
+    return SimulatedGpu(A40, index, clock=VirtualClock(), power_limit_watts=found_watts)
+
+
+def a100(found_watts: float = 300.0) -> SimulatedGpu:
+    return SimulatedGpu(A100, clock=VirtualClock(), power_limit_watts=found_watts)
+
+
+def limits_of(*gpus) -> list[float]:
+    return [gpu.read_power_limit_watts() for gpu in gpus]
+
+
+class HeldDownGpu(SimulatedGpu):
+    """A GPU that something else in the machine holds to at most 200 W."""
+
+    def read_enforced_power_limit_watts(self):
+        return min(200.0, self.read_power_limit_watts())
+
+
+class TestSettings:
+    def test_they_run_from_the_limit_found_down_to_the_lowest_of_the_board(self):
+        assert PowerLimitKnob([a40(250.0)], 50).settings == (250, 200, 150, 100)
+
+    def test_the_lowest_limit_is_there_even_if_the_last_step_is_shorter(self):
+        assert PowerLimitKnob([a40(250.0)], 60).settings == (250, 190, 130, 100)
+
+    def test_a_step_beyond_the_range_leaves_the_two_ends(self):
+        assert PowerLimitKnob([a40(250.0)], 1000).settings == (250, 100)
+
+    def test_a_gpu_found_at_its_lowest_limit_has_that_one_alone(self):
+        assert PowerLimitKnob([a40(100.0)], 25).settings == (100,)
+
+    def test_the_highest_limit_found_and_the_lowest_of_all_boards_are_the_ends(self):
+        assert PowerLimitKnob([a40(200.0), a100(280.0)], 50).settings == (280, 230, 180, 130, 100)
+
+    @given(st.lists(found_limits_watts, min_size=1, max_size=4), st.integers(1, 300))
+    def test_the_first_is_the_one_found_and_the_last_the_lowest_and_steps_are_equal_until_then(
+        self, found_watts, step_watts
+    ):
+        settings = PowerLimitKnob([a40(watts) for watts in found_watts], step_watts).settings
+        assert settings[0] == math.ceil(max(found_watts))
+        assert settings[-1] == 100
+        steps = [higher - lower for higher, lower in zip(settings, settings[1:], strict=False)]
+        assert all(step == step_watts for step in steps[:-1])
+        assert all(0 < step <= step_watts for step in steps[-1:])
+
+    def test_making_a_knob_changes_nothing(self):
+        gpu = FaultyGpu(a40(250.0))
+        gpu.fail("set_power_limit", AssertionError("a limit was set"))
+        PowerLimitKnob([gpu], 25).restore()
+        assert limits_of(gpu) == [250.0]
+
+    def test_a_limit_that_cannot_be_read_is_the_error_of_the_device(self):
+        gpu = FaultyGpu(a40())
+        gpu.fail("read_power_limit_watts", DeviceLostError("gone"))
+        with pytest.raises(DeviceLostError):
+            PowerLimitKnob([gpu], 25)
+
+
+class TestApply:
+    def test_a_setting_becomes_the_limit_of_every_gpu(self):
+        gpus = [a40(index=0), a40(index=1)]
+        PowerLimitKnob(gpus, 25).apply(225)
+        assert limits_of(*gpus) == [225.0, 225.0]
+
+    def test_a_setting_between_two_steps_can_be_applied(self):
+        gpu = a40()
+        PowerLimitKnob([gpu], 100).apply(217)
+        assert limits_of(gpu) == [217.0]
+
+    @given(st.lists(found_limits_watts, min_size=1, max_size=4), st.integers(1, 100))
+    def test_no_gpu_is_ever_set_above_what_was_found_nor_below_its_lowest(self, found_watts, step_watts):
+        gpus = [a40(watts) for watts in found_watts]
+        knob = PowerLimitKnob(gpus, step_watts)
+        for setting in knob.settings:
+            knob.apply(setting)
+            for limit_watts, found in zip(limits_of(*gpus), found_watts, strict=True):
+                assert limit_watts == min(setting, found)
+
+    def test_the_baseline_is_what_was_found_on_every_gpu(self):
+        gpus = [a40(299.5), a40(180.25), a100(200.0)]
+        knob = PowerLimitKnob(gpus, 25)
+        knob.apply(100)
+        knob.apply(knob.settings[0])
+        assert knob.settings[0] == 300
+        assert limits_of(*gpus) == [299.5, 180.25, 200.0]
+
+    def test_a_board_with_a_higher_lowest_limit_stops_there(self):
+        gpus = [a40(), a100()]
+        PowerLimitKnob(gpus, 25).apply(100)
+        assert limits_of(*gpus) == [100.0, 150.0]
+
+    @pytest.mark.parametrize("setting", [99, 251, 300, 0, -100])
+    def test_a_setting_outside_is_a_usage_error_and_changes_nothing(self, setting):
+        gpu = a40(250.0)
+        with pytest.raises(UsageError, match=f"{setting} W is outside 100 to 250 W"):
+            PowerLimitKnob([gpu], 25).apply(setting)
+        assert limits_of(gpu) == [250.0]
+
+    def test_a_gpu_that_refuses_is_the_error_of_the_device(self):
+        gpu = FaultyGpu(a40())
+        gpu.fail("set_power_limit", DriverFaultError("no answer"))
+        with pytest.raises(DriverFaultError):
+            PowerLimitKnob([gpu], 25).apply(200)
+
+
+class TestRestore:
+    @given(st.lists(found_limits_watts, min_size=1, max_size=4), st.lists(st.integers(100, 300), max_size=4))
+    def test_every_gpu_gets_back_exactly_what_was_found(self, found_watts, settings):
+        gpus = [a40(watts) for watts in found_watts]
+        knob = PowerLimitKnob(gpus, 25)
+        for setting in settings:
+            knob.apply(min(setting, knob.settings[0]))
+        knob.restore()
+        assert limits_of(*gpus) == found_watts
+
+    def test_nothing_is_touched_if_nothing_was_applied(self):
+        gpu = a40(250.0)
+        knob = PowerLimitKnob([gpu], 25)
+        gpu.set_power_limit(150.0)  # someone else, meanwhile
+        knob.restore()
+        assert limits_of(gpu) == [150.0]
+
+    def test_once_restored_a_knob_leaves_the_gpu_alone_until_it_is_turned_again(self):
+        gpu = a40(250.0)
+        knob = PowerLimitKnob([gpu], 25)
+        knob.apply(200)
+        knob.restore()
+        gpu.set_power_limit(150.0)
+        knob.restore()
+        assert limits_of(gpu) == [150.0]
+        knob.apply(200)
+        knob.restore()
+        assert limits_of(gpu) == [250.0]
+
+    @pytest.mark.parametrize("error", [DeviceLostError("it is gone"), RuntimeError("it is gone")])
+    def test_a_gpu_that_refuses_does_not_keep_the_others_from_theirs(self, caplog, error):
+        first, faulty, last = a40(250.0, index=0), FaultyGpu(a40(260.0, index=1)), a40(270.0, index=2)
+        knob = PowerLimitKnob([first, faulty, last], 25)
+        knob.apply(150)
+        faulty.fail("set_power_limit", error)
+        knob.restore()
+        assert limits_of(first, faulty, last) == [250.0, 150.0, 270.0]
+        (record,) = caplog.records
+        assert record.levelno == logging.ERROR
+        assert "260 W: it is gone" in record.getMessage()
+
+    def test_what_was_applied_before_a_gpu_refused_is_put_back(self):
+        first, faulty = a40(250.0, index=0), FaultyGpu(a40(260.0, index=1))
+        knob = PowerLimitKnob([first, faulty], 25)
+        faulty.fail("set_power_limit", DriverFaultError("no answer"), times=1)
+        with pytest.raises(DriverFaultError):
+            knob.apply(150)
+        assert limits_of(first, faulty) == [150.0, 260.0]
+        knob.restore()
+        assert limits_of(first, faulty) == [250.0, 260.0]
+
+
+class TestEnforcedLimit:
+    def test_a_limit_the_machine_holds_lower_is_warned_of_once(self, caplog):
+        gpus = [HeldDownGpu(A40, index, clock=VirtualClock()) for index in range(2)]
+        knob = PowerLimitKnob(gpus, 25)
+        knob.apply(275)
+        knob.apply(250)
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert "275 W" in record.getMessage()
+        assert "200 W" in record.getMessage()
+
+    def test_a_limit_that_is_enforced_is_not_warned_of(self, caplog):
+        knob = PowerLimitKnob([HeldDownGpu(A40, clock=VirtualClock())], 25)
+        knob.apply(200)
+        assert not caplog.records
+
+
+class TestStuckKnob:
+    def test_its_one_setting_is_the_one_found_and_turning_it_does_nothing(self):
+        knob = StuckKnob(250)
+        knob.apply(250)
+        knob.restore()
+        assert knob.settings == (250,)

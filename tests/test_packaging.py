@@ -1,0 +1,62 @@
+"""What a user installs."""
+
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {"zeus_core", "zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    (wheel,) = folder.glob("zeus_core-*.whl")
+    return wheel
+
+
+def test_the_wheel_holds_exactly_the_four_packages(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    top_level = {name.split("/")[0] for name in names}
+    assert {name for name in top_level if not name.endswith(".dist-info")} == PACKAGES
+    for package in PACKAGES:
+        assert f"{package}/__init__.py" in names
+        assert f"{package}/py.typed" in names
+
+
+def test_the_wheel_installs_and_imports_without_torch(wheel, tmp_path):
+    folder = tmp_path / "an environment"
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel]
+    subprocess.run(install, check=True)
+    program = (
+        "import importlib.util, zeus_core, zeus_lightning, zeus_deepspeed\n"
+        "from zeus_core.monitor import ZeusMonitor\n"
+        "from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer\n"
+        "assert importlib.util.find_spec('torch') is None\n"
+        "with ZeusMonitor().window('w') as window: pass\n"
+        "print(window.measurement.gpu_method)\n"
+    )
+    environment = {"ZEUS_SIMULATED_GPUS": "A40:2", "PATH": "/usr/bin:/bin"}
+    finished = subprocess.run([python, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.strip() == "{0: 'estimated', 1: 'estimated'}"
+
+
+def test_a_missing_extra_is_named_with_its_pip_line(wheel, tmp_path):
+    folder = tmp_path / "environment"
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", wheel], check=True)
+    finished = subprocess.run([python, "-c", "import zeus_huggingface"], capture_output=True, text=True, cwd=tmp_path)
+    assert finished.returncode != 0
+    assert "pip install 'zeus-core[huggingface]'" in finished.stderr

@@ -1,0 +1,248 @@
+"""Trials kept in a file."""
+
+import errno
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_core.errors import UsageError
+from zeus_core.records import Measurement
+from zeus_core.search import Trial
+from zeus_core.store import JsonTrialStore, NoTrialStore
+
+A40S = ["A40", "A40"]
+
+
+def trial(setting: int = 250, **changes) -> Trial:
+    measurement = Measurement(
+        time=4.5,
+        gpu_energy={0: 500.25, 1: 499.5},
+        gpu_method={0: "counted", 1: "estimated"},
+        gpu_uncertainty_joules={0: 12.5, 1: 100.0},
+    )
+    return Trial(**{"setting": setting, "steps": 40, "measurement": measurement, **changes})
+
+
+TRIALS = [trial(300, step_seconds_deviation=0.001), trial(275), trial(250)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "profile.json"
+
+
+def damage(path: Path, **changes) -> None:
+    """Change fields of the saved profile."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def damage_trial(path: Path, **changes) -> None:
+    """Change fields of the last saved trial; None as a change takes the field out."""
+    profile = json.loads(path.read_text())
+    fields = {**profile["trials"][-1], **changes}
+    profile["trials"][-1] = {name: value for name, value in fields.items() if value is not None}
+    path.write_text(json.dumps(profile))
+
+
+def assert_kept_aside_with_one_warning(path: Path, caplog, text: str) -> None:
+    aside = path.with_name("profile.json.aside-1")
+    assert not path.exists()
+    assert aside.read_text() == text
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert str(path) in record.getMessage()
+    assert aside.name in record.getMessage()
+
+
+class TestRoundTrip:
+    def test_saved_trials_are_loaded_in_the_same_order(self, path):
+        JsonTrialStore(path).save(A40S, TRIALS)
+        assert JsonTrialStore(path).load(A40S) == TRIALS
+
+    @given(
+        settings=st.lists(st.integers(1, 2000), unique=True),
+        steps=st.integers(1, 10**6),
+        deviation=st.floats(0.0, 1e3),
+        seconds=st.floats(1e-6, 1e6),
+        joules=st.floats(0.0, 1e9),
+        names=st.lists(st.text(), max_size=3),
+    )
+    def test_any_trials_on_any_devices_survive(
+        self, tmp_path_factory, settings, steps, deviation, seconds, joules, names
+    ):
+        store = JsonTrialStore(tmp_path_factory.mktemp("store") / "profile.json")
+        measurement = Measurement(seconds, {0: joules}, gpu_method={0: "counted"}, gpu_uncertainty_joules={0: 1.0})
+        trials = [Trial(setting, steps, measurement, deviation) for setting in settings]
+        store.save(names, trials)
+        assert store.load(names) == trials
+
+    def test_saving_replaces_what_was_kept(self, path):
+        store = JsonTrialStore(path)
+        store.save(A40S, TRIALS)
+        store.save(A40S, TRIALS[:1])
+        assert store.load(A40S) == TRIALS[:1]
+
+    def test_saving_leaves_nothing_but_the_file(self, path):
+        JsonTrialStore(path).save(A40S, TRIALS)
+        assert os.listdir(path.parent) == [path.name]
+
+    def test_folders_on_the_way_to_the_file_are_made(self, tmp_path):
+        store = JsonTrialStore(tmp_path / "runs" / "first" / "profile.json")
+        store.save(A40S, TRIALS)
+        assert store.load(A40S) == TRIALS
+
+    def test_nothing_is_written_before_something_is_saved(self, path):
+        assert JsonTrialStore(path).load(A40S) == []
+        assert os.listdir(path.parent) == []
+
+    def test_no_file_is_nothing_to_warn_of(self, path, caplog):
+        JsonTrialStore(path).load(A40S)
+        assert not caplog.records
+
+    def test_a_saved_file_reads_as_text(self, path):
+        JsonTrialStore(path).save(A40S, TRIALS)
+        assert json.loads(path.read_text())["devices"] == A40S
+        assert path.read_text().endswith("\n")
+
+
+class TestFilesThatAreNotUsed:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            pytest.param("", id="empty"),
+            pytest.param("{", id="cut off"),
+            pytest.param("no JSON", id="no JSON"),
+            pytest.param("null", id="null"),
+            pytest.param("[]", id="a list"),
+            pytest.param('{"power_limit": 250}', id="of another program"),
+            pytest.param("[" * 100_000, id="nested beyond all bounds"),
+            pytest.param("9" * 10_000, id="a number beyond all bounds"),
+        ],
+    )
+    def test_damaged_and_foreign_files_are_kept_aside(self, path, caplog, text):
+        path.write_text(text)
+        assert JsonTrialStore(path).load(A40S) == []
+        assert_kept_aside_with_one_warning(path, caplog, text)
+
+    def test_bytes_that_are_no_text_are_kept_aside(self, path, caplog):
+        path.write_bytes(b"\xff\xfe\x00")
+        assert JsonTrialStore(path).load(A40S) == []
+        assert path.with_name("profile.json.aside-1").read_bytes() == b"\xff\xfe\x00"
+        assert len(caplog.records) == 1
+
+    @given(st.binary(max_size=30))
+    def test_any_bytes_are_no_trials_and_no_error(self, tmp_path_factory, content):
+        path = tmp_path_factory.mktemp("store") / "profile.json"
+        path.write_bytes(content)
+        assert JsonTrialStore(path).load(A40S) == []
+
+    @pytest.mark.parametrize("names", [["A40"], ["A40", "V100"], []])
+    def test_trials_of_other_devices_are_kept_aside(self, path, caplog, names):
+        JsonTrialStore(path).save(A40S, TRIALS)
+        text = path.read_text()
+        assert JsonTrialStore(path).load(names) == []
+        assert_kept_aside_with_one_warning(path, caplog, text)
+        assert "A40" in caplog.text
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"format": "zeus"}, {"version": 2}, {"trials": None}, {"trials": {}}, {"trials": [None]}, {"trials": [5]}],
+        ids=str,
+    )
+    def test_a_profile_with_a_damaged_head_is_kept_aside(self, path, caplog, changes):
+        JsonTrialStore(path).save(A40S, TRIALS)
+        damage(path, **changes)
+        text = path.read_text()
+        assert JsonTrialStore(path).load(A40S) == []
+        assert_kept_aside_with_one_warning(path, caplog, text)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"setting": None},
+            {"setting": 0},
+            {"setting": -250},
+            {"setting": "high"},
+            {"setting": float("inf")},
+            {"steps": None},
+            {"steps": 0},
+            {"steps": []},
+            {"step_seconds_deviation": None},
+            {"step_seconds_deviation": -0.1},
+            {"step_seconds_deviation": float("nan")},
+            {"step_seconds_deviation": float("inf")},
+            {"measurement": None},
+            {"measurement": {}},
+            {"measurement": []},
+            {"measurement": Measurement(0.0, {0: 1.0}).to_json()},
+            {"measurement": Measurement(1.0, {0: None}).to_json()},
+            {"measurement": {**Measurement(1.0, {0: 1.0}).to_json(), "time": -1.0}},
+        ],
+        ids=str,
+    )
+    def test_one_trial_that_cannot_be_puts_the_whole_file_aside(self, path, caplog, changes):
+        JsonTrialStore(path).save(A40S, TRIALS)
+        damage_trial(path, **changes)
+        text = path.read_text()
+        assert JsonTrialStore(path).load(A40S) == []
+        assert_kept_aside_with_one_warning(path, caplog, text)
+
+    def test_what_was_kept_aside_before_stays(self, path):
+        for text in ("first", "second", "third"):
+            path.write_text(text)
+            JsonTrialStore(path).load(A40S)
+        kept = {name: (path.parent / name).read_text() for name in os.listdir(path.parent)}
+        assert kept == {f"profile.json.aside-{n}": text for n, text in enumerate(("first", "second", "third"), 1)}
+
+    def test_the_name_is_free_for_new_trials_afterwards(self, path):
+        path.write_text("damaged")
+        store = JsonTrialStore(path)
+        store.load(A40S)
+        store.save(A40S, TRIALS)
+        assert store.load(A40S) == TRIALS
+
+
+class TestPathsThatCannotBeUsed:
+    def test_a_folder_is_a_usage_error_that_names_a_file_in_it(self, tmp_path):
+        with pytest.raises(UsageError, match=r"profile_path is .* folder.*profile\.json"):
+            JsonTrialStore(tmp_path)
+
+    def test_a_folder_that_cannot_be_made_is_warned_of_and_nothing_else(self, tmp_path, caplog):
+        (tmp_path / "file").write_text("in the way")
+        store = JsonTrialStore(tmp_path / "file" / "profile.json")
+        assert store.load(A40S) == []
+        store.save(A40S, TRIALS)
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert "profile.json" in record.getMessage()
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root writes where it likes")
+    def test_a_folder_without_the_right_to_write_is_warned_of_and_nothing_else(self, path, caplog):
+        path.parent.chmod(0o500)
+        JsonTrialStore(path).save(A40S, TRIALS)
+        path.parent.chmod(0o700)
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+    @pytest.mark.parametrize("length", [250, 300], ids=["only its neighbours'", "its own"])
+    def test_a_name_too_long_for_the_file_system_is_warned_of_and_nothing_else(self, tmp_path, caplog, length):
+        path = tmp_path / ("p" * length)
+        try:
+            path.write_text("damaged")
+        except OSError as error:
+            assert error.errno == errno.ENAMETOOLONG
+        store = JsonTrialStore(path)
+        assert store.load(A40S) == []
+        store.save(A40S, TRIALS)
+        assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+class TestNoStore:
+    def test_it_keeps_nothing(self):
+        store = NoTrialStore()
+        store.save(A40S, TRIALS)
+        assert store.load(A40S) == []

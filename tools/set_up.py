@@ -1,0 +1,95 @@
+"""Prepare `.venv` for the Makefile, from nothing but Python 3.10+.
+
+    python3 tools/set_up.py .venv EXTRA
+
+Makes the virtual environment if it is not there, puts torch into it, then this package with one of its extras. torch
+comes first, and from the first of these that has it: what `TORCH` names (any arguments of `pip install`), a wheel at
+hand (`PIP_FIND_LINKS`), PyTorch's index of CPU builds, the ordinary index (on Linux several GB with CUDA).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+OLDEST_PYTHON = (3, 10)
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+class SetUpError(Exception):
+    """Something this machine lacks; the message says what to do."""
+
+
+def main(folder: Path, extra: str) -> None:
+    """Prepare the virtual environment in `folder` for the extra."""
+    if sys.version_info < OLDEST_PYTHON:
+        raise SetUpError(
+            f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer is needed, and this is {sys.version.split()[0]}. "
+            "Name another one: make PYTHON=python3.11"
+        )
+    python = make_environment(folder)
+    install_torch(python)
+    if not pip(python, "--quiet", "-e", f".[{extra}]"):
+        raise SetUpError("the package or something it needs could not be installed; pip says why above")
+
+
+def make_environment(folder: Path) -> Path:
+    """The Python of the virtual environment, which is made if need be."""
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if python.exists() and has_module(python, "pip"):
+        return python
+    try:
+        venv.create(folder, with_pip=True, clear=True)
+    except (Exception, SystemExit) as error:
+        raise SetUpError(
+            "this Python cannot make virtual environments. On Debian and Ubuntu: sudo apt install python3-venv. "
+            f"({error})"
+        ) from error
+    return python
+
+
+def install_torch(python: Path) -> None:
+    """Install torch from the first place that has it, unless it is there."""
+    if has_module(python, "torch"):
+        return
+    named = os.environ.get("TORCH", "").strip()
+    if named:
+        if not pip(python, *shlex.split(named)):
+            raise SetUpError(f"TORCH={named} could not be installed; pip says why above")
+        return
+    at_hand = pip(python, "--quiet", "--no-index", "--no-deps", "torch", is_attempt=True)
+    if at_hand and pip(python, "--quiet", "torch"):
+        return
+    print("installing torch from PyTorch's index of CPU builds", flush=True)
+    # An additional index could hold a newer build with CUDA, which would then be preferred.
+    quick = {"PIP_EXTRA_INDEX_URL": "", "PIP_RETRIES": "0", "PIP_DEFAULT_TIMEOUT": "20"}
+    if pip(python, "--quiet", "--index-url", TORCH_CPU_INDEX, "torch", is_attempt=True, **quick):
+        return
+    print("that index cannot be reached; installing the ordinary build of torch, which may be large", flush=True)
+    if not pip(python, "torch"):
+        raise SetUpError("torch could not be installed; name a build yourself: make TORCH='torch==2.13.0'")
+
+
+def has_module(python: Path, name: str) -> bool:
+    """Whether the environment has a module."""
+    return subprocess.run([python, "-c", f"import {name}"], capture_output=True).returncode == 0
+
+
+def pip(python: Path, *arguments: str, is_attempt: bool = False, **environment: str) -> bool:
+    """Run `pip install`; whether it worked. What an attempt complains of is not shown."""
+    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+    output = subprocess.DEVNULL if is_attempt else None
+    return subprocess.run(command, env={**os.environ, **environment}, stdout=output, stderr=output).returncode == 0
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), sys.argv[2])
+    except SetUpError as error:
+        sys.exit(f"set-up: {error}")
+    except KeyboardInterrupt:
+        sys.exit("set-up: interrupted")

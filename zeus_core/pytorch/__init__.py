@@ -1,0 +1,5 @@
+"""What needs torch: the only package of the core that imports it."""
+
+from zeus_core.pytorch.simulated_compute import SimulatedCompute
+
+__all__ = ["SimulatedCompute"]

@@ -1,0 +1,84 @@
+"""Running the passes of a torch module on a simulated GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from zeus_core.device import SimulatedGpu, Work
+from zeus_core.errors import UsageError
+
+__all__ = ["SimulatedCompute"]
+
+_BACKWARD_PER_FORWARD = 2.0
+
+
+class SimulatedCompute:
+    """Attached to a module, makes each of its passes take place on a simulated GPU too.
+
+    The real computation goes on wherever the module is (the CPU, say) while the simulated GPU sets the pace and burns
+    the joules: a pass lasts as long as the slower of the two. The forward pass is that of the module; the backward
+    pass is the whole run of autograd that reaches one of the module's outputs. Without gradients there is no backward
+    pass, as in evaluation.
+
+    Args:
+        module: Any module.
+        gpu: The GPU, for example `monitor.gpus[0]` where `ZEUS_SIMULATED_GPUS` is set.
+        forward: The work of one forward pass.
+        backward: The work of one backward pass; twice as long as the forward pass if None.
+
+    Raises:
+        UsageError: `gpu` is not simulated.
+    """
+
+    def __init__(self, module: torch.nn.Module, gpu: object, forward: Work, backward: Work | None = None) -> None:
+        if not isinstance(gpu, SimulatedGpu):
+            raise UsageError(f"gpu is {gpu!r}; only a SimulatedGpu can simulate (set ZEUS_SIMULATED_GPUS to get one)")
+        self._gpu = gpu
+        self._forward = forward
+        self._backward = backward or replace(forward, seconds=_BACKWARD_PER_FORWARD * forward.seconds)
+        self._is_in_backward = False
+        self._hooks = [
+            module.register_forward_pre_hook(self._begin_forward),
+            module.register_forward_hook(self._end_forward),
+        ]
+
+    def detach(self) -> None:
+        """Leave the module as it was."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _begin_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+        self._gpu.submit(self._forward)
+
+    def _end_forward(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        self._gpu.synchronize()
+        for tensor in _tensors(outputs):
+            if tensor.requires_grad:
+                tensor.register_hook(self._begin_backward)  # type: ignore[no-untyped-call]
+
+    def _begin_backward(self, gradient: torch.Tensor) -> None:
+        if not self._is_in_backward:
+            self._is_in_backward = True
+            self._gpu.submit(self._backward)
+            # Only the engine knows when its run is over; DistributedDataParallel waits for it in the same way.
+            Variable._execution_engine.queue_callback(self._end_backward)
+
+    def _end_backward(self) -> None:
+        self._is_in_backward = False
+        self._gpu.synchronize()
+
+
+def _tensors(outputs: Any) -> Iterator[torch.Tensor]:
+    """The tensors in whatever a module returned."""
+    if isinstance(outputs, torch.Tensor):
+        yield outputs
+    elif isinstance(outputs, Mapping):
+        yield from _tensors(list(outputs.values()))
+    elif isinstance(outputs, list | tuple):
+        for output in outputs:
+            yield from _tensors(output)

@@ -1,0 +1,6 @@
+"""What was measured, for people to read."""
+
+from zeus_core.report.comparison import Comparison, StepCost
+from zeus_core.report.power_limit import draw_time_energy, step_cost, trial_table
+
+__all__ = ["Comparison", "StepCost", "draw_time_energy", "step_cost", "trial_table"]

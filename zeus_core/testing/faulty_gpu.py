@@ -1,0 +1,148 @@
+"""A GPU whose calls fail on demand."""
+
+import threading
+from dataclasses import dataclass
+
+from zeus_core.device import Gpu, PowerRange
+from zeus_core.errors import UsageError
+
+__all__ = ["FaultyGpu"]
+
+_METHODS = sorted(name for name in vars(Gpu) if name.startswith(("read_", "set_", "lock_", "unlock_")))
+
+
+@dataclass
+class _Fault:
+    """The error a method raises, and how many more times; always if None."""
+
+    error: Exception
+    times_left: int | None
+
+
+class FaultyGpu:
+    """A `Gpu` that passes every call on to another one, except those it was told to fail.
+
+        gpu = FaultyGpu(SimulatedGpu(find_preset("A40")))
+        gpu.fail("read_power_watts", DriverFaultError("no answer"), times=2)
+        ...
+        gpu.heal()
+
+    A call that fails does not reach the other GPU. Can be used from several threads.
+
+    Args:
+        gpu: The GPU behind it.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._lock = threading.Lock()
+        self._faults: dict[str, _Fault] = {}
+
+    def fail(self, method: str, error: Exception, times: int | None = None) -> None:
+        """Let a method raise from now on.
+
+        Args:
+            method: Name of the method, such as "set_power_limit".
+            error: What it raises.
+            times: How many calls fail before it works again; all of them if None.
+
+        Raises:
+            UsageError: A `Gpu` has no such method, or `times` is not a number of calls.
+        """
+        if method not in _METHODS:
+            raise UsageError(f"method is {method!r}; it must be one of {', '.join(_METHODS)}")
+        if times is not None and times < 1:
+            raise UsageError(f"times is {times!r}; it must be at least 1, or None for all calls")
+        with self._lock:
+            self._faults[method] = _Fault(error, times)
+
+    def heal(self) -> None:
+        """Let every method work again."""
+        with self._lock:
+            self._faults.clear()
+
+    @property
+    def uuid(self) -> str:
+        """That of the GPU behind it."""
+        return self._gpu.uuid
+
+    @property
+    def name(self) -> str:
+        """That of the GPU behind it."""
+        return self._gpu.name
+
+    @property
+    def is_simulated(self) -> bool:
+        """As the GPU behind it."""
+        return self._gpu.is_simulated
+
+    @property
+    def energy_counter_period_seconds(self) -> float:
+        """That of the GPU behind it."""
+        return self._gpu.energy_counter_period_seconds
+
+    def read_energy_counter_joules(self) -> float:
+        """Passed on, or failed."""
+        self._fail_if_told("read_energy_counter_joules")
+        return self._gpu.read_energy_counter_joules()
+
+    def read_power_watts(self) -> float:
+        """Passed on, or failed."""
+        self._fail_if_told("read_power_watts")
+        return self._gpu.read_power_watts()
+
+    def read_power_limit_watts(self) -> float:
+        """Passed on, or failed."""
+        self._fail_if_told("read_power_limit_watts")
+        return self._gpu.read_power_limit_watts()
+
+    def read_enforced_power_limit_watts(self) -> float:
+        """Passed on, or failed."""
+        self._fail_if_told("read_enforced_power_limit_watts")
+        return self._gpu.read_enforced_power_limit_watts()
+
+    def read_default_power_limit_watts(self) -> float:
+        """Passed on, or failed."""
+        self._fail_if_told("read_default_power_limit_watts")
+        return self._gpu.read_default_power_limit_watts()
+
+    def read_power_limit_range_watts(self) -> PowerRange:
+        """Passed on, or failed."""
+        self._fail_if_told("read_power_limit_range_watts")
+        return self._gpu.read_power_limit_range_watts()
+
+    def set_power_limit(self, limit_watts: float) -> None:
+        """Passed on, or failed."""
+        self._fail_if_told("set_power_limit")
+        self._gpu.set_power_limit(limit_watts)
+
+    def read_sm_clock_mhz(self) -> int:
+        """Passed on, or failed."""
+        self._fail_if_told("read_sm_clock_mhz")
+        return self._gpu.read_sm_clock_mhz()
+
+    def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
+        """Passed on, or failed."""
+        self._fail_if_told("read_supported_sm_clocks_mhz")
+        return self._gpu.read_supported_sm_clocks_mhz()
+
+    def lock_sm_clock(self, clock_mhz: int) -> None:
+        """Passed on, or failed."""
+        self._fail_if_told("lock_sm_clock")
+        self._gpu.lock_sm_clock(clock_mhz)
+
+    def unlock_sm_clock(self) -> None:
+        """Passed on, or failed."""
+        self._fail_if_told("unlock_sm_clock")
+        self._gpu.unlock_sm_clock()
+
+    def _fail_if_told(self, method: str) -> None:
+        with self._lock:
+            fault = self._faults.get(method)
+            if fault is None:
+                return
+            if fault.times_left is not None:
+                fault.times_left -= 1
+                if fault.times_left == 0:
+                    del self._faults[method]
+        raise fault.error
