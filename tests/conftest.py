@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_library
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualClock
@@ -30,3 +31,29 @@ def monitor(gpu: SimulatedGpu, clock: VirtualClock) -> ZeusMonitor:
 def work() -> Work:
     """One training step of a large language model, as fitted to a published sweep on A100s."""
     return Work(seconds=0.5, active_power_watts=484.9, active_fraction=0.938, compute_bound_fraction=0.744)
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory):
+    """The second NVML driver, compiled."""
+    try:
+        return build_library(tmp_path_factory.mktemp("nvml-library"))
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def make_driver(nvml_library, tmp_path):
+    """Makes NVML drivers with the given devices, in force in this process until the end of the test."""
+    drivers = []
+
+    def make(*specs: DeviceSpec) -> NvmlDriver:
+        folder = tmp_path / f"nvml-{len(drivers)}"
+        folder.mkdir()
+        drivers.append(NvmlDriver(folder, specs or [DeviceSpec()], library=nvml_library))
+        drivers[-1].load_in_process()
+        return drivers[-1]
+
+    yield make
+    for driver in reversed(drivers):
+        driver.close()

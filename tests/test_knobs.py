@@ -1,5 +1,6 @@
 """One power limit for several GPUs, and what was found put back."""
 
+import itertools
 import logging
 import math
 
@@ -60,7 +61,7 @@ class TestSettings:
         settings = PowerLimitKnob([a40(watts) for watts in found_watts], step_watts).settings
         assert settings[0] == math.ceil(max(found_watts))
         assert settings[-1] == 100
-        steps = [higher - lower for higher, lower in zip(settings, settings[1:], strict=False)]
+        steps = [higher - lower for higher, lower in itertools.pairwise(settings)]
         assert all(step == step_watts for step in steps[:-1])
         assert all(0 < step <= step_watts for step in steps[-1:])
 

@@ -1,6 +1,6 @@
 """Trials kept in a file."""
 
-import errno
+import contextlib
 import json
 import logging
 import os
@@ -34,6 +34,10 @@ TRIALS = [trial(300, step_seconds_deviation=0.001), trial(275), trial(250)]
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "profile.json"
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 def damage(path: Path, **changes) -> None:
@@ -89,7 +93,7 @@ class TestRoundTrip:
 
     def test_saving_leaves_nothing_but_the_file(self, path):
         JsonTrialStore(path).save(A40S, TRIALS)
-        assert os.listdir(path.parent) == [path.name]
+        assert names_in(path.parent) == [path.name]
 
     def test_folders_on_the_way_to_the_file_are_made(self, tmp_path):
         store = JsonTrialStore(tmp_path / "runs" / "first" / "profile.json")
@@ -98,7 +102,7 @@ class TestRoundTrip:
 
     def test_nothing_is_written_before_something_is_saved(self, path):
         assert JsonTrialStore(path).load(A40S) == []
-        assert os.listdir(path.parent) == []
+        assert names_in(path.parent) == []
 
     def test_no_file_is_nothing_to_warn_of(self, path, caplog):
         JsonTrialStore(path).load(A40S)
@@ -196,7 +200,7 @@ class TestFilesThatAreNotUsed:
         for text in ("first", "second", "third"):
             path.write_text(text)
             JsonTrialStore(path).load(A40S)
-        kept = {name: (path.parent / name).read_text() for name in os.listdir(path.parent)}
+        kept = {name: (path.parent / name).read_text() for name in names_in(path.parent)}
         assert kept == {f"profile.json.aside-{n}": text for n, text in enumerate(("first", "second", "third"), 1)}
 
     def test_the_name_is_free_for_new_trials_afterwards(self, path):
@@ -231,10 +235,8 @@ class TestPathsThatCannotBeUsed:
     @pytest.mark.parametrize("length", [250, 300], ids=["only its neighbours'", "its own"])
     def test_a_name_too_long_for_the_file_system_is_warned_of_and_nothing_else(self, tmp_path, caplog, length):
         path = tmp_path / ("p" * length)
-        try:
+        with contextlib.suppress(OSError):
             path.write_text("damaged")
-        except OSError as error:
-            assert error.errno == errno.ENAMETOOLONG
         store = JsonTrialStore(path)
         assert store.load(A40S) == []
         store.save(A40S, TRIALS)

@@ -43,7 +43,8 @@ class ExitGuard:
         atexit.unregister(self._undo_here)
         for signal_number, ours in list(self._handlers.items()):
             # A handler installed after ours stays; ours, when that one calls it, only passes the signal on.
-            if signal.getsignal(signal_number) is ours:
+            is_latest = signal.getsignal(signal_number) is ours
+            if is_latest:
                 with contextlib.suppress(ValueError):  # not the main thread: again, ours only passes on
                     signal.signal(signal_number, ours.previous)
                     del self._handlers[signal_number]

@@ -71,7 +71,7 @@ def test_a_list_that_cannot_be_read_is_a_usage_error_that_shows_it_and_a_working
 
 @pytest.mark.parametrize("machine", ["B200:1", "A40:1,B200:1", "A40, ,V100"])
 def test_an_unknown_model_is_a_usage_error_that_lists_the_known_ones(machine):
-    with pytest.raises(UsageError, match="A100-SXM4-80GB.*H100-SXM5-80GB"):
+    with pytest.raises(UsageError, match=r"A100-SXM4-80GB.*H100-SXM5-80GB"):
         simulated(machine)
 
 

@@ -194,12 +194,15 @@ def test_zero_wait_and_warm_up_steps_waste_no_step(monitor, gpu, work):
 
 
 def test_leaving_the_with_block_by_an_exception_puts_the_limit_back(monitor, gpu, work):
-    with pytest.raises(KeyboardInterrupt), GlobalPowerLimitOptimizer(monitor) as optimizer:
-        train(optimizer, gpu, work, steps=200)
-        assert gpu.read_power_limit_watts() < 350
-        raise KeyboardInterrupt
+    def interrupted_training():
+        with GlobalPowerLimitOptimizer(monitor) as optimizer:
+            train(optimizer, gpu, work, steps=200)
+            assert gpu.read_power_limit_watts() < 350
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_training()
     assert gpu.read_power_limit_watts() == 350
-    monitor.reset_windows()
 
 
 def test_a_second_training_goes_on_where_the_first_was_left(monitor, gpu, work):

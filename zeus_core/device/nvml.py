@@ -10,13 +10,14 @@ from typing import Any
 
 from zeus_core.device.gpu import PowerRange
 from zeus_core.device.nvml_errors import UNINITIALIZED, device_error
-from zeus_core.errors import DeviceError, NoDeviceError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 
 __all__ = ["NvmlGpu", "NvmlSession"]
 
 _VOLTA = 5  # nvmlDeviceArchitecture_t
 _POWER_INSTANT_FIELD = 186  # NVML_FI_DEV_POWER_INSTANT: power without the one-second average of Ampere and later
+_FIELD_UNKNOWN = frozenset({2, 3, 13})  # an older driver may call a field it does not know an invalid argument
 _VOLTA_COUNTER_PERIOD_SECONDS = 0.02
 _COUNTER_PERIOD_SECONDS = 0.1
 
@@ -32,9 +33,19 @@ class NvmlSession:
         self._handles: dict[str, Any] = {}
 
     def read_uuids(self) -> list[str]:
-        """The UUIDs of the GPUs the driver shows this process, in PCI order."""
+        """The UUIDs of the GPUs the driver shows this process, in PCI order; empty for one that does not answer.
+
+        Raises:
+            DeviceError: There is no driver, or it does not work.
+        """
+        import pynvml
+
         self._open_if_needed()
-        return list(self._handles)
+        try:
+            count = pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError as error:
+            raise device_error(error.value, "counting the GPUs") from error
+        return [_read_uuid(index) for index in range(count)]
 
     def call(self, uuid: str, action: str, function: str, *arguments: object) -> Any:
         """Call an NVML function on one GPU, once more if the driver has lost the session meanwhile.
@@ -50,23 +61,35 @@ class NvmlSession:
         """
         import pynvml
 
+        call = getattr(pynvml, function, None)
+        if call is None:
+            raise NotSupportedError(f"{action} needs a newer nvidia-ml-py: pip install -U nvidia-ml-py")
         for is_last_try in (False, True):
-            self._open_if_needed()
             try:
-                return getattr(pynvml, function)(self._handles[uuid], *arguments)
-            except KeyError:
-                raise NoDeviceError(f"{action} of {uuid} failed: the driver no longer shows this GPU") from None
-            except AttributeError:
-                raise NotSupportedError(f"{action} needs a newer nvidia-ml-py: pip install -U nvidia-ml-py") from None
+                return call(self._handle(uuid), *arguments)
             except pynvml.NVMLError as error:
                 if error.value != UNINITIALIZED or is_last_try:
                     raise device_error(error.value, f"{action} of {uuid}") from error
                 self._process_id = None
         raise AssertionError("unreachable")
 
+    def _handle(self, uuid: str) -> Any:
+        import pynvml
+
+        self._open_if_needed()
+        if uuid not in self._handles:
+            self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return self._handles[uuid]
+
     def _open_if_needed(self) -> None:
+        import pynvml
+
         if self._process_id != os.getpid():
-            self._handles = _open_handles()
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError as error:
+                raise device_error(error.value, "opening NVML") from error
+            self._handles = {}
             self._process_id = os.getpid()
 
 
@@ -127,7 +150,7 @@ class NvmlGpu:
         return PowerRange(watts_from_milliwatts(lowest_milliwatts), watts_from_milliwatts(highest_milliwatts))
 
     def set_power_limit(self, limit_watts: float) -> None:
-        """Through `nvmlDeviceSetPowerManagementLimit`, which takes milliseconds and needs root."""
+        """Through `nvmlDeviceSetPowerManagementLimit`, which takes some milliseconds and needs root."""
         lowest_watts, highest_watts = self.read_power_limit_range_watts()
         if not lowest_watts <= limit_watts <= highest_watts:
             raise UsageError(
@@ -149,6 +172,8 @@ class NvmlGpu:
     def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
         """The graphics clocks at the highest memory clock: NVML states SM and graphics clocks as one."""
         memory_clocks_mhz = self._call("reading the memory clocks", "nvmlDeviceGetSupportedMemoryClocks")
+        if not memory_clocks_mhz:
+            raise NotSupportedError(f"{self.name} states no supported clocks")
         clocks_mhz = self._call(
             "reading the supported clocks", "nvmlDeviceGetSupportedGraphicsClocks", max(memory_clocks_mhz)
         )
@@ -187,6 +212,8 @@ class NvmlGpu:
 
     def _read_instant_power_watts(self) -> float:
         (field,) = self._call("reading the instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])
+        if field.nvmlReturn in _FIELD_UNKNOWN:
+            raise NotSupportedError(f"{self.name} does not state its instant power")
         if field.nvmlReturn != 0:
             raise device_error(field.nvmlReturn, f"reading the instant power of {self.uuid}")
         return watts_from_milliwatts(field.value.uiVal)
@@ -199,20 +226,10 @@ class NvmlGpu:
         return _VOLTA_COUNTER_PERIOD_SECONDS if architecture == _VOLTA else _COUNTER_PERIOD_SECONDS
 
 
-def _open_handles() -> dict[str, Any]:
-    """Initialise NVML and open every GPU that answers, by UUID."""
+def _read_uuid(index: int) -> str:
     import pynvml
 
     try:
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError as error:
-        raise device_error(error.value, "opening NVML") from error
-    handles: dict[str, Any] = {}
-    for index in range(count):
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            handles[str(pynvml.nvmlDeviceGetUUID(handle))] = handle
-        except pynvml.NVMLError:
-            continue  # a GPU that fell off the bus must not hide the others
-    return handles
+        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))
+    except pynvml.NVMLError:
+        return ""  # a GPU that fell off the bus must not hide the others

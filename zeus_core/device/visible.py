@@ -12,11 +12,11 @@ def visible_uuids(uuids: Sequence[str], variable: str | None) -> list[str]:
     first invalid entry: an unknown index or UUID, or a GPU named twice (which makes CUDA show none at all).
 
     Args:
-        uuids: UUIDs of all GPUs, `GPU-...`, by index.
+        uuids: UUIDs of all GPUs, `GPU-...`, by index; empty for one that does not answer, which is never visible.
         variable: Value of `CUDA_VISIBLE_DEVICES`; None if unset, which shows all GPUs.
     """
     if variable is None:
-        return list(uuids)
+        return [uuid for uuid in uuids if uuid]
     visible: list[str] = []
     for entry in variable.split(","):
         uuid = _find(uuids, entry.strip())
@@ -30,6 +30,6 @@ def visible_uuids(uuids: Sequence[str], variable: str | None) -> list[str]:
 
 def _find(uuids: Sequence[str], entry: str) -> str | None:
     if entry.isdecimal():
-        return uuids[int(entry)] if int(entry) < len(uuids) else None
+        return uuids[int(entry)] or None if int(entry) < len(uuids) else None
     matches = [uuid for uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None

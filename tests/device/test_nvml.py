@@ -1,0 +1,67 @@
+"""`NvmlGpu` through a driver of our own behind the real binding."""
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+from zeus_core.device import NvmlGpu, NvmlSession, discover_gpus
+from zeus_core.errors import DeviceLostError, NoDeviceError, NotSupportedError
+from zeus_core.testing.gpu_contract import GpuContract
+
+VOLTA = 5
+
+
+class TestContract(GpuContract):
+    @pytest.fixture
+    def gpu(self, make_driver):
+        driver = make_driver(DeviceSpec(power_limit_watts=450))
+        return NvmlGpu(NvmlSession(), driver[0].uuid)
+
+
+def test_visible_gpus_are_discovered_in_the_order_of_the_variable(make_driver):
+    driver = make_driver(DeviceSpec(), DeviceSpec(), DeviceSpec())
+    assert [gpu.uuid for gpu in discover_gpus({})] == [device.uuid for device in driver]
+    chosen = discover_gpus({"CUDA_VISIBLE_DEVICES": f"2,{driver[0].uuid[:12]}"})
+    assert [gpu.uuid for gpu in chosen] == [driver[2].uuid, driver[0].uuid]
+    with pytest.raises(NoDeviceError, match="no GPU is visible"):
+        discover_gpus({"CUDA_VISIBLE_DEVICES": ""})
+
+
+def test_a_gpu_that_does_not_answer_shifts_no_index(make_driver):
+    driver = make_driver(DeviceSpec(), DeviceSpec(), DeviceSpec())
+    driver[0].lose()
+    assert [gpu.uuid for gpu in discover_gpus({"CUDA_VISIBLE_DEVICES": "1"})] == [driver[1].uuid]
+    assert [gpu.uuid for gpu in discover_gpus({})] == [driver[1].uuid, driver[2].uuid]
+
+
+def test_a_gpu_that_was_silent_for_once_is_not_given_up(make_driver):
+    driver = make_driver(DeviceSpec())
+    session = NvmlSession()
+    gpu = NvmlGpu(session, driver[0].uuid)
+    driver.forget_sessions()
+    driver[0].lose()
+    with pytest.raises(DeviceLostError, match="fell off the bus"):
+        gpu.read_power_watts()
+    driver[0].recover()
+    assert gpu.read_power_watts() > 0
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_without_the_instant_power_field_the_average_is_read(make_driver, code):
+    driver = make_driver(DeviceSpec(has_instant_power=False, missing_field_code=code))
+    driver[0].set_load(300.0)
+    gpu = NvmlGpu(NvmlSession(), driver[0].uuid)
+    assert gpu.read_power_watts() > 0
+    assert [call.function for call in driver.calls("nvmlDeviceGetPowerUsage")]
+
+
+def test_a_board_without_clocks_to_lock_says_so(make_driver):
+    driver = make_driver(DeviceSpec(memory_clocks_mhz=(), sm_clocks_mhz=()))
+    with pytest.raises(NotSupportedError, match="no supported clocks"):
+        NvmlGpu(NvmlSession(), driver[0].uuid).read_supported_sm_clocks_mhz()
+
+
+def test_the_counter_period_is_that_of_the_architecture(make_driver):
+    driver = make_driver(DeviceSpec(architecture=VOLTA), DeviceSpec())
+    session = NvmlSession()
+    periods = [NvmlGpu(session, device.uuid).energy_counter_period_seconds for device in driver]
+    assert periods == [0.02, 0.1]

@@ -1,0 +1,267 @@
+"""One device of the second driver: what it is, and what a test does to it and knows of it."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from tests.nvml_driver.physics import Regime, Segment, milliwatts, nanoseconds, picojoules
+from tests.nvml_driver.spec import DeviceSpec, fill_record
+from tests.nvml_driver.state import ANY, FOREVER, NEVER, DeviceRecord, RegimeRecord, State
+
+__all__ = ["NvmlDevice", "StateFile"]
+
+
+class StateFile:
+    """The mapped state and the functions that change it, for the parts of the Python side.
+
+    Args:
+        library: The opened driver.
+        state: Mapped from the file.
+    """
+
+    def __init__(self, library: ctypes.CDLL, state: State) -> None:
+        self.library = library
+        self.state = state
+
+    @contextmanager
+    def locked(self) -> Iterator[State]:
+        """The state, while no other process or thread uses it."""
+        self.library.zeus_test_nvml_lock(self.state)
+        try:
+            yield self.state
+        finally:
+            self.library.zeus_test_nvml_unlock(self.state)
+
+    def add_fault(self, function: str | None, device_index: int, code: int, times: int | None) -> None:
+        """Put a fault behind those that are still to happen."""
+        remaining = FOREVER if times is None else times
+        fault = (self.function_number(function), device_index, code, remaining)
+        with self.locked() as state:
+            faults = [(f.function, f.device, f.code, f.remaining) for f in state.faults if f.remaining]
+            for i, values in enumerate([*faults, fault]):
+                state.faults[i] = values
+            for i in range(len(faults) + 1, len(state.faults)):
+                state.faults[i].remaining = 0
+
+    def function_number(self, function: str | None) -> int:
+        """The number of a function by its name in pynvml; None is any of them."""
+        if function is None:
+            return ANY
+        names = self.read_function_names()
+        if function not in names:
+            raise ValueError(f"the second NVML driver has no function {function!r}; it has {', '.join(names)}")
+        return names.index(function)
+
+    def read_function_names(self) -> list[str]:
+        """Names as in pynvml, by number."""
+        count = len(self.state.latency_microseconds)
+        return [name.decode() for i in range(count) if (name := self.library.zeus_test_nvml_function(i))]
+
+
+class NvmlDevice:
+    """A device as a test sees it. Moments are seconds of `time.monotonic()`.
+
+    Args:
+        file: Where the device lives.
+        index: Which device.
+        spec: What it is.
+    """
+
+    def __init__(self, file: StateFile, index: int, spec: DeviceSpec) -> None:
+        self.index = index
+        self.spec = spec
+        self._file = file
+        self._record: DeviceRecord = file.state.devices[index]
+        fill_record(self._record, index, spec)
+        self.uuid: str = self._record.uuid.decode()
+        self.name = spec.name
+        self.set_load(spec.idle_watts)
+
+    # What it draws
+
+    def set_load(
+        self, load: float | Iterable[tuple[float, float]], *, repeat: bool = False, start_seconds: float | None = None
+    ) -> None:
+        """Give the device something to do from now on.
+
+        Args:
+            load: Watts, or segments (seconds, watts), one after the other. The last one is held.
+            repeat: Instead, begin again after the last segment, for ever.
+            start_seconds: Where the script starts; what lies before now is skipped, and until a start in the future
+                the device idles. None: now.
+        """
+        segments = [(1.0, load)] if isinstance(load, int | float) else list(load)
+        record = RegimeRecord(
+            start_nanoseconds=time.monotonic_ns() if start_seconds is None else nanoseconds(start_seconds),
+            repeats=repeat,
+            segment_count=len(segments),
+        )
+        if not 1 <= len(segments) <= len(record.segments):
+            raise ValueError(f"load has {len(segments)} segments; 1 to {len(record.segments)} are possible")
+        for i, (duration_seconds, power_watts) in enumerate(segments):
+            if duration_seconds <= 0 or power_watts < 0:
+                raise ValueError(f"load has the segment {(duration_seconds, power_watts)}; use (0.5, 300.0)")
+            record.segments[i] = (nanoseconds(duration_seconds), milliwatts(power_watts))
+        self._file.library.zeus_test_nvml_set_load(self._file.state, self.index, record)
+
+    def true_energy_joules(self, begin_seconds: float, end_seconds: float) -> float:
+        """The energy drawn between two moments, whatever the counter says."""
+        begin, end = nanoseconds(begin_seconds), nanoseconds(end_seconds)
+        return (self.true_energy_picojoules_until(end) - self.true_energy_picojoules_until(begin)) / 1e12
+
+    def true_energy_until(self, moment_seconds: float) -> float:
+        """The joules drawn since the driver started, whatever the counter says."""
+        return self.true_energy_picojoules_until(nanoseconds(moment_seconds)) / 1e12
+
+    def true_power_watts(self, moment_seconds: float) -> float:
+        """The power drawn at a moment."""
+        moment = nanoseconds(moment_seconds)
+        return (self.true_energy_picojoules_until(moment + 1) - self.true_energy_picojoules_until(moment)) / 1e3
+
+    def true_energy_picojoules_until(self, moment_nanoseconds: int) -> int:
+        """The same to the picojoule; moments in the future assume that nothing changes any more."""
+        return self.read_regime_at(moment_nanoseconds).energy_until(moment_nanoseconds)
+
+    def computed_in_c_picojoules_until(self, moment_nanoseconds: int) -> int:
+        """The true energy once more, as the library that answers the calls computes it."""
+        energy = self._file.library.zeus_test_nvml_energy_until(self._file.state, self.index, moment_nanoseconds)
+        return int(energy)
+
+    def read_regime_at(self, moment_nanoseconds: int) -> Regime:
+        """The load and limit in force at a moment; before the start of the driver, the first.
+
+        Raises:
+            ValueError: The load or limit has been changed so often since that this is forgotten.
+        """
+        with self._file.locked():
+            count, kept = self._record.regime_count, len(self._record.regimes)
+            for i in range(count - 1, max(0, count - kept) - 1, -1):
+                record = self._record.regimes[i % kept]
+                if record.begin_nanoseconds <= moment_nanoseconds or i == 0:
+                    return _read_regime(record, self._record.idle_milliwatts)
+        raise ValueError(f"{kept} changes of load or limit are kept; those of {moment_nanoseconds} ns are forgotten")
+
+    # Its energy counter
+
+    def counter_joules_at(self, moment_seconds: float) -> float:
+        """What the energy counter shows at a moment, as it is set up now."""
+        return self.counter_millijoules_at(nanoseconds(moment_seconds)) / 1e3
+
+    def counter_millijoules_at(self, moment_nanoseconds: int) -> int:
+        """The same, to the millijoule."""
+        step = min(moment_nanoseconds, self._record.counter_stuck_nanoseconds)
+        period, phase = self._record.counter_period_nanoseconds, self._record.counter_phase_nanoseconds
+        if period > 0:
+            step = phase + period * ((step - phase) // period)
+        offset: int = self._record.counter_offset_picojoules
+        return max(0, self.true_energy_picojoules_until(step) + offset) // 10**9
+
+    def stick_counter(self, since_seconds: float | None = None) -> None:
+        """Let the counter stand still from a moment on. None: now."""
+        self._write(counter_stuck_nanoseconds=_moment(since_seconds))
+
+    def release_counter(self) -> None:
+        """Let a counter that was stuck jump to the true energy and go on."""
+        self._write(counter_stuck_nanoseconds=NEVER)
+
+    def reset_counter(self, to_joules: float = 0.0) -> None:
+        """Let the counter start again at a value, as after a reload of the driver."""
+        now = time.monotonic_ns()
+        offset = picojoules(to_joules) - self.true_energy_picojoules_until(now)
+        self._write(counter_offset_picojoules=offset)
+
+    def remove_counter(self) -> None:
+        """Take the energy counter away: it is not supported from now on."""
+        self._write(has_energy_counter=False)
+
+    def remove_instant_power(self) -> None:
+        """Take the fields of average and instant power away."""
+        self._write(has_instant_power=False)
+
+    # Its settings
+
+    @property
+    def power_limit_watts(self) -> float:
+        """The limit requested last. Setting it here is what an admin does from elsewhere: allowed, not logged."""
+        return float(self._record.limit_milliwatts) / 1e3
+
+    @power_limit_watts.setter
+    def power_limit_watts(self, limit_watts: float) -> None:
+        self._set_limit(milliwatts(limit_watts), self._record.enforced_cap_milliwatts)
+
+    @property
+    def enforced_cap_watts(self) -> float | None:
+        """The enforced limit is no higher than this; None: it is the one requested."""
+        return self._record.enforced_cap_milliwatts / 1e3 or None
+
+    @enforced_cap_watts.setter
+    def enforced_cap_watts(self, cap_watts: float | None) -> None:
+        self._set_limit(self._record.limit_milliwatts, milliwatts(cap_watts or 0.0))
+
+    @property
+    def locked_clock_mhz(self) -> int | None:
+        """The highest SM clock allowed by a lock, None without a lock."""
+        return int(self._record.locked_highest_mhz) or None
+
+    @property
+    def persistence_mode(self) -> int:
+        """0 or 1."""
+        return int(self._record.persistence_mode)
+
+    # Its faults
+
+    def fail(self, function: str | None, code: int, times: int | None = None) -> None:
+        """Let calls on this device return an NVML error.
+
+        Args:
+            function: Name in pynvml, `nvmlDeviceGetPowerUsage`; None: every function.
+            code: nvmlReturn_t.
+            times: How many calls fail; None: all of them, until `NvmlDriver.clear_faults`.
+        """
+        self._file.add_fault(function, self.index, code, times)
+
+    def lose(self, since_seconds: float | None = None) -> None:
+        """Let the device fall off the bus: from this moment on every call says GPU_IS_LOST. None: now."""
+        self._write(lost_nanoseconds=_moment(since_seconds))
+
+    def recover(self) -> None:
+        """Put a lost device back on the bus."""
+        self._write(lost_nanoseconds=NEVER)
+
+    def deny_control(self) -> None:
+        """Let calls that change the device return NO_PERMISSION."""
+        self._write(is_control_denied=True)
+
+    def allow_control(self) -> None:
+        """Let calls that change the device work."""
+        self._write(is_control_denied=False)
+
+    def _set_limit(self, limit_milliwatts: int, cap_milliwatts: int) -> None:
+        self._file.library.zeus_test_nvml_set_limit(self._file.state, self.index, limit_milliwatts, cap_milliwatts)
+
+    def _write(self, **fields: int) -> None:
+        with self._file.locked():
+            for name, value in fields.items():
+                setattr(self._record, name, value)
+
+
+def _moment(seconds: float | None) -> int:
+    return time.monotonic_ns() if seconds is None else nanoseconds(seconds)
+
+
+def _read_regime(record: RegimeRecord, idle_milliwatts: int) -> Regime:
+    return Regime(
+        begin_nanoseconds=record.begin_nanoseconds,
+        begin_picojoules=record.begin_picojoules,
+        start_nanoseconds=record.start_nanoseconds,
+        cap_milliwatts=record.cap_milliwatts,
+        idle_milliwatts=idle_milliwatts,
+        repeats=bool(record.repeats),
+        segments=tuple(
+            Segment(segment.duration_nanoseconds, segment.power_milliwatts)
+            for segment in record.segments[: record.segment_count]
+        ),
+    )

@@ -1,0 +1,196 @@
+"""The second driver as a whole: its state file, how processes come to use it, its log of calls."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from tests.nvml_driver.device import NvmlDevice, StateFile
+from tests.nvml_driver.library import build_library, open_library
+from tests.nvml_driver.physics import seconds_of_nanoseconds
+from tests.nvml_driver.spec import DeviceSpec
+from tests.nvml_driver.state import ANY, NONE, LogEntry, State
+
+__all__ = ["Call", "NvmlDriver", "map_state"]
+
+
+class Call(NamedTuple):
+    """One call of an NVML function.
+
+    Attributes:
+        nanoseconds: When, by `time.monotonic_ns()`: the moment that readings are of.
+        process_id: Who.
+        function: Name in pynvml, also for the versioned symbols; `nvmlInitWithFlags` counts as `nvmlInit`.
+        device_index: None for calls that are for no device.
+        argument: The integer it was given: milliwatts, the highest clock, a mode, an index, the first field; else 0.
+        code: What it returned, an nvmlReturn_t.
+    """
+
+    nanoseconds: int
+    process_id: int
+    function: str
+    device_index: int | None
+    argument: int
+    code: int
+
+    @property
+    def seconds(self) -> float:
+        """When, by `time.monotonic()`."""
+        return seconds_of_nanoseconds(self.nanoseconds)
+
+
+class NvmlDriver:
+    """An NVML driver with devices of a test's making; they live in a file of the folder, for all processes alike.
+
+    Close it, or use it in a `with` statement, to give this process its own NVML back.
+
+    Args:
+        folder: For the state file, and for the library if none is given. One driver per folder.
+        devices: In PCI order.
+        library: From `build_library`. None: compiled now.
+        driver_version: As the driver states it.
+
+    Raises:
+        NoCompilerError: There is no library and no compiler to make it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        devices: Sequence[DeviceSpec] = (DeviceSpec(),),
+        *,
+        library: Path | None = None,
+        driver_version: str = "570.86.15",
+    ) -> None:
+        self.library_path = build_library(folder) if library is None else library
+        self.state_path = folder / "nvml-state"
+        self._library = open_library(self.library_path)
+        self._file = StateFile(self._library, _create_state(self._library, self.state_path))
+        self._file.state.driver_version = driver_version.encode()
+        if len(devices) > len(self._file.state.devices):
+            raise ValueError(f"devices has {len(devices)} entries; {len(self._file.state.devices)} are possible")
+        self.devices = [NvmlDevice(self._file, i, spec) for i, spec in enumerate(devices)]
+        self._file.state.device_count = len(devices)
+        self._found: tuple[ctypes.CDLL | None, bytes] | None = None
+
+    def __getitem__(self, index: int) -> NvmlDevice:
+        return self.devices[index]
+
+    def __iter__(self) -> Iterator[NvmlDevice]:
+        return iter(self.devices)
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def __enter__(self) -> NvmlDriver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Who uses it
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that make a new process use this driver; add them to its others."""
+        folders = [str(self.library_path.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        return {"LD_LIBRARY_PATH": os.pathsep.join(folders), "ZEUS_TEST_NVML_STATE": str(self.state_path)}
+
+    def load_in_process(self) -> None:
+        """Make pynvml use this driver, in this process and those it forks, until `close`."""
+        import pynvml
+
+        if self._found is None:
+            self._found = (pynvml.nvmlLib, self._library.zeus_test_nvml_used())
+        if self._library.zeus_test_nvml_use(os.fsencode(self.state_path)) != 0:
+            raise RuntimeError(f"the second NVML driver cannot use {self.state_path}")
+        _set_library(self._library)
+
+    def close(self) -> None:
+        """Give pynvml what it had before. Calls still running in other threads end well."""
+        if self._found is not None:
+            found_library, found_path = self._found
+            self._library.zeus_test_nvml_use(found_path or None)
+            _set_library(found_library)
+            self._found = None
+
+    def forget_sessions(self) -> None:
+        """Let every process be uninitialised until it calls `nvmlInit` again."""
+        with self._file.locked() as state:
+            state.epoch += 1
+
+    # Faults
+
+    def fail(self, function: str | None, code: int, times: int | None = None) -> None:
+        """Let calls return an NVML error, on whichever device or none. See `NvmlDevice.fail`."""
+        self._file.add_fault(function, ANY, code, times)
+
+    def clear_faults(self) -> None:
+        """Forget the faults of `fail`, here and on the devices."""
+        with self._file.locked() as state:
+            for fault in state.faults:
+                fault.remaining = 0
+
+    def set_latency(self, seconds: float, function: str | None = None) -> None:
+        """Let a function, or every one, take this long at least."""
+        number = self._file.function_number(function)
+        count = len(self._file.state.latency_microseconds)
+        for i in range(count) if number == ANY else [number]:
+            self._file.state.latency_microseconds[i] = round(seconds * 1e6)
+
+    # The log
+
+    @property
+    def call_count(self) -> int:
+        """How many calls there were since the last `clear_calls`."""
+        return int(self._file.state.call_count)
+
+    def calls(self, function: str | None = None, *, device_index: int | None = None) -> list[Call]:
+        """The calls since the last `clear_calls`, oldest first; of very many, the latest 16384."""
+        number = self._file.function_number(function)
+        names = self._file.read_function_names()
+        with self._file.locked() as state:
+            count, kept = state.call_count, len(state.calls)
+            entries = [LogEntry.from_buffer_copy(state.calls[i % kept]) for i in range(max(0, count - kept), count)]
+        return [
+            _read_call(entry, names)
+            for entry in entries
+            if number in (ANY, entry.function) and device_index in (None, entry.device)
+        ]
+
+    def clear_calls(self) -> None:
+        """Empty the log."""
+        with self._file.locked() as state:
+            state.call_count = 0
+
+
+def map_state(path: Path) -> State:
+    """The state in a file, shared with every process that has it mapped."""
+    with path.open("r+b") as file:
+        return State.from_buffer(mmap.mmap(file.fileno(), ctypes.sizeof(State)))
+
+
+def _create_state(library: ctypes.CDLL, path: Path) -> State:
+    error = library.zeus_test_nvml_create(os.fsencode(path))
+    if error != 0:
+        raise OSError(error, os.strerror(error), str(path))
+    return map_state(path)
+
+
+def _set_library(library: ctypes.CDLL | None) -> None:
+    import pynvml
+
+    pynvml.nvmlLib = library
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+def _read_call(entry: LogEntry, names: Sequence[str]) -> Call:
+    device_index = None if entry.device == NONE else entry.device
+    return Call(entry.nanoseconds, entry.process_id, names[entry.function], device_index, entry.argument, entry.code)

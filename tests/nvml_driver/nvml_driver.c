@@ -1,0 +1,846 @@
+/*
+ * A second NVML driver, for tests: the entry points zeus-core calls, on devices that live in one mapped file.
+ *
+ * Every process that maps the file (its path is in ZEUS_TEST_NVML_STATE, or given to zeus_test_nvml_use) sees the same
+ * devices. A robust, process-shared mutex guards them, so a process killed inside a call blocks nobody.
+ *
+ * The load of a device is a script of piecewise-constant power. Whenever the script or the limit changes, a new regime
+ * begins and keeps the energy up to then, so the true energy at any moment is a sum over one script: no thread runs.
+ * Times are nanoseconds of CLOCK_MONOTONIC, powers milliwatts, so energies are whole picojoules and Python
+ * (physics.py) computes the very same numbers. An int64_t of picojoules lasts for 3.6 hours at 700 W.
+ *
+ * state.py mirrors the structures; zeus_test_nvml_sizes lets it check that.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    MAX_DEVICES = 16,
+    MAX_MIGS = 8,
+    MAX_CLOCKS = 256,
+    MAX_MEMORY_CLOCKS = 8,
+    MAX_SEGMENTS = 64,
+    MAX_REGIMES = 1024,
+    MAX_FAULTS = 64,
+    MAX_FUNCTIONS = 64,
+    MAX_CALLS = 16384,
+    TEXT_SIZE = 96,
+    LONGEST_WAIT_SECONDS = 60,
+};
+
+enum { NONE = -1, ANY = -1, FOREVER = -1 };
+
+/* nvmlReturn_t, as far as the driver returns them by itself. */
+enum {
+    SUCCESS = 0,
+    UNINITIALIZED = 1,
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NO_PERMISSION = 4,
+    NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7,
+    LIBRARY_NOT_FOUND = 12,
+    GPU_IS_LOST = 15,
+    LIB_RM_VERSION_MISMATCH = 18,
+};
+
+#define NANOSECONDS_PER_SECOND 1000000000LL
+#define PICOJOULES_PER_MILLIJOULE 1000000000LL
+
+/* ---- The state: mirrored in state.py ------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t duration_nanoseconds;
+    int64_t power_milliwatts;
+} Segment;
+
+typedef struct {
+    int64_t begin_nanoseconds; /* in force from here to the next regime */
+    int64_t begin_picojoules;  /* true energy of the device by then */
+    int64_t start_nanoseconds; /* where the script starts; the device idles before */
+    int64_t cap_milliwatts;    /* no more than this is drawn */
+    int32_t repeats;
+    int32_t segment_count;
+    Segment segments[MAX_SEGMENTS];
+} Regime;
+
+typedef struct {
+    char name[TEXT_SIZE];
+    char uuid[TEXT_SIZE];
+    char mig_uuids[MAX_MIGS][TEXT_SIZE];
+    uint32_t mig_count;
+    uint32_t has_mig;
+    uint32_t architecture;
+    uint32_t pci_bus;
+    uint32_t persistence_mode;
+    uint32_t is_control_denied;
+    uint32_t has_power_limit;
+    uint32_t follows_limit;
+    uint32_t has_energy_counter;
+    uint32_t has_instant_power;
+    uint32_t missing_field_code;
+    uint32_t lowest_limit_milliwatts;
+    uint32_t highest_limit_milliwatts;
+    uint32_t default_limit_milliwatts;
+    uint32_t limit_milliwatts;
+    uint32_t enforced_cap_milliwatts;
+    uint32_t idle_milliwatts;
+    uint32_t locked_lowest_mhz;
+    uint32_t locked_highest_mhz; /* 0: not locked */
+    uint32_t clock_count;
+    uint32_t memory_clock_count;
+    uint32_t clocks_mhz[MAX_CLOCKS]; /* highest first */
+    uint32_t memory_clocks_mhz[MAX_MEMORY_CLOCKS];
+    int64_t lost_nanoseconds;
+    int64_t power_average_nanoseconds;
+    int64_t counter_period_nanoseconds;
+    int64_t counter_phase_nanoseconds;
+    int64_t counter_stuck_nanoseconds;
+    int64_t counter_offset_picojoules;
+    int64_t regime_count; /* ever; the latest MAX_REGIMES are kept */
+    Regime regimes[MAX_REGIMES];
+} Device;
+
+typedef struct {
+    int32_t function;
+    int32_t device;
+    int32_t code;
+    int32_t remaining; /* 0: unused */
+} Fault;
+
+typedef struct {
+    int64_t nanoseconds;
+    int64_t argument;
+    int32_t process_id;
+    int32_t function;
+    int32_t device;
+    int32_t code;
+} LogEntry;
+
+typedef struct {
+    uint64_t size; /* 0 until the file is complete */
+    uint64_t mutex[8];
+    char driver_version[TEXT_SIZE];
+    uint32_t device_count;
+    uint32_t epoch; /* a session opened in an earlier one is gone */
+    int64_t latency_microseconds[MAX_FUNCTIONS];
+    Fault faults[MAX_FAULTS];
+    int64_t call_count; /* ever; the latest MAX_CALLS are kept */
+    LogEntry calls[MAX_CALLS];
+    Device devices[MAX_DEVICES];
+} State;
+
+_Static_assert(sizeof(pthread_mutex_t) <= sizeof(((State *)0)->mutex), "the mutex does not fit");
+
+/* ---- Functions by number: names as in pynvml, without the version at the end of a symbol ----------------------- */
+
+static const char *const FUNCTIONS[] = {
+    "nvmlInit",
+    "nvmlShutdown",
+    "nvmlSystemGetDriverVersion",
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceGetHandleByPciBusId",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetIndex",
+    "nvmlDeviceGetPciInfo",
+    "nvmlDeviceGetArchitecture",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetPowerManagementDefaultLimit",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetPowerManagementLimitConstraints",
+    "nvmlDeviceSetPowerManagementLimit",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetMaxClockInfo",
+    "nvmlDeviceGetSupportedMemoryClocks",
+    "nvmlDeviceGetSupportedGraphicsClocks",
+    "nvmlDeviceSetGpuLockedClocks",
+    "nvmlDeviceResetGpuLockedClocks",
+    "nvmlDeviceGetPersistenceMode",
+    "nvmlDeviceSetPersistenceMode",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
+    "nvmlDeviceIsMigDeviceHandle",
+};
+#define FUNCTION_COUNT ((int)(sizeof(FUNCTIONS) / sizeof(FUNCTIONS[0])))
+_Static_assert(FUNCTION_COUNT <= (int)MAX_FUNCTIONS, "latency_microseconds is too short");
+
+static int32_t function_number(const char *symbol) {
+    const char *version = strstr(symbol, "_v");
+    if (version == NULL) version = strstr(symbol, "WithFlags");
+    size_t length = version == NULL ? strlen(symbol) : (size_t)(version - symbol);
+    for (int32_t i = 0; i < FUNCTION_COUNT; i++)
+        if (strlen(FUNCTIONS[i]) == length && strncmp(FUNCTIONS[i], symbol, length) == 0) return i;
+    fprintf(stderr, "nvml_driver.c: %s is missing in FUNCTIONS\n", symbol);
+    abort();
+}
+
+/* ---- Physics: the same as physics.py ------------------------------------------------------------------------- */
+
+typedef __int128 Picojoules;
+
+static int64_t now_nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * NANOSECONDS_PER_SECOND + now.tv_nsec;
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t floor_divide(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+/* Energy of one pass through the script's first `elapsed` nanoseconds; the last segment is held. */
+static Picojoules pass_energy(const Regime *regime, int64_t elapsed) {
+    Picojoules energy = 0;
+    for (int i = 0; i < regime->segment_count; i++) {
+        const Segment *segment = &regime->segments[i];
+        int is_last = i == regime->segment_count - 1;
+        int64_t slice = is_last ? elapsed : smaller(elapsed, segment->duration_nanoseconds);
+        energy += (Picojoules)slice * smaller(segment->power_milliwatts, regime->cap_milliwatts);
+        elapsed -= slice;
+    }
+    return energy;
+}
+
+static int64_t script_period(const Regime *regime) {
+    int64_t period = 0;
+    for (int i = 0; i < regime->segment_count; i++) period += regime->segments[i].duration_nanoseconds;
+    return period;
+}
+
+/* Energy from the start of the script, negative before it: the device idles then. */
+static Picojoules script_energy(const Device *device, const Regime *regime, int64_t moment) {
+    int64_t elapsed = moment - regime->start_nanoseconds;
+    if (elapsed < 0) return (Picojoules)elapsed * smaller(device->idle_milliwatts, regime->cap_milliwatts);
+    if (!regime->repeats) return pass_energy(regime, elapsed);
+    int64_t period = script_period(regime);
+    return (elapsed / period) * pass_energy(regime, period) + pass_energy(regime, elapsed % period);
+}
+
+/* The regime in force at a moment; the oldest one kept for a moment before it. */
+static const Regime *regime_at(const Device *device, int64_t moment) {
+    int64_t oldest = device->regime_count > MAX_REGIMES ? device->regime_count - MAX_REGIMES : 0;
+    int64_t i = device->regime_count - 1;
+    while (i > oldest && device->regimes[i % MAX_REGIMES].begin_nanoseconds > moment) i--;
+    return &device->regimes[i % MAX_REGIMES];
+}
+
+/* True energy since the device was made. */
+static int64_t energy_until(const Device *device, int64_t moment) {
+    const Regime *regime = regime_at(device, moment);
+    return regime->begin_picojoules + (int64_t)(script_energy(device, regime, moment) -
+                                                script_energy(device, regime, regime->begin_nanoseconds));
+}
+
+static int64_t power_at(const Device *device, int64_t moment) {
+    return energy_until(device, moment + 1) - energy_until(device, moment);
+}
+
+static int64_t average_power(const Device *device, int64_t moment) {
+    int64_t span = device->power_average_nanoseconds;
+    if (span == 0) return power_at(device, moment);
+    return (energy_until(device, moment) - energy_until(device, moment - span)) / span;
+}
+
+static int64_t counter_millijoules(const Device *device, int64_t moment) {
+    int64_t period = device->counter_period_nanoseconds;
+    moment = smaller(moment, device->counter_stuck_nanoseconds);
+    if (period > 0) {
+        int64_t phase = device->counter_phase_nanoseconds;
+        moment = phase + period * floor_divide(moment - phase, period);
+    }
+    int64_t energy = energy_until(device, moment) + device->counter_offset_picojoules;
+    return energy < 0 ? 0 : energy / PICOJOULES_PER_MILLIJOULE;
+}
+
+static uint32_t enforced_limit(const Device *device) {
+    uint32_t cap = device->enforced_cap_milliwatts;
+    return cap != 0 && cap < device->limit_milliwatts ? cap : device->limit_milliwatts;
+}
+
+/* A new regime from now on, under the present limit. It is complete before it counts. */
+static void begin_regime(Device *device, const Regime *script, int64_t now) {
+    Regime regime = *script;
+    regime.begin_nanoseconds = now;
+    regime.begin_picojoules = device->regime_count == 0 ? 0 : energy_until(device, now);
+    regime.cap_milliwatts = device->follows_limit ? enforced_limit(device) : INT64_MAX;
+    device->regimes[device->regime_count % MAX_REGIMES] = regime;
+    __atomic_add_fetch(&device->regime_count, 1, __ATOMIC_RELEASE);
+}
+
+static void set_limit(Device *device, uint32_t limit_milliwatts, uint32_t cap_milliwatts, int64_t now) {
+    device->limit_milliwatts = limit_milliwatts;
+    device->enforced_cap_milliwatts = cap_milliwatts;
+    begin_regime(device, regime_at(device, now), now);
+}
+
+/* ---- The mapped file and its lock ------------------------------------------------------------------------------ */
+
+static struct {
+    State *state;
+    uint32_t generation; /* of the file in use: handles of another file are invalid */
+    char path[4096];
+} mapped;
+
+static pthread_mutex_t mapping_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static struct {
+    int count;
+    pid_t process_id;
+    uint32_t generation;
+    uint32_t epoch;
+} session;
+
+/* A lock nobody gives back (a stopped process has it, or one that took its map away) ends the test, with a message. */
+void zeus_test_nvml_lock(State *state) {
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += LONGEST_WAIT_SECONDS;
+    int code = pthread_mutex_timedlock((pthread_mutex_t *)state->mutex, &deadline);
+    if (code == EOWNERDEAD) {
+        pthread_mutex_consistent((pthread_mutex_t *)state->mutex);
+    } else if (code != 0) {
+        fprintf(stderr, "nvml_driver.c: the lock of %s: %s\n", mapped.path, strerror(code));
+        abort();
+    }
+}
+
+void zeus_test_nvml_unlock(State *state) { pthread_mutex_unlock((pthread_mutex_t *)state->mutex); }
+
+static State *map_file(const char *path, int flags, int is_new) {
+    int file = open(path, flags | O_RDWR | O_CLOEXEC, 0666);
+    if (file < 0) return NULL;
+    struct stat status;
+    int is_sized = (is_new ? ftruncate(file, sizeof(State)) == 0 : 1) && fstat(file, &status) == 0;
+    void *address = MAP_FAILED;
+    if (is_sized && status.st_size == sizeof(State))
+        address = mmap(NULL, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    return address == MAP_FAILED ? NULL : address;
+}
+
+/* Take the file at `path` from now on, or none with NULL. Earlier maps stay: another thread may be in a call. */
+static int use_file(const char *path) {
+    State *state = path == NULL ? NULL : map_file(path, 0, 0);
+    if (state != NULL && state->size != sizeof(State)) state = NULL;
+    mapped.generation++;
+    snprintf(mapped.path, sizeof(mapped.path), "%s", state == NULL ? "" : path);
+    __atomic_store_n(&mapped.state, state, __ATOMIC_RELEASE);
+    return state != NULL || path == NULL ? SUCCESS : LIB_RM_VERSION_MISMATCH;
+}
+
+/* The state in use; at first, the file that ZEUS_TEST_NVML_STATE names. */
+static State *mapped_state(void) {
+    State *state = __atomic_load_n(&mapped.state, __ATOMIC_ACQUIRE);
+    const char *path = getenv("ZEUS_TEST_NVML_STATE");
+    if (state != NULL || path == NULL) return state;
+    pthread_mutex_lock(&mapping_mutex);
+    if (mapped.state == NULL) use_file(path);
+    pthread_mutex_unlock(&mapping_mutex);
+    return mapped.state;
+}
+
+/* ---- One call -------------------------------------------------------------------------------------------------- */
+
+typedef void *Handle;
+
+/* Which device a call is for, or why that is unknown. */
+typedef struct {
+    int code;
+    int device;
+    int mig;
+} Target;
+
+typedef enum {
+    NEEDS_NOTHING,
+    NEEDS_SESSION,
+    NEEDS_DEVICE,  /* a GPU or a MIG device */
+    NEEDS_GPU,     /* MIG devices do not support it */
+    NEEDS_CONTROL, /* changes the GPU: needs the permission */
+} Needs;
+
+typedef struct {
+    State *state;
+    Device *device;
+    Target target;
+    int64_t now;
+    LogEntry entry;
+} Call;
+
+static const Target NO_TARGET = {SUCCESS, NONE, NONE};
+
+#define HANDLE_TAG 0x4E564D4CULL /* "NVML": a handle is tag, generation, MIG index + 1 and device index */
+
+static Handle handle_of(int device, int mig) {
+    uint64_t low = (uint64_t)(mapped.generation & 0xFFFF) << 16 | (uint64_t)(mig + 1) << 8 | (uint64_t)device;
+    return (Handle)(uintptr_t)(HANDLE_TAG << 32 | low);
+}
+
+static Target target_of(Handle handle) {
+    int device = (uintptr_t)handle & 0xFF;
+    int mig = (int)((uintptr_t)handle >> 8 & 0xFF) - 1;
+    if (handle_of(device, mig) != handle) return (Target){INVALID_ARGUMENT, NONE, NONE};
+    return (Target){SUCCESS, device, mig};
+}
+
+static Target target_at(unsigned index) {
+    const State *state = mapped_state();
+    if (state == NULL || index >= state->device_count) return (Target){INVALID_ARGUMENT, NONE, NONE};
+    return (Target){SUCCESS, (int)index, NONE};
+}
+
+static Target target_with_uuid(const char *uuid) {
+    const State *state = mapped_state();
+    for (int i = 0; state != NULL && i < (int)state->device_count; i++) {
+        const Device *device = &state->devices[i];
+        if (strcmp(device->uuid, uuid) == 0) return (Target){SUCCESS, i, NONE};
+        for (int mig = 0; mig < (int)device->mig_count; mig++)
+            if (strcmp(device->mig_uuids[mig], uuid) == 0) return (Target){SUCCESS, i, mig};
+    }
+    return (Target){NOT_FOUND, NONE, NONE};
+}
+
+static Target target_on_bus(const char *bus_id) {
+    const State *state = mapped_state();
+    for (int i = 0; state != NULL && i < (int)state->device_count; i++) {
+        char long_id[TEXT_SIZE], *short_id = long_id + 4; /* the domain has eight digits or four */
+        snprintf(long_id, sizeof(long_id), "00000000:%02X:00.0", state->devices[i].pci_bus);
+        if (strcasecmp(long_id, bus_id) == 0 || strcasecmp(short_id, bus_id) == 0) return (Target){SUCCESS, i, NONE};
+    }
+    return (Target){NOT_FOUND, NONE, NONE};
+}
+
+static int is_session_open(const State *state) {
+    return session.count > 0 && session.process_id == getpid() && session.generation == mapped.generation &&
+           session.epoch == state->epoch;
+}
+
+static int take_fault(State *state, int function, int device) {
+    for (Fault *fault = state->faults; fault < state->faults + MAX_FAULTS; fault++) {
+        int matches_function = fault->function == ANY || fault->function == function;
+        int matches_device = fault->device == ANY || fault->device == device;
+        if (fault->remaining == 0 || !matches_function || !matches_device) continue;
+        if (fault->remaining != FOREVER) fault->remaining--;
+        return fault->code;
+    }
+    return SUCCESS;
+}
+
+static int first_objection(const Call *call, Needs needs) {
+    const Device *device = call->device;
+    if (needs != NEEDS_NOTHING && !is_session_open(call->state)) return UNINITIALIZED;
+    int fault = take_fault(call->state, call->entry.function, call->target.device);
+    if (fault != SUCCESS) return fault;
+    if (call->target.code != SUCCESS) return call->target.code;
+    if (device != NULL && call->now >= device->lost_nanoseconds) return GPU_IS_LOST;
+    if (needs >= NEEDS_GPU && call->target.mig != NONE) return NOT_SUPPORTED;
+    return needs == NEEDS_CONTROL && device->is_control_denied ? NO_PERMISSION : SUCCESS;
+}
+
+static Call begin(const char *symbol, Needs needs, Target target, int64_t argument) {
+    Call call = {.state = mapped_state(), .target = target};
+    call.entry = (LogEntry){.argument = argument, .process_id = getpid(), .device = target.device};
+    call.entry.function = function_number(symbol);
+    if (call.state == NULL) {
+        call.entry.code = needs == NEEDS_NOTHING ? LIBRARY_NOT_FOUND : UNINITIALIZED;
+        return call;
+    }
+    int64_t latency = __atomic_load_n(&call.state->latency_microseconds[call.entry.function], __ATOMIC_RELAXED);
+    if (latency > 0) usleep((useconds_t)latency);
+    zeus_test_nvml_lock(call.state);
+    call.now = call.entry.nanoseconds = now_nanoseconds();
+    if (target.device != NONE) call.device = &call.state->devices[target.device];
+    call.entry.code = first_objection(&call, needs);
+    return call;
+}
+
+static int finish(Call *call) {
+    State *state = call->state;
+    if (state == NULL) return call->entry.code;
+    state->calls[state->call_count % MAX_CALLS] = call->entry;
+    state->call_count++;
+    zeus_test_nvml_unlock(state);
+    return call->entry.code;
+}
+
+/* The body of an entry point: `result` is an nvmlReturn_t, computed under the lock if nothing objects. */
+#define CALL(needs, target, argument, result)                            \
+    do {                                                                 \
+        Call call = begin(__func__, needs, target, (int64_t)(argument)); \
+        Device *device = call.device;                                    \
+        (void)device;                                                    \
+        if (call.entry.code == SUCCESS) call.entry.code = (result);      \
+        return finish(&call);                                            \
+    } while (0)
+
+#define SYSTEM_CALL(result) CALL(NEEDS_SESSION, NO_TARGET, 0, result)
+#define DEVICE_CALL(result) CALL(NEEDS_DEVICE, target_of(handle), 0, result)
+#define GPU_CALL(argument, result) CALL(NEEDS_GPU, target_of(handle), argument, result)
+#define CONTROL_CALL(argument, result) CALL(NEEDS_CONTROL, target_of(handle), argument, result)
+#define OPEN_CALL(found, argument) \
+    CALL(NEEDS_DEVICE, found, argument, put_handle(opened, call.target.device, call.target.mig))
+
+static int put(unsigned *where, int64_t value) {
+    *where = (unsigned)value;
+    return SUCCESS;
+}
+
+static int put_if(int is_supported, unsigned *where, int64_t value) {
+    return is_supported ? put(where, value) : NOT_SUPPORTED;
+}
+
+static int put_handle(Handle *where, int device, int mig) {
+    *where = handle_of(device, mig);
+    return SUCCESS;
+}
+
+static int put_text(char *where, unsigned length, const char *text) {
+    if (strlen(text) >= length) return INSUFFICIENT_SIZE;
+    memcpy(where, text, strlen(text) + 1);
+    return SUCCESS;
+}
+
+static int put_clocks(unsigned *count, unsigned *where, const uint32_t *clocks_mhz, uint32_t clock_count) {
+    int has_room = *count >= clock_count;
+    *count = clock_count;
+    if (!has_room || (where == NULL && clock_count > 0)) return INSUFFICIENT_SIZE;
+    if (clock_count > 0) memcpy(where, clocks_mhz, clock_count * sizeof(uint32_t));
+    return SUCCESS;
+}
+
+/* ---- NVML: library and system ---------------------------------------------------------------------------------- */
+
+static int open_session(const State *state) {
+    int count = is_session_open(state) ? session.count + 1 : 1;
+    session.process_id = getpid();
+    session.generation = mapped.generation;
+    session.epoch = state->epoch;
+    session.count = count;
+    return SUCCESS;
+}
+
+static int close_session(void) {
+    session.count--;
+    return SUCCESS;
+}
+
+int nvmlInitWithFlags(unsigned flags) { CALL(NEEDS_NOTHING, NO_TARGET, flags, open_session(call.state)); }
+
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+int nvmlInit(void) { return nvmlInitWithFlags(0); }
+
+int nvmlShutdown(void) { SYSTEM_CALL(close_session()); }
+
+const char *nvmlErrorString(int code) {
+    static const char *const TEXTS[] = {
+        [SUCCESS] = "Success",
+        [UNINITIALIZED] = "Uninitialized",
+        [INVALID_ARGUMENT] = "Invalid Argument",
+        [NOT_SUPPORTED] = "Not Supported",
+        [NO_PERMISSION] = "Insufficient Permissions",
+        [NOT_FOUND] = "Not Found",
+        [INSUFFICIENT_SIZE] = "Insufficient Size",
+        [LIBRARY_NOT_FOUND] = "NVML Shared Library Not Found",
+        [GPU_IS_LOST] = "GPU is lost",
+        [LIB_RM_VERSION_MISMATCH] = "Driver/library version mismatch",
+    };
+    int is_known = code >= 0 && code < (int)(sizeof(TEXTS) / sizeof(TEXTS[0])) && TEXTS[code] != NULL;
+    return is_known ? TEXTS[code] : "Unknown Error";
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    SYSTEM_CALL(put_text(version, length, call.state->driver_version));
+}
+
+/* ---- NVML: devices --------------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetCount_v2(unsigned *count) { SYSTEM_CALL(put(count, call.state->device_count)); }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *opened) { OPEN_CALL(target_at(index), index); }
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Handle *opened) { OPEN_CALL(target_with_uuid(uuid), 0); }
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, Handle *opened) { OPEN_CALL(target_on_bus(bus_id), 0); }
+
+int nvmlDeviceGetUUID(Handle handle, char *uuid, unsigned length) {
+    DEVICE_CALL(put_text(uuid, length, call.target.mig == NONE ? device->uuid : device->mig_uuids[call.target.mig]));
+}
+
+int nvmlDeviceGetName(Handle handle, char *name, unsigned length) { DEVICE_CALL(put_text(name, length, device->name)); }
+
+int nvmlDeviceGetIndex(Handle handle, unsigned *index) {
+    DEVICE_CALL(put(index, call.target.mig == NONE ? call.target.device : call.target.mig));
+}
+
+int nvmlDeviceGetArchitecture(Handle handle, unsigned *architecture) {
+    DEVICE_CALL(put(architecture, device->architecture));
+}
+
+typedef struct {
+    char legacy_bus_id[16];
+    unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+    char bus_id[32];
+} PciInfo;
+
+static int put_pci_info(PciInfo *info, unsigned bus) {
+    memset(info, 0, sizeof(*info));
+    info->bus = bus;
+    info->pci_device_id = 0x233510DE;
+    snprintf(info->legacy_bus_id, sizeof(info->legacy_bus_id), "0000:%02X:00.0", bus & 0xFF);
+    snprintf(info->bus_id, sizeof(info->bus_id), "00000000:%02X:00.0", bus & 0xFF);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPciInfo_v3(Handle handle, PciInfo *info) { GPU_CALL(0, put_pci_info(info, device->pci_bus)); }
+
+int nvmlDeviceGetPersistenceMode(Handle handle, unsigned *mode) { GPU_CALL(0, put(mode, device->persistence_mode)); }
+
+int nvmlDeviceSetPersistenceMode(Handle handle, unsigned mode) {
+    CONTROL_CALL(mode, mode > 1 ? INVALID_ARGUMENT : put(&device->persistence_mode, mode));
+}
+
+/* ---- NVML: energy and power ------------------------------------------------------------------------------------ */
+
+static int put_energy(const Device *device, unsigned long long *millijoules, int64_t now) {
+    if (!device->has_energy_counter) return NOT_SUPPORTED;
+    *millijoules = (unsigned long long)counter_millijoules(device, now);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(Handle handle, unsigned long long *millijoules) {
+    GPU_CALL(0, put_energy(device, millijoules, call.now));
+}
+
+int nvmlDeviceGetPowerUsage(Handle handle, unsigned *milliwatts) {
+    GPU_CALL(0, put(milliwatts, average_power(device, call.now)));
+}
+
+enum { FIELD_ENERGY = 83, FIELD_POWER_AVERAGE = 185, FIELD_POWER_INSTANT = 186 };
+enum { TYPE_UNSIGNED_INT = 1, TYPE_UNSIGNED_LONG_LONG = 3 };
+
+typedef struct {
+    unsigned field_id, scope_id;
+    long long timestamp_microseconds, latency_microseconds;
+    unsigned value_type;
+    int code;
+    union {
+        unsigned unsigned_int;
+        unsigned long long unsigned_long_long;
+    } value;
+} FieldValue;
+
+static int put_power_field(const Device *device, FieldValue *field, int64_t milliwatts) {
+    field->value_type = TYPE_UNSIGNED_INT;
+    field->value.unsigned_int = (unsigned)milliwatts;
+    return device->has_instant_power ? SUCCESS : (int)device->missing_field_code;
+}
+
+static int put_field(const Device *device, FieldValue *field, int64_t now) {
+    field->timestamp_microseconds = now / 1000;
+    switch (field->field_id) {
+    case FIELD_ENERGY:
+        field->value_type = TYPE_UNSIGNED_LONG_LONG;
+        return put_energy(device, &field->value.unsigned_long_long, now);
+    case FIELD_POWER_AVERAGE:
+        return put_power_field(device, field, average_power(device, now));
+    case FIELD_POWER_INSTANT:
+        return put_power_field(device, field, power_at(device, now));
+    default:
+        return NOT_SUPPORTED;
+    }
+}
+
+static int put_fields(const Device *device, int count, FieldValue *fields, int64_t now) {
+    for (int i = 0; i < count; i++) fields[i].code = put_field(device, &fields[i], now);
+    return count > 0 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetFieldValues(Handle handle, int count, FieldValue *fields) {
+    GPU_CALL(count > 0 ? fields[0].field_id : 0, put_fields(device, count, fields, call.now));
+}
+
+/* ---- NVML: power limits ---------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetPowerManagementLimit(Handle handle, unsigned *milliwatts) {
+    GPU_CALL(0, put_if(device->has_power_limit, milliwatts, device->limit_milliwatts));
+}
+
+int nvmlDeviceGetPowerManagementDefaultLimit(Handle handle, unsigned *milliwatts) {
+    GPU_CALL(0, put_if(device->has_power_limit, milliwatts, device->default_limit_milliwatts));
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(Handle handle, unsigned *milliwatts) {
+    GPU_CALL(0, put_if(device->has_power_limit, milliwatts, enforced_limit(device)));
+}
+
+static int put_limit_range(const Device *device, unsigned *lowest, unsigned *highest) {
+    put(lowest, device->lowest_limit_milliwatts);
+    return put_if(device->has_power_limit, highest, device->highest_limit_milliwatts);
+}
+
+int nvmlDeviceGetPowerManagementLimitConstraints(Handle handle, unsigned *lowest, unsigned *highest) {
+    GPU_CALL(0, put_limit_range(device, lowest, highest));
+}
+
+static int request_limit(Device *device, unsigned milliwatts, int64_t now) {
+    if (!device->has_power_limit) return NOT_SUPPORTED;
+    if (milliwatts < device->lowest_limit_milliwatts || milliwatts > device->highest_limit_milliwatts)
+        return INVALID_ARGUMENT;
+    set_limit(device, milliwatts, device->enforced_cap_milliwatts, now);
+    return SUCCESS;
+}
+
+int nvmlDeviceSetPowerManagementLimit(Handle handle, unsigned milliwatts) {
+    CONTROL_CALL(milliwatts, request_limit(device, milliwatts, call.now));
+}
+
+/* ---- NVML: clocks ---------------------------------------------------------------------------------------------- */
+
+enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO, CLOCK_TYPE_COUNT };
+
+static int put_clock(const Device *device, unsigned type, unsigned *clock_mhz, uint32_t highest_sm_mhz) {
+    if (type >= CLOCK_TYPE_COUNT) return INVALID_ARGUMENT;
+    if (type == CLOCK_MEMORY) return put_if(device->memory_clock_count > 0, clock_mhz, device->memory_clocks_mhz[0]);
+    uint32_t top = device->clocks_mhz[0];
+    return put_if(device->clock_count > 0, clock_mhz, highest_sm_mhz != 0 ? smaller(top, highest_sm_mhz) : top);
+}
+
+int nvmlDeviceGetClockInfo(Handle handle, unsigned type, unsigned *clock_mhz) {
+    GPU_CALL(type, put_clock(device, type, clock_mhz, device->locked_highest_mhz));
+}
+
+int nvmlDeviceGetMaxClockInfo(Handle handle, unsigned type, unsigned *clock_mhz) {
+    GPU_CALL(type, put_clock(device, type, clock_mhz, 0));
+}
+
+int nvmlDeviceGetSupportedMemoryClocks(Handle handle, unsigned *count, unsigned *clocks_mhz) {
+    GPU_CALL(0, put_clocks(count, clocks_mhz, device->memory_clocks_mhz, device->memory_clock_count));
+}
+
+static int is_memory_clock(const Device *device, unsigned clock_mhz) {
+    for (unsigned i = 0; i < device->memory_clock_count; i++)
+        if (device->memory_clocks_mhz[i] == clock_mhz) return 1;
+    return 0;
+}
+
+int nvmlDeviceGetSupportedGraphicsClocks(Handle handle, unsigned memory_mhz, unsigned *count, unsigned *clocks_mhz) {
+    GPU_CALL(memory_mhz, is_memory_clock(device, memory_mhz)
+                             ? put_clocks(count, clocks_mhz, device->clocks_mhz, device->clock_count)
+                             : NOT_FOUND);
+}
+
+static int lock_clocks(Device *device, unsigned lowest_mhz, unsigned highest_mhz) {
+    if (device->clock_count == 0) return NOT_SUPPORTED;
+    if (lowest_mhz > highest_mhz) return INVALID_ARGUMENT;
+    device->locked_lowest_mhz = lowest_mhz;
+    return put(&device->locked_highest_mhz, highest_mhz);
+}
+
+int nvmlDeviceSetGpuLockedClocks(Handle handle, unsigned lowest_mhz, unsigned highest_mhz) {
+    CONTROL_CALL(highest_mhz, lock_clocks(device, lowest_mhz, highest_mhz));
+}
+
+int nvmlDeviceResetGpuLockedClocks(Handle handle) { CONTROL_CALL(0, lock_clocks(device, 0, 0)); }
+
+/* ---- NVML: MIG ------------------------------------------------------------------------------------------------- */
+
+static int put_mig_mode(const Device *device, unsigned *current, unsigned *pending) {
+    put(current, device->mig_count > 0);
+    return put_if(device->has_mig, pending, device->mig_count > 0);
+}
+
+int nvmlDeviceGetMigMode(Handle handle, unsigned *current, unsigned *pending) {
+    GPU_CALL(0, put_mig_mode(device, current, pending));
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(Handle handle, unsigned *count) {
+    GPU_CALL(0, put(count, device->mig_count > 0 ? MAX_MIGS - 1 : 0));
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(Handle handle, unsigned index, Handle *opened) {
+    GPU_CALL(index, index < device->mig_count ? put_handle(opened, call.target.device, (int)index) : NOT_FOUND);
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Handle handle, Handle *opened) {
+    DEVICE_CALL(call.target.mig == NONE ? INVALID_ARGUMENT : put_handle(opened, call.target.device, NONE));
+}
+
+int nvmlDeviceIsMigDeviceHandle(Handle handle, unsigned *is_mig) { DEVICE_CALL(put(is_mig, call.target.mig != NONE)); }
+
+/* ---- For the Python side: what only a test can do --------------------------------------------------------------- */
+
+void zeus_test_nvml_sizes(uint64_t sizes[4]) {
+    sizes[0] = sizeof(State);
+    sizes[1] = sizeof(Device);
+    sizes[2] = sizeof(Regime);
+    sizes[3] = sizeof(LogEntry);
+}
+
+/* The functions' names, by number; NULL after the last. */
+const char *zeus_test_nvml_function(int number) {
+    return number >= 0 && number < FUNCTION_COUNT ? FUNCTIONS[number] : NULL;
+}
+
+/* Make the file, with a mutex that outlives its owners and with no device. */
+int zeus_test_nvml_create(const char *path) {
+    State *state = map_file(path, O_CREAT | O_EXCL, 1);
+    if (state == NULL) return errno;
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    int code = pthread_mutex_init((pthread_mutex_t *)state->mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    state->size = sizeof(State);
+    munmap(state, sizeof(State));
+    return code;
+}
+
+/* From now on this process sees the devices in this file; with NULL, none. Its session is closed by that. */
+int zeus_test_nvml_use(const char *path) {
+    pthread_mutex_lock(&mapping_mutex);
+    int code = use_file(path);
+    pthread_mutex_unlock(&mapping_mutex);
+    return code;
+}
+
+/* The file in use, or "". */
+const char *zeus_test_nvml_used(void) { return mapped.path; }
+
+void zeus_test_nvml_set_load(State *state, int index, const Regime *script) {
+    zeus_test_nvml_lock(state);
+    begin_regime(&state->devices[index], script, now_nanoseconds());
+    zeus_test_nvml_unlock(state);
+}
+
+void zeus_test_nvml_set_limit(State *state, int index, uint32_t limit_milliwatts, uint32_t cap_milliwatts) {
+    zeus_test_nvml_lock(state);
+    set_limit(&state->devices[index], limit_milliwatts, cap_milliwatts, now_nanoseconds());
+    zeus_test_nvml_unlock(state);
+}
+
+int64_t zeus_test_nvml_energy_until(State *state, int index, int64_t moment) {
+    zeus_test_nvml_lock(state);
+    int64_t energy = energy_until(&state->devices[index], moment);
+    zeus_test_nvml_unlock(state);
+    return energy;
+}

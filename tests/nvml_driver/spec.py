@@ -1,0 +1,115 @@
+"""What a device of the second driver is when the driver starts."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.nvml_driver.physics import milliwatts, nanoseconds, picojoules
+from tests.nvml_driver.state import NEVER, DeviceRecord
+
+__all__ = ["DeviceSpec", "fill_record"]
+
+_HOPPER = 9
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """What a device is when the driver starts. The defaults are an H200 at idle that lacks nothing.
+
+    Attributes:
+        name: Product name.
+        uuid: None: made from the index.
+        architecture: nvmlDeviceArchitecture_t: 5 Volta, 7 Ampere, 9 Hopper.
+        pci_bus: None: made from the index.
+        lowest_limit_watts: Of the range of power limits.
+        highest_limit_watts: Of the range of power limits.
+        default_limit_watts: None: the highest.
+        power_limit_watts: The limit found by whoever comes first. None: the default.
+        enforced_cap_watts: The enforced limit is no higher than this. None: it is the one requested.
+        has_power_limit: Whether the board has power limits at all.
+        follows_limit: Whether the device draws no more than the enforced limit.
+        idle_watts: Drawn before the first load.
+        has_energy_counter: Volta and later have one.
+        counter_start_joules: The counter when the driver starts.
+        counter_period_seconds: Between two steps of the counter; 0 for a counter that moves all the time.
+        counter_phase_seconds: The counter steps at this much after the multiples of its period.
+        has_instant_power: Whether the fields 185 and 186 are there.
+        missing_field_code: What these fields return if not: 3 not supported; older drivers may say 2.
+        power_average_seconds: What `nvmlDeviceGetPowerUsage` averages over; 0 for none.
+        sm_clocks_mhz: Highest first; the device runs at the highest one it may. Empty: no clock can be locked.
+        memory_clocks_mhz: Highest first.
+        is_control_denied: Whether changing anything needs rights this machine's users lack.
+        persistence_mode: 0 or 1.
+        has_mig: Whether the device could be partitioned.
+        mig_uuids: One per MIG device; MIG mode is on if there is any.
+    """
+
+    name: str = "NVIDIA H200"
+    uuid: str | None = None
+    architecture: int = _HOPPER
+    pci_bus: int | None = None
+    lowest_limit_watts: float = 200.0
+    highest_limit_watts: float = 700.0
+    default_limit_watts: float | None = None
+    power_limit_watts: float | None = None
+    enforced_cap_watts: float | None = None
+    has_power_limit: bool = True
+    follows_limit: bool = True
+    idle_watts: float = 75.0
+    has_energy_counter: bool = True
+    counter_start_joules: float = 1000.0
+    counter_period_seconds: float = 0.1
+    counter_phase_seconds: float = 0.0
+    has_instant_power: bool = True
+    missing_field_code: int = 3
+    power_average_seconds: float = 1.0
+    sm_clocks_mhz: Sequence[int] = tuple(range(1980, 330, -15))
+    memory_clocks_mhz: Sequence[int] = (3201, 1593)
+    is_control_denied: bool = False
+    persistence_mode: int = 1
+    has_mig: bool = True
+    mig_uuids: Sequence[str] = ()
+
+
+def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
+    """Write down what a device is."""
+    device_uuid = spec.uuid or f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core test GPU {index}')}"
+    default_watts = spec.highest_limit_watts if spec.default_limit_watts is None else spec.default_limit_watts
+    limit_watts = default_watts if spec.power_limit_watts is None else spec.power_limit_watts
+    record.name, record.uuid = spec.name.encode(), device_uuid.encode()
+    record.pci_bus = 0x10 + index if spec.pci_bus is None else spec.pci_bus
+    for name in (
+        "architecture",
+        "has_power_limit",
+        "follows_limit",
+        "has_energy_counter",
+        "has_instant_power",
+        "missing_field_code",
+        "is_control_denied",
+        "persistence_mode",
+        "has_mig",
+    ):
+        setattr(record, name, getattr(spec, name))
+    record.lowest_limit_milliwatts = milliwatts(spec.lowest_limit_watts)
+    record.highest_limit_milliwatts = milliwatts(spec.highest_limit_watts)
+    record.default_limit_milliwatts = milliwatts(default_watts)
+    record.limit_milliwatts = milliwatts(limit_watts)
+    record.enforced_cap_milliwatts = milliwatts(spec.enforced_cap_watts or 0.0)
+    record.idle_milliwatts = milliwatts(spec.idle_watts)
+    record.power_average_nanoseconds = nanoseconds(spec.power_average_seconds)
+    record.counter_period_nanoseconds = nanoseconds(spec.counter_period_seconds)
+    record.counter_phase_nanoseconds = nanoseconds(spec.counter_phase_seconds)
+    record.counter_offset_picojoules = picojoules(spec.counter_start_joules)
+    record.lost_nanoseconds = record.counter_stuck_nanoseconds = NEVER
+    _fill_array(record, "clocks_mhz", "clock_count", spec.sm_clocks_mhz)
+    _fill_array(record, "memory_clocks_mhz", "memory_clock_count", spec.memory_clocks_mhz)
+    record.mig_count = len(spec.mig_uuids)
+    for i, mig_uuid in enumerate(spec.mig_uuids):
+        record.mig_uuids[i].value = mig_uuid.encode()
+
+
+def _fill_array(record: DeviceRecord, name: str, count_name: str, values: Sequence[int]) -> None:
+    setattr(record, count_name, len(values))
+    getattr(record, name)[: len(values)] = list(values)

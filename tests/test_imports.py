@@ -1,0 +1,84 @@
+"""What importing the core loads, tried in fresh interpreters."""
+
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import zeus_core
+
+ABSENT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "transformers", "accelerate", "lightning", "deepspeed", "pynvml"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(zeus_core.__path__, "zeus_core.")
+    if not module.name.startswith(("zeus_core.pytorch", "zeus_core.testing.gpu_contract"))
+    and not module.name.endswith("__main__")
+)
+
+
+def run(program: str, **environment: str) -> str:
+    """What a program prints that runs in an interpreter of its own."""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(Path(zeus_core.__file__).parents[1]), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import zeus_core",
+        "from zeus_core.monitor import ZeusMonitor",
+        "from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer",
+    ],
+)
+def test_importing_the_core_loads_neither_a_framework_nor_the_driver(statement):
+    loaded = run(f"import sys\n{statement}\nprint(*sys.modules, sep='\\n')").splitlines()
+    assert "zeus_core" in loaded
+    assert {"torch", "transformers", "accelerate", "lightning", "deepspeed", "pynvml"}.isdisjoint(loaded)
+
+
+def test_importing_the_package_loads_nothing_but_itself():
+    loaded = run("import sys; before = set(sys.modules); import zeus_core; print(*set(sys.modules) - before)").split()
+    assert loaded == ["zeus_core"]
+
+
+def test_every_module_can_be_imported_where_frameworks_and_driver_are_absent():
+    imports = "\n".join(f"import {module}" for module in MODULES)
+    assert run(f"{ABSENT}\n{imports}\nprint('imported')") == "imported\n"
+
+
+def test_importing_prints_nothing_and_leaves_no_file(tmp_path):
+    imports = "\n".join(f"import {module}" for module in MODULES)
+    assert run(f"import os; os.chdir({str(tmp_path)!r})\n{imports}") == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_simulated_gpus_are_measured_where_frameworks_and_driver_are_absent():
+    program = """
+from zeus_core.monitor import ZeusMonitor
+monitor = ZeusMonitor()
+with monitor.window("import") as window:
+    pass
+print(len(window.measurement.gpu_energy), sorted(set(sys.modules) & {"torch", "pynvml"}))
+"""
+    assert run(ABSENT + program, ZEUS_SIMULATED_GPUS="A40:2") == "2 []\n"

@@ -1,0 +1,167 @@
+"""Who may import whom: the drawing of the layers, and public lists that are complete."""
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import zeus_core
+
+CORE = Path(zeus_core.__file__).parent
+REPOSITORY = CORE.parent
+MODULES = sorted(CORE.rglob("*.py"))
+PACKAGES = sorted([*CORE.rglob("__init__.py"), *REPOSITORY.glob("integrations/*/*/__init__.py")])
+
+FRAMEWORKS = {
+    *("torch", "jax", "cupy", "tensorflow"),
+    *("transformers", "accelerate", "trl", "peft", "datasets"),
+    *("lightning", "pytorch_lightning", "deepspeed"),
+}
+INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
+
+# The drawing, from the bottom up: each part of the core with the parts it may import.
+VALUES = {"records", "events", "units", "errors", "clock", "exit_guard"}
+PURE = {"search", "pipeline"}
+MEASURING = {"monitor", "knobs", "carbon", "store"}
+BELOW_THE_OPTIMIZER = {*VALUES, *PURE, *MEASURING, "device"}
+MAY_IMPORT: dict[str, set[str]] = {
+    **dict.fromkeys(VALUES, VALUES),
+    "device": VALUES,
+    **dict.fromkeys(PURE, VALUES),
+    **{part: {*VALUES, "device", "search"} for part in MEASURING},  # what a store keeps are the trials of searches
+    "optimizer": BELOW_THE_OPTIMIZER,
+    "pytorch": BELOW_THE_OPTIMIZER,
+    **{part: {*BELOW_THE_OPTIMIZER, "optimizer"} for part in ("cli", "daemon", "report")},
+    "testing": {*BELOW_THE_OPTIMIZER, "optimizer"},
+}
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__")
+
+
+def part_of(module: str) -> str:
+    """The part of the core a module belongs to: "device" of "zeus_core.device.gpu", "" of "zeus_core" itself."""
+    return [*module.split("."), ""][1]
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """Every module a file imports, wherever in the file it does."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        yield from imported_in(node, path)
+
+
+def imported_in(node: ast.AST, path: Path) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        package = name_of(path) if path.name == "__init__.py" else name_of(path).rpartition(".")[0]
+        module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+        if module == "zeus_core":
+            yield from (f"zeus_core.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
+        else:
+            yield module
+
+
+def top_level(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def parts_imported_by(path: Path) -> set[str]:
+    """The other parts of the core a file imports."""
+    parts = {part_of(module) for module in imported_by(path) if top_level(module) == "zeus_core"}
+    return parts - {part_of(name_of(path))}
+
+
+def modules_of(part: str) -> list[Path]:
+    return [path for path in MODULES if part_of(name_of(path)) == part]
+
+
+def bound_in(statements: list[ast.stmt]) -> Iterator[str]:
+    """The names these statements of a module bind; modules themselves (`import x`) do not count."""
+    for node in statements:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.If | ast.Try):
+            yield from bound_in([*node.body, *node.orelse])
+
+
+def public_list_of(tree: ast.Module) -> list[str]:
+    """The value of `__all__`; empty without one."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def test_every_part_of_the_core_has_its_place_in_the_drawing():
+    parts = {part_of(name_of(path)) for path in MODULES} - {""}
+    assert parts <= MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize("part", sorted(MAY_IMPORT))
+def test_imports_run_downward_only(part):
+    upward = {(name_of(path), other) for path in modules_of(part) for other in parts_imported_by(path)}
+    assert {pair for pair in upward if pair[1] not in MAY_IMPORT[part]} == set()
+
+
+def test_no_two_parts_import_each_other_even_in_a_round_about_way():
+    graph = {part: {other for path in modules_of(part) for other in parts_imported_by(path)} for part in MAY_IMPORT}
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def test_the_package_itself_imports_nothing():
+    assert list(imported_by(CORE / "__init__.py")) == []
+
+
+def test_only_the_folder_for_torch_imports_a_framework():
+    found = {
+        (name_of(path), module)
+        for path in MODULES
+        for module in imported_by(path)
+        if top_level(module) in FRAMEWORKS and part_of(name_of(path)) != "pytorch"
+    }
+    assert found == set()
+
+
+def test_nothing_in_the_core_imports_an_integration():
+    assert {name_of(path) for path in MODULES for module in imported_by(path) if top_level(module) in INTEGRATIONS} == (
+        set()
+    )
+
+
+def test_nothing_but_the_fakes_imports_the_fakes():
+    paths = [*MODULES, *REPOSITORY.glob("integrations/*/*/**/*.py")]
+    users = {name_of(path) for path in paths for module in imported_by(path) if part_of(module) == "testing"}
+    assert {name for name in users if part_of(name) != "testing"} == set()
+
+
+def test_what_is_loaded_with_the_core_is_python_numpy_and_the_core():
+    """Everything else (the driver's binding, plots) is imported by the functions that need it."""
+    found = {
+        (name_of(path), module)
+        for path in MODULES
+        if part_of(name_of(path)) not in {"pytorch", "testing"}
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body
+        for module in imported_in(statement, path)
+        if top_level(module) not in {"zeus_core", "numpy", *sys.stdlib_module_names}
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=lambda path: path.parent.name)
+def test_the_public_list_of_a_package_is_complete_and_true(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    bound, public = set(bound_in(tree.body)), public_list_of(tree)
+    assert {name for name in bound if not name.startswith("_")} <= set(public)
+    assert set(public) <= bound
+    assert len(public) == len(set(public))

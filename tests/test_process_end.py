@@ -1,0 +1,113 @@
+"""The power limit after a training process has ended, in whatever way, as another process sees it."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+
+FOUND_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
+DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=FOUND_WATTS)
+
+TRAINING = """
+    import os, signal, sys, time
+    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+
+    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=2)
+    for step in range(1000):
+        optimizer.on_step_begin()
+        time.sleep(0.002)
+        optimizer.on_step_end()
+        if step == 7:
+            break
+    {end}
+"""
+
+WAIT_FOR_A_SIGNAL = """
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def start(driver, end):
+    program = textwrap.dedent(TRAINING).replace("{end}", textwrap.dedent(end))
+    environment = {**os.environ, **driver.environment}
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def limits_set(driver):
+    return [call.argument / 1000 for call in driver.calls("nvmlDeviceSetPowerManagementLimit")]
+
+
+def check_put_back(driver):
+    assert min(limits_set(driver)) < FOUND_WATTS, "the search had changed the limit"
+    assert max(limits_set(driver)) == FOUND_WATTS
+    assert driver[0].power_limit_watts == FOUND_WATTS
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("pass", 0),
+        ("optimizer.close()", 0),
+        ("sys.exit(3)", 3),
+        ("raise RuntimeError('training failed')", 1),
+        ("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", -signal.SIGINT),
+    ],
+    ids=["normal", "closed", "sys.exit", "exception", "Ctrl-C"],
+)
+def test_a_process_that_ends_by_itself_puts_the_limit_back(make_driver, end, code):
+    driver = make_driver(DEVICE)
+    process = start(driver, end)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    check_put_back(driver)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_process_that_is_told_to_end_puts_the_limit_back_and_dies_of_the_signal(make_driver, signal_number):
+    driver = make_driver(DEVICE)
+    process = start(driver, WAIT_FOR_A_SIGNAL)
+    assert process.stdout.readline() == "ready\n"
+    assert driver[0].power_limit_watts < FOUND_WATTS
+    process.send_signal(signal_number)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal_number
+    check_put_back(driver)
+
+
+def test_a_forked_child_that_ends_leaves_the_limit_of_its_parent_alone(make_driver):
+    driver = make_driver(DEVICE)
+    fork = """
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    os.waitpid(child, 0)
+    print(optimizer._gpus[0].read_power_limit_watts(), flush=True)
+    """
+    process = start(driver, fork)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert float(output) < FOUND_WATTS
+    check_put_back(driver)
+
+
+def test_without_rights_nothing_is_changed_and_the_warning_holds_the_command(make_driver):
+    driver = make_driver(DeviceSpec(power_limit_watts=FOUND_WATTS, is_control_denied=True))
+    process = start(driver, "pass")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert f"sudo nvidia-smi -i {driver[0].uuid} -pl 450" in errors
+    assert driver[0].power_limit_watts == FOUND_WATTS
+    assert len(limits_set(driver)) == 1
