@@ -7,7 +7,7 @@ DEMO := OMP_NUM_THREADS=1 $(RUN)
 .PHONY: demo test test-long lint wheel benchmarks clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
-	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --output zeus-demo
+	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --factor 1.125 --output zeus-demo
 
 test: $(VENV)/.ready-dev  ## the tests, without the long ones
 	OMP_NUM_THREADS=1 $(RUN) -m pytest

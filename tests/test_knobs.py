@@ -3,13 +3,14 @@
 import itertools
 import logging
 import math
+import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, find_preset
-from zeus_core.errors import DeviceLostError, DriverFaultError, UsageError
+from zeus_core.errors import DeviceError, DeviceLostError, DriverFaultError, UsageError
 from zeus_core.knobs import PowerLimitKnob, StuckKnob
 from zeus_core.testing import FaultyGpu, VirtualClock
 
@@ -142,7 +143,7 @@ class TestRestore:
         knob.restore()
         assert limits_of(gpu) == [150.0]
 
-    def test_once_restored_a_knob_leaves_the_gpu_alone_until_it_is_turned_again(self):
+    def test_once_restored_a_knob_leaves_the_gpu_alone_for_good(self):
         gpu = a40(250.0)
         knob = PowerLimitKnob([gpu], 25)
         knob.apply(200)
@@ -150,8 +151,51 @@ class TestRestore:
         gpu.set_power_limit(150.0)
         knob.restore()
         assert limits_of(gpu) == [150.0]
+        with pytest.raises(DeviceError, match="have been put back"):
+            knob.apply(200)
+        assert limits_of(gpu) == [150.0]
+
+    def test_a_fault_that_passes_does_not_keep_a_gpu_from_being_put_back(self):
+        faulty = FaultyGpu(a40(250.0))
+        knob = PowerLimitKnob([faulty], 25)
         knob.apply(200)
-        knob.restore()
+        faulty.fail("set_power_limit", DriverFaultError("for once"), times=1)
+        assert knob.restore()
+        assert limits_of(faulty) == [250.0]
+
+    def test_a_gpu_that_refused_is_put_back_by_the_next_call(self):
+        faulty = FaultyGpu(a40(250.0))
+        knob = PowerLimitKnob([faulty], 25)
+        knob.apply(200)
+        faulty.fail("set_power_limit", DriverFaultError("for long"))
+        assert not knob.restore()
+        faulty.heal()
+        assert knob.restore()
+        assert limits_of(faulty) == [250.0]
+
+    def test_restored_by_a_signal_handler_amid_a_change_nothing_stays_changed(self):
+        first, second = a40(250.0, index=0), a40(260.0, index=1)
+
+        class RestoredMeanwhile(FaultyGpu):
+            def set_power_limit(self, limit_watts):
+                if limit_watts < 250:
+                    knob.restore()
+                super().set_power_limit(limit_watts)
+
+        knob = PowerLimitKnob([first, RestoredMeanwhile(second)], 25)
+        knob.apply(200)
+        assert limits_of(first, second) == [250.0, 260.0]
+
+    def test_a_forked_child_restores_nothing(self):
+        gpu = a40(250.0)
+        knob = PowerLimitKnob([gpu], 25)
+        knob.apply(200)
+        child = os.fork()
+        if child == 0:
+            knob.restore()
+            os._exit(int(gpu.read_power_limit_watts() != 200))
+        assert os.waitpid(child, 0)[1] == 0
+        assert knob.restore()
         assert limits_of(gpu) == [250.0]
 
     @pytest.mark.parametrize("error", [DeviceLostError("it is gone"), RuntimeError("it is gone")])

@@ -35,7 +35,10 @@ WAIT_FOR_A_SIGNAL = """
 
 
 def start(driver, end):
-    program = textwrap.dedent(TRAINING).replace("{end}", textwrap.dedent(end))
+    return run_program(driver, textwrap.dedent(TRAINING).replace("{end}", textwrap.dedent(end)))
+
+
+def run_program(driver, program):
     environment = {**os.environ, **driver.environment}
     return subprocess.Popen(
         [sys.executable, "-c", program],
@@ -100,6 +103,72 @@ def test_a_forked_child_that_ends_leaves_the_limit_of_its_parent_alone(make_driv
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert float(output) < FOUND_WATTS
+    check_put_back(driver)
+
+
+def test_a_forked_child_that_leaves_the_with_block_leaves_the_limit_of_its_parent_alone(make_driver):
+    driver = make_driver(DEVICE)
+    fork = """
+    with optimizer:
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        os.waitpid(child, 0)
+        print(optimizer._gpus[0].read_power_limit_watts(), flush=True)
+    """
+    output, errors = start(driver, fork).communicate(timeout=60)
+    assert float(output) < FOUND_WATTS, errors
+    check_put_back(driver)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGUSR1])
+def test_signals_left_to_the_system_are_guarded_too(make_driver, signal_number):
+    driver = make_driver(DEVICE)
+    program = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n" + textwrap.dedent(TRAINING)
+    process = run_program(driver, program.replace("{end}", textwrap.dedent(WAIT_FOR_A_SIGNAL)))
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal_number)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal_number
+    check_put_back(driver)
+
+
+def test_a_search_that_began_in_another_thread_is_guarded_once_the_main_thread_takes_part(make_driver):
+    driver = make_driver(DEVICE)
+    end = """
+    import threading
+    optimizer.close()
+    thread = threading.Thread(target=lambda: [optimizer.on_step_begin(), optimizer.on_step_end()])
+    thread.start()
+    thread.join()
+    for _ in range(8):
+        optimizer.on_step_begin()
+        optimizer.on_step_end()
+    print("ready", flush=True)
+    time.sleep(60)
+    """
+    process = start(driver, end)
+    assert process.stdout.readline() == "ready\n"
+    assert driver[0].power_limit_watts < FOUND_WATTS
+    process.terminate()
+    process.communicate(timeout=60)
+    check_put_back(driver)
+
+
+def test_each_optimizer_of_a_process_finds_what_the_one_before_it_found(make_driver):
+    driver = make_driver(DEVICE)
+    end = """
+    for _ in range(3):
+        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=2)
+        for step in range(8):
+            optimizer.on_step_begin()
+            time.sleep(0.002)
+            optimizer.on_step_end()
+        assert optimizer.baseline_limit_watts == 450, optimizer.baseline_limit_watts
+    """
+    process = start(driver, end)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
     check_put_back(driver)
 
 

@@ -13,7 +13,6 @@ import os
 import shlex
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 OLDEST_PYTHON = (3, 10)
@@ -40,10 +39,14 @@ def main(folder: Path, extra: str) -> None:
 def make_environment(folder: Path) -> Path:
     """The Python of the virtual environment, which is made if need be."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    if python.exists() and has_module(python, "pip"):
+    if has_module(python, "pip"):
         return python
+    if (folder / "pyvenv.cfg").exists() and python.exists():
+        raise SetUpError(f"{folder} is a virtual environment without pip; move it away, or name another: make VENV=...")
     try:
-        venv.create(folder, with_pip=True, clear=True)
+        import venv
+
+        venv.create(folder, with_pip=True)
     except (Exception, SystemExit) as error:
         raise SetUpError(
             "this Python cannot make virtual environments. On Debian and Ubuntu: sudo apt install python3-venv. "
@@ -75,8 +78,11 @@ def install_torch(python: Path) -> None:
 
 
 def has_module(python: Path, name: str) -> bool:
-    """Whether the environment has a module."""
-    return subprocess.run([python, "-c", f"import {name}"], capture_output=True).returncode == 0
+    """Whether the environment is there and has a module."""
+    try:
+        return subprocess.run([python, "-c", f"import {name}"], capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 def pip(python: Path, *arguments: str, is_attempt: bool = False, **environment: str) -> bool:

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -11,31 +12,46 @@ from typing import Any
 
 __all__ = ["ExitGuard"]
 
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_logger = logging.getLogger(__name__)
+
+
+def _available(*names: str) -> tuple[int, ...]:
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+_ENDING = _available("SIGTERM", "SIGHUP")  # whoever handles them is about to end
+_ENDING_BY_DEFAULT = _available("SIGINT", "SIGUSR1", "SIGUSR2", "SIGXCPU")  # handled, they may mean anything
 
 
 class ExitGuard:
-    """Calls `undo` at the end of the process: a normal end, an exception, Ctrl-C, SIGTERM or SIGHUP.
+    """Calls `undo` at the end of the process: a normal end, an exception, Ctrl-C, SIGTERM, SIGHUP and their like.
 
     It acts in the process that armed it only: a forked child that ends leaves its parent's hardware alone. A signal is
     passed on to whoever handled it before, or ends the process as it would have. Signals are guarded against only if
-    `arm` is called in the main thread, and nothing in this process can guard against SIGKILL.
+    `arm` is called in the main thread, where Python handles them as soon as that thread is out of C code. Nothing in
+    this process can guard against SIGKILL.
+
+    Args:
+        undo: Undoes the change; calling it again must do no harm. It must not refer to whoever owns the guard, which
+            would then live until the end of the process.
     """
 
-    def __init__(self, undo: Callable[[], None]) -> None:
+    def __init__(self, undo: Callable[[], object]) -> None:
         self._undo = undo
         self._process_id: int | None = None
         self._handlers: dict[int, _Handler] = {}
 
     def arm(self) -> None:
         """From now on, call `undo` at the end of the process."""
-        if self._process_id == os.getpid():
-            return
-        self._process_id = os.getpid()
-        atexit.register(self._undo_here)
+        if self._process_id != os.getpid():
+            self._process_id = os.getpid()
+            atexit.register(self._undo_here)
+            if threading.current_thread() is not threading.main_thread():
+                _logger.warning("training is not in the main thread: SIGTERM would leave the hardware changed")
         if threading.current_thread() is threading.main_thread():
-            for signal_number in _SIGNALS:
-                self._catch(signal_number)
+            for signal_number in (*_ENDING, *_ENDING_BY_DEFAULT):
+                if signal_number not in self._handlers:
+                    self._catch(signal_number)
 
     def disarm(self) -> None:
         """Never mind: what was changed has been undone."""
@@ -52,7 +68,9 @@ class ExitGuard:
     def _catch(self, signal_number: int) -> None:
         previous = signal.getsignal(signal_number)
         # None is a handler installed by C code, which could not be called; an ignored signal ends nothing.
-        if previous is None or previous == signal.SIG_IGN or previous is self._handlers.get(signal_number):
+        if previous is None or previous == signal.SIG_IGN:
+            return
+        if signal_number in _ENDING_BY_DEFAULT and previous != signal.SIG_DFL:
             return
         # A new one each time: ours from before may still stand below `previous`, and must not be called in a circle.
         self._handlers[signal_number] = _Handler(self._undo_here, previous)
@@ -66,7 +84,7 @@ class ExitGuard:
 class _Handler:
     """Undoes, then does what would have been done without it."""
 
-    def __init__(self, undo: Callable[[], None], previous: Any) -> None:
+    def __init__(self, undo: Callable[[], object], previous: Any) -> None:
         self._undo = undo
         self.previous = previous
 

@@ -2,11 +2,12 @@
 
 import logging
 import math
+import os
 from collections.abc import Sequence
 from typing import Protocol
 
 from zeus_core.device import Gpu, PowerRange
-from zeus_core.errors import UsageError
+from zeus_core.errors import DeviceError, UsageError
 
 __all__ = ["Knob", "PowerLimitKnob", "StuckKnob"]
 
@@ -22,11 +23,19 @@ class Knob(Protocol):
         ...
 
     def apply(self, setting: int) -> None:
-        """Change the hardware. `DeviceError` if it refuses, in which case some of it may have changed."""
+        """Change the hardware.
+
+        Raises:
+            UsageError: There is no such setting.
+            DeviceError: It refuses, in which case some of it may have changed; or it has been restored.
+        """
         ...
 
-    def restore(self) -> None:
-        """Put the hardware back the way it was found, as far as it lets itself; never raises."""
+    def restore(self) -> bool:
+        """Put the hardware back the way it was found, for good. Never raises; False if some of it refused.
+
+        May be called again, from signal handlers too. In a forked child it does nothing: the hardware is the parent's.
+        """
         ...
 
 
@@ -39,8 +48,9 @@ class StuckKnob:
     def apply(self, setting: int) -> None:
         """The hardware is as it is."""
 
-    def restore(self) -> None:
+    def restore(self) -> bool:
         """Nothing was changed."""
+        return True
 
 
 class PowerLimitKnob:
@@ -59,12 +69,12 @@ class PowerLimitKnob:
     """
 
     def __init__(self, gpus: Sequence[Gpu], step_watts: int) -> None:
-        self._gpus = tuple(gpus)
-        self._ranges_watts = [_usable_range(gpu) for gpu in self._gpus]
-        self._has_turned = False
-        self._warned = False
-        highest_watts = math.ceil(max(found_watts for _, found_watts in self._ranges_watts))
-        lowest_watts = math.ceil(min(lowest_watts for lowest_watts, _ in self._ranges_watts))
+        self._ranges = [(gpu, _usable_range(gpu)) for gpu in gpus]
+        self._changed_by: int | None = None  # process
+        self._is_restored = False
+        self._has_warned = False
+        highest_watts = math.ceil(max(found_watts for _, (_, found_watts) in self._ranges))
+        lowest_watts = math.ceil(min(lowest_watts for _, (lowest_watts, _) in self._ranges))
         self.settings: tuple[int, ...] = (*range(highest_watts, lowest_watts, -step_watts), lowest_watts)
         """The limits in watts, highest first."""
 
@@ -73,34 +83,41 @@ class PowerLimitKnob:
 
         Raises:
             UsageError: `setting` is not between the lowest setting and the baseline.
-            DeviceError: A GPU refuses.
+            DeviceError: A GPU refuses, or `restore` was called before, or meanwhile by a signal handler.
         """
         if not self.settings[-1] <= setting <= self.settings[0]:
             raise UsageError(
                 f"a power limit of {setting!r} W is outside {self.settings[-1]} to {self.settings[0]} W: "
                 "from the lowest the boards accept to the limit found before training"
             )
-        for gpu, (lowest_watts, found_watts) in zip(self._gpus, self._ranges_watts, strict=True):
+        for gpu, (lowest_watts, found_watts) in self._ranges:
+            if self._is_restored:
+                raise DeviceError("the power limits have been put back, and stay so")
             limit_watts = min(max(float(setting), lowest_watts), found_watts)
-            self._has_turned = True
+            self._changed_by = os.getpid()
             gpu.set_power_limit(limit_watts)
+            if self._is_restored:  # by a signal handler, before the limit was set
+                self._changed_by = os.getpid()
+                self.restore()
             self._check_enforced(gpu, limit_watts)
 
-    def restore(self) -> None:
-        """Put every limit back to what was found, each GPU on its own, and say so where one refuses."""
-        if not self._has_turned:
-            return
-        self._has_turned = False
-        for gpu, (_, found_watts) in zip(self._gpus, self._ranges_watts, strict=True):
-            try:
-                gpu.set_power_limit(found_watts)
-            except Exception as error:  # whatever it is, the other GPUs must be put back too
-                _logger.error("the power limit of %s could not be put back to %g W: %s", gpu.name, found_watts, error)
+    def restore(self) -> bool:
+        """Put every limit back to what was found, each GPU on its own; say so and return False where one refuses."""
+        self._is_restored = True
+        if self._changed_by != os.getpid():
+            return True
+        successes = [_put_back(gpu, found_watts) for gpu, (_, found_watts) in self._ranges]
+        if all(successes):
+            self._changed_by = None
+        return all(successes)
 
     def _check_enforced(self, gpu: Gpu, limit_watts: float) -> None:
-        enforced_watts = gpu.read_enforced_power_limit_watts()
-        if enforced_watts < limit_watts - 1 and not self._warned:
-            self._warned = True
+        try:
+            enforced_watts = gpu.read_enforced_power_limit_watts()
+        except DeviceError:
+            return  # a board that does not tell is not to be doubted
+        if enforced_watts < limit_watts - 1 and not self._has_warned:
+            self._has_warned = True
             _logger.warning(
                 "%s was asked for a power limit of %g W, but the machine holds it at %g W",
                 gpu.name,
@@ -113,3 +130,16 @@ def _usable_range(gpu: Gpu) -> PowerRange:
     """From the lowest limit the board accepts to the limit found."""
     found_watts = gpu.read_power_limit_watts()
     return PowerRange(min(gpu.read_power_limit_range_watts().lowest_watts, found_watts), found_watts)
+
+
+def _put_back(gpu: Gpu, found_watts: float) -> bool:
+    for is_last_try in (False, True):
+        try:
+            if gpu.read_power_limit_watts() != found_watts:
+                gpu.set_power_limit(found_watts)
+        except Exception as error:  # whatever it is, the other GPUs must be put back too
+            if is_last_try:
+                _logger.error("the power limit of %s could not be put back to %g W: %s", gpu.name, found_watts, error)
+        else:
+            return True
+    return False

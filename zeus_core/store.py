@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,12 +82,12 @@ class JsonTrialStore:
             "devices": list(device_names),
             "trials": [_trial_to_json(trial) for trial in trials],
         }
-        unfinished = self._path.with_name(self._path.name + ".unfinished")
+        unfinished = self._path.with_name(f"{self._path.name}.unfinished-{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             unfinished.write_text(json.dumps(profile, indent=2) + "\n", encoding="utf-8")
             unfinished.replace(self._path)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             _logger.warning("the profile %s cannot be written, and training goes on without it: %s", self._path, error)
 
     def _keep_aside(self) -> str:
@@ -95,7 +96,7 @@ class JsonTrialStore:
             while (aside := self._path.with_name(f"{self._path.name}.aside-{number}")).exists():
                 number += 1
             self._path.replace(aside)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             return f"where it is ({error})"
         return f"as {aside.name}"
 

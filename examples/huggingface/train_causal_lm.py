@@ -21,8 +21,16 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
+from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Time, ZeusCost
+from zeus_core.optimizer.power_limit import (
+    Energy,
+    GlobalPowerLimitOptimizer,
+    MaxSlowdownConstraint,
+    Phase,
+    Time,
+    ZeusCost,
+)
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.report import Comparison, draw_time_energy, step_cost, trial_table
 from zeus_huggingface import HFGlobalPowerLimitOptimizer
@@ -49,7 +57,8 @@ class StopWhenDone(TrainerCallback):
         self.optimizer = optimizer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_training_stop = self.optimizer.confirmation is not None
+        if self.optimizer.phase in {Phase.DONE, Phase.OFF}:
+            control.should_training_stop = True
 
 
 def bytes_of_python_sources(size: int) -> bytes:
@@ -121,8 +130,16 @@ def main() -> int:
         return 1
     set_seed(0)
     arguments.output.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("MPLCONFIGDIR", str(arguments.output / "matplotlib"))  # nothing is written elsewhere
+    try:
+        return train(arguments)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
 
-    monitor = ZeusMonitor(gpu_indices=[0])
+
+def train(arguments: argparse.Namespace) -> int:
+    monitor = ZeusMonitor()
     selector = SELECTORS[arguments.selector](arguments.factor)
     search = HFGlobalPowerLimitOptimizer(
         monitor, selector, wait_steps=2, warmup_steps=3, profile_steps=arguments.profile_steps

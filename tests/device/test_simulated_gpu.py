@@ -1,14 +1,19 @@
 """The simulated GPU: it takes the time and burns the joules its model says."""
 
 import itertools
+import os
 import statistics
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import zeus_core
 from zeus_core.device import PRESETS, SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.testing import VirtualClock
@@ -220,6 +225,33 @@ class TestSettingsChangedMeanwhile:
         gpu.execute(COMPUTE_ONLY)
         locking.join()
         assert fast_seconds * 1.2 < time.monotonic() - began_at < slow_seconds * 1.5
+
+    def test_a_signal_handler_may_change_the_limit_at_any_moment(self):
+        """As when a limit is put back at SIGTERM: it must neither wait for ever nor upset what it interrupts."""
+        program = """
+import itertools, signal
+from zeus_core.device import SimulatedGpu, Work, find_preset
+
+gpu = SimulatedGpu(find_preset("A100"))
+limits_watts = itertools.cycle([200.0, 400.0])
+pauses_seconds = itertools.cycle(microseconds * 1e-6 for microseconds in range(200, 1000, 37))
+
+def change_limit(*_):
+    gpu.set_power_limit(next(limits_watts))
+    signal.setitimer(signal.ITIMER_REAL, next(pauses_seconds))
+
+signal.signal(signal.SIGALRM, change_limit)
+signal.setitimer(signal.ITIMER_REAL, 1e-3)
+for _ in range(3000):
+    gpu.execute(Work(seconds=2e-4, active_power_watts=450.0, active_fraction=0.5))
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+"""
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": str(Path(zeus_core.__file__).parents[1])},
+            timeout=30,
+            check=True,
+        )
 
 
 class TestEnergyCounter:

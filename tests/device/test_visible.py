@@ -57,3 +57,9 @@ def test_any_choice_of_indices_shows_these_gpus_in_that_order(order, count):
 def test_a_machine_without_gpus_shows_none():
     assert visible_uuids([], None) == []
     assert visible_uuids([], "0") == []
+
+
+@pytest.mark.parametrize(("variable", "indices"), [(None, [0, 2]), ("2,0", [2, 0]), ("0,1,2", [0]), ("GPU-", [])])
+def test_a_gpu_that_does_not_answer_keeps_its_index_but_is_never_visible(variable, indices):
+    uuids = ["GPU-aaaa-1", "", "GPU-cccc-3"]
+    assert visible_uuids(uuids, variable) == [uuids[index] for index in indices]

@@ -127,6 +127,16 @@ def test_training_again_goes_on_with_what_is_known(tmp_path, search, gpu):
     assert gpu.read_power_limit_watts() == FOUND_WATTS
 
 
+def test_with_another_batch_size_what_was_measured_is_forgotten(tmp_path, search, gpu):
+    trainer = make_trainer(tmp_path, [search], max_steps=60)
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    trainer.train()
+    trainer.args.gradient_accumulation_steps = 2
+    trainer.train()
+    (first, *_) = search.optimizer.trials
+    assert first.seconds_per_step == pytest.approx(step_truth(gpu, FOUND_WATTS, passes=2)[0], rel=1e-9)
+
+
 def test_an_evaluation_another_callback_asks_for_late_is_in_no_trial(tmp_path, search, gpu):
     class EvaluateLate(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):

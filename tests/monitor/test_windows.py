@@ -138,14 +138,14 @@ def test_a_counter_that_goes_back_is_lost_not_negative(clock, gpu, work):
     assert measurement.gpu_method == {0: "lost"}
 
 
-def test_a_gpu_without_a_counter_is_estimated_from_its_power(clock, gpu, work):
+def test_a_gpu_without_a_counter_has_its_power_integrated(clock, gpu, work):
     faulty = FaultyGpu(gpu)
     faulty.fail("read_energy_counter_joules", NotSupportedError("no counter"))
     monitor = ZeusMonitor(gpus=[faulty], clock=clock)
     with monitor.window("idle") as window:
         clock.advance(2.0)
     assert window.measurement.total_energy == pytest.approx(2 * gpu.preset.physics.waiting_power_watts, rel=1e-4)
-    assert window.measurement.gpu_method == {0: "estimated"}
+    assert window.measurement.gpu_method == {0: "integrated"}
 
 
 def test_a_power_reading_that_fails_leaves_a_counted_energy(clock, gpu, work):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.errors import DriverFaultError, UsageError
+from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import Event
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import (
@@ -254,8 +254,7 @@ def test_no_fault_reaches_the_training_and_the_limit_is_put_back(clock, gpu, wor
     optimizer.on_train_end()
     stops = [record for record in caplog.records if "has stopped" in record.message]
     assert len(stops) <= 1
-    if call != "set_power_limit":  # the fault itself kept the limit from being put back
-        assert gpu.read_power_limit_watts() == 350
+    assert gpu.read_power_limit_watts() == 350
 
 
 def test_a_trial_whose_energy_is_lost_is_repeated(clock, gpu, work):
@@ -268,6 +267,75 @@ def test_a_trial_whose_energy_is_lost_is_repeated(clock, gpu, work):
     train(optimizer, gpu, work, steps=100)
     assert optimizer.phase is Phase.DONE
     assert len(optimizer.trials) == 11
+
+
+def test_time_before_the_first_step_is_in_no_trial(monitor, gpu, clock, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=4)
+    optimizer.on_train_begin()
+    optimizer.on_epoch_begin()
+    clock.advance(10.0)
+    train(optimizer, gpu, work, steps=60)
+    truth = gpu.preset.physics.operating_point(work, 350)
+    assert optimizer.trials[0].seconds_per_step == pytest.approx(truth.seconds)
+
+
+def test_a_confirmation_that_is_lost_leaves_the_choice_in_force(clock, gpu, work):
+    faulty = FaultyGpu(gpu)
+    optimizer = GlobalPowerLimitOptimizer(
+        ZeusMonitor(gpus=[faulty], clock=clock), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
+    )
+    train(optimizer, gpu, work, steps=45)
+    assert optimizer.chosen_limit_watts == 250
+    faulty.fail("read_energy_counter_joules", DriverFaultError("for long"))
+    train(optimizer, gpu, work, steps=40)
+    assert optimizer.phase is Phase.DONE
+    assert optimizer.confirmation is None
+    assert gpu.read_power_limit_watts() == optimizer.chosen_limit_watts == 250
+
+
+def test_rights_lost_at_the_second_gpu_leave_none_changed(clock, work):
+    gpus = [SimulatedGpu(find_preset("A100"), index=i, clock=clock, power_limit_watts=350) for i in range(2)]
+    second = FaultyGpu(gpus[1])
+    optimizer = GlobalPowerLimitOptimizer(
+        ZeusMonitor(gpus=[gpus[0], second], clock=clock), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
+    )
+    train(optimizer, gpus[0], work, steps=5)
+    second.fail("set_power_limit", PermissionDeniedError("not any more"))
+    train(optimizer, gpus[0], work, steps=40)
+    assert gpus[0].read_power_limit_watts() == 350
+    second.heal()
+    optimizer.on_train_end()
+    assert gpus[1].read_power_limit_watts() == 350
+
+
+def test_an_optimizer_nobody_holds_any_more_puts_the_limit_back(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=4)
+    train(optimizer, gpu, work, steps=30)
+    assert gpu.read_power_limit_watts() < 350
+    del optimizer
+    assert gpu.read_power_limit_watts() == 350
+
+
+def test_what_was_forgotten_is_measured_again(monitor, gpu, work, tmp_path):
+    profile = tmp_path / "profile.json"
+    optimizer = GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=4, profile_path=profile)
+    train(optimizer, gpu, work, steps=30)
+    optimizer.forget()
+    assert optimizer.trials == []
+    assert gpu.read_power_limit_watts() == 350
+    train(optimizer, gpu, replace(work, seconds=1.5), steps=100)
+    truth = gpu.preset.physics.operating_point(replace(work, seconds=1.5), 350)
+    assert optimizer.trials[0].seconds_per_step == pytest.approx(truth.seconds)
+
+
+def test_evaluations_reported_in_the_published_way_are_in_no_trial(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=4)
+    train(optimizer, gpu, work, steps=3)
+    gpu.execute(EVALUATION)
+    optimizer.on_evaluate(0.5)
+    train(optimizer, gpu, work, steps=6)
+    truth = gpu.preset.physics.operating_point(work, 350)
+    assert optimizer.trials[0].seconds_per_step == pytest.approx(truth.seconds)
 
 
 class Favourite(OptimumSelector):

@@ -8,7 +8,7 @@ The clock is written as a fraction f of the highest. At f the voltage is max(v, 
     active seconds = t0 d (1 - k + k / f)          the compute-bound share k of the active time stretches with 1/f
     seconds        = t0 (1 - d) + active seconds   the rest of the time the GPU waits, at Pi
 
-Fitted to public sweeps of power limits, the model is within 0.3 to 1.7 % in time and energy of the measured curves
+Fitted to public sweeps of power limits, the model is within 0.3 to 2.3 % of the measured curves in time and energy
 (see `presets.py`), and a locked clock enters as an upper bound on f.
 """
 

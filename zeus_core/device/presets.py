@@ -1,11 +1,12 @@
 """The GPU models that can be simulated: what their boards offer, and physics fitted to public measurements.
 
 The parameters of each model were fitted to its published sweeps of power limits over many training workloads: the
-Zeus artifact (NSDI'23; V100, A40, RTX 6000, P100) and the Perseus artifact (SOSP'24; A100-PCIe), both in the
+Zeus artifact (NSDI'23; V100, A40, RTX 6000) and the Perseus artifact (SOSP'24; A100-PCIe), both in the
 repository ml-energy/zeus, Apache-2.0. H100 follows two curves of the literature. Outside the range of limits that
 was measured, the simulation extrapolates.
 """
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -155,19 +156,19 @@ PRESETS: dict[str, GpuPreset] = {
 def find_preset(model: str) -> GpuPreset:
     """The preset a person means by `model`.
 
-    Capitals, spaces, hyphens and the vendor's words do not matter, and the beginning of a name is enough: "A100" means
-    the first preset that begins so.
+    Capitals, spaces, hyphens and the vendor's words do not matter, and the first words of a name are enough: "A100"
+    means the first preset that begins with this word.
 
     Raises:
         UsageError: There is no such preset; the message lists those there are.
     """
-    wanted = _plain(model)
+    wanted = "".join(_words(model))
     for preset in PRESETS.values():
-        if wanted and _plain(preset.name).startswith(wanted):
+        if wanted in itertools.accumulate(_words(preset.name)):
             return preset
     raise UsageError(f"there is no simulated GPU model {model!r}; choose one of: {', '.join(PRESETS)}")
 
 
-def _plain(model: str) -> str:
+def _words(model: str) -> list[str]:
     words = re.findall(r"[a-z0-9]+", model.lower())
-    return "".join(word for word in words if word not in {"nvidia", "tesla", "quadro"})
+    return [word for word in words if word not in {"nvidia", "tesla", "quadro"}]

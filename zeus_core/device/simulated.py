@@ -114,13 +114,14 @@ class SimulatedGpu:
         self._operating_point = lru_cache(maxsize=256)(preset.physics.operating_point)
         # Re-entrant, because a limit may be put back from a signal handler that interrupts a change.
         self._lock = threading.RLock()
-        self._setting_changed = threading.Event()
+        self._waiting: dict[int, threading.Event] = {}  # by thread, set when a setting has changed
         self._locked_clock_mhz = preset.highest_clock_mhz
         self._limit_watts = preset.default_limit_watts
         if power_limit_watts is not None:
             self._limit_watts = self._checked_limit(power_limit_watts)
         self._jobs: list[_Job] = []
         self._integrated_until = self._clock.now()
+        self._is_integrating = False
         self._energy_joules = 0.0
         self._counter_joules = 0.0
         # The counters of real devices are out of step with each other.
@@ -143,7 +144,7 @@ class SimulatedGpu:
                     return
                 # At least an instant: a wait too short for the clock to tell would be waited for again, for ever.
                 seconds_left = max(sum(self._seconds_left(job) for job in self._jobs), _INSTANT_SECONDS)
-                setting_changed = self._setting_changed
+                self._waiting[threading.get_ident()] = setting_changed = threading.Event()
             self._clock.wait(setting_changed, seconds_left)
 
     def execute(self, work: Work) -> None:
@@ -231,8 +232,12 @@ class SimulatedGpu:
         with self._lock:
             self._integrate()
             yield
-            self._setting_changed.set()
-            self._setting_changed = threading.Event()
+            waiting, self._waiting = self._waiting, {}
+            for thread, setting_changed in waiting.items():
+                # This thread itself waits if a signal handler has interrupted it. Setting its event could then block
+                # for ever; it notices the change when its wait ends.
+                if thread != threading.get_ident():
+                    setting_changed.set()
 
     def _checked_limit(self, limit_watts: float) -> float:
         lowest_watts, highest_watts = self.preset.limit_range_watts
@@ -252,6 +257,15 @@ class SimulatedGpu:
 
     def _integrate(self) -> None:
         """Bring the energy, the counter and the queue up to this moment. The caller holds the lock."""
+        if self._is_integrating:  # in a signal handler that interrupts this very method: nothing has passed since
+            return
+        self._is_integrating = True
+        try:
+            self._integrate_until_now()
+        finally:
+            self._is_integrating = False
+
+    def _integrate_until_now(self) -> None:
         now, period = self._clock.now(), self.energy_counter_period_seconds
         steps = math.floor((now - self._counter_phase_seconds) / period)
         latest_step_seconds = self._counter_phase_seconds + steps * period

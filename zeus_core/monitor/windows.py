@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
+import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from zeus_core.clock import Clock, MonotonicClock
-from zeus_core.device import Gpu, discover_gpus
+from zeus_core.device import CpuDiscovery, Gpu, RaplKeeper, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
-from zeus_core.monitor.edge import Edge, GpuEnergy, energy_between, read_edge
+from zeus_core.monitor.instruments import Edges, Instruments
 from zeus_core.monitor.log import WindowLog
+from zeus_core.monitor.selection import select_cpus, select_gpus
 from zeus_core.monitor.synchronize import Synchronize, synchronize_with
 from zeus_core.records import Measurement
 
 __all__ = ["Window", "ZeusMonitor"]
 
 _logger = logging.getLogger(__name__)
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
 @dataclass
@@ -42,25 +51,31 @@ class Window:
         return self._measurement
 
 
-@dataclass(frozen=True)
-class _OpenWindow:
+class _OpenWindow(NamedTuple):
     start_time: float  # of the wall clock, for the log
-    began_at: float  # of the monitor's clock
-    edges: list[Edge]
+    edges: Edges
 
 
 class ZeusMonitor:
-    """Measures the time and energy of named windows, which may nest and overlap.
+    """Measures the time and energy of named windows, which may nest and overlap, and lie in several threads.
+
+    GPUs are measured by their energy counters, with two driver calls each at both edges of a window, or by sampling
+    their power in the background where they have no counter. CPU packages and their DRAM are measured where this
+    process may read their counters. Every figure says how it was obtained and how far it can be off; see
+    `Measurement`. Trouble with a device loses that device's part of a window, and raises nothing.
 
     Args:
-        gpu_indices: The GPUs to measure, by the framework's index (after `CUDA_VISIBLE_DEVICES`). All visible ones if
-            None; an empty list measures time alone.
-        cpu_indices: CPU packages to measure. Not measured by this version: `cpu_energy` is None.
-        approx_instant_energy: Kept for programs written for the `zeus` package. A window in which no energy counter
-            stepped is always estimated from the power, and marked so.
+        gpu_indices: The GPUs to measure, by the framework's index (after `CUDA_VISIBLE_DEVICES`). If None, all visible
+            ones, or this rank's own under a launcher of several ranks; an empty list measures none.
+        cpu_indices: The CPU packages to measure; all that can be if None (those of a node by its first rank alone).
+        approx_instant_energy: Without effect, for programs written for the `zeus` package: a window in which no energy
+            counter stepped is always estimated from the power, and marked so.
         log_file: Appends each finished window to this file; see `WindowLog` for the format.
         sync_execution_with: The framework to wait for at both edges of a window: "torch", "jax" or "cupy".
+        precise: Sample the GPUs every 4 ms, to know when their counters step: short windows become several times
+            surer, for about a hundredth of a CPU core.
         gpus: The machine's GPUs; found by `discover_gpus` if None.
+        cpus: The machine's CPU packages; found by `discover_cpus` if None.
         clock: Source of time; monotonic real time if None.
         synchronize: Waits for the accelerator, in place of `sync_execution_with`.
 
@@ -77,26 +92,41 @@ class ZeusMonitor:
         log_file: str | Path | None = None,
         sync_execution_with: str = "torch",
         *,
+        precise: bool = False,
         gpus: Sequence[Gpu] | None = None,
+        cpus: CpuDiscovery | None = None,
         clock: Clock | None = None,
         synchronize: Synchronize | None = None,
     ) -> None:
-        self.gpus: dict[int, Gpu] = _chosen_gpus(gpu_indices, gpus)
+        self.gpus: dict[int, Gpu] = {}
         """The measured GPUs by index."""
+        if gpu_indices is None or len(gpu_indices) > 0:
+            self.gpus = select_gpus(discover_gpus() if gpus is None else gpus, gpu_indices, os.environ)
+        discovered_cpus = discover_cpus() if cpus is None else cpus
+        self.cpus = select_cpus(discovered_cpus, cpu_indices, os.environ)
+        """The measured CPU packages by index."""
         self.clock: Clock = clock or MonotonicClock()
         """The clock that times the windows."""
         self.approx_instant_energy = approx_instant_energy
         self._synchronize = synchronize or synchronize_with(sync_execution_with)
         self._log = WindowLog(Path(log_file), self.gpu_indices) if log_file is not None else None
+        self._instruments = Instruments(self.gpus, self.cpus, self.clock, precise)
         self._lock = threading.Lock()
         self._open_windows: dict[str, _OpenWindow] = {}
-        if cpu_indices:
-            _logger.warning("cpu_indices is %s, but this version does not measure CPUs yet", list(cpu_indices))
+        self._keeper = RaplKeeper(discovered_cpus.zones) if self.cpus else None
+        if self._keeper is not None:
+            self._keeper.start()
+            weakref.finalize(self, self._keeper.stop)
 
     @property
     def gpu_indices(self) -> list[int]:
         """Indices of the measured GPUs."""
         return list(self.gpus)
+
+    @property
+    def cpu_indices(self) -> list[int]:
+        """Indices of the measured CPU packages."""
+        return list(self.cpus)
 
     def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
         """Open a window.
@@ -111,13 +141,14 @@ class ZeusMonitor:
         """
         if sync_execution:
             self._synchronize(self.gpu_indices)
-        window = _OpenWindow(time.time(), self.clock.now(), self._read_edges())
+        window = _OpenWindow(time.time(), self._instruments.read())
         with self._lock:
             if key in self._open_windows and not restart:
                 raise UsageError(
                     f"window {key!r} is already open; end it first, choose another name, or pass restart=True"
                 )
             self._open_windows[key] = window
+            self._instruments.begin_sampling()
 
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
         """Close a window.
@@ -130,16 +161,17 @@ class ZeusMonitor:
         Raises:
             UsageError: No window of that name is open.
         """
-        with self._lock:
-            window = self._open_windows.pop(key, None)
-            names = sorted(self._open_windows)
+        window = self._take(key)
         if window is None:
-            raise UsageError(f"window {key!r} is not open; open windows: {', '.join(map(repr, names)) or 'none'}")
+            names = ", ".join(map(repr, sorted(self._open_windows))) or "none"
+            raise UsageError(f"window {key!r} is not open; open windows: {names}")
         if sync_execution:
             self._synchronize(self.gpu_indices)
         if cancel:
             return Measurement(time=0.0, gpu_energy={})
-        measurement = self._measure(window, self._read_edges(), self.clock.now() - window.began_at)
+        measurement = self._instruments.between(window.edges, self._instruments.read())
+        for device, reason in measurement.lost_because.items():
+            _logger.warning("the energy of %s is lost for window %r: %s", device, key, reason)
         if self._log is not None:
             self._log.append(window.start_time, key, measurement)
         return measurement
@@ -159,10 +191,38 @@ class ZeusMonitor:
             raise
         window._measurement = self.end_window(name, sync_execution)
 
+    def measured(
+        self, name: str, report: Callable[[Measurement], object], sync_execution: bool = True
+    ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+        """Decorate a function so that each of its calls is a window of its own.
+
+            @monitor.measured("epoch", report=measurements.append)
+            def train_epoch(): ...
+
+        Calls may nest, as those of a recursive function do, and come from several threads.
+
+        Args:
+            name: The windows are called so, with the number of the call.
+            report: Called with the measurement of each call that returns.
+            sync_execution: Wait for the accelerator at both edges.
+        """
+        numbers = itertools.count(1)
+
+        def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+            @functools.wraps(function)
+            def measured_function(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+                with self.window(f"{name} #{next(numbers)}", sync_execution) as window:
+                    result = function(*args, **kwargs)
+                report(window.measurement)
+                return result
+
+            return measured_function
+
+        return decorate
+
     def cancel(self, name: str) -> None:
         """Drop an open window; nothing happens if there is none of that name."""
-        with self._lock:
-            self._open_windows.pop(name, None)
+        self._take(name)
 
     def restart(self, name: str) -> None:
         """Begin an open window anew, or open it."""
@@ -170,39 +230,12 @@ class ZeusMonitor:
 
     def reset_windows(self) -> None:
         """Drop all open windows."""
+        for name in list(self._open_windows):
+            self.cancel(name)
+
+    def _take(self, name: str) -> _OpenWindow | None:
         with self._lock:
-            self._open_windows.clear()
-
-    def _read_edges(self) -> list[Edge]:
-        return [read_edge(gpu) for gpu in self.gpus.values()]
-
-    def _measure(self, window: _OpenWindow, ends: list[Edge], elapsed_seconds: float) -> Measurement:
-        energies: dict[int, GpuEnergy] = {
-            index: energy_between(begin, end, elapsed_seconds, gpu.energy_counter_period_seconds)
-            for (index, gpu), begin, end in zip(self.gpus.items(), window.edges, ends, strict=True)
-        }
-        for index, energy in energies.items():
-            if energy.lost_because is not None:
-                _logger.warning("the energy of GPU %d is lost for a window: %s", index, energy.lost_because)
-        return Measurement(
-            time=elapsed_seconds,
-            gpu_energy={index: energy.energy_joules for index, energy in energies.items()},
-            gpu_method={index: energy.method for index, energy in energies.items()},
-            gpu_uncertainty_joules={index: energy.uncertainty_joules for index, energy in energies.items()},
-        )
-
-
-def _chosen_gpus(gpu_indices: Sequence[int] | None, gpus: Sequence[Gpu] | None) -> dict[int, Gpu]:
-    if gpu_indices is not None and len(gpu_indices) == 0:
-        return {}
-    visible = list(gpus) if gpus is not None else discover_gpus()
-    indices = list(range(len(visible))) if gpu_indices is None else list(gpu_indices)
-    for index in indices:
-        if not isinstance(index, int) or not 0 <= index < len(visible):
-            raise UsageError(
-                f"gpu_indices is {indices!r}, but there is no GPU {index!r}: this process sees {len(visible)} GPU(s), "
-                f"with indices 0 to {len(visible) - 1}"
-            )
-    if len(set(indices)) != len(indices):
-        raise UsageError(f"gpu_indices is {indices!r}, which names a GPU twice; name each once")
-    return {index: visible[index] for index in indices}
+            window = self._open_windows.pop(name, None)
+            if not self._open_windows:
+                self._instruments.end_sampling()
+            return window

@@ -53,6 +53,7 @@ class SimulatedCompute:
             hook.remove()
 
     def _begin_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+        self._is_in_backward = False  # also where the last backward pass was left by an exception
         self._gpu.submit(self._forward)
 
     def _end_forward(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:

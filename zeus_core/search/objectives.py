@@ -108,9 +108,9 @@ class ZeusCost(Objective):
     """
 
     def __init__(self, eta_knob: float = 0.5, world_size: int = 1) -> None:
-        if not 0 <= eta_knob <= 1:
+        if not isinstance(eta_knob, int | float) or not 0 <= eta_knob <= 1:
             raise UsageError(f"eta_knob is {eta_knob!r}; it must be 0 (time alone) to 1 (energy alone), such as 0.5")
-        if world_size < 1:
+        if not isinstance(world_size, int) or world_size < 1:
             raise UsageError(f"world_size is {world_size!r}; it must be the number of GPUs, at least 1")
         self.eta_knob = eta_knob
         self.world_size = world_size
@@ -135,7 +135,7 @@ class MaxSlowdownConstraint(Objective):
     """
 
     def __init__(self, factor: float = 1.1) -> None:
-        if not 1 <= factor < math.inf:
+        if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
             raise UsageError(f"factor is {factor!r}; it must be at least 1, such as 1.1 for 10 % longer steps")
         self.factor = factor
 

@@ -5,6 +5,7 @@ The contract test class needs pytest and is imported by its own name:
 """
 
 from zeus_core.testing.clock import VirtualClock
+from zeus_core.testing.fake_rapl import FakeRapl
 from zeus_core.testing.faulty_gpu import FaultyGpu
 
-__all__ = ["FaultyGpu", "VirtualClock"]
+__all__ = ["FakeRapl", "FaultyGpu", "VirtualClock"]

@@ -47,12 +47,20 @@ class HFGlobalPowerLimitOptimizer(TrainExitCallback):
         profile_path: str | Path | None = None,
     ) -> None:
         super().__init__()
+        self._samples_per_step: int | None = None
         self.optimizer = GlobalPowerLimitOptimizer(
             monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
         )
 
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Training begins, or begins again where `auto_find_batch_size` has given up a larger batch."""
+        batch_size = state.train_batch_size or args.train_batch_size
+        samples_per_step = batch_size * args.gradient_accumulation_steps
+        if self._samples_per_step not in {None, samples_per_step}:
+            self.optimizer.forget()
+        self._samples_per_step = samples_per_step
         self.optimizer.on_train_end()
         self.optimizer.on_train_begin()
 

@@ -1,10 +1,10 @@
-"""`GlobalPowerLimitOptimizer`: finding one power limit for all GPUs of a job, while it trains."""
+"""`GlobalPowerLimitOptimizer`: finding one power limit for the GPUs of a process, while it trains."""
 
 from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable
+import weakref
 from pathlib import Path
 from types import TracebackType
 
@@ -13,7 +13,15 @@ from zeus_core.events import Event
 from zeus_core.exit_guard import ExitGuard
 from zeus_core.knobs import Knob, PowerLimitKnob, StuckKnob
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit.phases import Outcome, Phase, State, StepCounts, advance
+from zeus_core.optimizer.power_limit.phases import (
+    STEP_BOUNDARIES,
+    Outcome,
+    Phase,
+    State,
+    StepCounts,
+    advance,
+    whole_number,
+)
 from zeus_core.optimizer.power_limit.recorder import TrialRecorder
 from zeus_core.search import OptimumSelector, PowerLimitMeasurement, Search, Sweep, Trial, ZeusCost
 from zeus_core.store import JsonTrialStore, NoTrialStore, TrialStore
@@ -71,12 +79,14 @@ class GlobalPowerLimitOptimizer:
         profile_path: str | Path | None = None,
     ) -> None:
         self._counts = StepCounts(wait_steps, warmup_steps, profile_steps)
-        self._step_watts = _checked_step(pl_step)
-        self._gpus = list(_checked_monitor(monitor).gpus.values())
-        self._selector = _checked_selector(optimum_selector) or ZeusCost(world_size=len(self._gpus))
+        self._step_watts = whole_number("pl_step", pl_step, least=1)
+        self.monitor = _checked_monitor(monitor)
+        """What measures."""
+        self._gpus = list(monitor.gpus.values())
+        self.optimum_selector = _checked_selector(optimum_selector) or ZeusCost(world_size=len(self._gpus))
+        """What "best" means."""
         self._store: TrialStore = NoTrialStore() if profile_path is None else JsonTrialStore(Path(profile_path))
         self._recorder = TrialRecorder(monitor)
-        self._guard = ExitGuard(self._put_back)
         self._state = State()
         self._is_in_step = False
         self._trials: dict[int, Trial] = {}
@@ -85,19 +95,8 @@ class GlobalPowerLimitOptimizer:
         self._baseline_watts: int | None = None
         self._chosen_watts: int | None = None
         self._confirmation: Trial | None = None
-        self._knob: Knob = StuckKnob(0)
         self._search: Search = Sweep([])
-        self._enter: dict[Phase, Callable[[], Outcome | None]] = {
-            Phase.PREPARE: self._prepare,
-            Phase.WARM_UP: self._set_asked_limit,
-            Phase.MEASURE: self._open_segment,
-            Phase.SUSPEND: self._close_segment,
-            Phase.SPOIL: self._drop_segment,
-            Phase.CONCLUDE: self._conclude,
-            Phase.SETTLE: self._settle,
-            Phase.REST: self._rest,
-            Phase.OFF: self._rest,
-        }
+        self._take_knob(StuckKnob(0))
 
     @property
     def phase(self) -> Phase:
@@ -139,6 +138,17 @@ class GlobalPowerLimitOptimizer:
         """The chosen limit, measured once more while training goes on at it; None until then."""
         return self._confirmation
 
+    @property
+    def profile_steps(self) -> int:
+        """Steps measured at each limit."""
+        return self._counts.profile_steps
+
+    def forget(self) -> None:
+        """Begin the search anew, also in the profile: from now on a step is another amount of work."""
+        self.on_train_end()
+        self._trials = {}
+        self._store.save(self._gpu_names, [])
+
     def on_train_begin(self) -> None:
         """Training begins. Loops that do not report it begin with their first epoch or step."""
         self._report(Event.TRAIN_BEGIN)
@@ -166,6 +176,10 @@ class GlobalPowerLimitOptimizer:
         """Something else than training has already happened since the last step ended."""
         self._report(Event.INTRUSION)
 
+    def on_evaluate(self, metric: float) -> None:
+        """The model has been evaluated, as loops written for the `zeus` package report it."""
+        self.on_intrusion()
+
     def on_epoch_end(self) -> None:
         """The epoch has ended; what follows is not training until the next step begins."""
         self._end_step()
@@ -175,6 +189,7 @@ class GlobalPowerLimitOptimizer:
         """Training has ended, in whatever way: the limits are put back."""
         self._is_in_step = False
         self._report(Event.TRAIN_END)
+        self._put_back()  # again, where it failed before
 
     def close(self) -> None:
         """Put the limits back. Training that goes on, or begins again, takes up the search where it was."""
@@ -205,21 +220,45 @@ class GlobalPowerLimitOptimizer:
                 error,
                 exc_info=not isinstance(error, ZeusError),
             )
+            self._chosen_watts = None
             self._follow(Outcome.FAULT)
 
-    def _follow(self, happening: Event | Outcome | None) -> None:
+    def _follow(self, event: Event | Outcome) -> None:
         """Advance by what happened, and by what happens on entering each phase that leads to."""
+        happening: Event | Outcome | None = event
         while happening is not None:
             before = self.phase
             self._state = advance(self._state, happening, self._counts)
             if self.phase is before:
                 return
-            happening = self._enter.get(self.phase, _nothing)()
-            if happening is None and self._state.is_spent:
+            happening = self._enter()
+            if happening is None and self._state.is_spent and event in STEP_BOUNDARIES:
                 happening = Outcome.SPENT
 
+    def _enter(self) -> Outcome | None:
+        """The effects of entering the present phase, and what comes of them."""
+        match self.phase:
+            case Phase.PREPARE:
+                return self._prepare()
+            case Phase.WARM_UP:
+                self._limit_watts = self._apply(self._limit_watts)
+            case Phase.MEASURE:
+                self._recorder.open_segment()
+            case Phase.SUSPEND:
+                self._recorder.close_segment(self._state.segment_steps)
+            case Phase.SPOIL:
+                self._recorder.drop_segment()
+            case Phase.CONCLUDE:
+                return self._conclude()
+            case Phase.SETTLE:
+                self._settle()
+            case Phase.REST | Phase.OFF:
+                self._recorder.drop_trial()
+                self._put_back()
+        return None
+
     def _prepare(self) -> Outcome:
-        self._knob = PowerLimitKnob(self._gpus, self._step_watts)
+        self._take_knob(PowerLimitKnob(self._gpus, self._step_watts))
         self._chosen_watts = self._confirmation = None
         self._baseline_watts = self._knob.settings[0]
         self._search = Sweep(self._knob.settings)
@@ -235,18 +274,6 @@ class GlobalPowerLimitOptimizer:
             return Outcome.CHOSEN
         self._limit_watts, self._tries = asked, 0
         return Outcome.ASKED
-
-    def _set_asked_limit(self) -> None:
-        self._limit_watts = self._apply(self._limit_watts)
-
-    def _open_segment(self) -> None:
-        self._recorder.open_segment()
-
-    def _close_segment(self) -> None:
-        self._recorder.close_segment(self._state.segment_steps)
-
-    def _drop_segment(self) -> None:
-        self._recorder.drop_segment()
 
     def _conclude(self) -> Outcome:
         self._recorder.close_segment(self._state.segment_steps)
@@ -265,18 +292,26 @@ class GlobalPowerLimitOptimizer:
     def _repeat(self) -> Outcome:
         self._tries += 1
         if self._tries == _TRIES_PER_LIMIT:
+            if self._chosen_watts is not None:
+                return Outcome.CONFIRMED  # what was gained stays unknown, what was chosen is not in doubt
             raise DeviceError(f"the energy at {self._limit_watts} W was lost {_TRIES_PER_LIMIT} times in a row")
         return Outcome.LOST
 
     def _settle(self) -> None:
-        choice = _checked_choice(self._selector, self._selector.select(self.measurements))
+        choice = _checked_choice(self.optimum_selector, self.optimum_selector.select(self.measurements))
         self._limit_watts = self._chosen_watts = self._apply(choice)
+        self._tries = 0
         _logger.info("training goes on at a power limit of %d W", self._chosen_watts)
 
-    def _rest(self) -> None:
-        self._recorder.drop_trial()
-        self._knob.restore()
-        self._guard.disarm()
+    def _take_knob(self, knob: Knob) -> None:
+        """From now on turn this knob. It is put back at the latest when nobody holds the optimizer any more."""
+        self._knob = knob
+        self._guard = ExitGuard(knob.restore)
+        weakref.finalize(self, knob.restore)
+
+    def _put_back(self) -> None:
+        if self._knob.restore():
+            self._guard.disarm()
 
     def _apply(self, limit_watts: int) -> int:
         """Set a limit; or, without the right to, observe at the baseline. Returns the limit in force."""
@@ -285,7 +320,11 @@ class GlobalPowerLimitOptimizer:
             self._knob.apply(limit_watts)
         except PermissionDeniedError as error:
             limit_watts = self._knob.settings[0]
-            self._knob, self._search = StuckKnob(limit_watts), Sweep([limit_watts])
+            if not self._knob.restore():  # some of several GPUs let themselves be set, and not be put back
+                raise
+            self._guard.disarm()
+            self._take_knob(StuckKnob(limit_watts))
+            self._search = Sweep([limit_watts])
             _logger.warning(
                 "power limits are not changed: %s. Training goes on at the %d W found, where it is measured",
                 error,
@@ -293,24 +332,9 @@ class GlobalPowerLimitOptimizer:
             )
         return limit_watts
 
-    def _put_back(self) -> None:
-        """What is left to do when the process ends: hooks that still come find the search off."""
-        self._state = State(Phase.OFF)
-        self._knob.restore()
-
     @property
     def _gpu_names(self) -> list[str]:
         return [gpu.name for gpu in self._gpus]
-
-
-def _nothing() -> None:
-    return None
-
-
-def _checked_step(pl_step: int) -> int:
-    if isinstance(pl_step, bool) or not isinstance(pl_step, int) or pl_step < 1:
-        raise UsageError(f"pl_step is {pl_step!r}; it must be a whole number of watts, at least 1, such as 25")
-    return pl_step
 
 
 def _checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:

@@ -17,13 +17,15 @@ Rules, in the order of a run:
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import SupportsIndex
 
 from zeus_core.errors import UsageError
 from zeus_core.events import Event
 
-__all__ = ["TRANSITIONS", "Outcome", "Phase", "State", "StepCounts", "advance"]
+__all__ = ["STEP_BOUNDARIES", "TRANSITIONS", "Outcome", "Phase", "State", "StepCounts", "advance", "whole_number"]
 
 
 class Phase(Enum):
@@ -77,7 +79,24 @@ TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
 }
 """From a phase, by what happens, to the next. What is not listed changes nothing."""
 
+STEP_BOUNDARIES = frozenset({Event.STEP_BEGIN, Event.STEP_END})
+
 _COUNTED = frozenset({Phase.WAIT, Phase.WARM_UP, Phase.MEASURE, Phase.SETTLE})
+
+
+def whole_number(argument: str, value: SupportsIndex, least: int) -> int:
+    """An argument that counts something, as an int; numpy's integers are whole numbers too.
+
+    Raises:
+        UsageError: It is none, or below its least value.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise UsageError(f"{argument} is {value!r}; it must be a whole number, at least {least}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -95,9 +114,7 @@ class StepCounts:
     def __post_init__(self) -> None:
         """Check the counts."""
         for argument, least in (("wait_steps", 0), ("warmup_steps", 0), ("profile_steps", 1)):
-            count = getattr(self, argument)
-            if isinstance(count, bool) or not isinstance(count, int) or count < least:
-                raise UsageError(f"{argument} is {count!r}; it must be a whole number of steps, at least {least}")
+            object.__setattr__(self, argument, whole_number(argument, getattr(self, argument), least))
 
     def of(self, phase: Phase) -> int:
         """Steps a phase lasts; 0 for a phase that something else ends."""
@@ -133,12 +150,14 @@ class State:
 def advance(state: State, happening: Event | Outcome, counts: StepCounts) -> State:
     """The state after something has happened.
 
-    A phase that lasts a number of steps is over at the end of the last of them, as if `SPENT` had happened. A phase of
-    no steps is over as soon as it is entered, which is for the optimizer to report after the effects of entering it.
+    A phase that lasts a number of steps is over at the end of the last of them, as if `SPENT` had happened. One of no
+    steps is over at the next beginning of a step; or at once if a step's beginning or end led to it, which is for the
+    optimizer to report after the effects of entering it.
     """
     if happening is Event.STEP_END and state.phase in _COUNTED:
         state = replace(state, steps_left=state.steps_left - 1, segment_steps=state.segment_steps + 1)
-        happening = Outcome.SPENT if state.steps_left <= 0 else happening
+    if happening in STEP_BOUNDARIES and state.is_spent:
+        happening = Outcome.SPENT
     next_phase = TRANSITIONS.get((state.phase, happening), state.phase)
     if next_phase is state.phase:
         return state

@@ -9,7 +9,7 @@ from zeus_core.search import Trial
 
 __all__ = ["TrialRecorder"]
 
-_WINDOW = "__zeus_core_power_limit_trial"
+_numbers = itertools.count(1)
 
 
 class TrialRecorder:
@@ -21,6 +21,7 @@ class TrialRecorder:
 
     def __init__(self, monitor: ZeusMonitor) -> None:
         self._monitor = monitor
+        self._window = f"__zeus_core_power_limit_trial_{next(_numbers)}"
         self._clock: Clock = monitor.clock
         self._segments: list[Measurement] = []
         self._steps = 0
@@ -29,7 +30,7 @@ class TrialRecorder:
 
     def open_segment(self) -> None:
         """Open the window of a segment."""
-        self._monitor.begin_window(_WINDOW, restart=True)
+        self._monitor.begin_window(self._window, restart=True)
         self._step_ends = [self._clock.now()]
 
     def mark_step(self) -> None:
@@ -41,13 +42,13 @@ class TrialRecorder:
         if steps == 0:
             self.drop_segment()
             return
-        self._segments.append(self._monitor.end_window(_WINDOW))
+        self._segments.append(self._monitor.end_window(self._window))
         self._steps += steps
         self._step_seconds += [end - begin for begin, end in itertools.pairwise(self._step_ends)]
 
     def drop_segment(self) -> None:
         """Close the window, if it is open, and forget it."""
-        self._monitor.cancel(_WINDOW)
+        self._monitor.cancel(self._window)
         self._step_ends = []
 
     def drop_trial(self) -> None:

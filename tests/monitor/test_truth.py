@@ -1,0 +1,183 @@
+"""Windows on loads known to the microjoule: the truth lies in the stated interval, and the interval is narrow.
+
+The loads are scripts of the second NVML driver. Its device answers by the machine's clock, so the windows here are
+computed from the driver's own record of what it would have said at any moment, through the same pure functions that the
+monitor uses; a few real windows at the end show that the monitor does the same.
+"""
+
+import random
+import statistics
+import time
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+from zeus_core.device import NvmlGpu, NvmlSession
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor.edge import Edge
+from zeus_core.monitor.energy import counted_energy
+from zeus_core.monitor.integral import AnchoredIntegral, HoldIntegral
+
+PEAK_WATTS = 700.0
+LOADS = {
+    "constant": [(1.0, 650.0)],
+    "low constant": [(1.0, 90.0)],
+    "stepped": [(3.0, 120.0), (4.0, 650.0), (2.5, 300.0)],
+    "bursty": [(0.2, 650.0), (0.1, 120.0)],
+    "fast bursts": [(0.03, 690.0), (0.05, 100.0)],
+    "gaps": [(0.35, 680.0), (0.02, 90.0)],
+}
+PERIODS_SECONDS = [0.02, 0.1]
+WINDOWS = 600
+FUTURE_SECONDS = 15.0
+
+
+@pytest.fixture
+def device(make_driver, period_seconds):
+    driver = make_driver(
+        DeviceSpec(counter_period_seconds=period_seconds, counter_phase_seconds=0.013, follows_limit=False)
+    )
+    return driver[0]
+
+
+def play(device, load):
+    """Start a load; returns the beginning and the end of what is looked at of it. None of it need have happened yet."""
+    now = time.monotonic()
+    device.set_load(LOADS[load], repeat=True, start_seconds=now)
+    return now + 0.2, now + FUTURE_SECONDS
+
+
+def edge_at(device, moment):
+    return Edge(moment, device.counter_joules_at(moment), device.true_power_watts(moment))
+
+
+def random_windows(begin, end, shortest_seconds, longest_seconds):
+    chance = random.Random(7)
+    for _ in range(WINDOWS):
+        seconds = shortest_seconds * (longest_seconds / shortest_seconds) ** chance.random()
+        start = chance.uniform(begin, end - seconds)
+        yield start, start + seconds
+
+
+@pytest.mark.parametrize("period_seconds", PERIODS_SECONDS)
+@pytest.mark.parametrize("load", LOADS)
+def test_the_truth_lies_in_the_interval_and_the_interval_is_narrow(device, period_seconds, load):
+    begin, end = play(device, load)
+    hits, widest = 0, 0.0
+    for first, second in random_windows(begin, end, 0.01, 10.0):
+        energy = counted_energy(edge_at(device, first), edge_at(device, second), period_seconds, PEAK_WATTS)
+        assert energy.method == ("counted" if edge_at(device, first)[1] != edge_at(device, second)[1] else "estimated")
+        hits += abs(energy.energy_joules - device.true_energy_joules(first, second)) <= energy.uncertainty_joules
+        widest = max(widest, energy.uncertainty_joules)
+    one_period_at_each_edge = 2 * period_seconds * PEAK_WATTS
+    assert hits / WINDOWS >= 0.95
+    assert widest <= one_period_at_each_edge
+    if "constant" in load:
+        assert widest <= one_period_at_each_edge / 4
+
+
+def sampled(device, begin, end, every_seconds, has_counter):
+    """What a sampler reads, with the unevenness of a real thread."""
+    chance = random.Random(3)
+    moment = begin
+    while moment < end:
+        edge = edge_at(device, moment)
+        yield edge if has_counter else edge._replace(counter_joules=None)
+        moment += every_seconds * chance.uniform(1.0, 1.3)
+
+
+def integrated(integral, samples, edges):
+    """The energies of windows, given by pairs of edges, with their samples in the order of time."""
+    running = {}
+    for edge in sorted([*samples, *(edge for pair in edges for edge in pair)]):
+        running[edge.at] = integral.add(edge)
+    return [integral.between(running[first.at], running[second.at]) for first, second in edges]
+
+
+def windows_of_edges(device, begin, end, shortest_seconds, longest_seconds):
+    moments = list(random_windows(begin, end, shortest_seconds, longest_seconds))
+    return moments, [(edge_at(device, first), edge_at(device, second)) for first, second in moments]
+
+
+@pytest.mark.parametrize("period_seconds", PERIODS_SECONDS)
+@pytest.mark.parametrize("load", ["bursty", "fast bursts", "gaps"])
+def test_sampling_at_least_halves_the_error_of_short_bursty_windows(device, period_seconds, load):
+    begin, end = play(device, load)
+    moments, edges = windows_of_edges(device, begin, end, 0.1, 1.0)
+    energies = integrated(AnchoredIntegral(period_seconds), sampled(device, begin - 0.15, end, 0.004, True), edges)
+    plain, precise, hits = [], [], 0
+    for (first, second), pair, energy in zip(moments, edges, energies, strict=True):
+        truth = device.true_energy_joules(first, second)
+        plain.append(abs(pair[1].counter_joules - pair[0].counter_joules - truth))
+        precise.append(abs(energy.energy_joules - truth))
+        hits += precise[-1] <= energy.uncertainty_joules
+    assert statistics.median(precise) <= statistics.median(plain) / 2
+    assert hits / WINDOWS >= 0.95
+
+
+@pytest.mark.parametrize("period_seconds", PERIODS_SECONDS)
+def test_sampled_steady_load_of_a_second_is_within_half_a_percent(device, period_seconds):
+    begin, end = play(device, "constant")
+    moments, edges = windows_of_edges(device, begin, end, 1.0, 3.0)
+    energies = integrated(AnchoredIntegral(period_seconds), sampled(device, begin - 0.15, end, 0.004, True), edges)
+    for (first, second), energy in zip(moments, energies, strict=True):
+        assert energy.energy_joules == pytest.approx(device.true_energy_joules(first, second), rel=0.005)
+
+
+@pytest.mark.parametrize("period_seconds", [0.1])
+def test_without_a_counter_constant_power_is_within_one_percent(device, period_seconds):
+    device.set_load(200.0)
+    begin = time.monotonic()
+    edges = [(edge_at(device, begin), edge_at(device, begin + 10))]
+    (energy,) = integrated(HoldIntegral(), sampled(device, begin + 0.001, begin + 9.999, 0.05, False), edges)
+    assert energy.energy_joules == pytest.approx(2000, rel=0.01)
+    assert energy.method == "integrated"
+
+
+@pytest.mark.parametrize("period_seconds", [0.1])
+@pytest.mark.parametrize("shape", ["steps", "ramp"])
+def test_without_a_counter_steps_and_ramps_are_within_two_percent(device, period_seconds, shape):
+    ramp = [(0.2, 100.0 + 12 * step) for step in range(50)]
+    steps = [(2.0, 120.0), (3.0, 650.0), (1.0, 300.0), (4.0, 90.0)]
+    begin = time.monotonic()
+    device.set_load(ramp if shape == "ramp" else steps, repeat=True, start_seconds=begin)
+    moments, edges = windows_of_edges(device, begin + 0.1, begin + 30, 10.0, 10.0)
+    energies = integrated(HoldIntegral(), sampled(device, begin + 0.05, begin + 30, 0.05, False), edges)
+    for (first, second), energy in zip(moments, energies, strict=True):
+        assert energy.energy_joules == pytest.approx(device.true_energy_joules(first, second), rel=0.02)
+
+
+@pytest.mark.parametrize("period_seconds", [0.1])
+@pytest.mark.parametrize("precise", [False, True])
+def test_real_windows_hold_the_truth(device, period_seconds, precise):
+    now = time.monotonic()
+    device.set_load(LOADS["bursty"], repeat=True, start_seconds=now)
+    monitor = ZeusMonitor(gpus=[NvmlGpu(NvmlSession(), device.uuid)], precise=precise)
+    time.sleep(0.2)
+    for seconds in (0.03, 0.15, 0.4, 0.8):
+        before = time.monotonic()
+        monitor.begin_window("window")
+        begun = time.monotonic()
+        time.sleep(seconds)
+        ending = time.monotonic()
+        measurement = monitor.end_window("window")
+        after = time.monotonic()
+        least, most = device.true_energy_joules(begun, ending), device.true_energy_joules(before, after)
+        uncertainty = measurement.gpu_uncertainty_joules[0]
+        assert least - uncertainty <= measurement.total_energy <= most + uncertainty
+        assert uncertainty <= 2 * period_seconds * PEAK_WATTS
+
+
+def test_a_real_gpu_without_a_counter_is_sampled_while_a_window_is_open(make_driver):
+    driver = make_driver(DeviceSpec(has_energy_counter=False))
+    driver[0].set_load(200.0)
+    monitor = ZeusMonitor(gpus=[NvmlGpu(NvmlSession(), driver[0].uuid)])
+    driver.clear_calls()
+    time.sleep(0.15)
+    assert driver.call_count == 0, "nothing is read while no window is open"
+    with monitor.window("window") as window:
+        time.sleep(0.3)
+    measurement = window.measurement
+    assert measurement.gpu_method == {0: "integrated"}
+    assert measurement.total_energy == pytest.approx(200 * measurement.time, rel=0.01)
+    assert 4 <= len(driver.calls("nvmlDeviceGetFieldValues")) <= 10

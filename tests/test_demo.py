@@ -1,0 +1,43 @@
+"""The example behind `make demo`, as a user runs it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "huggingface" / "train_causal_lm.py"
+
+
+def run(folder, *arguments):
+    home = folder / "home"
+    home.mkdir()
+    return subprocess.run(
+        [sys.executable, EXAMPLE, *arguments],
+        cwd=folder,
+        env={**os.environ, "HOME": str(home), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def test_an_unknown_model_is_a_sentence(tmp_path):
+    finished = run(tmp_path, "--simulate", "B1000")
+    assert finished.returncode == 2
+    assert finished.stderr.splitlines()[-1].startswith("there is no simulated GPU model 'B1000'; choose one of: V100")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_demo_finds_the_limit_and_writes_only_into_its_folder(tmp_path):
+    finished = run(tmp_path, "--simulate", "A100-SXM4-80GB", "--factor", "1.125", "--profile-steps", "25")
+    assert finished.returncode == 0, finished.stderr
+    last_line = finished.stdout.splitlines()[-1]
+    assert last_line.startswith("limit 300 W on A100-SXM4-80GB (simulated): saving 1")
+    assert "slowdown 1.1" in last_line
+    assert (tmp_path / "zeus-demo" / "time-energy.png").stat().st_size > 10_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "zeus-demo"]
+    assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []

@@ -1,0 +1,113 @@
+"""The energy of one GPU between two edges, and the interval that holds the truth. Pure.
+
+An energy counter stands still for a period p and then shows the energy up to that moment. With C and t the counter and
+the time at the edges, and r the energy since the counter's latest step,
+
+    E = (C1 + r1) - (C0 + r0),    0 <= r <= p * peak power
+
+so the difference of the counters is off by at most one period of peak power. Two things narrow that. A GPU that drew
+the same power P all the time has stepped by P p each time, n times, and the lags of the edges differ by T - n p: then
+E = C1 - C0 + P (T - n p), and that this was so shows in C1 - C0 being n steps of P p. And the edges' power tells how
+r0 and r1 differ.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from zeus_core.monitor.edge import Edge
+from zeus_core.records import Method
+
+__all__ = ["DeviceEnergy", "counted_energy", "lost"]
+
+_SAME_POWER = 0.03  # two readings of a constant power, relatively
+_WHOLE_STEPS = 0.1  # how far a difference of counters may be from a whole number of steps
+_STEADY_HALF_WIDTH = 0.1  # of a step: what the readings' scatter leaves of a steady load
+_STEPLESS_HALF_WIDTH = 0.5
+_STUCK_PERIODS = 4  # without a step this long a counter is stuck
+_IMPLAUSIBLE = 2.0  # times the peak power: the counter has jumped
+
+
+class DeviceEnergy(NamedTuple):
+    """The energy of one device in one window, how it was obtained and how far it can be off; see `Measurement`."""
+
+    energy_joules: float | None
+    method: Method
+    uncertainty_joules: float | None
+    lost_because: str | None = None
+
+
+def lost(reason: str) -> DeviceEnergy:
+    """An energy that could not be measured."""
+    return DeviceEnergy(None, "lost", None, reason)
+
+
+def counted_energy(begin: Edge, end: Edge, period_seconds: float, peak_watts: float) -> DeviceEnergy:
+    """The energy between two edges of a GPU that has a counter.
+
+    Args:
+        begin: The first edge.
+        end: The second edge.
+        period_seconds: How long the counter stands still, at most.
+        peak_watts: The most the GPU can draw.
+    """
+    fault = begin.fault or end.fault
+    if fault is not None:
+        return lost(fault)
+    assert begin.counter_joules is not None
+    assert end.counter_joules is not None
+    elapsed_seconds = end.at - begin.at
+    difference_joules = end.counter_joules - begin.counter_joules
+    broken = _broken_counter(difference_joules, elapsed_seconds, period_seconds, peak_watts)
+    if broken is not None:
+        return lost(broken)
+    powers_watts = [power for power in (begin.power_watts, end.power_watts) if power is not None]
+    lowest_joules = max(0.0, difference_joules - period_seconds * peak_watts)
+    highest_joules = min(
+        difference_joules + period_seconds * peak_watts, max([peak_watts, *powers_watts]) * elapsed_seconds
+    )
+    if difference_joules == 0 and not powers_watts:
+        return lost("the energy counter did not step, and the power could not be read")
+    estimate_joules, half_width_joules = _estimate(difference_joules, elapsed_seconds, powers_watts, period_seconds)
+    estimate_joules = min(max(estimate_joules, lowest_joules), max(highest_joules, lowest_joules))
+    reach_joules = max(highest_joules - estimate_joules, estimate_joules - lowest_joules)
+    method: Method = "counted" if difference_joules > 0 else "estimated"
+    return DeviceEnergy(estimate_joules, method, min(reach_joules, half_width_joules))
+
+
+def _broken_counter(
+    difference_joules: float, elapsed_seconds: float, period_seconds: float, peak_watts: float
+) -> str | None:
+    """What is wrong with a counter that moved so, if anything."""
+    if difference_joules < 0:
+        return f"the energy counter went back by {-difference_joules:g} J, as it does when the driver is loaded again"
+    if difference_joules == 0 and elapsed_seconds > _STUCK_PERIODS * period_seconds:
+        return f"the energy counter stood still for {elapsed_seconds:.3g} s"
+    if difference_joules > _IMPLAUSIBLE * peak_watts * (elapsed_seconds + period_seconds):
+        return f"the energy counter jumped by {difference_joules:g} J in {elapsed_seconds:.3g} s"
+    return None
+
+
+def _estimate(
+    difference_joules: float, elapsed_seconds: float, powers_watts: list[float], period_seconds: float
+) -> tuple[float, float]:
+    """The likeliest energy, and how far it can be off beyond what the counter guarantees."""
+    if not powers_watts:
+        return difference_joules, math.inf
+    power_watts = sum(powers_watts) / len(powers_watts)
+    step_joules = power_watts * period_seconds
+    steps = difference_joules / step_joules if step_joules > 0 else 0.0
+    lag_seconds = elapsed_seconds - round(steps) * period_seconds
+    is_steady = (
+        max(powers_watts) - min(powers_watts) <= _SAME_POWER * power_watts
+        and abs(steps - round(steps)) <= _WHOLE_STEPS
+        and abs(lag_seconds) < period_seconds
+    )
+    if is_steady:
+        # Without a step, nothing but the edges' power speaks for the load having been steady.
+        half_width = _STEADY_HALF_WIDTH if difference_joules > 0 else _STEPLESS_HALF_WIDTH
+        return difference_joules + power_watts * lag_seconds, half_width * step_joules
+    if elapsed_seconds < period_seconds:
+        return power_watts * elapsed_seconds, math.inf
+    return difference_joules + period_seconds / 2 * (powers_watts[-1] - powers_watts[0]), math.inf

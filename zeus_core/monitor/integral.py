@@ -1,0 +1,102 @@
+"""Running integrals over the samples of one GPU, for energy that two edges alone do not tell. Pure.
+
+Between two samples the GPU is taken to hold the power of the first; the power may have changed to that of the second
+right after the first, which is what the doubt allows for.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from zeus_core.monitor.edge import Edge
+from zeus_core.monitor.energy import DeviceEnergy
+
+__all__ = ["AnchoredIntegral", "HoldIntegral", "Integral", "RunningEnergy"]
+
+
+class RunningEnergy(NamedTuple):
+    """The energy up to a moment, since an arbitrary one, and how far it can be off, in joules."""
+
+    energy_joules: float
+    doubt_joules: float
+
+
+class Integral(Protocol):
+    """Takes in samples in the order of time, which hold a power, and tells the energy between any two of them."""
+
+    def add(self, sample: Edge) -> RunningEnergy:
+        """The energy up to this sample."""
+        ...
+
+    def between(self, begin: RunningEnergy, end: RunningEnergy) -> DeviceEnergy:
+        """The energy from one sample to a later one."""
+        ...
+
+
+class HoldIntegral:
+    """The integral of power alone, for GPUs without an energy counter."""
+
+    def __init__(self) -> None:
+        self._last: Edge | None = None
+        self._energy_joules = 0.0
+        self._doubt_joules = 0.0
+
+    def add(self, sample: Edge) -> RunningEnergy:
+        """The energy up to this sample."""
+        assert sample.power_watts is not None
+        if self._last is not None and self._last.power_watts is not None:
+            seconds = sample.at - self._last.at
+            self._energy_joules += self._last.power_watts * seconds
+            self._doubt_joules += abs(sample.power_watts - self._last.power_watts) * seconds
+        self._last = sample
+        return RunningEnergy(self._energy_joules, self._doubt_joules)
+
+    def between(self, begin: RunningEnergy, end: RunningEnergy) -> DeviceEnergy:
+        """The energy from one sample to a later one."""
+        doubt_joules = end.doubt_joules - begin.doubt_joules
+        return DeviceEnergy(end.energy_joules - begin.energy_joules, "integrated", doubt_joules)
+
+
+class AnchoredIntegral:
+    """The integral of power since the counter's latest step, on top of the counter.
+
+    The step itself happened somewhere between two samples: in the middle, give or take half of the gap.
+
+    Args:
+        period_seconds: How long the counter stands still, at most.
+    """
+
+    def __init__(self, period_seconds: float) -> None:
+        self._period_seconds = period_seconds
+        self._last: Edge | None = None
+        self._since_step_joules = 0.0
+        self._doubt_joules = 0.0
+
+    def add(self, sample: Edge) -> RunningEnergy:
+        """The energy up to this sample."""
+        assert sample.power_watts is not None
+        assert sample.counter_joules is not None
+        if self._last is None:
+            # Nothing is known of when the counter stepped: at most a period ago.
+            self._start_anew(sample.power_watts * self._period_seconds)
+        else:
+            self._go_on(self._last, sample.at, sample.counter_joules, sample.power_watts)
+        self._last = sample
+        return RunningEnergy(sample.counter_joules + self._since_step_joules, self._doubt_joules)
+
+    def between(self, begin: RunningEnergy, end: RunningEnergy) -> DeviceEnergy:
+        """The energy from one sample to a later one."""
+        doubt_joules = begin.doubt_joules + end.doubt_joules
+        return DeviceEnergy(end.energy_joules - begin.energy_joules, "counted", doubt_joules)
+
+    def _go_on(self, last: Edge, at: float, counter_joules: float, power_watts: float) -> None:
+        assert last.power_watts is not None
+        seconds = at - last.at
+        if counter_joules != last.counter_joules:
+            self._start_anew(max(power_watts, last.power_watts) * min(seconds, self._period_seconds))
+        else:
+            self._since_step_joules += last.power_watts * seconds
+            self._doubt_joules += abs(power_watts - last.power_watts) * seconds
+
+    def _start_anew(self, longest_joules: float) -> None:
+        self._since_step_joules = self._doubt_joules = longest_joules / 2

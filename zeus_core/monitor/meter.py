@@ -1,0 +1,136 @@
+"""How the energy of one GPU is measured: by its counter, by integrating its power, or by both."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from zeus_core.clock import Clock
+from zeus_core.device import Gpu
+from zeus_core.errors import DeviceError, NotSupportedError, UsageError
+from zeus_core.monitor.edge import Edge, read_edge
+from zeus_core.monitor.energy import DeviceEnergy, counted_energy, lost
+from zeus_core.monitor.integral import AnchoredIntegral, HoldIntegral, Integral, RunningEnergy
+
+__all__ = ["CountingMeter", "Meter", "Reading", "SamplingMeter", "make_meter"]
+
+_UNKNOWN_PEAK_WATTS = 1000.0  # above any board that does not tell
+
+
+class Reading(NamedTuple):
+    """What a meter remembers of one edge of a window."""
+
+    edge: Edge
+    running: RunningEnergy | None = None
+
+
+class Meter(Protocol):
+    """Reads one GPU at the edges of windows."""
+
+    @property
+    def needs_sampling(self) -> bool:
+        """Whether `read` must also be called now and then between the edges."""
+        ...
+
+    def read(self) -> Reading:
+        """Read the GPU. Never raises."""
+        ...
+
+    def between(self, begin: Reading, end: Reading) -> DeviceEnergy:
+        """The energy between two readings."""
+        ...
+
+
+class CountingMeter:
+    """Takes the difference of the energy counter: two driver calls at each edge, and none in between."""
+
+    needs_sampling = False
+
+    def __init__(self, gpu: Gpu, clock: Clock) -> None:
+        self._gpu = gpu
+        self._clock = clock
+        self._period_seconds = gpu.energy_counter_period_seconds
+        self._peak_watts = _peak_watts(gpu)
+
+    def read(self) -> Reading:
+        """The counter and the power."""
+        return Reading(read_edge(self._gpu, True, self._clock))
+
+    def between(self, begin: Reading, end: Reading) -> DeviceEnergy:
+        """See `counted_energy`."""
+        return counted_energy(begin.edge, end.edge, self._period_seconds, self._peak_watts)
+
+
+class SamplingMeter:
+    """Integrates the power over all readings, those at the edges and those in between.
+
+    Args:
+        gpu: The GPU.
+        clock: Tells when a reading was taken.
+        counting: If given, the integral is anchored to the counter, and the less doubtful of both energies counts.
+    """
+
+    needs_sampling = True
+
+    def __init__(self, gpu: Gpu, clock: Clock, counting: CountingMeter | None) -> None:
+        self._gpu = gpu
+        self._clock = clock
+        self._counting = counting
+        self._integral: Integral = (
+            AnchoredIntegral(gpu.energy_counter_period_seconds) if counting is not None else HoldIntegral()
+        )
+        self._lock = threading.Lock()
+
+    def read(self) -> Reading:
+        """Take a sample."""
+        with self._lock:  # samples of several threads must come in the order of time
+            edge = read_edge(self._gpu, self._counting is not None, self._clock)
+            if edge.power_watts is None:
+                return Reading(edge)
+            return Reading(edge, self._integral.add(edge))
+
+    def between(self, begin: Reading, end: Reading) -> DeviceEnergy:
+        """The energy by the integral, or by the counter where that is surer."""
+        counted = self._counting.between(begin, end) if self._counting is not None else None
+        if counted is not None and counted.method == "lost":
+            return counted
+        if begin.running is None or end.running is None:
+            return counted or lost(begin.edge.fault or end.edge.fault or "the GPU has no power reading")
+        integrated = self._integral.between(begin.running, end.running)
+        return min((it for it in (counted, integrated) if it is not None), key=lambda it: it.uncertainty_joules or 0.0)
+
+
+def make_meter(gpu: Gpu, clock: Clock, precise: bool) -> Meter:
+    """The meter that suits a GPU.
+
+    Raises:
+        UsageError: `precise`, and the GPU has no counter or no power to sample.
+    """
+    has_counter = _has(gpu.read_energy_counter_joules)
+    if precise and not (has_counter and _has(gpu.read_power_watts)):
+        raise UsageError(
+            f"precise=True needs an energy counter and a power reading, and {gpu.name} lacks one; leave it out"
+        )
+    counting = CountingMeter(gpu, clock) if has_counter else None
+    if counting is not None and not precise:
+        return counting
+    return SamplingMeter(gpu, clock, counting)
+
+
+def _has(read: Callable[[], float]) -> bool:
+    """Whether a GPU has a reading at all. One that fails for another reason is there, and may work again."""
+    try:
+        read()
+    except NotSupportedError:
+        return False
+    except DeviceError:
+        return True
+    return True
+
+
+def _peak_watts(gpu: Gpu) -> float:
+    try:
+        return gpu.read_power_limit_range_watts().highest_watts
+    except DeviceError:
+        return _UNKNOWN_PEAK_WATTS

@@ -1,0 +1,91 @@
+"""Which of the visible devices a monitor measures."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from zeus_core.device import Cpu, CpuDiscovery, Gpu
+from zeus_core.errors import UsageError
+
+__all__ = ["select_cpus", "select_gpus"]
+
+_Device = TypeVar("_Device")
+
+_logger = logging.getLogger(__name__)
+
+
+def select_gpus(gpus: Sequence[Gpu], indices: Sequence[int] | None, environment: Mapping[str, str]) -> dict[int, Gpu]:
+    """The GPUs to measure, by index.
+
+    Args:
+        gpus: All visible ones.
+        indices: Those that were asked for; None for all, or for this rank's own under a launcher of several ranks.
+        environment: May hold `LOCAL_RANK` and `LOCAL_WORLD_SIZE`, as torchrun and its like set them.
+
+    Raises:
+        UsageError: An index is unknown or named twice.
+    """
+    visible = dict(enumerate(gpus))
+    if indices is None:
+        return _own_gpu(visible, *_local_rank(environment))
+    return _chosen(visible, indices, "gpu_indices", "GPU")
+
+
+def select_cpus(
+    discovery: CpuDiscovery, indices: Sequence[int] | None, environment: Mapping[str, str]
+) -> dict[int, Cpu]:
+    """The CPU packages to measure, by index.
+
+    Args:
+        discovery: What the machine offers.
+        indices: Those that were asked for; None for all, or for none on all but the first rank of a node.
+        environment: As of `select_gpus`.
+
+    Raises:
+        UsageError: An index is unknown, named twice, or cannot be measured.
+    """
+    packages: dict[int, Cpu] = {cpu.index: cpu for cpu in discovery.cpus}
+    if indices is not None:
+        if indices and not packages:
+            raise UsageError(
+                f"cpu_indices is {list(indices)!r}, but no CPU can be measured: {discovery.unavailable_because}"
+            )
+        return _chosen(packages, indices, "cpu_indices", "CPU package")
+    if discovery.unavailable_because is not None:
+        _logger.info("CPU energy is not measured: %s", discovery.unavailable_because)
+    local_rank, _ = _local_rank(environment)
+    return packages if local_rank == 0 else {}
+
+
+def _own_gpu(visible: dict[int, Gpu], local_rank: int, local_size: int) -> dict[int, Gpu]:
+    """All GPUs; of several ranks on a node, each takes its own."""
+    if local_size == 1 or len(visible) == 1:
+        return visible
+    index = local_rank % len(visible)
+    _logger.warning(
+        "local rank %d of %d measures GPU %d alone; to measure others, name them: gpu_indices=[...]",
+        local_rank,
+        local_size,
+        index,
+    )
+    return {index: visible[index]}
+
+
+def _local_rank(environment: Mapping[str, str]) -> tuple[int, int]:
+    """This rank and the number of ranks on this node; 0 and 1 without a launcher."""
+    try:
+        return int(environment["LOCAL_RANK"]), max(int(environment["LOCAL_WORLD_SIZE"]), 1)
+    except (KeyError, ValueError):
+        return 0, 1
+
+
+def _chosen(devices: Mapping[int, _Device], indices: Sequence[int], argument: str, kind: str) -> dict[int, _Device]:
+    known = ", ".join(map(str, devices)) or "none"
+    for index in indices:
+        if isinstance(index, bool) or not isinstance(index, int) or index not in devices:
+            raise UsageError(f"{argument} is {list(indices)!r}, but there is no {kind} {index!r}; there are: {known}")
+    if len(set(indices)) != len(indices):
+        raise UsageError(f"{argument} is {list(indices)!r}, which names a {kind} twice; name each once")
+    return {index: devices[index] for index in indices}
