@@ -10,6 +10,7 @@ from typing import Any
 
 from zeus_core.device.gpu import PowerRange
 from zeus_core.device.nvml_errors import UNINITIALIZED, device_error
+from zeus_core.device.nvml_field import FieldReader
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 
@@ -40,12 +41,24 @@ class NvmlSession:
         """
         import pynvml
 
-        self._open_if_needed()
+        if self._process_id != os.getpid():
+            self._open()
         try:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             raise device_error(error.value, "counting the GPUs") from error
         return [_read_uuid(index) for index in range(count)]
+
+    def handle(self, uuid: str) -> Any:
+        """The handle of a GPU in this process. Raises what the binding raises."""
+        if self._process_id != os.getpid():
+            self._open()
+        handle = self._handles.get(uuid)
+        if handle is None:
+            import pynvml
+
+            handle = self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return handle
 
     def call(self, uuid: str, action: str, function: str, *arguments: object) -> Any:
         """Call an NVML function on one GPU, once more if the driver has lost the session meanwhile.
@@ -66,31 +79,22 @@ class NvmlSession:
             raise NotSupportedError(f"{action} needs a newer nvidia-ml-py: pip install -U nvidia-ml-py")
         for is_last_try in (False, True):
             try:
-                return call(self._handle(uuid), *arguments)
+                return call(self.handle(uuid), *arguments)
             except pynvml.NVMLError as error:
                 if error.value != UNINITIALIZED or is_last_try:
                     raise device_error(error.value, f"{action} of {uuid}") from error
                 self._process_id = None
         raise AssertionError("unreachable")
 
-    def _handle(self, uuid: str) -> Any:
+    def _open(self) -> None:
         import pynvml
 
-        self._open_if_needed()
-        if uuid not in self._handles:
-            self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        return self._handles[uuid]
-
-    def _open_if_needed(self) -> None:
-        import pynvml
-
-        if self._process_id != os.getpid():
-            try:
-                pynvml.nvmlInit()
-            except pynvml.NVMLError as error:
-                raise device_error(error.value, "opening NVML") from error
-            self._handles = {}
-            self._process_id = os.getpid()
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise device_error(error.value, "opening NVML") from error
+        self._handles = {}
+        self._process_id = os.getpid()
 
 
 class NvmlGpu:
@@ -107,25 +111,37 @@ class NvmlGpu:
     is_simulated = False
 
     def __init__(self, session: NvmlSession, uuid: str) -> None:
+        import pynvml
+
         self.uuid = uuid
         self._session = session
+        # The two calls at the edges of every window go to the binding directly. Whatever goes wrong with one is sorted
+        # out by making it again through the session, which knows about forks and errors.
+        self._nvml_error = pynvml.NVMLError
+        self._get_energy = pynvml.nvmlDeviceGetTotalEnergyConsumption
+        self._power_field = FieldReader(_POWER_INSTANT_FIELD)
         self._has_instant_power = True
         self.name = str(self._call("reading the name", "nvmlDeviceGetName"))
         self.energy_counter_period_seconds = self._find_counter_period_seconds()
 
     def read_energy_counter_joules(self) -> float:
         """From `nvmlDeviceGetTotalEnergyConsumption`; Volta and later have it."""
-        return joules_from_millijoules(
-            self._call("reading the energy counter", "nvmlDeviceGetTotalEnergyConsumption"),
-        )
+        try:
+            energy_millijoules = self._get_energy(self._session.handle(self.uuid))
+        except self._nvml_error:
+            energy_millijoules = self._call("reading the energy counter", "nvmlDeviceGetTotalEnergyConsumption")
+        return joules_from_millijoules(energy_millijoules)
 
     def read_power_watts(self) -> float:
         """From the instant-power field where the driver has it, else from `nvmlDeviceGetPowerUsage`."""
         if self._has_instant_power:
             try:
-                return self._read_instant_power_watts()
-            except NotSupportedError:
-                self._has_instant_power = False
+                code, power_milliwatts = self._power_field.read(self._session.handle(self.uuid))
+            except self._nvml_error as error:
+                code, power_milliwatts = error.value, 0
+            if code == 0:
+                return watts_from_milliwatts(power_milliwatts)
+            return self._read_power_carefully_watts()
         return watts_from_milliwatts(self._call("reading the power", "nvmlDeviceGetPowerUsage"))
 
     def read_power_limit_watts(self) -> float:
@@ -210,13 +226,18 @@ class NvmlGpu:
                 f"{error}; run with that right (in a container: --cap-add=SYS_ADMIN), or let an admin do it: {command}"
             ) from error
 
-    def _read_instant_power_watts(self) -> float:
-        (field,) = self._call("reading the instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])
-        if field.nvmlReturn in _FIELD_UNKNOWN:
-            raise NotSupportedError(f"{self.name} does not state its instant power")
-        if field.nvmlReturn != 0:
-            raise device_error(field.nvmlReturn, f"reading the instant power of {self.uuid}")
-        return watts_from_milliwatts(field.value.uiVal)
+    def _read_power_carefully_watts(self) -> float:
+        """Read the power again where the quick way failed, and find out whether the instant-power field is there."""
+        try:
+            (field,) = self._call("reading the instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])
+            if field.nvmlReturn == 0:
+                return watts_from_milliwatts(field.value.uiVal)
+            if field.nvmlReturn not in _FIELD_UNKNOWN:
+                raise device_error(field.nvmlReturn, f"reading the instant power of {self.uuid}")
+        except NotSupportedError:
+            pass
+        self._has_instant_power = False
+        return self.read_power_watts()
 
     def _find_counter_period_seconds(self) -> float:
         try:

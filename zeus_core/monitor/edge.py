@@ -19,12 +19,14 @@ class Edge(NamedTuple):
         counter_joules: The energy counter; None if the GPU has none.
         power_watts: The power at that moment; None if it could not be read.
         fault: Why nothing could be read; None if all went well.
+        running: The integral of power up to then, and how far it can be off, in joules; None if nothing is integrated.
     """
 
     at: float
     counter_joules: float | None
     power_watts: float | None
     fault: str | None = None
+    running: tuple[float, float] | None = None
 
 
 def read_edge(gpu: Gpu, has_counter: bool, clock: Clock) -> Edge:

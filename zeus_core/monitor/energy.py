@@ -59,55 +59,55 @@ def counted_energy(begin: Edge, end: Edge, period_seconds: float, peak_watts: fl
     assert end.counter_joules is not None
     elapsed_seconds = end.at - begin.at
     difference_joules = end.counter_joules - begin.counter_joules
-    broken = _broken_counter(difference_joules, elapsed_seconds, period_seconds, peak_watts)
-    if broken is not None:
-        return lost(broken)
-    powers_watts = [power for power in (begin.power_watts, end.power_watts) if power is not None]
-    lowest_joules = max(0.0, difference_joules - period_seconds * peak_watts)
-    highest_joules = min(
-        difference_joules + period_seconds * peak_watts, max([peak_watts, *powers_watts]) * elapsed_seconds
+    period_joules = peak_watts * period_seconds
+    if difference_joules < 0 or (difference_joules == 0 and elapsed_seconds > _STUCK_PERIODS * period_seconds):
+        return lost(_broken_counter(difference_joules, elapsed_seconds))
+    if difference_joules > _IMPLAUSIBLE * (peak_watts * elapsed_seconds + period_joules):
+        return lost(_broken_counter(difference_joules, elapsed_seconds))
+    first_watts = end.power_watts if begin.power_watts is None else begin.power_watts
+    last_watts = first_watts if end.power_watts is None else end.power_watts
+    if first_watts is None or last_watts is None:
+        if difference_joules == 0:
+            return lost("the energy counter did not step, and the power could not be read")
+        return DeviceEnergy(difference_joules, "counted", period_joules)
+    estimate_joules, half_width_joules = _estimate(
+        difference_joules, elapsed_seconds, first_watts, last_watts, period_seconds
     )
-    if difference_joules == 0 and not powers_watts:
-        return lost("the energy counter did not step, and the power could not be read")
-    estimate_joules, half_width_joules = _estimate(difference_joules, elapsed_seconds, powers_watts, period_seconds)
-    estimate_joules = min(max(estimate_joules, lowest_joules), max(highest_joules, lowest_joules))
+    lowest_joules = max(0.0, difference_joules - period_joules)
+    highest_joules = min(difference_joules + period_joules, max(peak_watts, first_watts, last_watts) * elapsed_seconds)
+    if estimate_joules > highest_joules:
+        estimate_joules = highest_joules
+    if estimate_joules < lowest_joules:
+        estimate_joules = lowest_joules
     reach_joules = max(highest_joules - estimate_joules, estimate_joules - lowest_joules)
     method: Method = "counted" if difference_joules > 0 else "estimated"
     return DeviceEnergy(estimate_joules, method, min(reach_joules, half_width_joules))
 
 
-def _broken_counter(
-    difference_joules: float, elapsed_seconds: float, period_seconds: float, peak_watts: float
-) -> str | None:
-    """What is wrong with a counter that moved so, if anything."""
+def _broken_counter(difference_joules: float, elapsed_seconds: float) -> str:
+    """What is wrong with a counter that moved so."""
     if difference_joules < 0:
         return f"the energy counter went back by {-difference_joules:g} J, as it does when the driver is loaded again"
-    if difference_joules == 0 and elapsed_seconds > _STUCK_PERIODS * period_seconds:
+    if difference_joules == 0:
         return f"the energy counter stood still for {elapsed_seconds:.3g} s"
-    if difference_joules > _IMPLAUSIBLE * peak_watts * (elapsed_seconds + period_seconds):
-        return f"the energy counter jumped by {difference_joules:g} J in {elapsed_seconds:.3g} s"
-    return None
+    return f"the energy counter jumped by {difference_joules:g} J in {elapsed_seconds:.3g} s"
 
 
 def _estimate(
-    difference_joules: float, elapsed_seconds: float, powers_watts: list[float], period_seconds: float
+    difference_joules: float, elapsed_seconds: float, first_watts: float, last_watts: float, period_seconds: float
 ) -> tuple[float, float]:
     """The likeliest energy, and how far it can be off beyond what the counter guarantees."""
-    if not powers_watts:
-        return difference_joules, math.inf
-    power_watts = sum(powers_watts) / len(powers_watts)
+    power_watts = (first_watts + last_watts) / 2
     step_joules = power_watts * period_seconds
-    steps = difference_joules / step_joules if step_joules > 0 else 0.0
-    lag_seconds = elapsed_seconds - round(steps) * period_seconds
-    is_steady = (
-        max(powers_watts) - min(powers_watts) <= _SAME_POWER * power_watts
-        and abs(steps - round(steps)) <= _WHOLE_STEPS
-        and abs(lag_seconds) < period_seconds
-    )
-    if is_steady:
-        # Without a step, nothing but the edges' power speaks for the load having been steady.
-        half_width = _STEADY_HALF_WIDTH if difference_joules > 0 else _STEPLESS_HALF_WIDTH
-        return difference_joules + power_watts * lag_seconds, half_width * step_joules
+    change_watts = last_watts - first_watts
+    if step_joules > 0 and abs(change_watts) <= _SAME_POWER * power_watts:
+        steps = difference_joules / step_joules
+        whole_steps = round(steps)
+        lag_seconds = elapsed_seconds - whole_steps * period_seconds
+        if abs(steps - whole_steps) <= _WHOLE_STEPS and abs(lag_seconds) < period_seconds:
+            # Without a step, nothing but the edges' power speaks for the load having been steady.
+            half_width = _STEADY_HALF_WIDTH if difference_joules > 0 else _STEPLESS_HALF_WIDTH
+            return difference_joules + power_watts * lag_seconds, half_width * step_joules
     if elapsed_seconds < period_seconds:
         return power_watts * elapsed_seconds, math.inf
-    return difference_joules + period_seconds / 2 * (powers_watts[-1] - powers_watts[0]), math.inf
+    return difference_joules + period_seconds / 2 * change_watts, math.inf

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from zeus_core.clock import Clock
 from zeus_core.device import Cpu, Gpu
 from zeus_core.monitor.cpu_energy import CpuReading, dram_between, package_between, read_cpu
+from zeus_core.monitor.edge import Edge
 from zeus_core.monitor.energy import DeviceEnergy
-from zeus_core.monitor.meter import Reading, make_meter
+from zeus_core.monitor.meter import make_meter
 from zeus_core.monitor.sampler import Sampler
 from zeus_core.monitor.together import Together
 from zeus_core.records import Measurement, Method
@@ -28,7 +29,7 @@ class Edges(NamedTuple):
     """What all devices said at one edge of a window."""
 
     at: float
-    gpus: list[Reading]
+    gpus: list[Edge]
     cpus: list[CpuReading]
 
 
@@ -79,48 +80,51 @@ class Instruments:
     def between(self, begin: Edges, end: Edges) -> Measurement:
         """What was measured from one edge to another."""
         seconds = end.at - begin.at
-        gpus = {
-            index: meter.between(first, second)
-            for (index, meter), first, second in zip(self._meters.items(), begin.gpus, end.gpus, strict=True)
-        }
-        reasons = _reasons("GPU", gpus)
+        gpus = _Figures("GPU")
+        for (index, meter), first, second in zip(self._meters.items(), begin.gpus, end.gpus, strict=True):
+            gpus.add(index, meter.between(first, second))
         if not self._cpus:
             return Measurement(
-                time=seconds,
-                gpu_energy=_energies(gpus),
-                gpu_method=_methods(gpus),
-                gpu_uncertainty_joules=_uncertainties(gpus),
-                lost_because=reasons,
+                seconds,
+                gpu_energy=gpus.energies,
+                gpu_method=gpus.methods,
+                gpu_uncertainty_joules=gpus.uncertainties,
+                lost_because=gpus.reasons,
             )
-        pairs = list(zip(self._cpus.items(), begin.cpus, end.cpus, strict=True))
-        packages = {index: package_between(first, second, seconds) for (index, _), first, second in pairs}
-        drams = {index: dram_between(first, second, seconds) for (index, cpu), first, second in pairs if cpu.has_dram}
+        packages, drams = _Figures("CPU"), _Figures("DRAM")
+        for (index, cpu), first_cpu, second_cpu in zip(self._cpus.items(), begin.cpus, end.cpus, strict=True):
+            packages.add(index, package_between(first_cpu, second_cpu, seconds))
+            if cpu.has_dram:
+                drams.add(index, dram_between(first_cpu, second_cpu, seconds))
         return Measurement(
-            time=seconds,
-            gpu_energy=_energies(gpus),
-            gpu_method=_methods(gpus),
-            gpu_uncertainty_joules=_uncertainties(gpus),
-            cpu_energy=_energies(packages),
-            cpu_method=_methods(packages),
-            cpu_uncertainty_joules=_uncertainties(packages),
-            dram_energy=_energies(drams) if drams else None,
-            dram_method=_methods(drams) if drams else None,
-            dram_uncertainty_joules=_uncertainties(drams) if drams else None,
-            lost_because={**reasons, **_reasons("CPU", packages)},
+            seconds,
+            gpu_energy=gpus.energies,
+            cpu_energy=packages.energies,
+            dram_energy=drams.energies or None,
+            gpu_method=gpus.methods,
+            gpu_uncertainty_joules=gpus.uncertainties,
+            cpu_method=packages.methods,
+            cpu_uncertainty_joules=packages.uncertainties,
+            dram_method=drams.methods or None,
+            dram_uncertainty_joules=drams.uncertainties or None,
+            lost_because={**gpus.reasons, **packages.reasons, **drams.reasons},
         )
 
 
-def _energies(energies: Mapping[int, DeviceEnergy]) -> dict[int, float | None]:
-    return {index: energy.energy_joules for index, energy in energies.items()}
+class _Figures:
+    """The energies of one kind of device, as the fields of a `Measurement`."""
 
+    __slots__ = ("_kind", "energies", "methods", "reasons", "uncertainties")
 
-def _methods(energies: Mapping[int, DeviceEnergy]) -> dict[int, Method]:
-    return {index: energy.method for index, energy in energies.items()}
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.energies: dict[int, float | None] = {}
+        self.methods: dict[int, Method] = {}
+        self.uncertainties: dict[int, float | None] = {}
+        self.reasons: dict[str, str] = {}
 
-
-def _uncertainties(energies: Mapping[int, DeviceEnergy]) -> dict[int, float | None]:
-    return {index: energy.uncertainty_joules for index, energy in energies.items()}
-
-
-def _reasons(kind: str, energies: Mapping[int, DeviceEnergy]) -> dict[str, str]:
-    return {f"{kind} {index}": energy.lost_because for index, energy in energies.items() if energy.lost_because}
+    def add(self, index: int, energy: DeviceEnergy) -> None:
+        """Take in the energy of one device."""
+        self.energies[index], self.methods[index], self.uncertainties[index], reason = energy
+        if reason is not None:
+            self.reasons[f"{self._kind} {index}"] = reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from zeus_core.clock import Clock
 from zeus_core.device import Gpu
@@ -13,16 +13,9 @@ from zeus_core.monitor.edge import Edge, read_edge
 from zeus_core.monitor.energy import DeviceEnergy, counted_energy, lost
 from zeus_core.monitor.integral import AnchoredIntegral, HoldIntegral, Integral, RunningEnergy
 
-__all__ = ["CountingMeter", "Meter", "Reading", "SamplingMeter", "make_meter"]
+__all__ = ["CountingMeter", "Meter", "SamplingMeter", "make_meter"]
 
 _UNKNOWN_PEAK_WATTS = 1000.0  # above any board that does not tell
-
-
-class Reading(NamedTuple):
-    """What a meter remembers of one edge of a window."""
-
-    edge: Edge
-    running: RunningEnergy | None = None
 
 
 class Meter(Protocol):
@@ -33,11 +26,11 @@ class Meter(Protocol):
         """Whether `read` must also be called now and then between the edges."""
         ...
 
-    def read(self) -> Reading:
+    def read(self) -> Edge:
         """Read the GPU. Never raises."""
         ...
 
-    def between(self, begin: Reading, end: Reading) -> DeviceEnergy:
+    def between(self, begin: Edge, end: Edge) -> DeviceEnergy:
         """The energy between two readings."""
         ...
 
@@ -53,13 +46,13 @@ class CountingMeter:
         self._period_seconds = gpu.energy_counter_period_seconds
         self._peak_watts = _peak_watts(gpu)
 
-    def read(self) -> Reading:
+    def read(self) -> Edge:
         """The counter and the power."""
-        return Reading(read_edge(self._gpu, True, self._clock))
+        return read_edge(self._gpu, True, self._clock)
 
-    def between(self, begin: Reading, end: Reading) -> DeviceEnergy:
+    def between(self, begin: Edge, end: Edge) -> DeviceEnergy:
         """See `counted_energy`."""
-        return counted_energy(begin.edge, end.edge, self._period_seconds, self._peak_watts)
+        return counted_energy(begin, end, self._period_seconds, self._peak_watts)
 
 
 class SamplingMeter:
@@ -82,22 +75,22 @@ class SamplingMeter:
         )
         self._lock = threading.Lock()
 
-    def read(self) -> Reading:
+    def read(self) -> Edge:
         """Take a sample."""
         with self._lock:  # samples of several threads must come in the order of time
             edge = read_edge(self._gpu, self._counting is not None, self._clock)
             if edge.power_watts is None:
-                return Reading(edge)
-            return Reading(edge, self._integral.add(edge))
+                return edge
+            return edge._replace(running=self._integral.add(edge))
 
-    def between(self, begin: Reading, end: Reading) -> DeviceEnergy:
+    def between(self, begin: Edge, end: Edge) -> DeviceEnergy:
         """The energy by the integral, or by the counter where that is surer."""
         counted = self._counting.between(begin, end) if self._counting is not None else None
         if counted is not None and counted.method == "lost":
             return counted
         if begin.running is None or end.running is None:
-            return counted or lost(begin.edge.fault or end.edge.fault or "the GPU has no power reading")
-        integrated = self._integral.between(begin.running, end.running)
+            return counted or lost(begin.fault or end.fault or "the GPU has no power reading")
+        integrated = self._integral.between(RunningEnergy(*begin.running), RunningEnergy(*end.running))
         return min((it for it in (counted, integrated) if it is not None), key=lambda it: it.uncertainty_joules or 0.0)
 
 

@@ -30,7 +30,9 @@ class Together:
 
     def call(self, functions: Sequence[Callable[[], _Answer]]) -> list[_Answer]:
         """The answers of all functions, which must not raise."""
-        if len(functions) < 2 or not self._is_slow:
+        if len(functions) == 1:
+            return [functions[0]()]
+        if not self._is_slow or not functions:
             begin = time.perf_counter()
             answers = [function() for function in functions]
             self._is_slow = time.perf_counter() - begin > _SLOW_CALL_SECONDS * len(functions)

@@ -103,8 +103,12 @@ class ZeusMonitor:
         if gpu_indices is None or len(gpu_indices) > 0:
             self.gpus = select_gpus(discover_gpus() if gpus is None else gpus, gpu_indices, os.environ)
         discovered_cpus = discover_cpus() if cpus is None else cpus
+        self.gpu_indices: list[int] = list(self.gpus)
+        """Indices of the measured GPUs."""
         self.cpus = select_cpus(discovered_cpus, cpu_indices, os.environ)
         """The measured CPU packages by index."""
+        self.cpu_indices: list[int] = list(self.cpus)
+        """Indices of the measured CPU packages."""
         self.clock: Clock = clock or MonotonicClock()
         """The clock that times the windows."""
         self.approx_instant_energy = approx_instant_energy
@@ -117,16 +121,6 @@ class ZeusMonitor:
         if self._keeper is not None:
             self._keeper.start()
             weakref.finalize(self, self._keeper.stop)
-
-    @property
-    def gpu_indices(self) -> list[int]:
-        """Indices of the measured GPUs."""
-        return list(self.gpus)
-
-    @property
-    def cpu_indices(self) -> list[int]:
-        """Indices of the measured CPU packages."""
-        return list(self.cpus)
 
     def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
         """Open a window.
