@@ -2,6 +2,7 @@
 
     ZeusError
     ├── UsageError (also a ValueError)   the call is wrong: change the argument the message names
+    ├── WorldError                       another process of the job did not answer: see its own log
     └── DeviceError                      the hardware or its driver said no
         ├── NoDeviceError                nothing to measure here: install the driver, or ask for simulated GPUs
         ├── PermissionDeniedError        this process may not do that: the message holds the command for an admin
@@ -20,6 +21,7 @@ __all__ = [
     "NotSupportedError",
     "PermissionDeniedError",
     "UsageError",
+    "WorldError",
     "ZeusError",
 ]
 
@@ -30,6 +32,10 @@ class ZeusError(Exception):
 
 class UsageError(ZeusError, ValueError):
     """An argument or a call is wrong; the message names the argument, its value and a working alternative."""
+
+
+class WorldError(ZeusError):
+    """The processes of a job could not reach each other in time."""
 
 
 class DeviceError(ZeusError):

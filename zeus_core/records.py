@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from zeus_core.errors import UsageError
 
-__all__ = ["Measurement", "Method"]
+__all__ = ["Measurement", "Method", "worst_method"]
 
 Method = Literal["counted", "integrated", "estimated", "lost"]
 """How an energy was obtained, best first: a difference of two counter readings; an integral over time-stamped power
 readings; one power reading times the elapsed time; not at all."""
 
 _METHODS_BEST_FIRST: tuple[Method, ...] = get_args(Method)
+
+
+def worst_method(methods: Sequence[Method]) -> Method:
+    """The worst of some methods; of none at all, that nothing was lost."""
+    return max(methods, key=_METHODS_BEST_FIRST.index, default="counted")
 
 
 _Energies = Mapping[int, float | None]
@@ -205,7 +210,7 @@ def _combine_optional(first: _Energies | None, second: _Energies | None, sign: f
 
 
 def _worse(first: Mapping[int, Method], second: Mapping[int, Method]) -> dict[int, Method]:
-    return {index: max(method, second[index], key=_METHODS_BEST_FIRST.index) for index, method in first.items()}
+    return {index: worst_method([method, second[index]]) for index, method in first.items()}
 
 
 def _worse_optional(

@@ -1,0 +1,269 @@
+"""Everything that goes wrong with a device loses that device's part of a window, and raises nothing."""
+
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+from zeus_core.device import NvmlGpu, NvmlSession, discover_cpus
+from zeus_core.device.nvml_errors import device_error
+from zeus_core.errors import DeviceError, DeviceLostError, UsageError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.testing import FakeRapl, FaultyGpu
+
+NVML_CODES = [*range(1, 31), 999, 12345]
+CALLS = ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues", "nvmlDeviceGetPowerUsage", None]
+
+
+def nvml_monitor(driver, **arguments):
+    session = NvmlSession()
+    return ZeusMonitor(gpus=[NvmlGpu(session, device.uuid) for device in driver], **arguments)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("code", NVML_CODES)
+def test_no_error_of_the_driver_leaves_a_window(make_driver, call, code):
+    driver = make_driver(DeviceSpec(counter_period_seconds=0), DeviceSpec(counter_period_seconds=0))
+    monitor = nvml_monitor(driver)
+    driver[0].fail(call, code)
+    monitor.begin_window("begun in trouble")
+    driver.clear_faults()
+    monitor.begin_window("begun well")
+    driver[0].fail(call, code)
+    ends = [monitor.end_window("begun well"), monitor.end_window("begun in trouble")]
+    driver.clear_faults()
+    for measurement in ends:
+        assert measurement.gpu_energy[1] is not None
+        assert measurement.gpu_method[1] == "counted"
+        if call in {CALLS[0], None}:
+            assert measurement.gpu_energy[0] is None
+            assert f"NVML error {code}" in measurement.lost_because["GPU 0"]
+        else:
+            assert measurement.gpu_method[0] == "counted", "the counter alone is enough"
+
+
+@pytest.mark.parametrize("code", NVML_CODES)
+def test_every_code_has_a_kind_and_a_remedy(code):
+    error = device_error(code, "reading the power of GPU-1")
+    assert isinstance(error, DeviceError)
+    assert str(error).startswith("reading the power of GPU-1 failed: ")
+
+
+def test_a_gpu_that_disappears_within_a_window_is_lost_and_the_others_stand(make_driver):
+    driver = make_driver(DeviceSpec(), DeviceSpec())
+    monitor = nvml_monitor(driver)
+    monitor.begin_window("window")
+    time.sleep(0.15)
+    driver[0].lose()
+    measurement = monitor.end_window("window")
+    assert measurement.gpu_energy[0] is None
+    assert "fell off the bus" in measurement.lost_because["GPU 0"]
+    assert measurement.gpu_energy[1] > 0
+
+
+def test_a_stuck_counter_is_lost_not_zero(make_driver):
+    driver = make_driver(DeviceSpec())
+    monitor = nvml_monitor(driver)
+    driver[0].stick_counter()
+    with monitor.window("window") as window:
+        time.sleep(0.5)
+    assert window.measurement.gpu_energy == {0: None}
+    assert "stood still" in window.measurement.lost_because["GPU 0"]
+
+
+def test_a_counter_that_is_reset_is_lost_not_negative(make_driver):
+    driver = make_driver(DeviceSpec())
+    monitor = nvml_monitor(driver)
+    monitor.begin_window("window")
+    driver[0].reset_counter(to_joules=0.0)
+    measurement = monitor.end_window("window")
+    assert measurement.gpu_energy == {0: None}
+    assert "went back" in measurement.lost_because["GPU 0"]
+
+
+@pytest.mark.parametrize("lacking", ["read_energy_counter_joules", "read_power_watts"])
+def test_precise_on_a_gpu_without_readings_is_an_error_at_construction(gpu, clock, lacking):
+    from zeus_core.errors import NotSupportedError
+
+    faulty = FaultyGpu(gpu)
+    faulty.fail(lacking, NotSupportedError("not on this board"))
+    with pytest.raises(UsageError, match="precise=True needs an energy counter and a power reading"):
+        ZeusMonitor(gpus=[faulty], clock=clock, precise=True)
+
+
+def test_a_gpu_with_neither_counter_nor_power_is_lost_with_the_reason(gpu, clock):
+    from zeus_core.errors import NotSupportedError
+
+    faulty = FaultyGpu(gpu)
+    for reading in ("read_energy_counter_joules", "read_power_watts"):
+        faulty.fail(reading, NotSupportedError("not on this board"))
+    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    with monitor.window("window") as window:
+        clock.advance(1)
+    assert window.measurement.gpu_energy == {0: None}
+    assert "no power reading" in window.measurement.lost_because["GPU 0"]
+
+
+@pytest.mark.parametrize("precise", [False, True])
+def test_a_forked_child_measures_with_a_session_of_its_own(make_driver, precise):
+    driver = make_driver(DeviceSpec(), DeviceSpec(has_energy_counter=False) if not precise else DeviceSpec())
+    monitor = nvml_monitor(driver, precise=precise)
+    monitor.begin_window("of the parent")
+    child = os.fork()
+    if child == 0:
+        try:
+            with monitor.window("of the child") as window:
+                time.sleep(0.2)
+            os._exit(0 if window.measurement.total_energy > 0 else 3)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(4)
+    assert os.waitpid(child, 0)[1] == 0
+    assert monitor.end_window("of the parent").total_energy > 0
+
+
+def test_windows_of_several_threads_do_not_meet(make_driver):
+    driver = make_driver(DeviceSpec(), DeviceSpec(has_energy_counter=False))
+    monitor = nvml_monitor(driver)
+    failures = []
+
+    def measure(number):
+        try:
+            for turn in range(20):
+                with monitor.window(f"{number}.{turn}") as window:
+                    time.sleep(0.002)
+                assert window.measurement.total_energy > 0
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=measure, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_at_most_two_driver_calls_are_made_at_an_edge(make_driver):
+    driver = make_driver(DeviceSpec())
+    monitor = nvml_monitor(driver)
+    driver.clear_calls()
+    monitor.begin_window("window")
+    assert driver.call_count == 2
+    monitor.end_window("window")
+    assert driver.call_count == 4
+
+
+def test_slow_devices_are_read_at_the_same_time(make_driver):
+    driver = make_driver(*[DeviceSpec() for _ in range(8)])
+    monitor = nvml_monitor(driver)
+    driver.set_latency(0.005)
+    with monitor.window("to find out that calls are slow"):
+        pass
+    driver.clear_calls()
+    monitor.begin_window("window")
+    moments = [call.seconds for call in driver.calls("nvmlDeviceGetTotalEnergyConsumption")]
+    assert len(moments) == 8
+    monitor.end_window("window")
+    assert len({call.process_id for call in driver.calls()}) == 1
+
+
+class TestCpus:
+    @pytest.fixture
+    def rapl(self, tmp_path):
+        return FakeRapl(tmp_path / "machine")
+
+    def measure(self, rapl, action=lambda: None, **arguments):
+        monitor = ZeusMonitor(gpu_indices=[], cpus=discover_cpus(rapl.root, rapl.read_text), **arguments)
+        with monitor.window("window") as window:
+            action()
+            time.sleep(0.01)
+        return window.measurement
+
+    def test_packages_and_dram_are_counted(self, rapl):
+        packages = [rapl.add_package(0), rapl.add_package(1)]
+        dram = rapl.add_zone("dram", within=packages[1])
+
+        def burn():
+            rapl.add_energy(packages[0], 5_000_000)
+            rapl.add_energy(packages[1], 7_000_000)
+            rapl.add_energy(dram, 1_500_000)
+
+        measurement = self.measure(rapl, burn)
+        assert measurement.cpu_energy == {0: 5.0, 1: 7.0}
+        assert measurement.dram_energy == {1: 1.5}
+        assert measurement.cpu_method == {0: "counted", 1: "counted"}
+        assert 0 < measurement.cpu_uncertainty_joules[0] < 1.0
+        assert measurement.node_energy_joules == pytest.approx(13.5)
+
+    def test_indices_choose_packages(self, rapl):
+        rapl.add_package(0)
+        rapl.add_package(1)
+        assert list(self.measure(rapl, cpu_indices=[1]).cpu_energy) == [1]
+        with pytest.raises(UsageError, match="cpu_indices is \\[2\\], but there is no CPU package 2; there are: 0, 1"):
+            self.measure(rapl, cpu_indices=[2])
+
+    def test_without_rights_cpus_are_absent_and_asking_for_them_says_why(self, rapl, caplog):
+        package = rapl.add_package(0)
+        rapl.make_unreadable(package)
+        with caplog.at_level("INFO", logger="zeus_core"):
+            measurement = self.measure(rapl)
+        assert measurement.cpu_energy is None
+        assert measurement.node_energy_joules is None
+        assert "CPU energy is not measured" in caplog.text
+        assert "chmod" in caplog.text
+        with pytest.raises(UsageError, match=r"no CPU can be measured: .*chmod"):
+            self.measure(rapl, cpu_indices=[0])
+
+    def test_a_counter_that_vanishes_within_a_window_is_lost(self, rapl):
+        package = rapl.add_package(0)
+        measurement = self.measure(rapl, lambda: rapl.remove(package))
+        assert measurement.cpu_energy == {0: None}
+        assert measurement.cpu_method == {0: "lost"}
+        assert "CPU 0" in measurement.lost_because
+        assert measurement.node_energy_joules is None
+
+
+class TestDecorator:
+    def test_each_call_is_a_window_of_its_own(self, monitor, clock):
+        measurements = []
+
+        @monitor.measured("countdown", report=measurements.append)
+        def countdown(n):
+            clock.advance(1.0)
+            return n if n == 0 else countdown(n - 1)
+
+        assert countdown(2) == 0
+        assert countdown.__name__ == "countdown"
+        assert [round(it.time) for it in measurements] == [1, 2, 3]
+
+    def test_a_call_that_raises_is_not_reported(self, monitor):
+        measurements = []
+
+        @monitor.measured("broken", report=measurements.append)
+        def broken():
+            raise DeviceLostError("the function's own")
+
+        with pytest.raises(DeviceLostError):
+            broken()
+        assert measurements == []
+        with pytest.raises(UsageError, match="open windows: none"):
+            monitor.end_window("x")
+
+
+def test_differences_and_sums_keep_what_is_known(monitor, gpu, work):
+    with monitor.window("outer") as outer:
+        gpu.execute(work)
+        with monitor.window("inner") as inner:
+            for _ in range(4):
+                gpu.execute(work)
+    rest = outer.measurement - inner.measurement
+    assert rest.time == pytest.approx(gpu.preset.physics.operating_point(work, 350).seconds)
+    assert rest.total_uncertainty_joules == pytest.approx(
+        outer.measurement.total_uncertainty_joules + inner.measurement.total_uncertainty_joules
+    )
+    total = sum([inner.measurement, inner.measurement])
+    assert total.total_energy == 2 * inner.measurement.total_energy

@@ -1,0 +1,126 @@
+"""The energy of a whole job: what all ranks measured, with each device counted once."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zeus_core.monitor.windows import ZeusMonitor
+from zeus_core.records import Measurement, Method, worst_method
+from zeus_core.world import World
+
+__all__ = ["JobEnergy", "JobMeasurement", "measure_job"]
+
+
+@dataclass(frozen=True)
+class JobEnergy:
+    """The energy of one device of a job.
+
+    Attributes:
+        energy_joules: The energy; None if it was lost.
+        method: How it was obtained.
+        uncertainty_joules: How far it can be off; None if it was lost.
+        rank: The rank that counted the device.
+    """
+
+    energy_joules: float | None
+    method: Method
+    uncertainty_joules: float | None
+    rank: int
+
+
+@dataclass(frozen=True)
+class JobMeasurement:
+    """What all ranks of a job measured in the same window.
+
+    Attributes:
+        seconds: The longest of the ranks' windows.
+        gpus: The energy of each GPU, by UUID.
+        cpus: The energy of each CPU package, by node and index: "node-3 CPU 1".
+        drams: The energy of each package's DRAM, likewise: "node-3 DRAM 1".
+    """
+
+    seconds: float
+    gpus: Mapping[str, JobEnergy]
+    cpus: Mapping[str, JobEnergy]
+    drams: Mapping[str, JobEnergy]
+
+    @property
+    def total_energy_joules(self) -> float | None:
+        """Energy of all GPUs; None if any was lost."""
+        return _sum([it.energy_joules for it in self.gpus.values()])
+
+    @property
+    def total_uncertainty_joules(self) -> float | None:
+        """How far `total_energy_joules` can be off; None if any GPU was lost."""
+        return _sum([it.uncertainty_joules for it in self.gpus.values()])
+
+    @property
+    def job_energy_joules(self) -> float | None:
+        """Energy of GPUs, CPU packages and DRAM; None if no CPU was measured or any part was lost."""
+        parts = [*self.gpus.values(), *self.cpus.values(), *self.drams.values()]
+        return _sum([it.energy_joules for it in parts]) if self.cpus else None
+
+    @property
+    def method(self) -> Method:
+        """The worst way in which a GPU's energy was obtained."""
+        return worst_method([it.method for it in self.gpus.values()])
+
+
+def measure_job(measurement: Measurement, monitor: ZeusMonitor, world: World) -> JobMeasurement:
+    """Add up what all ranks measured: a collective call, which every rank must make.
+
+    However many ranks see a device, it is counted once: by the lowest rank that measured it.
+
+    Args:
+        measurement: This rank's window; the same window on each.
+        monitor: What measured it.
+        world: The ranks.
+
+    Returns:
+        The same value on every rank.
+
+    Raises:
+        WorldError: A rank did not answer in time.
+    """
+    reports: list[dict[str, Any]] = world.gather(_report(measurement, monitor))
+    return JobMeasurement(
+        seconds=max(report["seconds"] for report in reports),
+        gpus=_count_once(reports, "gpus"),
+        cpus=_count_once(reports, "cpus"),
+        drams=_count_once(reports, "drams"),
+    )
+
+
+def _report(measurement: Measurement, monitor: ZeusMonitor) -> dict[str, Any]:
+    """What this rank has to tell, by names that are the same on all ranks."""
+    node = platform.node()
+    cpu_parts = (measurement.cpu_energy, measurement.cpu_method, measurement.cpu_uncertainty_joules)
+    dram_parts = (measurement.dram_energy, measurement.dram_method, measurement.dram_uncertainty_joules)
+    gpu_parts = (measurement.gpu_energy, measurement.gpu_method, measurement.gpu_uncertainty_joules)
+    uuids = {index: gpu.uuid for index, gpu in monitor.gpus.items()}
+    return {
+        "seconds": measurement.time,
+        "gpus": _named(gpu_parts, lambda index: uuids[index]),
+        "cpus": _named(cpu_parts, lambda index: f"{node} CPU {index}"),
+        "drams": _named(dram_parts, lambda index: f"{node} DRAM {index}"),
+    }
+
+
+def _named(parts: tuple[Any, Any, Any], name: Any) -> dict[str, tuple[float | None, Method, float | None]]:
+    energies, methods, uncertainties = (part or {} for part in parts)
+    return {name(index): (energies[index], methods[index], uncertainties[index]) for index in energies}
+
+
+def _count_once(reports: list[dict[str, Any]], kind: str) -> dict[str, JobEnergy]:
+    counted: dict[str, JobEnergy] = {}
+    for rank, report in enumerate(reports):
+        for device, (energy_joules, method, uncertainty_joules) in report[kind].items():
+            counted.setdefault(device, JobEnergy(energy_joules, method, uncertainty_joules, rank))
+    return counted
+
+
+def _sum(values: list[float | None]) -> float | None:
+    return None if any(value is None for value in values) else sum(value for value in values if value is not None)
