@@ -1,5 +1,8 @@
 """`NvmlGpu` through a driver of our own behind the real binding."""
 
+import sys
+import types
+
 import pytest
 
 from tests.nvml_driver import DeviceSpec
@@ -65,3 +68,44 @@ def test_the_counter_period_is_that_of_the_architecture(make_driver):
     session = NvmlSession()
     periods = [NvmlGpu(session, device.uuid).energy_counter_period_seconds for device in driver]
     assert periods == [0.02, 0.1]
+
+
+def test_a_mig_device_stands_for_its_gpu_with_a_warning(make_driver, caplog):
+    driver = make_driver(DeviceSpec(), DeviceSpec(mig_uuids=("MIG-aaaa-1", "MIG-bbbb-2")))
+    for entry in ("MIG-bbbb-2", "MIG-a", f"MIG-{driver[1].uuid}/1/0", "MIG-bbbb-2,MIG-aaaa-1"):
+        assert [gpu.uuid for gpu in discover_gpus({"CUDA_VISIBLE_DEVICES": entry})] == [driver[1].uuid]
+    assert "energies are those of the whole GPU" in caplog.text
+    with pytest.raises(NoDeviceError, match="no GPU is visible"):
+        discover_gpus({"CUDA_VISIBLE_DEVICES": "MIG-cccc"})
+
+
+class Torch:
+    """As much of torch as is asked, with the GPUs in an order of its own."""
+
+    def __init__(self, uuids, is_initialized=True):
+        self.cuda = self
+        self.uuids = uuids
+        self.is_initialized = lambda: is_initialized
+        self.is_available = lambda: True
+        self.device_count = lambda: len(uuids)
+
+    def get_device_properties(self, index):
+        return types.SimpleNamespace(uuid=self.uuids[index].removeprefix("GPU-"))
+
+
+def test_indices_are_those_of_torch_where_it_uses_the_gpus(make_driver, monkeypatch, caplog):
+    driver = make_driver(DeviceSpec(name="NVIDIA T4"), DeviceSpec(name="NVIDIA H200"))
+    fastest_first = [driver[1].uuid, driver[0].uuid]
+    monkeypatch.setitem(sys.modules, "torch", Torch(fastest_first))
+    assert [gpu.uuid for gpu in discover_gpus({})] == fastest_first
+    assert "another order" not in caplog.text
+
+
+def test_where_cuda_may_count_differently_a_warning_says_so(make_driver, monkeypatch, caplog):
+    driver = make_driver(DeviceSpec(name="NVIDIA T4"), DeviceSpec(name="NVIDIA H200"))
+    in_pci_order = [device.uuid for device in driver]
+    monkeypatch.setitem(sys.modules, "torch", Torch(in_pci_order[::-1], is_initialized=False))
+    assert [gpu.uuid for gpu in discover_gpus({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})] == in_pci_order
+    assert "another order" not in caplog.text
+    assert [gpu.uuid for gpu in discover_gpus({})] == in_pci_order
+    assert "another order" in caplog.text

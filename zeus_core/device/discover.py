@@ -12,6 +12,7 @@ from zeus_core.device.presets import find_preset
 from zeus_core.device.simulated import SimulatedGpu
 from zeus_core.device.visible import visible_uuids
 from zeus_core.errors import NoDeviceError, UsageError
+from zeus_core.frameworks import torch_gpu_uuids
 
 __all__ = ["SIMULATED_GPUS_VARIABLE", "discover_gpus"]
 
@@ -49,7 +50,28 @@ def _nvidia_gpus(environment: Mapping[str, str]) -> list[Gpu]:
         uuids = session.read_uuids()
     except NoDeviceError as error:
         raise NoDeviceError(f"{error}. {_SIMULATION_HINT}") from error
-    return [NvmlGpu(session, uuid) for uuid in visible_uuids(uuids, environment.get("CUDA_VISIBLE_DEVICES"))]
+    variable = environment.get("CUDA_VISIBLE_DEVICES")
+    mig_parents: dict[str, str] = {}
+    if variable is not None and "MIG-" in variable:
+        mig_parents = session.read_mig_parents()
+        _logger.warning("CUDA_VISIBLE_DEVICES=%s names a part of a GPU: energies are those of the whole GPU", variable)
+    gpus = [NvmlGpu(session, uuid) for uuid in visible_uuids(uuids, variable, mig_parents)]
+    return _in_framework_order(gpus, environment)
+
+
+def _in_framework_order(gpus: list[NvmlGpu], environment: Mapping[str, str]) -> list[Gpu]:
+    """The GPUs by the framework's indices, as far as they are known: the driver counts in PCI order."""
+    known = {gpu.uuid: gpu for gpu in gpus}
+    order = torch_gpu_uuids()
+    if order is not None and set(order) == set(known):
+        return [known[uuid] for uuid in order]
+    if len({gpu.name for gpu in gpus}) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        _logger.warning(
+            "the GPUs differ (%s), and CUDA may count them in another order than the driver: set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID, or use the GPU in torch before it is measured",
+            ", ".join(gpu.name for gpu in gpus),
+        )
+    return list(gpus)
 
 
 @cache  # stands for the machine: like real hardware, simulated GPUs outlive whoever looks at them

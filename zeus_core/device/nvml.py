@@ -49,6 +49,13 @@ class NvmlSession:
             raise device_error(error.value, "counting the GPUs") from error
         return [_read_uuid(index) for index in range(count)]
 
+    def read_mig_parents(self) -> dict[str, str]:
+        """The UUID of the GPU of each MIG device, by the latter's UUID."""
+        parents: dict[str, str] = {}
+        for uuid in filter(None, self.read_uuids()):
+            parents.update(dict.fromkeys(_read_mig_uuids(self.handle(uuid)), uuid))
+        return parents
+
     def handle(self, uuid: str) -> Any:
         """The handle of a GPU in this process. Raises what the binding raises."""
         if self._process_id != os.getpid():
@@ -254,3 +261,16 @@ def _read_uuid(index: int) -> str:
         return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))
     except pynvml.NVMLError:
         return ""  # a GPU that fell off the bus must not hide the others
+
+
+def _read_mig_uuids(handle: Any) -> list[str]:
+    """The UUIDs of a GPU's MIG devices; none where it is not partitioned."""
+    import pynvml
+
+    uuids: list[str] = []
+    try:
+        for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            uuids.append(str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))))
+    except pynvml.NVMLError:
+        pass  # behind the last one, or not a GPU that can be partitioned
+    return uuids

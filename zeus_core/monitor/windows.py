@@ -18,10 +18,10 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from zeus_core.clock import Clock, MonotonicClock
 from zeus_core.device import CpuDiscovery, Gpu, RaplKeeper, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
+from zeus_core.frameworks import Synchronize, synchronize_with
 from zeus_core.monitor.instruments import Edges, Instruments
 from zeus_core.monitor.log import WindowLog
 from zeus_core.monitor.selection import select_cpus, select_gpus
-from zeus_core.monitor.synchronize import Synchronize, synchronize_with
 from zeus_core.records import Measurement
 
 __all__ = ["Window", "ZeusMonitor"]

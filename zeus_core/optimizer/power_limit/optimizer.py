@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-import operator
 import weakref
 from pathlib import Path
 from types import TracebackType
 
-from zeus_core.errors import DeviceError, PermissionDeniedError, UsageError, ZeusError
+from zeus_core.errors import DeviceError, PermissionDeniedError, ZeusError
 from zeus_core.events import Event
 from zeus_core.exit_guard import ExitGuard
 from zeus_core.knobs import Knob, PowerLimitKnob, StuckKnob
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit.arguments import (
+    checked_choice,
+    checked_monitor,
+    checked_selector,
+    whole_number,
+)
 from zeus_core.optimizer.power_limit.phases import (
     STEP_BOUNDARIES,
     Outcome,
@@ -20,7 +25,6 @@ from zeus_core.optimizer.power_limit.phases import (
     State,
     StepCounts,
     advance,
-    whole_number,
 )
 from zeus_core.optimizer.power_limit.recorder import TrialRecorder
 from zeus_core.search import OptimumSelector, PowerLimitMeasurement, Search, Sweep, Trial, ZeusCost
@@ -80,10 +84,10 @@ class GlobalPowerLimitOptimizer:
     ) -> None:
         self._counts = StepCounts(wait_steps, warmup_steps, profile_steps)
         self._step_watts = whole_number("pl_step", pl_step, least=1)
-        self.monitor = _checked_monitor(monitor)
+        self.monitor = checked_monitor(monitor)
         """What measures."""
         self._gpus = list(monitor.gpus.values())
-        self.optimum_selector = _checked_selector(optimum_selector) or ZeusCost(world_size=len(self._gpus))
+        self.optimum_selector = checked_selector(optimum_selector) or ZeusCost(world_size=len(self._gpus))
         """What "best" means."""
         self._store: TrialStore = NoTrialStore() if profile_path is None else JsonTrialStore(Path(profile_path))
         self._recorder = TrialRecorder(monitor)
@@ -298,7 +302,7 @@ class GlobalPowerLimitOptimizer:
         return Outcome.LOST
 
     def _settle(self) -> None:
-        choice = _checked_choice(self.optimum_selector, self.optimum_selector.select(self.measurements))
+        choice = checked_choice(self.optimum_selector, self.optimum_selector.select(self.measurements))
         self._limit_watts = self._chosen_watts = self._apply(choice)
         self._tries = 0
         _logger.info("training goes on at a power limit of %d W", self._chosen_watts)
@@ -335,31 +339,3 @@ class GlobalPowerLimitOptimizer:
     @property
     def _gpu_names(self) -> list[str]:
         return [gpu.name for gpu in self._gpus]
-
-
-def _checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
-    if not isinstance(monitor, ZeusMonitor):
-        raise UsageError(f"monitor is {monitor!r}; it must be a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])")
-    if not monitor.gpus:
-        raise UsageError("monitor measures no GPU; give it those to optimise, such as ZeusMonitor(gpu_indices=[0])")
-    return monitor
-
-
-def _checked_selector(selector: OptimumSelector | None) -> OptimumSelector | None:
-    if selector is not None and (isinstance(selector, type) or not callable(getattr(selector, "select", None))):
-        raise UsageError(
-            f"optimum_selector is {selector!r}; it must be an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
-        )
-    return selector
-
-
-def _checked_choice(selector: OptimumSelector, choice: object) -> int:
-    """What a selector of the user's returned, as whole watts; the knob checks the range."""
-    try:
-        limit_watts = operator.index(choice)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(
-            f"{type(selector).__name__}.select returned {choice!r}; it must return a power limit in whole watts, "
-            "such as measurements[0].power_limit"
-        ) from None
-    return limit_watts

@@ -17,15 +17,13 @@ Rules, in the order of a run:
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import SupportsIndex
 
-from zeus_core.errors import UsageError
 from zeus_core.events import Event
+from zeus_core.optimizer.power_limit.arguments import whole_number
 
-__all__ = ["STEP_BOUNDARIES", "TRANSITIONS", "Outcome", "Phase", "State", "StepCounts", "advance", "whole_number"]
+__all__ = ["STEP_BOUNDARIES", "TRANSITIONS", "Outcome", "Phase", "State", "StepCounts", "advance"]
 
 
 class Phase(Enum):
@@ -82,21 +80,6 @@ TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
 STEP_BOUNDARIES = frozenset({Event.STEP_BEGIN, Event.STEP_END})
 
 _COUNTED = frozenset({Phase.WAIT, Phase.WARM_UP, Phase.MEASURE, Phase.SETTLE})
-
-
-def whole_number(argument: str, value: SupportsIndex, least: int) -> int:
-    """An argument that counts something, as an int; numpy's integers are whole numbers too.
-
-    Raises:
-        UsageError: It is none, or below its least value.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least:
-        raise UsageError(f"{argument} is {value!r}; it must be a whole number, at least {least}")
-    return number
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Waiting for the accelerator, so that a window holds the work submitted in it and no other.
+"""What is asked of deep-learning frameworks: to wait for the accelerator, and which GPU they call by which index.
 
 Frameworks are looked up among the modules the program has already imported; none is ever imported from here.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from zeus_core.errors import UsageError
 
-__all__ = ["Synchronize", "synchronize_with"]
+__all__ = ["Synchronize", "synchronize_with", "torch_gpu_uuids"]
 
 Synchronize = Callable[[Sequence[int]], None]
 """Waits until the GPUs with the given framework indices have finished what was submitted to them."""
@@ -30,6 +30,19 @@ def synchronize_with(framework: str) -> Synchronize:
         raise UsageError(
             f"sync_execution_with is {framework!r}; it must be one of {', '.join(map(repr, _FRAMEWORKS))}"
         ) from None
+
+
+def torch_gpu_uuids() -> list[str] | None:
+    """The UUIDs of the GPUs by torch's indices; None if torch does not use GPUs in this process yet.
+
+    Asking earlier would make torch take hold of the GPUs, which must not happen before a fork.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    uuids = [str(getattr(it, "uuid", "")) for it in properties]
+    return [uuid if uuid.startswith("GPU-") else f"GPU-{uuid}" for uuid in uuids]
 
 
 def _synchronize_torch(gpu_indices: Sequence[int]) -> None:

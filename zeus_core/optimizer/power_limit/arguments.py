@@ -1,0 +1,57 @@
+"""What users hand to the optimizer, checked: each error names the argument, the value and what would do."""
+
+from __future__ import annotations
+
+import operator
+from typing import SupportsIndex
+
+from zeus_core.errors import UsageError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.search import OptimumSelector
+
+__all__ = ["checked_choice", "checked_monitor", "checked_selector", "whole_number"]
+
+
+def whole_number(argument: str, value: SupportsIndex, least: int) -> int:
+    """An argument that counts something, as an int; numpy's integers are whole numbers too.
+
+    Raises:
+        UsageError: It is none, or below its least value.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise UsageError(f"{argument} is {value!r}; it must be a whole number, at least {least}")
+    return number
+
+
+def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
+    """A monitor that measures at least one GPU; `UsageError` for anything else."""
+    if not isinstance(monitor, ZeusMonitor):
+        raise UsageError(f"monitor is {monitor!r}; it must be a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])")
+    if not monitor.gpus:
+        raise UsageError("monitor measures no GPU; give it those to optimise, such as ZeusMonitor(gpu_indices=[0])")
+    return monitor
+
+
+def checked_selector(selector: OptimumSelector | None) -> OptimumSelector | None:
+    """An object that can select, or None; `UsageError` for anything else, such as the class of a selector."""
+    if selector is not None and (isinstance(selector, type) or not callable(getattr(selector, "select", None))):
+        raise UsageError(
+            f"optimum_selector is {selector!r}; it must be an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
+        )
+    return selector
+
+
+def checked_choice(selector: OptimumSelector, choice: object) -> int:
+    """What a selector of the user's returned, as whole watts; the knob checks the range."""
+    try:
+        limit_watts = operator.index(choice)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(
+            f"{type(selector).__name__}.select returned {choice!r}; it must return a power limit in whole watts, "
+            "such as measurements[0].power_limit"
+        ) from None
+    return limit_watts
