@@ -126,10 +126,10 @@ class TestJson:
         ("field", "damaged"),
         [
             *(("time", value) for value in (None, "1.0", True, -1.0, math.nan, math.inf, [], {})),
-            *(("gpu_energy", {"0": value}) for value in ("1.0", True, -1.0, math.nan, math.inf, [])),
+            *(("gpu_energy", {"0": value}) for value in ("1.0", True, math.nan, math.inf, [])),
             *(("gpu_energy", value) for value in (None, 5.0, [1.0], "0", {"zero": 1.0}, {"": 1.0})),
-            *(("cpu_energy", value) for value in (5.0, [1.0], {"0": -1.0})),
-            *(("dram_energy", value) for value in (5.0, [1.0], {"0": -1.0})),
+            *(("cpu_energy", value) for value in (5.0, [1.0], {"0": math.nan})),
+            *(("dram_energy", value) for value in (5.0, [1.0], {"0": math.nan})),
             *(("gpu_method", value) for value in (None, [], {"0": "guessed"}, {"0": None}, {"0": []})),
             *(("gpu_uncertainty_joules", value) for value in (None, {"0": -1.0})),
             *(("cpu_uncertainty_joules", value) for value in (5.0, {"0": -1.0})),

@@ -138,16 +138,18 @@ class Measurement:
                 time=_positive(fields["time"]),
                 gpu_energy=_energies(fields["gpu_energy"]),
                 gpu_method=_methods(fields["gpu_method"]),
-                gpu_uncertainty_joules=_energies(fields["gpu_uncertainty_joules"]),
+                gpu_uncertainty_joules=_uncertainties(fields["gpu_uncertainty_joules"]),
                 lost_because={str(part): str(reason) for part, reason in fields["lost_because"].items()},
                 **{name: _optional(_energies, fields[name]) for name in _OPTIONAL_ENERGIES},
+                **{name: _optional(_uncertainties, fields[name]) for name in _OPTIONAL_UNCERTAINTIES},
                 **{name: _optional(_methods, fields[name]) for name in _OPTIONAL_METHODS},
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UsageError(f"this is not a measurement: {error!r}") from error
 
 
-_OPTIONAL_ENERGIES = ("cpu_energy", "dram_energy", "cpu_uncertainty_joules", "dram_uncertainty_joules")
+_OPTIONAL_ENERGIES = ("cpu_energy", "dram_energy")
+_OPTIONAL_UNCERTAINTIES = ("cpu_uncertainty_joules", "dram_uncertainty_joules")
 _OPTIONAL_METHODS = ("cpu_method", "dram_method")
 
 
@@ -165,7 +167,12 @@ def _positive(value: object) -> float:
 
 
 def _energies(values: Mapping[str, object]) -> dict[int, float | None]:
+    # A difference of two measurements may be less than nothing, by no more than its uncertainty.
     return {int(index): None if value is None else _finite(value) for index, value in values.items()}
+
+
+def _uncertainties(values: Mapping[str, object]) -> dict[int, float | None]:
+    return {int(index): None if value is None else _positive(value) for index, value in values.items()}
 
 
 def _methods(names: Mapping[str, object]) -> dict[int, Method]:

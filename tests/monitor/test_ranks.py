@@ -15,7 +15,7 @@ from zeus_core.pytorch import TorchWorld
 from zeus_core.testing import FakeRapl
 from zeus_core.world import SoloWorld
 
-LOADS = [[(0.3, 600.0), (0.1, 100.0)], [(1.0, 350.0)], [(0.2, 200.0), (0.2, 500.0)], [(0.7, 690.0), (0.2, 90.0)]]
+LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)], [(0.2, 200.0), (0.2, 500.0)], [(0.7, 690.0), (0.2, 90.0)]]
 
 
 def run_ranks(count, rank_main, *arguments):
@@ -60,7 +60,8 @@ def check_totals(driver, answers, gpus):
     assert set(jobs[0].gpus) == {device.uuid for device in gpus}
     begin, end = min(answer[1] for answer in answers), max(answer[2] for answer in answers)
     truth = sum(device.true_energy_joules(begin, end) for device in gpus)
-    assert jobs[0].total_energy_joules == pytest.approx(truth, rel=0.01)
+    error_joules = abs(jobs[0].total_energy_joules - truth)
+    assert error_joules <= (0.01 * truth if end - begin >= 10 else jobs[0].total_uncertainty_joules)
 
 
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(10.0, marks=pytest.mark.long)])

@@ -90,6 +90,20 @@ def test_the_real_computation_is_untouched(model, gpu):
     assert torch.equal(model.layer.weight.grad, expected)
 
 
+def test_a_backward_pass_that_fails_does_not_make_the_next_one_free(model, gpu, clock):
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+
+    def fail(gradient):
+        raise RuntimeError("boom")
+
+    outputs = model(torch.ones(2, 4))
+    outputs["logits"].register_hook(fail)
+    with pytest.raises(RuntimeError, match="boom"):
+        outputs["loss"].backward()
+    gpu.synchronize()
+    assert seconds_of(clock, lambda: model(torch.ones(2, 4))["loss"].backward()) == pytest.approx(4.0)
+
+
 def test_detached_it_takes_no_time(model, gpu, clock):
     compute = SimulatedCompute(model, gpu, FORWARD, BACKWARD)
     compute.detach()

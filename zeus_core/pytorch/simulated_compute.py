@@ -41,7 +41,7 @@ class SimulatedCompute:
         self._gpu = gpu
         self._forward = forward
         self._backward = backward or replace(forward, seconds=_BACKWARD_PER_FORWARD * forward.seconds)
-        self._is_in_backward = False
+        self._latest_run = -1
         self._hooks = [
             module.register_forward_pre_hook(self._begin_forward),
             module.register_forward_hook(self._end_forward),
@@ -53,7 +53,6 @@ class SimulatedCompute:
             hook.remove()
 
     def _begin_forward(self, module: torch.nn.Module, inputs: Any) -> None:
-        self._is_in_backward = False  # also where the last backward pass was left by an exception
         self._gpu.submit(self._forward)
 
     def _end_forward(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
@@ -63,15 +62,13 @@ class SimulatedCompute:
                 tensor.register_hook(self._begin_backward)  # type: ignore[no-untyped-call]
 
     def _begin_backward(self, gradient: torch.Tensor) -> None:
-        if not self._is_in_backward:
-            self._is_in_backward = True
+        # Only the engine knows which gradients belong to one run of it, and when that is over. torch.autograd.graph and
+        # DistributedDataParallel ask it in the same way.
+        run = torch._C._current_graph_task_id()
+        if run != self._latest_run:
+            self._latest_run = run
             self._gpu.submit(self._backward)
-            # Only the engine knows when its run is over; DistributedDataParallel waits for it in the same way.
-            Variable._execution_engine.queue_callback(self._end_backward)
-
-    def _end_backward(self) -> None:
-        self._is_in_backward = False
-        self._gpu.synchronize()
+            Variable._execution_engine.queue_callback(self._gpu.synchronize)
 
 
 def _tensors(outputs: Any) -> Iterator[torch.Tensor]:
