@@ -3,10 +3,17 @@
 The only file with conversion factors. Milli- and micro-units exist at the driver edge alone.
 """
 
-__all__ = ["joules_from_microjoules", "joules_from_millijoules", "milliwatts_from_watts", "watts_from_milliwatts"]
+__all__ = [
+    "joules_from_microjoules",
+    "joules_from_millijoules",
+    "kilowatt_hours_from_joules",
+    "milliwatts_from_watts",
+    "watts_from_milliwatts",
+]
 
 _MILLI_PER_UNIT = 1_000
 _MICRO_PER_UNIT = 1_000_000
+_JOULES_PER_KILOWATT_HOUR = 3_600_000
 
 
 def watts_from_milliwatts(power_milliwatts: int) -> float:
@@ -27,3 +34,8 @@ def joules_from_millijoules(energy_millijoules: int) -> float:
 def joules_from_microjoules(energy_microjoules: int) -> float:
     """Joules of an energy stated in microjoules."""
     return energy_microjoules / _MICRO_PER_UNIT
+
+
+def kilowatt_hours_from_joules(energy_joules: float) -> float:
+    """Kilowatt-hours, the unit of electricity bills, of an energy in joules."""
+    return energy_joules / _JOULES_PER_KILOWATT_HOUR

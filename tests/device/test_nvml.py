@@ -109,3 +109,16 @@ def test_where_cuda_may_count_differently_a_warning_says_so(make_driver, monkeyp
     assert "another order" not in caplog.text
     assert [gpu.uuid for gpu in discover_gpus({})] == in_pci_order
     assert "another order" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "missing", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetArchitecture", "nvmlDeviceGetFieldValues"]
+)
+def test_a_driver_that_lacks_a_function_we_can_do_without(make_driver, missing):
+    driver = make_driver(DeviceSpec(name="Tesla V100-SXM2-32GB", architecture=VOLTA, power_average_seconds=0))
+    driver.fail(missing, 13)
+    driver[0].set_load(250.0)
+    (gpu,) = discover_gpus({})
+    assert gpu.energy_counter_period_seconds == 0.02
+    assert gpu.read_power_watts() == pytest.approx(250.0)
+    assert gpu.read_energy_counter_joules() > 0

@@ -181,3 +181,18 @@ def test_a_real_gpu_without_a_counter_is_sampled_while_a_window_is_open(make_dri
     assert measurement.gpu_method == {0: "integrated"}
     assert measurement.total_energy == pytest.approx(200 * measurement.time, rel=0.01)
     assert 4 <= len(driver.calls("nvmlDeviceGetFieldValues")) <= 10
+
+
+def test_power_that_is_an_average_widens_the_interval_to_hold_the_truth(make_driver):
+    driver = make_driver(DeviceSpec(has_energy_counter=False, has_instant_power=False, power_average_seconds=1.0))
+    driver[0].set_load(100.0)
+    monitor = ZeusMonitor(gpus=[NvmlGpu(NvmlSession(), driver[0].uuid)])
+    time.sleep(0.1)
+    before = time.monotonic()
+    driver[0].set_load(400.0)
+    monitor.begin_window("window")
+    time.sleep(0.6)
+    measurement = monitor.end_window("window")
+    truth = driver[0].true_energy_joules(before, time.monotonic())
+    assert abs(measurement.total_energy - truth) > 20, "the average lags"
+    assert abs(measurement.total_energy - truth) <= measurement.total_uncertainty_joules

@@ -40,6 +40,11 @@ class Gpu(Protocol):
         """How long the energy counter stands still between two of its steps, at most."""
         ...
 
+    @property
+    def power_average_seconds(self) -> float:
+        """How long `read_power_watts` looks back: 0 where it tells the power of the moment."""
+        ...
+
     def read_energy_counter_joules(self) -> float:
         """Energy since the driver was loaded, as of the counter's latest step."""
         ...

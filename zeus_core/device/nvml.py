@@ -5,6 +5,7 @@ Nothing is loaded before the first device is asked for. Every call that fails ra
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -16,11 +17,12 @@ from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watt
 
 __all__ = ["NvmlGpu", "NvmlSession"]
 
-_VOLTA = 5  # nvmlDeviceArchitecture_t
+_VOLTA, _AMPERE = 5, 7  # nvmlDeviceArchitecture_t
+_GA100 = ("A100", "A30", "A800")
 _POWER_INSTANT_FIELD = 186  # NVML_FI_DEV_POWER_INSTANT: power without the one-second average of Ampere and later
 _FIELD_UNKNOWN = frozenset({2, 3, 13})  # an older driver may call a field it does not know an invalid argument
-_VOLTA_COUNTER_PERIOD_SECONDS = 0.02
-_COUNTER_PERIOD_SECONDS = 0.1
+_VOLTA_PERIOD_SECONDS = 0.02
+_PERIOD_SECONDS = 0.1
 
 
 class NvmlSession:
@@ -47,7 +49,7 @@ class NvmlSession:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             raise device_error(error.value, "counting the GPUs") from error
-        return [_read_uuid(index) for index in range(count)]
+        return [self._open_device(index) for index in range(count)]
 
     def read_mig_parents(self) -> dict[str, str]:
         """The UUID of the GPU of each MIG device, by the latter's UUID."""
@@ -61,11 +63,7 @@ class NvmlSession:
         if self._process_id != os.getpid():
             self._open()
         handle = self._handles.get(uuid)
-        if handle is None:
-            import pynvml
-
-            handle = self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        return handle
+        return self._find_handle(uuid) if handle is None else handle
 
     def call(self, uuid: str, action: str, function: str, *arguments: object) -> Any:
         """Call an NVML function on one GPU, once more if the driver has lost the session meanwhile.
@@ -92,6 +90,27 @@ class NvmlSession:
                     raise device_error(error.value, f"{action} of {uuid}") from error
                 self._process_id = None
         raise AssertionError("unreachable")
+
+    def _find_handle(self, uuid: str) -> Any:
+        """Look for a GPU the session does not know yet, or has lost sight of."""
+        import pynvml
+
+        self.read_uuids()
+        if uuid not in self._handles:
+            self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return self._handles[uuid]
+
+    def _open_device(self, index: int) -> str:
+        """The UUID of a GPU, whose handle is kept; empty if it does not answer, which must not hide the others."""
+        import pynvml
+
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+        except pynvml.NVMLError:
+            return ""
+        self._handles[uuid] = handle
+        return uuid
 
     def _open(self) -> None:
         import pynvml
@@ -129,7 +148,16 @@ class NvmlGpu:
         self._power_field = FieldReader(_POWER_INSTANT_FIELD)
         self._has_instant_power = True
         self.name = str(self._call("reading the name", "nvmlDeviceGetName"))
-        self.energy_counter_period_seconds = self._find_counter_period_seconds()
+        architecture = self._find_architecture()
+        self.energy_counter_period_seconds = _VOLTA_PERIOD_SECONDS if architecture == _VOLTA else _PERIOD_SECONDS
+        with contextlib.suppress(DeviceError):
+            self.read_power_watts()  # tells whether the instant power is there
+        self._averages_power = architecture >= _AMPERE and not any(name in self.name for name in _GA100)
+
+    @property
+    def power_average_seconds(self) -> float:
+        """0 with the instant-power field; else, as NVML says of `nvmlDeviceGetPowerUsage`, 1 from Ampere on but GA100."""
+        return 0.0 if self._has_instant_power or not self._averages_power else 1.0
 
     def read_energy_counter_joules(self) -> float:
         """From `nvmlDeviceGetTotalEnergyConsumption`; Volta and later have it."""
@@ -246,21 +274,11 @@ class NvmlGpu:
         self._has_instant_power = False
         return self.read_power_watts()
 
-    def _find_counter_period_seconds(self) -> float:
+    def _find_architecture(self) -> int:
         try:
-            architecture = self._call("reading the architecture", "nvmlDeviceGetArchitecture")
+            return int(self._call("reading the architecture", "nvmlDeviceGetArchitecture"))
         except DeviceError:
-            return _COUNTER_PERIOD_SECONDS
-        return _VOLTA_COUNTER_PERIOD_SECONDS if architecture == _VOLTA else _COUNTER_PERIOD_SECONDS
-
-
-def _read_uuid(index: int) -> str:
-    import pynvml
-
-    try:
-        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))
-    except pynvml.NVMLError:
-        return ""  # a GPU that fell off the bus must not hide the others
+            return _VOLTA if "V100" in self.name else _AMPERE
 
 
 def _read_mig_uuids(handle: Any) -> list[str]:

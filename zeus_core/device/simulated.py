@@ -92,6 +92,7 @@ class SimulatedGpu:
     """
 
     is_simulated = True
+    power_average_seconds = 0.0
 
     def __init__(
         self,
@@ -120,7 +121,8 @@ class SimulatedGpu:
         if power_limit_watts is not None:
             self._limit_watts = self._checked_limit(power_limit_watts)
         self._jobs: list[_Job] = []
-        self._integrated_until = self._clock.now()
+        # The driver was loaded some time ago, so that the counter has stepped before.
+        self._integrated_until = self._clock.now() - 2 * preset.counter_period_seconds
         self._is_integrating = False
         self._energy_joules = 0.0
         self._counter_joules = 0.0
@@ -153,7 +155,7 @@ class SimulatedGpu:
         self.synchronize()
 
     def exact_energy_joules(self) -> float:
-        """What no real device can tell: the true energy up to this moment."""
+        """What no real device can tell: the true energy up to this moment, from where the counter counts."""
         with self._lock:
             self._integrate()
             return self._energy_joules

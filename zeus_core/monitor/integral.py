@@ -34,9 +34,14 @@ class Integral(Protocol):
 
 
 class HoldIntegral:
-    """The integral of power alone, for GPUs without an energy counter."""
+    """The integral of power alone, for GPUs without an energy counter.
 
-    def __init__(self) -> None:
+    Args:
+        average_seconds: How long each power looks back: a change of the power shows that much later at most.
+    """
+
+    def __init__(self, average_seconds: float = 0.0) -> None:
+        self._average_seconds = average_seconds
         self._last: Edge | None = None
         self._energy_joules = 0.0
         self._doubt_joules = 0.0
@@ -47,7 +52,8 @@ class HoldIntegral:
         if self._last is not None and self._last.power_watts is not None:
             seconds = sample.at - self._last.at
             self._energy_joules += self._last.power_watts * seconds
-            self._doubt_joules += abs(sample.power_watts - self._last.power_watts) * seconds
+            change_watts = abs(sample.power_watts - self._last.power_watts)
+            self._doubt_joules += change_watts * (seconds + self._average_seconds)
         self._last = sample
         return RunningEnergy(self._energy_joules, self._doubt_joules)
 

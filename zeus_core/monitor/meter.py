@@ -71,7 +71,9 @@ class SamplingMeter:
         self._clock = clock
         self._counting = counting
         self._integral: Integral = (
-            AnchoredIntegral(gpu.energy_counter_period_seconds) if counting is not None else HoldIntegral()
+            AnchoredIntegral(gpu.energy_counter_period_seconds)
+            if counting is not None
+            else HoldIntegral(gpu.power_average_seconds)
         )
         self._lock = threading.Lock()
 

@@ -81,6 +81,11 @@ class FaultyGpu:
         """That of the GPU behind it."""
         return self._gpu.energy_counter_period_seconds
 
+    @property
+    def power_average_seconds(self) -> float:
+        """That of the GPU behind it."""
+        return self._gpu.power_average_seconds
+
     def read_energy_counter_joules(self) -> float:
         """Passed on, or failed."""
         self._fail_if_told("read_energy_counter_joules")

@@ -1,0 +1,227 @@
+"""`zeus-core doctor`: it finds what is missing, and changes nothing."""
+
+import json
+import sys
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+from zeus_core.cli.checks import Driver, check_clock_rights, check_driver, check_limit_rights, check_rapl, check_torch
+from zeus_core.cli.checks.rights import Rights, rights_of
+from zeus_core.device import NvmlGpu, NvmlSession
+from zeus_core.testing.fake_rapl import FakeRapl
+
+NAMES = {
+    *("python", "zeus-core", "nvidia-ml-py", "NVIDIA driver", "GPUs"),
+    *("set power limits", "lock clocks", "CPU energy", "torch", "extras", "live view"),
+}
+EVERYTHING, ALL_BUT_SYS_ADMIN, NOTHING = "CapEff:\t000001ffffffffff\n", "CapEff:\t000001ffffdfffff\n", "CapEff:\t0\n"
+OF_THE_MACHINE, OF_A_NAMESPACE = "         0          0 4294967295\n", "         0       1000          1\n"
+
+
+def checks_of(ended):
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert (report["format"], report["version"]) == ("zeus-core doctor", 1)
+    for check in report["checks"]:
+        assert set(check) == {"name", "state", "sentence", "fix"}
+        assert check["state"] in {"ok", "limited", "missing"}
+    return {check["name"]: check for check in report["checks"]}
+
+
+def test_on_a_machine_with_nothing_it_explains_itself_briefly(on_nothing, tmp_path):
+    ended = on_nothing("doctor", "--rapl-root", tmp_path)
+    assert ended.returncode == 0
+    assert ended.stderr == ""
+    assert len(ended.stdout.splitlines()) < 30
+    assert "libnvidia-ml.so.1 is not on this machine" in ended.stdout
+    assert "fix: export ZEUS_SIMULATED_GPUS=A100-SXM4-80GB:1\n" in ended.stdout
+    assert "this machine has no RAPL energy counters" in ended.stdout
+
+
+def test_without_gpus_every_other_check_is_there(on_nothing, tmp_path):
+    checks = checks_of(on_nothing("doctor", "--json", "--rapl-root", tmp_path))
+    assert checks.keys() == NAMES
+    states = {name: checks[name]["state"] for name in ("NVIDIA driver", "GPUs", "set power limits", "lock clocks")}
+    assert set(states.values()) == {"missing"}
+    assert checks["python"]["sentence"].startswith(f"Python {sys.version_info.major}.{sys.version_info.minor}.")
+
+
+def test_where_all_is_well_nothing_needs_a_fix(on_driver):
+    program, _ = on_driver(DeviceSpec(), DeviceSpec())
+    checks = checks_of(program("doctor", "--json"))
+    assert checks.keys() == NAMES | {"energy counter", "instant power"}
+    for name in ("NVIDIA driver", "GPUs", "energy counter", "instant power"):
+        assert (checks[name]["state"], checks[name]["fix"]) == ("ok", None)
+    assert checks["NVIDIA driver"]["sentence"].startswith("NVIDIA driver 570.86.15")
+    assert checks["GPUs"]["sentence"] == "2 visible: NVIDIA H200"
+
+
+def test_it_sets_nothing_to_find_out_what_may_be_set(on_driver):
+    program, driver = on_driver(DeviceSpec())
+    program("doctor")
+    assert not [call for call in driver.calls() if "Set" in call.function or "Reset" in call.function]
+
+
+def test_what_single_gpus_lack_is_said_with_their_indices(on_driver):
+    program, _ = on_driver(
+        DeviceSpec(), DeviceSpec(name="Tesla P100", has_energy_counter=False), DeviceSpec(has_instant_power=False)
+    )
+    checks = checks_of(program("doctor", "--json"))
+    assert checks["energy counter"]["state"] == "limited"
+    assert "2 of 3 have it, GPU 1 not" in checks["energy counter"]["sentence"]
+    assert "2 of 3 have it, GPU 2 not" in checks["instant power"]["sentence"]
+    assert checks["GPUs"]["sentence"] == "3 visible: NVIDIA H200, Tesla P100"
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "shown"), [("1", "ok", 1), ("1,0", "ok", 2), ("0,9", "limited", 1), ("", "missing", 0)]
+)
+def test_the_effect_of_cuda_visible_devices(on_driver, value, state, shown):
+    program, _ = on_driver(DeviceSpec(), DeviceSpec(), CUDA_VISIBLE_DEVICES=value)
+    checks = checks_of(program("doctor", "--json"))
+    check = checks["CUDA_VISIBLE_DEVICES"]
+    assert check["state"] == state
+    assert check["sentence"] == f"CUDA_VISIBLE_DEVICES={value} shows {shown} of the driver's 2 GPUs"
+    assert check["fix"] == (None if state == "ok" else "unset CUDA_VISIBLE_DEVICES")
+    assert checks["GPUs"]["state"] == ("ok" if shown else "missing")
+
+
+def test_a_gpu_that_does_not_answer_is_named(on_driver):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec())
+    driver[1].lose()
+    check = checks_of(program("doctor", "--json"))["GPUs"]
+    assert (check["state"], check["fix"]) == ("limited", "sudo nvidia-smi --gpu-reset -i 1")
+    assert "GPU 1 of the driver does not answer" in check["sentence"]
+
+
+@pytest.mark.parametrize(("code", "fix"), [(9, "sudo modprobe nvidia"), (18, "sudo reboot")])
+def test_a_driver_that_does_not_work_comes_with_its_command(on_driver, code, fix):
+    program, driver = on_driver()
+    driver.fail("nvmlInit", code)
+    check = checks_of(program("doctor", "--json"))["NVIDIA driver"]
+    assert (check["state"], check["fix"]) == ("missing", fix)
+
+
+def test_a_machine_with_an_nvidia_gpu_is_told_to_install_the_driver(tmp_path):
+    folder = tmp_path / "0000:01:00.0"
+    folder.mkdir()
+    (folder / "vendor").write_text("0x10de\n")
+    (folder / "class").write_text("0x030200\n")
+    check = check_driver(Driver(fault="no library (NVML error 12)"), tmp_path)
+    assert check.sentence == "no library (NVML error 12)"
+    assert check.fix in {
+        "docker run --gpus all IMAGE",
+        "sudo ubuntu-drivers install",
+        "sudo apt-get install -y nvidia-driver",
+        None,  # on other distributions
+    }
+
+
+def test_simulated_gpus_are_said_to_be_no_hardware(on_simulated):
+    checks = checks_of(on_simulated("doctor", "--json"))
+    assert (checks["GPUs"]["state"], checks["GPUs"]["fix"]) == ("limited", "unset ZEUS_SIMULATED_GPUS")
+    assert "2 visible: A40 (simulated)" in checks["GPUs"]["sentence"]
+    assert checks["set power limits"]["state"] == "ok"
+
+
+def test_a_simulation_that_cannot_be_read_is_reported_too(on_simulated):
+    on_simulated.environment["ZEUS_SIMULATED_GPUS"] = "Z9000"
+    check = checks_of(on_simulated("doctor", "--json"))["GPUs"]
+    assert check["state"] == "missing"
+    assert "there is no simulated GPU model 'Z9000'" in check["sentence"]
+    assert "ZEUS_SIMULATED_GPUS" in check["fix"]
+
+
+@pytest.mark.parametrize(
+    ("effective_uid", "status", "uid_map", "is_contained", "may_control", "fix"),
+    [
+        (0, EVERYTHING, OF_THE_MACHINE, False, True, None),
+        (0, "", "", False, True, None),
+        (1000, EVERYTHING, OF_THE_MACHINE, False, True, None),
+        (0, ALL_BUT_SYS_ADMIN, OF_THE_MACHINE, True, False, "--cap-add=SYS_ADMIN"),
+        (0, EVERYTHING, OF_A_NAMESPACE, False, False, "--cap-add=SYS_ADMIN"),
+        (1000, NOTHING, OF_THE_MACHINE, True, False, "--cap-add=SYS_ADMIN"),
+        (1000, NOTHING, OF_THE_MACHINE, False, False, "sudo -E"),
+        (1000, "", "", False, False, "sudo -E"),
+    ],
+)
+def test_the_right_to_control_follows_from_capability_and_namespace(
+    effective_uid, status, uid_map, is_contained, may_control, fix
+):
+    rights = rights_of(effective_uid, status, uid_map, is_contained)
+    assert rights.may_control is may_control
+    assert rights.fix is None if fix is None else fix in rights.fix
+
+
+def test_rights_are_of_no_use_where_the_gpu_has_nothing_to_set(make_driver):
+    driver = make_driver(DeviceSpec(), DeviceSpec(has_power_limit=False, sm_clocks_mhz=()))
+    gpus = [NvmlGpu(NvmlSession(), device.uuid) for device in driver]
+    allowed, denied = Rights(True, "root"), Rights(False, "not root", "sudo")
+    for check in (check_limit_rights, check_clock_rights):
+        assert check(allowed, gpus[:1]).state == "ok"
+        assert check(allowed, gpus).state == "limited"
+        assert check(allowed, gpus[1:]).state == "missing"
+        assert (check(denied, gpus).state, check(denied, gpus).fix) == ("missing", "sudo")
+
+
+def test_rapl_is_looked_for_where_it_is_mounted(on_nothing, tmp_path):
+    rapl = FakeRapl(tmp_path)
+    rapl.add_zone("dram", within=rapl.add_package(0))
+    rapl.add_package(1)
+    check = checks_of(on_nothing("doctor", "--json", "--rapl-root", rapl.root))["CPU energy"]
+    assert (check["state"], check["fix"]) == ("ok", None)
+    assert check["sentence"] == "2 CPU package(s) can be read, 1 of them with DRAM"
+
+
+def test_rapl_that_may_not_be_read_comes_with_the_command(tmp_path):
+    rapl = FakeRapl(tmp_path)
+    package = rapl.add_package(0)
+    rapl.make_unreadable(package)
+    check = check_rapl(rapl.root, rapl.read_text)
+    assert (check.state, check.fix) == ("missing", f"sudo chmod a+r {rapl.root}/intel-rapl:*/energy_uj")
+    rapl.add_package(1)
+    assert check_rapl(rapl.root, rapl.read_text).state == "limited"
+
+
+def test_rapl_that_is_not_there_comes_with_a_command(tmp_path):
+    assert check_rapl(tmp_path).fix == "sudo modprobe intel_rapl_msr"
+
+
+@pytest.fixture
+def install_torch(tmp_path, monkeypatch):
+    """Installs a torch that cannot be imported, before any other."""
+
+    def install(version, cuda):
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('torch was imported')")
+        (tmp_path / "torch" / "version.py").write_text(f"__version__ = {version!r}\ncuda: Optional[str] = {cuda!r}\n")
+        (tmp_path / f"torch-{version}.dist-info").mkdir()
+        (tmp_path / f"torch-{version}.dist-info" / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "state", "fix"),
+    [
+        ("12.4", Driver("570", "12.8", ("GPU-1",)), "ok", None),
+        ("12.8", Driver("550", "12.4", ("GPU-1",)), "ok", None),  # one minor version runs on another
+        ("13.0", Driver("570", "12.8", ("GPU-1",)), "limited", "whl/cu128"),
+        ("12.4", Driver(fault="none"), "ok", None),
+        (None, Driver("570", "12.8", ("GPU-1",)), "limited", "pip install --force-reinstall torch"),
+        (None, Driver(fault="none"), "ok", None),
+    ],
+)
+def test_torch_and_its_cuda_are_found_without_importing_it(install_torch, cuda, driver, state, fix):
+    install_torch("2.9.0", cuda)
+    check = check_torch(driver)
+    assert check.state == state
+    assert "torch 2.9.0" in check.sentence
+    assert check.fix is None if fix is None else check.fix.endswith(fix)
+
+
+def test_wrong_arguments_are_an_error_even_so(on_nothing):
+    assert on_nothing("doctor", "--cure").returncode == 2

@@ -1,0 +1,244 @@
+"""`zeus-core power`, `energy` and `devices`, and what all commands have in common."""
+
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+from zeus_core import __version__
+from zeus_core.cli.schedule import ticks
+
+
+def rows(output):
+    """The lines of numbers: seconds, then one column per device, then the total."""
+    return [line.split() for line in output.splitlines() if re.match(r"\s+\d+\.\d ", line)]
+
+
+def test_power_prints_a_line_per_period_with_a_column_per_gpu_and_the_total(on_driver):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec())
+    driver[0].set_load(300.0)
+    driver[1].set_load(150.0)
+    ended = program("power", "--period", "0.1", "--count", "3")
+    assert ended.returncode == 0
+    assert "GPU 0: NVIDIA H200" in ended.stdout
+    assert [row[1:] for row in rows(ended.stdout)] == [["300.0", "W", "150.0", "W", "450.0", "W"]] * 3
+
+
+def test_power_of_chosen_gpus_only(on_driver):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec())
+    driver[1].set_load(150.0)
+    ended = program("power", "--gpus", "1", "--count", "1")
+    assert "GPU 0" not in ended.stdout
+    assert [row[1:] for row in rows(ended.stdout)] == [["150.0", "W", "150.0", "W"]]
+
+
+def test_a_power_that_cannot_be_read_is_a_dash_and_is_explained_once(on_driver):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec())
+    for function in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"):
+        driver[0].fail(function, 15)
+    ended = program("power", "--period", "0.05", "--count", "3")
+    assert [row[1] for row in rows(ended.stdout)] == ["-"] * 3
+    assert [row[-1] for row in rows(ended.stdout)] == ["-"] * 3
+    assert ended.stderr.count("the power of GPU 0 is not measured") == 1
+
+
+def test_energy_shows_the_running_total_and_then_the_summary(on_driver):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec())
+    driver[0].set_load(300.0)
+    driver[1].set_load(150.0)
+    ended = program("energy", "--period", "0.3", "--seconds", "1")
+    assert ended.returncode == 0
+    assert [row[0] for row in rows(ended.stdout)] == ["0.3", "0.6", "0.9", "1.0"]
+    totals = [float(row[5]) for row in rows(ended.stdout)]
+    assert totals == sorted(totals)
+    assert totals[-1] == pytest.approx(450, abs=60)
+    (total,) = re.findall(r"total +([\d.]+) J", ended.stdout)
+    assert float(total) == pytest.approx(450, abs=60)
+    assert "counted" in ended.stdout
+    assert "kWh" in ended.stdout
+
+
+def test_energy_until_an_interrupt_ends_with_the_summary(on_simulated):
+    process = on_simulated.start("energy", "--period", "0.1")
+    lines = iter(process.stdout.readline, "")
+    assert any("0.2" in line for line in lines)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "A40 (simulated)" in output
+    assert "these GPUs are simulated" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_gpu_lost_meanwhile_is_not_measured_and_not_zero(on_driver):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec())
+    process = program.start("energy", "--period", "0.1", "--seconds", "1")
+    lines = iter(process.stdout.readline, "")
+    assert any(line.split()[:1] == ["0.2"] for line in lines)
+    driver[0].lose()
+    output, errors = process.communicate(timeout=30)
+    assert rows(output)[-1][1] == "-"
+    assert "GPU 0  NVIDIA H200  not measured: " in output
+    assert "total, at least" in output
+    assert errors == ""
+
+
+@pytest.mark.parametrize("command", ["power", "energy"])
+def test_the_measuring_package_has_the_same_two_commands(on_simulated, command):
+    arguments = {"power": ["--count", "1"], "energy": ["--seconds", "0.2"]}[command]
+    ended = on_simulated(command, *arguments, module="zeus_core.monitor")
+    assert ended.returncode == 0
+    assert "GPU 1: A40 (simulated)" in ended.stdout
+    refused = on_simulated("devices", module="zeus_core.monitor")
+    assert refused.returncode == 2
+    assert "python -m zeus_core.monitor" in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["power", "energy"])
+def test_without_anything_to_measure_the_reason_is_one_sentence(on_nothing, command):
+    ended = on_nothing(command, "--period", "0.1", *(["--seconds", "0.1"] if command == "energy" else []))
+    if ended.returncode == 0:  # this machine lets its CPUs be measured
+        assert "GPUs are not measured" in ended.stdout
+        return
+    assert ended.returncode == 1
+    assert "libnvidia-ml.so.1 is not on this machine" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["power", "--gpus", "0,7"], "--gpus is 0,7, but there is no GPU 7; valid indices: 0, 1"),
+        (["energy", "--gpus", "2"], "there is no GPU 2; valid indices: 0, 1"),
+        (["power", "--gpus", "-1"], "'-1' is not a list of GPU indices"),
+        (["power", "--gpus", "one"], "'one' is not a list of GPU indices, such as 0 or 0,1"),
+        (["power", "--gpus", "1,1"], "names a GPU twice"),
+        (["power", "--period", "0"], "'0' is not a number of seconds above 0"),
+        (["power", "--period=-1"], "'-1' is not a number of seconds above 0"),
+        (["power", "--period", "nan"], "'nan' is not a number of seconds above 0"),
+        (["power", "--count", "0"], "'0' is not a whole number above 0"),
+        (["energy", "--seconds", "inf"], "'inf' is not a number of seconds above 0"),
+        (["sing"], "invalid choice: 'sing'"),
+        ([], "required"),
+    ],
+)
+def test_wrong_arguments_are_named_and_end_with_2(on_simulated, arguments, message):
+    ended = on_simulated(*arguments)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert ended.stdout == ""
+
+
+def test_a_simulation_that_cannot_be_read_is_a_wrong_use(on_simulated):
+    on_simulated.environment["ZEUS_SIMULATED_GPUS"] = "Z9000:1"
+    ended = on_simulated("power", "--count", "1")
+    assert ended.returncode == 2
+    assert "there is no simulated GPU model 'Z9000'" in ended.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(on_simulated):
+    process = on_simulated.start("power", "--period", "0.02")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=30) == 141
+    errors = process.stderr.read()
+    assert "Traceback" not in errors
+    assert "Exception ignored" not in errors
+    process.stdin.close()
+    process.stderr.close()
+
+
+def test_an_output_that_cannot_show_a_character_shows_another(on_simulated):
+    on_simulated.environment["PYTHONIOENCODING"] = "ascii"
+    ended = on_simulated("energy", "--seconds", "0.1")
+    assert ended.returncode == 0
+    assert "?" in ended.stdout
+
+
+def test_devices_lists_what_each_gpu_is_and_may_be_set_to(on_driver):
+    program, driver = on_driver(
+        DeviceSpec(default_limit_watts=650, power_limit_watts=450, enforced_cap_watts=400),
+        DeviceSpec(name="Tesla P100", has_energy_counter=False, has_power_limit=False, sm_clocks_mhz=()),
+    )
+    ended = program("devices")
+    assert ended.returncode == 0
+    header, first, second = ended.stdout.splitlines()[:3]
+    assert " ".join(header.split()) == "GPU name UUID power limit default range enforced energy counter SM clocks"
+    words = "0 NVIDIA H200 {} 75 W 450 W 650 W 200 to 700 W 400 W yes 345 to 1980 MHz"
+    assert first.split() == words.format(driver[0].uuid).split()
+    assert second.split() == f"1 Tesla P100 {driver[1].uuid} 75 W - - - - no -".split()
+
+
+def test_devices_as_json(on_driver):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec(has_power_limit=False, sm_clocks_mhz=()))
+    listing = json.loads(program("devices", "--json").stdout)
+    assert (listing["format"], listing["version"]) == ("zeus-core devices", 1)
+    first, second = listing["gpus"]
+    assert (first["uuid"], first["power_watts"], first["has_energy_counter"]) == (driver[0].uuid, 75.0, True)
+    assert (first["lowest_power_limit_watts"], first["highest_sm_clock_mhz"]) == (200.0, 1980)
+    assert (second["power_limit_watts"], second["highest_sm_clock_mhz"]) == (None, None)
+
+
+def test_devices_without_any_says_why(on_nothing):
+    ended = on_nothing("devices")
+    assert "No GPUs: opening NVML failed" in ended.stdout
+    listing = json.loads(on_nothing("devices", "--json").stdout)
+    assert listing["gpus"] == []
+    assert "libnvidia-ml" in listing["gpus_unavailable_because"]
+    assert ended.returncode == (0 if listing["cpus"] else 1)
+
+
+def test_devices_says_that_gpus_are_simulated(on_simulated):
+    ended = on_simulated("devices")
+    assert ended.stdout.count("A40 (simulated)") == 2
+    assert "these GPUs are simulated" in ended.stderr
+
+
+def test_version_and_help(on_nothing):
+    assert on_nothing("--version").stdout == f"zeus-core {__version__}\n"
+    text = on_nothing("--help").stdout
+    assert all(command in text for command in ("devices", "power", "energy", "run", "doctor"))
+
+
+def test_help_loads_neither_the_binding_nor_the_measuring_parts():
+    program = """
+import sys
+from zeus_core.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+print(*sorted(sys.modules), file=sys.stderr)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(ended.stderr.split())
+    assert {"pynvml", "numpy", "rich", "zeus_core.monitor", "zeus_core.device", "zeus_core.cli.child"}.isdisjoint(
+        loaded
+    )
+
+
+def test_ticks_do_not_drift(clock):
+    moments = []
+    for elapsed_seconds in itertools.islice(ticks(clock, 1.0), 4):
+        moments.append(elapsed_seconds)
+        clock.wait(threading.Event(), 0.3)
+    assert moments == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_ticks_that_are_over_are_left_out(clock):
+    moments = []
+    for elapsed_seconds in itertools.islice(ticks(clock, 1.0), 3):
+        moments.append(elapsed_seconds)
+        clock.wait(threading.Event(), 1.5)
+    assert moments == [0.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(("duration", "moments"), [(2.5, [1.0, 2.0, 2.5]), (2.0, [1.0, 2.0]), (0.5, [0.5])])
+def test_the_last_tick_is_at_the_end(clock, duration, moments):
+    assert list(ticks(clock, 1.0, 1, duration)) == moments

@@ -1,0 +1,117 @@
+"""Parts of the command line that need no process of their own."""
+
+import io
+import signal
+import time
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+from zeus_core.cli.guarded_meter import GuardedMeter, within
+from zeus_core.cli.metering import open_meter
+from zeus_core.cli.summary import DeviceEnergy, summarize, total_of
+from zeus_core.cli.text import table, write
+from zeus_core.device import discover_cpus
+from zeus_core.testing.fake_rapl import FakeRapl
+
+PACKAGE = DeviceEnergy("cpu", 0, "package-0", None, 30.0, "counted", None, None)
+GPU = DeviceEnergy("gpu", 0, "H200", "GPU-1", 70.0, "counted", 5.0, None)
+LOST = DeviceEnergy("gpu", 1, "H200", "GPU-2", None, "lost", None, "it fell off the bus")
+
+
+def test_cpus_and_their_memory_are_measured_where_they_can_be(make_driver, monkeypatch, tmp_path):
+    make_driver(DeviceSpec())
+    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
+    rapl = FakeRapl(tmp_path)
+    package = rapl.add_package(0)
+    dram = rapl.add_zone("dram", within=package)
+    rapl.add_package(1)
+    meter = open_meter(None, discover_cpus(rapl.root))
+    meter.begin()
+    rapl.add_energy(package, 5_000_000)
+    rapl.add_energy(dram, 1_000_000)
+    devices = meter.device_energies(meter.end())
+    assert [device.label for device in devices] == ["GPU 0", "CPU 0", "CPU 1", "DRAM 0"]
+    assert [device.energy_joules for device in devices[1:]] == [5.0, 0.0, 1.0]
+    assert [device.method for device in devices[1:]] == ["counted"] * 3
+    assert meter.notes == ()
+
+
+def test_a_package_that_is_lost_meanwhile_takes_its_memory_along(make_driver, monkeypatch, tmp_path):
+    make_driver(DeviceSpec())
+    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
+    rapl = FakeRapl(tmp_path)
+    package = rapl.add_package(0)
+    rapl.add_zone("dram", within=package)
+    meter = open_meter(None, discover_cpus(rapl.root))
+    meter.begin()
+    rapl.remove(package)
+    cpu, dram = meter.device_energies(meter.end())[1:]
+    for device in (cpu, dram):
+        assert (device.energy_joules, device.method) == (None, "lost")
+        assert "energy_uj is not there" in device.lost_because
+
+
+def test_a_total_counts_what_is_known_and_says_whether_that_is_all():
+    total = total_of([PACKAGE, GPU], 2.0)
+    assert (total.energy_joules, total.uncertainty_joules, total.average_power_watts) == (100.0, 5.0, 50.0)
+    assert total.energy_kilowatt_hours == pytest.approx(100 / 3.6e6)
+    assert total.is_complete
+    assert total_of([PACKAGE, GPU, LOST], 2.0).energy_joules == 100.0
+    assert not total_of([PACKAGE, GPU, LOST], 2.0).is_complete
+    for devices in ([LOST], []):
+        nothing = total_of(devices, 2.0)
+        assert (nothing.energy_joules, nothing.average_power_watts, nothing.is_complete) == (None, None, False)
+
+
+def test_what_was_not_measured_is_never_shown_as_a_number():
+    assert summarize([LOST], 2.0, []) == "  GPU 1  H200  not measured: it fell off the bus"
+    assert summarize([], 2.0, ["no GPU"]) == "  no GPU"
+    assert "total, at least" in summarize([GPU, LOST], 2.0, [])
+
+
+def test_a_window_of_no_time_has_no_power():
+    assert total_of([GPU], 0.0).average_power_watts is None
+    assert "- on average" in summarize([GPU], 0.0, [])
+
+
+def test_a_function_that_hangs_is_waited_for_only_so_long():
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
+        within(0.05, lambda: time.sleep(0.5))
+    assert time.monotonic() - begin < 0.4
+
+
+def test_what_a_function_returns_or_raises_comes_back():
+    assert within(10.0, lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        within(10.0, lambda: 1 / 0)
+
+
+def test_signals_do_not_reach_the_thread_of_a_function():
+    found = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    blocked = within(10.0, lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    assert {signal.SIGINT, signal.SIGTERM} <= blocked
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == found
+
+
+def test_a_driver_that_hangs_is_given_up_and_the_notes_say_so(make_driver, monkeypatch):
+    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
+    driver = make_driver(DeviceSpec())
+    driver.set_latency(0.5, "nvmlDeviceGetCount")
+    meter = GuardedMeter(None, patience_seconds=0.05)
+    meter.begin()
+    assert meter.end() == ([], None)
+    assert meter.notes == ["Energy is not measured: no answer within 0.05 s"]
+    time.sleep(0.6)  # the thread that was given up still holds the driver
+
+
+def test_a_table_is_aligned():
+    assert table([("a", "1"), ("long", "200")], "<>") == "a       1\nlong  200"
+
+
+def test_no_stream_is_no_output_and_a_poor_one_gets_question_marks():
+    write("text", None)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    write("\u00b11", stream)
+    assert stream.buffer.getvalue() == b"?1\n"

@@ -1,0 +1,248 @@
+"""`zeus-core run`: the command runs as it would without us, and is measured."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+
+SIGNALS = [1, 2, 3, 10, 12, 15, 24, 34, 40]  # 34 is the first real-time signal, 24 SIGXCPU
+
+
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("code", [0, 3, 255])
+def test_the_exit_code_is_that_of_the_command(on_nothing, code):
+    assert on_nothing("run", "--", "sh", "-c", f"exit {code}").returncode == code
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGSEGV", "SIGQUIT", "SIGPIPE"])
+def test_a_command_killed_by_a_signal_makes_us_die_of_it_after_the_summary(on_simulated, tmp_path, name):
+    number = getattr(signal, name)
+    ended = on_simulated("run", "--output", tmp_path / "run.json", "--", "sh", "-c", f"kill -{number} $$", cwd=tmp_path)
+    assert ended.returncode == -number
+    assert f"killed by {name}" in ended.stderr
+    assert "GPU 0" in ended.stderr
+    record = read_json(tmp_path / "run.json")
+    assert (record["exit_code"], record["signal"]) == (128 + number, name)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]  # no core file of ours
+
+
+def test_a_shell_sees_the_same_status_as_without_us(on_nothing):
+    script = f"{' '.join(on_nothing.command('run', '--', 'sh', '-c'))} 'kill -9 $$' 2>/dev/null; echo $?"
+    ended = subprocess.run(["sh", "-c", script], env=on_nothing.environment, capture_output=True, text=True)
+    assert ended.stdout == "137\n"
+
+
+def test_a_command_that_is_not_there_ends_with_127_and_one_sentence(on_simulated):
+    ended = on_simulated("run", "--", "no-such-command", "x")
+    assert ended.returncode == 127
+    assert ended.stderr.splitlines()[1:] == ["zeus-core: no-such-command: command not found"]
+
+
+def test_a_command_that_cannot_be_executed_ends_with_126_and_one_sentence(on_nothing, tmp_path):
+    path = tmp_path / "data"
+    path.write_text("not a program")
+    for command in (path, tmp_path):
+        ended = on_nothing("run", "--", command)
+        assert ended.returncode == 126
+        assert ended.stderr == f"zeus-core: {command}: cannot be executed: Permission denied\n"
+
+
+def test_a_script_without_an_interpreter_line_runs_as_in_a_shell(on_nothing, tmp_path):
+    path = tmp_path / "script"
+    path.write_text("echo $1; exit 5\n")
+    path.chmod(0o755)
+    ended = on_nothing("run", "--", path, "argument")
+    assert (ended.returncode, ended.stdout) == (5, "argument\n")
+
+
+def test_standard_streams_and_other_files_are_the_commands_own(on_simulated, tmp_path):
+    with (tmp_path / "third").open("w") as third:
+        script = f"cat; echo aside >&2; {sys.executable} -c 'import os; os.write({third.fileno()}, b\"third\")'"
+        ended = on_simulated("run", "--quiet", "--", "sh", "-c", script, input="a\n--\nb", pass_fds=[third.fileno()])
+    assert ended.stdout == "a\n--\nb"
+    assert ended.stderr.splitlines()[1:] == ["aside"]
+    assert (tmp_path / "third").read_text() == "third"
+
+
+def test_signal_mask_and_ignored_signals_of_the_command_are_those_without_us(on_nothing):
+    look = ["grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]
+    directly = subprocess.run(look, capture_output=True, text=True, check=True)
+    assert signal_sets(on_nothing("run", "--", *look).stdout) == signal_sets(directly.stdout)
+
+
+def signal_sets(text):
+    """The sets as numbers, without the signals 32 and 33: the C library's own, which its posix_spawn ignores."""
+    return {name: int(bits, 16) & ~(0b11 << 31) for name, bits in (line.split() for line in text.splitlines())}
+
+
+def test_arguments_of_the_command_are_not_taken_for_ours(on_nothing):
+    ended = on_nothing("run", "--", "echo", "--quiet", "--", "--gpus", "9")
+    assert ended.stdout == "--quiet -- --gpus 9\n"
+    assert ended.stderr.startswith("zeus-core: echo --quiet -- --gpus 9: ")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_sent_to_us_alone_reaches_the_command_once(on_nothing, counting_child, number):
+    process = on_nothing.start("run", "--", *counting_child)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=30)
+    assert output == f"received {number}\n"
+    assert process.returncode == 7
+    assert "exit code 7" in errors
+
+
+def test_a_command_that_does_not_expect_sigterm_dies_of_it_and_so_do_we(on_nothing):
+    process = on_nothing.start("run", "--", "sh", "-c", "echo ready; exec sleep 30")
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM
+    assert "killed by SIGTERM" in errors
+
+
+def test_an_interrupt_ignored_by_who_started_us_is_ignored_by_the_command(on_nothing):
+    """As in `zeus-core run -- command &` of a script."""
+    look = ["grep", "^SigIgn", "/proc/self/status"]
+    command = ["sh", "-c", 'trap "" INT HUP; exec "$@"', "sh", *on_nothing.command("run", "--quiet", "--", *look)]
+    ended = subprocess.run(command, env=on_nothing.environment, capture_output=True, text=True)
+    ignored = int(ended.stdout.split()[1], 16)
+    assert ignored >> (signal.SIGINT - 1) & 1
+    assert ignored >> (signal.SIGHUP - 1) & 1
+
+
+def test_a_parent_that_ignores_the_end_of_its_children_does_not_cost_the_exit_code(on_nothing):
+    program = f"""
+import signal, subprocess
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+import os
+os.execv({sys.executable!r}, {on_nothing.command("run", "--", "sh", "-c", "exit 3")!r})
+"""
+    assert subprocess.run([sys.executable, "-c", program], env=on_nothing.environment).returncode == 3
+
+
+def test_what_is_measured_is_what_the_gpus_drew(on_driver, tmp_path):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec(has_energy_counter=False), DeviceSpec())
+    for device, power_watts in zip(driver, (300.0, 150.0, 80.0), strict=True):
+        device.set_load(power_watts)
+    ended = program("run", "--gpus", "0,1", "--output", tmp_path / "run.json", "--", "sleep", "1")
+    assert ended.returncode == 0
+    record = read_json(tmp_path / "run.json")
+    assert [device["method"] for device in record["devices"]] == ["counted", "integrated"]
+    for device, power_watts in zip(record["devices"], (300.0, 150.0), strict=True):
+        true_joules = power_watts * record["seconds"]
+        assert abs(device["energy_joules"] - true_joules) <= device["uncertainty_joules"] + 0.01 * true_joules
+    assert [device["uuid"] for device in record["devices"]] == [driver[0].uuid, driver[1].uuid]
+    assert record["totals"]["energy_joules"] == pytest.approx(sum(d["energy_joules"] for d in record["devices"]))
+    assert record["totals"]["is_complete"] is True
+    assert "NVIDIA H200" in ended.stderr
+    assert "on average" in ended.stderr
+
+
+def test_the_file_says_what_ran_when_and_how_it_ended(on_simulated, tmp_path):
+    before = time.time()
+    ended = on_simulated("run", "--output", tmp_path / "new folder" / "run.json", "--quiet", "--", "sh", "-c", "exit 3")
+    assert ended.returncode == 3
+    record = read_json(tmp_path / "new folder" / "run.json")
+    assert (record["format"], record["version"]) == ("zeus-core run", 1)
+    assert (record["command"], record["exit_code"], record["signal"]) == (["sh", "-c", "exit 3"], 3, None)
+    assert before <= record["start_time"] <= time.time()
+    assert record["is_simulated"] is True
+    assert [device["name"] for device in record["devices"]] == ["A40 (simulated)"] * 2
+    assert [path.name for path in (tmp_path / "new folder").iterdir()] == ["run.json"]
+
+
+def test_without_a_gpu_the_command_runs_and_the_summary_says_what_was_not_measured(on_nothing, tmp_path):
+    ended = on_nothing("run", "--gpus", "0", "--output", tmp_path / "run.json", "--", "echo", "hello")
+    assert (ended.returncode, ended.stdout) == (0, "hello\n")
+    assert "GPUs are not measured" in ended.stderr
+    assert " J" not in ended.stderr
+    record = read_json(tmp_path / "run.json")
+    if not record["devices"]:  # no CPU either
+        assert set(record["totals"].values()) == {None, False}
+    assert "GPUs are not measured" in record["notes"][0]
+
+
+@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetName", "nvmlDeviceGetCount"])
+def test_a_driver_that_fails_does_not_keep_the_command_from_running(on_driver, function):
+    program, driver = on_driver()
+    driver.fail(function, 999)
+    ended = program("run", "--", "sh", "-c", "echo hello; exit 3")
+    assert (ended.returncode, ended.stdout) == (3, "hello\n")
+    assert "NVML error 999" in ended.stderr
+
+
+def test_a_gpu_lost_during_the_run_is_reported_as_not_measured(on_driver, tmp_path):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec())
+    process = program.start("run", "--output", tmp_path / "run.json", "--", "sh", "-c", "echo ready; read line; exit 3")
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    driver[0].lose()
+    _, errors = process.communicate("go on\n", timeout=30)
+    assert process.returncode == 3
+    assert "GPU 0  NVIDIA H200  not measured: " in errors
+    assert "total, at least" in errors
+    record = read_json(tmp_path / "run.json")
+    lost, counted = record["devices"]
+    assert (lost["energy_joules"], lost["method"], lost["average_power_watts"]) == (None, "lost", None)
+    assert "fell off the bus" in lost["lost_because"]
+    assert (counted["method"], counted["lost_because"]) == ("counted", None)
+    assert record["totals"]["is_complete"] is False
+
+
+def test_a_rank_of_a_launcher_measures_the_whole_machine_too(on_driver, tmp_path):
+    program, _ = on_driver(DeviceSpec(), DeviceSpec(), LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
+    program("run", "--output", tmp_path / "run.json", "--", "sleep", "0.1")
+    assert len(read_json(tmp_path / "run.json")["devices"]) == 2
+
+
+@pytest.mark.parametrize("name", [".", "file/run.json", "/proc/run.json"])
+def test_an_output_that_cannot_be_written_is_said_before_the_command_starts(on_nothing, tmp_path, name):
+    (tmp_path / "file").touch()
+    ended = on_nothing("run", "--output", name, "--", "touch", "started", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert f"--output is '{name}'" in ended.stderr
+    assert not (tmp_path / "started").exists()
+
+
+def test_an_output_that_is_a_pipe_is_written_to(on_nothing):
+    ended = on_nothing("run", "--quiet", "--output", "/dev/stdout", "--", "true")
+    assert json.loads(ended.stdout)["exit_code"] == 0
+
+
+def test_an_output_that_vanishes_meanwhile_costs_the_file_and_nothing_else(on_nothing, tmp_path):
+    folder = tmp_path / "folder"
+    ended = on_nothing("run", "--output", folder / "run.json", "--", "sh", "-c", f"rmdir {folder}; exit 3")
+    assert ended.returncode == 3
+    assert "could not be written" in ended.stderr
+
+
+def test_a_standard_error_that_nobody_reads_does_not_change_the_exit_code(on_nothing):
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert on_nothing("run", "--", "sh", "-c", "exit 3", capture_output=False, stderr=writer).returncode == 3
+    os.close(writer)
+    closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *on_nothing.command("run", "--", "sh", "-c", "exit 3")]
+    assert subprocess.run(closed, env=on_nothing.environment).returncode == 3
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "--"], ["run", "--quiet", "--"]])
+def test_a_missing_command_is_named_with_an_example(on_nothing, arguments):
+    ended = on_nothing(*arguments)
+    assert ended.returncode == 2
+    assert "zeus-core run -- torchrun" in ended.stderr
+
+
+def test_an_unknown_gpu_is_said_before_the_command_starts(on_simulated):
+    ended = on_simulated("run", "--gpus", "0,7", "--", "echo", "started")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "there is no GPU 7; valid indices: 0, 1" in ended.stderr

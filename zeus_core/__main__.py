@@ -1,0 +1,7 @@
+"""`python -m zeus_core`: the command line."""
+
+import sys
+
+from zeus_core.cli import main
+
+sys.exit(main())

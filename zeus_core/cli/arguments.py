@@ -1,0 +1,75 @@
+"""Arguments that several commands take, and how they are checked."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zeus_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from zeus_core.device import Gpu
+
+__all__ = ["add_gpus", "add_period", "check_gpu_indices", "count", "seconds"]
+
+
+def add_gpus(parser: argparse.ArgumentParser) -> None:
+    """Declare `--gpus`."""
+    parser.add_argument(
+        "--gpus",
+        type=_indices,
+        metavar="0,1",
+        help="GPUs by index, counted after CUDA_VISIBLE_DEVICES; all visible ones by default",
+    )
+
+
+def add_period(parser: argparse.ArgumentParser) -> None:
+    """Declare `--period`."""
+    parser.add_argument(
+        "--period", type=seconds, default=1.0, metavar="SECONDS", help="time from one line to the next (1)"
+    )
+
+
+def seconds(text: str) -> float:
+    """A time from the command line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0, such as 1 or 0.5")
+    return value
+
+
+def count(text: str) -> int:
+    """A number of times from the command line."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0, such as 10")
+    return int(text)
+
+
+def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> list[int]:
+    """The indices asked for, which are all of them if None.
+
+    Raises:
+        UsageError: There is no GPU with such an index.
+    """
+    if indices is None:
+        return list(range(len(gpus)))
+    for index in indices:
+        if index >= len(gpus):
+            asked, valid = ",".join(map(str, indices)), ", ".join(map(str, range(len(gpus))))
+            raise UsageError(f"--gpus is {asked}, but there is no GPU {index}; valid indices: {valid}")
+    return list(indices)
+
+
+def _indices(text: str) -> list[int]:
+    entries = [entry.strip() for entry in text.split(",")]
+    if not all(entry.isdecimal() for entry in entries):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of GPU indices, such as 0 or 0,1")
+    indices = [int(entry) for entry in entries]
+    if len(set(indices)) < len(indices):
+        raise argparse.ArgumentTypeError(f"{text!r} names a GPU twice; name each once")
+    return indices

@@ -1,0 +1,147 @@
+r"""A command that runs as if nobody had started it but the shell.
+
+The child inherits everything: standard streams, open files, environment, the process group and with it the terminal.
+Being in our process group, it gets what the terminal sends: Ctrl-C, Ctrl-\, Ctrl-Z, a new window size. So the rule
+for a signal that reaches us is:
+
+    the kernel sent it for the terminal (si_code is SI_KERNEL)   the child has it too: do not send it again
+    anyone else sent it (kill, a scheduler, a supervisor)        pass it on
+    SIGHUP because the terminal is gone, and we lead the session pass it on: the kernel tells the session leader alone
+
+A process group of its own for the child would need the terminal handed over and back (tcsetpgrp), would hide the child
+from Ctrl-Z and from `kill -9 -PGID`, and is not done. What remains: a signal that someone sends with kill(2) to the
+whole group, or to all processes of a job one by one, reaches the child from there and once more from us; there is no
+way to tell, and a lost SIGTERM would be worse than a second one.
+
+To read si_code, the signals are blocked and waited for in place of being handled. They stay blocked in threads started
+meanwhile, and the child starts with the mask we were started with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from zeus_core.errors import ZeusError
+
+__all__ = ["CommandError", "blocked_signals", "end_like", "spawn", "wait_for"]
+
+_SI_KERNEL = 0x80  # <asm-generic/siginfo.h>
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as shells have it
+
+_FROM_TERMINAL = frozenset(
+    {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP, signal.SIGCONT, signal.SIGWINCH}
+)
+_PASSED_ON = _FROM_TERMINAL | {
+    *(signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGURG, signal.SIGIO),
+    *(signal.SIGPWR, signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)),
+}
+_WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+class CommandError(ZeusError):
+    """The command could not be started.
+
+    Args:
+        message: Why.
+        exit_code: What a shell would return.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@contextmanager
+def blocked_signals() -> Iterator[set[int]]:
+    """Keep signals for `wait_for`; yields the mask that was found, and puts it back.
+
+    Signals that nobody waited for are dropped at the end: they came for a child that had ended before.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it would let the child's exit code vanish
+    found = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    try:
+        yield {int(number) for number in found}
+    finally:
+        while signal.sigtimedwait(_WAITED_FOR, 0):
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, found)
+
+
+def spawn(command: Sequence[str], mask: set[int]) -> int:
+    """Start a command, and return its process id.
+
+    Args:
+        command: Its name or path, and its arguments.
+        mask: The signals it starts with blocked.
+
+    Raises:
+        CommandError: There is no such program, or it cannot be executed.
+    """
+    try:
+        return _spawn(command, mask)
+    except OSError as error:
+        if error.errno == errno.ENOEXEC:  # a script without a first line that names its interpreter: as a shell does
+            return _spawn(["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]], mask)
+        is_missing = error.errno == errno.ENOENT
+        problem = "command not found" if is_missing else f"cannot be executed: {os.strerror(error.errno or 0)}"
+        raise CommandError(f"{command[0]}: {problem}", _NOT_FOUND if is_missing else _NOT_EXECUTABLE) from error
+
+
+def wait_for(process_id: int) -> int:
+    """Wait until the child has ended, passing signals on by the rule above; returns its wait status."""
+    while True:
+        received = signal.sigwaitinfo(_WAITED_FOR)
+        if received.si_signo != signal.SIGCHLD:
+            _pass_on(received, process_id)
+            continue
+        ended, status = os.waitpid(process_id, os.WNOHANG)
+        if ended:
+            return status
+
+
+def end_like(status: int) -> int:
+    """The exit code of a child with this status; of one that a signal killed, die by the same signal."""
+    if not os.WIFSIGNALED(status):
+        return os.waitstatus_to_exitcode(status)
+    number = os.WTERMSIG(status)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    with contextlib.suppress(OSError, ValueError):  # the child's core file is the one of interest
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    return 128 + number  # signals do not kill the first process of a container
+
+
+def _spawn(command: Sequence[str], mask: set[int]) -> int:
+    return os.posix_spawnp(command[0], list(command), os.environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON)
+
+
+def _pass_on(received: signal.struct_siginfo, process_id: int) -> None:
+    number = received.si_signo
+    is_from_terminal = received.si_code == _SI_KERNEL and number in _FROM_TERMINAL
+    is_for_leader = number == signal.SIGHUP and os.getsid(0) == os.getpid()
+    if not is_from_terminal or is_for_leader:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process_id, number)
+    if number == signal.SIGTSTP:
+        _stop()
+
+
+def _stop() -> None:
+    """Stop as the signal would have stopped us; returns once we are continued."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})

@@ -1,0 +1,57 @@
+"""What the commands print: lines, tables, and numbers with their units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TextIO, TypeVar
+
+from zeus_core.errors import DeviceError
+
+__all__ = ["NOT_MEASURED", "joules", "readable", "table", "watts", "write"]
+
+NOT_MEASURED = "-"
+
+_Value = TypeVar("_Value")
+
+
+def write(text: str, stream: TextIO | None) -> None:
+    """Write a line, at once. A character the stream cannot show becomes a question mark; no stream is no output."""
+    if stream is None:  # Python's name for a standard stream that was closed before the program began
+        return
+    try:
+        stream.write(text + "\n")
+    except UnicodeEncodeError:
+        stream.write(text.encode("ascii", "replace").decode() + "\n")
+    stream.flush()
+
+
+def readable(read: Callable[[], _Value]) -> _Value | None:
+    """What a device says; None if it does not."""
+    try:
+        return read()
+    except DeviceError:
+        return None
+
+
+def watts(power_watts: float | None) -> str:
+    """A power to a tenth of a watt."""
+    return NOT_MEASURED if power_watts is None else f"{power_watts:.1f} W"
+
+
+def joules(energy_joules: float | None) -> str:
+    """An energy to a tenth of a joule."""
+    return NOT_MEASURED if energy_joules is None else f"{energy_joules:.1f} J"
+
+
+def table(rows: Sequence[Sequence[str]], alignment: str) -> str:
+    """Rows as lines of columns.
+
+    Args:
+        rows: Cells; all rows have the same number.
+        alignment: One of "<" and ">" per column.
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, alignment, widths, strict=True)).rstrip()
+        for row in rows
+    )
