@@ -156,7 +156,7 @@ class NvmlGpu:
 
     @property
     def power_average_seconds(self) -> float:
-        """0 with the instant-power field; else, as NVML says of `nvmlDeviceGetPowerUsage`, 1 from Ampere on but GA100."""
+        """0 with the instant-power field; else as NVML says of its power usage: 1 from Ampere on, but for GA100."""
         return 0.0 if self._has_instant_power or not self._averages_power else 1.0
 
     def read_energy_counter_joules(self) -> float:
