@@ -24,7 +24,7 @@ FRAMEWORKS = {
 INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
 # The drawing, from the bottom up: each part of the core with the parts it may import.
-VALUES = {"records", "events", "units", "errors", "clock", "exit_guard", "frameworks", "world"}
+VALUES = {"records", "events", "units", "errors", "clock", "exit_guard", "frameworks", "process_lock", "world"}
 PURE = {"search", "pipeline"}
 MEASURING = {"monitor", "knobs", "carbon", "store"}
 BELOW_THE_OPTIMIZER = {*VALUES, *PURE, *MEASURING, "device"}

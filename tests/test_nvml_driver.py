@@ -503,7 +503,9 @@ class TestNvmlGpu:
         assert counter == driver[0].counter_joules_at(driver.calls()[-1].seconds)
 
     def test_a_volta_has_a_faster_counter_and_no_instant_power(self, make_driver):
-        driver = make_driver(DeviceSpec(architecture=5, has_instant_power=False, power_average_seconds=0))
+        driver = make_driver(
+            DeviceSpec(architecture=5, has_instant_power=False, power_average_seconds=0, counter_period_seconds=0.02)
+        )
         driver[0].set_load(250.0)
         gpu = NvmlGpu(NvmlSession(), driver[0].uuid)
         assert gpu.energy_counter_period_seconds == 0.02

@@ -47,11 +47,13 @@ def torch_gpu_uuids() -> list[str] | None:
 
 def _synchronize_torch(gpu_indices: Sequence[int]) -> None:
     torch: Any = sys.modules.get("torch")
-    # A process that has not touched CUDA has nothing to wait for, and must not create a context by waiting.
+    # A GPU the process has not touched has nothing to wait for, and waiting would create a context on it.
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     for index in gpu_indices:
-        torch.cuda.synchronize(index)
+        if has_context is None or has_context(index):
+            torch.cuda.synchronize(index)
 
 
 def _synchronize_jax(gpu_indices: Sequence[int]) -> None:

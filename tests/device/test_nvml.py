@@ -10,7 +10,7 @@ from zeus_core.device import NvmlGpu, NvmlSession, discover_gpus
 from zeus_core.errors import DeviceLostError, NoDeviceError, NotSupportedError
 from zeus_core.testing.gpu_contract import GpuContract
 
-VOLTA = 5
+VOLTA, AMPERE = 5, 7
 
 
 class TestContract(GpuContract):
@@ -63,11 +63,18 @@ def test_a_board_without_clocks_to_lock_says_so(make_driver):
         NvmlGpu(NvmlSession(), driver[0].uuid).read_supported_sm_clocks_mhz()
 
 
-def test_the_counter_period_is_that_of_the_architecture(make_driver):
-    driver = make_driver(DeviceSpec(architecture=VOLTA), DeviceSpec())
-    session = NvmlSession()
-    periods = [NvmlGpu(session, device.uuid).energy_counter_period_seconds for device in driver]
-    assert periods == [0.02, 0.1]
+@pytest.mark.parametrize("period_seconds", [0.02, 0.1])
+@pytest.mark.parametrize("architecture", [VOLTA, AMPERE])
+def test_the_counter_period_is_found_by_watching(make_driver, architecture, period_seconds):
+    driver = make_driver(DeviceSpec(architecture=architecture, counter_period_seconds=period_seconds))
+    assert NvmlGpu(NvmlSession(), driver[0].uuid).energy_counter_period_seconds == period_seconds
+
+
+@pytest.mark.parametrize(("architecture", "period_seconds"), [(VOLTA, 0.02), (AMPERE, 0.1)])
+def test_a_counter_that_does_not_step_is_taken_for_one_of_its_architecture(make_driver, architecture, period_seconds):
+    driver = make_driver(DeviceSpec(architecture=architecture))
+    driver[0].stick_counter()
+    assert NvmlGpu(NvmlSession(), driver[0].uuid).energy_counter_period_seconds == period_seconds
 
 
 def test_a_mig_device_stands_for_its_gpu_with_a_warning(make_driver, caplog):
@@ -115,7 +122,8 @@ def test_where_cuda_may_count_differently_a_warning_says_so(make_driver, monkeyp
     "missing", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetArchitecture", "nvmlDeviceGetFieldValues"]
 )
 def test_a_driver_that_lacks_a_function_we_can_do_without(make_driver, missing):
-    driver = make_driver(DeviceSpec(name="Tesla V100-SXM2-32GB", architecture=VOLTA, power_average_seconds=0))
+    spec = DeviceSpec("Tesla V100-SXM2-32GB", architecture=VOLTA, counter_period_seconds=0.02, power_average_seconds=0)
+    driver = make_driver(spec)
     driver.fail(missing, 13)
     driver[0].set_load(250.0)
     (gpu,) = discover_gpus({})

@@ -1,6 +1,8 @@
 """Everything that goes wrong with a device loses that device's part of a window, and raises nothing."""
 
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -90,7 +92,7 @@ def test_precise_on_a_gpu_without_readings_is_an_error_at_construction(gpu, cloc
 
     faulty = FaultyGpu(gpu)
     faulty.fail(lacking, NotSupportedError("not on this board"))
-    with pytest.raises(UsageError, match="precise=True needs an energy counter and a power reading"):
+    with pytest.raises(UsageError, match="precise=True needs an energy counter and a power reading of the moment"):
         ZeusMonitor(gpus=[faulty], clock=clock, precise=True)
 
 
@@ -123,6 +125,44 @@ def test_a_forked_child_measures_with_a_session_of_its_own(make_driver, precise)
             os._exit(4)
     assert os.waitpid(child, 0)[1] == 0
     assert monitor.end_window("of the parent").total_energy > 0
+
+
+@pytest.mark.parametrize("precise", [False, True])
+def test_a_fork_while_the_sampler_reads_a_slow_driver_hangs_no_child(make_driver, precise):
+    driver = make_driver(*[DeviceSpec(has_energy_counter=precise) for _ in range(2)])
+    monitor = nvml_monitor(driver, precise=precise)
+    driver.set_latency(0.002)
+    monitor.begin_window("of the parent")
+    for _ in range(15):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            with monitor.window("of the child"):
+                time.sleep(0.001)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    monitor.end_window("of the parent")
+
+
+def test_a_window_that_ends_while_the_interpreter_ends_is_measured(make_driver):
+    driver = make_driver(DeviceSpec(), DeviceSpec())
+    program = """
+import atexit
+from zeus_core.monitor import ZeusMonitor
+monitor = ZeusMonitor()
+monitor.begin_window("program")
+atexit.register(lambda: print(monitor.end_window("program").gpu_method))
+"""
+    driver.set_latency(0.002)
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **driver.environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert finished.stdout.startswith("{0: "), finished.stderr
+    assert finished.stderr == ""
 
 
 def test_windows_of_several_threads_do_not_meet(make_driver):

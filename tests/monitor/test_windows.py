@@ -248,6 +248,24 @@ def test_a_json_lines_log_holds_method_and_uncertainty(gpu, clock, tmp_path):
     assert first["gpu_uncertainty_joules"]["0"] > 0
 
 
+def test_two_monitors_may_share_a_log(gpu, clock, tmp_path):
+    log = tmp_path / "log.csv"
+    monitors = [ZeusMonitor(gpus=[gpu], clock=clock, log_file=log) for _ in range(2)]
+    for monitor in [*monitors, ZeusMonitor(gpus=[gpu], clock=clock, log_file=log)]:
+        with monitor.window("w"):
+            clock.advance(1)
+    assert len(log.read_text().splitlines()) == 1 + 3
+
+
+def test_a_window_name_the_file_cannot_hold_loses_nothing(gpu, clock, tmp_path):
+    for name in ("log.csv", "log.jsonl"):
+        monitor = ZeusMonitor(gpus=[gpu], clock=clock, log_file=tmp_path / name)
+        with monitor.window("x\ud800") as window:
+            clock.advance(1)
+        assert window.measurement.time == pytest.approx(1)
+        assert "ud800" in (tmp_path / name).read_text()
+
+
 def test_an_unwritable_log_file_is_an_error_at_construction(gpu, tmp_path):
     with pytest.raises(UsageError, match="log_file is"):
         ZeusMonitor(gpus=[gpu], log_file=tmp_path)
@@ -265,6 +283,30 @@ def test_wrong_gpu_indices_are_named(gpu, gpu_indices, message):
 def test_an_unknown_framework_is_named(gpu):
     with pytest.raises(UsageError, match="sync_execution_with is 'tensorflow'"):
         ZeusMonitor(gpus=[gpu], sync_execution_with="tensorflow")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+        {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "WORLD_SIZE": "4"},
+        {"LOCAL_RANK": "1", "WORLD_SIZE": "2"},
+    ],
+)
+def test_of_several_ranks_each_measures_its_own_gpu_and_says_so(clock, monkeypatch, caplog, environment):
+    gpus = [SimulatedGpu(find_preset("A40"), index=index, clock=clock) for index in range(2)]
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ZeusMonitor(gpus=gpus, clock=clock).gpu_indices == [1]
+    assert "local rank 1 of 2 measures GPU 1 alone" in caplog.text
+    assert ZeusMonitor(gpu_indices=[0, 1], gpus=gpus, clock=clock).gpu_indices == [0, 1]
+
+
+def test_an_empty_machine_is_no_device():
+    with pytest.raises(NoDeviceError, match="gpu_indices=\\[\\]"):
+        ZeusMonitor(gpus=[])
 
 
 def test_without_a_gpu_construction_says_how_to_simulate(monkeypatch):

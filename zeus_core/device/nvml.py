@@ -5,10 +5,11 @@ Nothing is loaded before the first device is asked for. Every call that fails ra
 
 from __future__ import annotations
 
-import contextlib
 import os
+from functools import cached_property
 from typing import Any
 
+from zeus_core.device.counter_period import watch_counter_period_seconds
 from zeus_core.device.gpu import PowerRange
 from zeus_core.device.nvml_errors import UNINITIALIZED, device_error
 from zeus_core.device.nvml_field import FieldReader
@@ -146,18 +147,25 @@ class NvmlGpu:
         self._nvml_error = pynvml.NVMLError
         self._get_energy = pynvml.nvmlDeviceGetTotalEnergyConsumption
         self._power_field = FieldReader(_POWER_INSTANT_FIELD)
-        self._has_instant_power = True
         self.name = str(self._call("reading the name", "nvmlDeviceGetName"))
-        architecture = self._find_architecture()
-        self.energy_counter_period_seconds = _VOLTA_PERIOD_SECONDS if architecture == _VOLTA else _PERIOD_SECONDS
-        with contextlib.suppress(DeviceError):
-            self.read_power_watts()  # tells whether the instant power is there
-        self._averages_power = architecture >= _AMPERE and not any(name in self.name for name in _GA100)
+        self._architecture = self._find_architecture()
+        self._has_instant_power = self._find_instant_power()
+
+    @cached_property
+    def energy_counter_period_seconds(self) -> float:
+        """Found out by watching the counter, for a quarter of a second at most, when it is asked for first."""
+        try:
+            watched_seconds = watch_counter_period_seconds(self.read_energy_counter_joules)
+        except DeviceError:
+            watched_seconds = None
+        usual_seconds = _VOLTA_PERIOD_SECONDS if self._architecture == _VOLTA else _PERIOD_SECONDS
+        return watched_seconds or usual_seconds
 
     @property
     def power_average_seconds(self) -> float:
         """0 with the instant-power field; else as NVML says of its power usage: 1 from Ampere on, but for GA100."""
-        return 0.0 if self._has_instant_power or not self._averages_power else 1.0
+        is_of_the_moment = self._architecture < _AMPERE or any(name in self.name for name in _GA100)
+        return 0.0 if self._has_instant_power or is_of_the_moment else 1.0
 
     def read_energy_counter_joules(self) -> float:
         """From `nvmlDeviceGetTotalEnergyConsumption`; Volta and later have it."""
@@ -176,7 +184,7 @@ class NvmlGpu:
                 code, power_milliwatts = error.value, 0
             if code == 0:
                 return watts_from_milliwatts(power_milliwatts)
-            return self._read_power_carefully_watts()
+            return self._read_instant_power_again_watts()
         return watts_from_milliwatts(self._call("reading the power", "nvmlDeviceGetPowerUsage"))
 
     def read_power_limit_watts(self) -> float:
@@ -261,18 +269,18 @@ class NvmlGpu:
                 f"{error}; run with that right (in a container: --cap-add=SYS_ADMIN), or let an admin do it: {command}"
             ) from error
 
-    def _read_power_carefully_watts(self) -> float:
-        """Read the power again where the quick way failed, and find out whether the instant-power field is there."""
+    def _read_instant_power_again_watts(self) -> float:
+        (field,) = self._call("reading the instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])
+        if field.nvmlReturn != 0:
+            raise device_error(field.nvmlReturn, f"reading the instant power of {self.uuid}")
+        return watts_from_milliwatts(field.value.uiVal)
+
+    def _find_instant_power(self) -> bool:
         try:
-            (field,) = self._call("reading the instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])
-            if field.nvmlReturn == 0:
-                return watts_from_milliwatts(field.value.uiVal)
-            if field.nvmlReturn not in _FIELD_UNKNOWN:
-                raise device_error(field.nvmlReturn, f"reading the instant power of {self.uuid}")
-        except NotSupportedError:
-            pass
-        self._has_instant_power = False
-        return self.read_power_watts()
+            (field,) = self._call("looking for the instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])
+        except DeviceError:
+            return False
+        return field.nvmlReturn not in _FIELD_UNKNOWN
 
     def _find_architecture(self) -> int:
         try:

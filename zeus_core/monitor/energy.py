@@ -22,9 +22,8 @@ from zeus_core.records import Method
 __all__ = ["DeviceEnergy", "counted_energy", "lost"]
 
 _SAME_POWER = 0.03  # two readings of a constant power, relatively
-_WHOLE_STEPS = 0.1  # how far a difference of counters may be from a whole number of steps
-_STEADY_HALF_WIDTH = 0.1  # of a step: what the readings' scatter leaves of a steady load
-_STEPLESS_HALF_WIDTH = 0.5
+_WHOLE_STEPS = 0.02  # how far a difference of counters may be from a whole number of steps
+_STEADY_HALF_WIDTH = 0.45  # of a step: a load that only looks steady is off by less in most cases
 _STUCK_PERIODS = 4  # without a step this long a counter is stuck
 _IMPLAUSIBLE = 2.0  # times the peak power: the counter has jumped
 
@@ -43,7 +42,9 @@ def lost(reason: str) -> DeviceEnergy:
     return DeviceEnergy(None, "lost", None, reason)
 
 
-def counted_energy(begin: Edge, end: Edge, period_seconds: float, peak_watts: float) -> DeviceEnergy:
+def counted_energy(
+    begin: Edge, end: Edge, period_seconds: float, peak_watts: float, has_instant_power: bool = True
+) -> DeviceEnergy:
     """The energy between two edges of a GPU that has a counter.
 
     Args:
@@ -51,6 +52,8 @@ def counted_energy(begin: Edge, end: Edge, period_seconds: float, peak_watts: fl
         end: The second edge.
         period_seconds: How long the counter stands still, at most.
         peak_watts: The most the GPU can draw.
+        has_instant_power: Whether the edges' power is that of the moment. An average over longer than the counter's
+            period tells nothing of what the counter has not shown yet.
     """
     fault = begin.fault or end.fault
     if fault is not None:
@@ -73,6 +76,10 @@ def counted_energy(begin: Edge, end: Edge, period_seconds: float, peak_watts: fl
     estimate_joules, half_width_joules = _estimate(
         difference_joules, elapsed_seconds, first_watts, last_watts, period_seconds
     )
+    if not has_instant_power:
+        half_width_joules = math.inf
+        if elapsed_seconds >= period_seconds:
+            estimate_joules = difference_joules
     lowest_joules = max(0.0, difference_joules - period_joules)
     highest_joules = min(difference_joules + period_joules, max(peak_watts, first_watts, last_watts) * elapsed_seconds)
     if estimate_joules > highest_joules:
@@ -105,9 +112,7 @@ def _estimate(
         whole_steps = round(steps)
         lag_seconds = elapsed_seconds - whole_steps * period_seconds
         if abs(steps - whole_steps) <= _WHOLE_STEPS and abs(lag_seconds) < period_seconds:
-            # Without a step, nothing but the edges' power speaks for the load having been steady.
-            half_width = _STEADY_HALF_WIDTH if difference_joules > 0 else _STEPLESS_HALF_WIDTH
-            return difference_joules + power_watts * lag_seconds, half_width * step_joules
+            return difference_joules + power_watts * lag_seconds, _STEADY_HALF_WIDTH * step_joules
     if elapsed_seconds < period_seconds:
         return power_watts * elapsed_seconds, math.inf
     return difference_joules + period_seconds / 2 * change_watts, math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from zeus_core.clock import Clock
@@ -49,13 +50,17 @@ class Instruments:
     def __init__(self, gpus: Mapping[int, Gpu], cpus: Mapping[int, Cpu], clock: Clock, precise: bool) -> None:
         self._clock = clock
         self._cpus = cpus
-        self._meters = {index: make_meter(gpu, clock, precise) for index, gpu in gpus.items()}
+        with ThreadPoolExecutor(max(len(gpus), 1)) as threads:  # each looks at its GPU for a moment
+            meters = threads.map(lambda gpu: make_meter(gpu, clock, precise), gpus.values())
+            self._meters = dict(zip(gpus, meters, strict=True))
         self._read_gpus = [meter.read for meter in self._meters.values()]
         self._together = Together()
+        self._together.call(self._read_gpus)  # tells whether calls are slow, before it matters
         self._samples_always = precise
         sampled = [meter.read for meter in self._meters.values() if meter.needs_sampling]
         period_seconds = _PRECISE_PERIOD_SECONDS if precise else _SAMPLING_PERIOD_SECONDS
-        self._sampler = Sampler(lambda: [read() for read in sampled], period_seconds) if sampled else None
+        sampling = Together()
+        self._sampler = Sampler(lambda: sampling.call(sampled), period_seconds) if sampled else None
         if self._sampler is not None:
             weakref.finalize(self, self._sampler.stop)
             if precise:

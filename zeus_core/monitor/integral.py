@@ -14,6 +14,10 @@ from zeus_core.monitor.energy import DeviceEnergy
 __all__ = ["AnchoredIntegral", "HoldIntegral", "Integral", "RunningEnergy"]
 
 
+_LONGEST_GAP_SECONDS = 0.02
+_UNSEEN_FRACTION = 0.02  # of the energy: bursts shorter than a gap show in no sample
+
+
 class RunningEnergy(NamedTuple):
     """The energy up to a moment, since an arbitrary one, and how far it can be off, in joules."""
 
@@ -54,6 +58,7 @@ class HoldIntegral:
             self._energy_joules += self._last.power_watts * seconds
             change_watts = abs(sample.power_watts - self._last.power_watts)
             self._doubt_joules += change_watts * (seconds + self._average_seconds)
+            self._doubt_joules += _UNSEEN_FRACTION * self._last.power_watts * seconds
         self._last = sample
         return RunningEnergy(self._energy_joules, self._doubt_joules)
 
@@ -66,14 +71,17 @@ class HoldIntegral:
 class AnchoredIntegral:
     """The integral of power since the counter's latest step, on top of the counter.
 
-    The step itself happened somewhere between two samples: in the middle, give or take half of the gap.
+    The step itself happened somewhere between two samples: in the middle, give or take half of the gap. In a gap of
+    more than a few sampling periods, as where the interpreter was busy elsewhere, the GPU may have drawn anything.
 
     Args:
         period_seconds: How long the counter stands still, at most.
+        peak_watts: The most the GPU can draw.
     """
 
-    def __init__(self, period_seconds: float) -> None:
+    def __init__(self, period_seconds: float, peak_watts: float) -> None:
         self._period_seconds = period_seconds
+        self._peak_watts = peak_watts
         self._last: Edge | None = None
         self._since_step_joules = 0.0
         self._doubt_joules = 0.0
@@ -98,11 +106,14 @@ class AnchoredIntegral:
     def _go_on(self, last: Edge, at: float, counter_joules: float, power_watts: float) -> None:
         assert last.power_watts is not None
         seconds = at - last.at
+        is_long = seconds > _LONGEST_GAP_SECONDS
         if counter_joules != last.counter_joules:
-            self._start_anew(max(power_watts, last.power_watts) * min(seconds, self._period_seconds))
+            most_watts = self._peak_watts if is_long else max(power_watts, last.power_watts)
+            self._start_anew(most_watts * min(seconds, self._period_seconds))
         else:
             self._since_step_joules += last.power_watts * seconds
-            self._doubt_joules += abs(power_watts - last.power_watts) * seconds
+            change_watts = self._peak_watts if is_long else abs(power_watts - last.power_watts)
+            self._doubt_joules += change_watts * seconds
 
     def _start_anew(self, longest_joules: float) -> None:
         self._since_step_joules = self._doubt_joules = longest_joules / 2

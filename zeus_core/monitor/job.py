@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from zeus_core.monitor.windows import ZeusMonitor
@@ -38,8 +39,8 @@ class JobMeasurement:
     Attributes:
         seconds: The longest of the ranks' windows.
         gpus: The energy of each GPU, by UUID.
-        cpus: The energy of each CPU package, by node and index: "node-3 CPU 1".
-        drams: The energy of each package's DRAM, likewise: "node-3 DRAM 1".
+        cpus: The energy of each CPU package, by node (known by its boot) and index: "node-3f1c22aa CPU 1".
+        drams: The energy of each package's DRAM, likewise: "node-3f1c22aa DRAM 1".
     """
 
     seconds: float
@@ -72,7 +73,7 @@ class JobMeasurement:
 def measure_job(measurement: Measurement, monitor: ZeusMonitor, world: World) -> JobMeasurement:
     """Add up what all ranks measured: a collective call, which every rank must make.
 
-    However many ranks see a device, it is counted once: by the lowest rank that measured it.
+    However many ranks see a device, it is counted once: by the lowest rank that measured it and did not lose it.
 
     Args:
         measurement: This rank's window; the same window on each.
@@ -96,7 +97,7 @@ def measure_job(measurement: Measurement, monitor: ZeusMonitor, world: World) ->
 
 def _report(measurement: Measurement, monitor: ZeusMonitor) -> dict[str, Any]:
     """What this rank has to tell, by names that are the same on all ranks."""
-    node = platform.node()
+    node = _node()
     cpu_parts = (measurement.cpu_energy, measurement.cpu_method, measurement.cpu_uncertainty_joules)
     dram_parts = (measurement.dram_energy, measurement.dram_method, measurement.dram_uncertainty_joules)
     gpu_parts = (measurement.gpu_energy, measurement.gpu_method, measurement.gpu_uncertainty_joules)
@@ -109,6 +110,15 @@ def _report(measurement: Measurement, monitor: ZeusMonitor) -> dict[str, Any]:
     }
 
 
+def _node() -> str:
+    """This machine's name, and what tells it from others of that name: containers choose their names themselves."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    except OSError:
+        return platform.node()
+    return f"node-{boot}"
+
+
 def _named(parts: tuple[Any, Any, Any], name: Any) -> dict[str, tuple[float | None, Method, float | None]]:
     energies, methods, uncertainties = (part or {} for part in parts)
     return {name(index): (energies[index], methods[index], uncertainties[index]) for index in energies}
@@ -118,7 +128,8 @@ def _count_once(reports: list[dict[str, Any]], kind: str) -> dict[str, JobEnergy
     counted: dict[str, JobEnergy] = {}
     for rank, report in enumerate(reports):
         for device, (energy_joules, method, uncertainty_joules) in report[kind].items():
-            counted.setdefault(device, JobEnergy(energy_joules, method, uncertainty_joules, rank))
+            if device not in counted or counted[device].energy_joules is None:
+                counted[device] = JobEnergy(energy_joules, method, uncertainty_joules, rank)
     return counted
 
 

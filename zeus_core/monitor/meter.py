@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 from zeus_core.monitor.edge import Edge, read_edge
 from zeus_core.monitor.energy import DeviceEnergy, counted_energy, lost
 from zeus_core.monitor.integral import AnchoredIntegral, HoldIntegral, Integral, RunningEnergy
+from zeus_core.process_lock import ProcessLock
 
 __all__ = ["CountingMeter", "Meter", "SamplingMeter", "make_meter"]
 
@@ -45,6 +45,7 @@ class CountingMeter:
         self._clock = clock
         self._period_seconds = gpu.energy_counter_period_seconds
         self._peak_watts = _peak_watts(gpu)
+        self._has_instant_power = gpu.power_average_seconds <= gpu.energy_counter_period_seconds
 
     def read(self) -> Edge:
         """The counter and the power."""
@@ -52,7 +53,7 @@ class CountingMeter:
 
     def between(self, begin: Edge, end: Edge) -> DeviceEnergy:
         """See `counted_energy`."""
-        return counted_energy(begin, end, self._period_seconds, self._peak_watts)
+        return counted_energy(begin, end, self._period_seconds, self._peak_watts, self._has_instant_power)
 
 
 class SamplingMeter:
@@ -71,11 +72,11 @@ class SamplingMeter:
         self._clock = clock
         self._counting = counting
         self._integral: Integral = (
-            AnchoredIntegral(gpu.energy_counter_period_seconds)
+            AnchoredIntegral(gpu.energy_counter_period_seconds, _peak_watts(gpu))
             if counting is not None
             else HoldIntegral(gpu.power_average_seconds)
         )
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def read(self) -> Edge:
         """Take a sample."""
@@ -103,9 +104,10 @@ def make_meter(gpu: Gpu, clock: Clock, precise: bool) -> Meter:
         UsageError: `precise`, and the GPU has no counter or no power to sample.
     """
     has_counter = _has(gpu.read_energy_counter_joules)
-    if precise and not (has_counter and _has(gpu.read_power_watts)):
+    if precise and not (has_counter and _has(gpu.read_power_watts) and gpu.power_average_seconds == 0):
         raise UsageError(
-            f"precise=True needs an energy counter and a power reading, and {gpu.name} lacks one; leave it out"
+            f"precise=True needs an energy counter and a power reading of the moment, and {gpu.name} lacks one; "
+            "leave it out"
         )
     counting = CountingMeter(gpu, clock) if has_counter else None
     if counting is not None and not precise:

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from zeus_core.device import Cpu, CpuDiscovery, Gpu
-from zeus_core.errors import UsageError
+from zeus_core.errors import NoDeviceError, UsageError
 
 __all__ = ["select_cpus", "select_gpus"]
+
+# Of torchrun and accelerate, of deepspeed; the last one counts the ranks of all nodes, for want of better.
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE")
 
 _Device = TypeVar("_Device")
 
@@ -22,11 +25,14 @@ def select_gpus(gpus: Sequence[Gpu], indices: Sequence[int] | None, environment:
     Args:
         gpus: All visible ones.
         indices: Those that were asked for; None for all, or for this rank's own under a launcher of several ranks.
-        environment: May hold `LOCAL_RANK` and `LOCAL_WORLD_SIZE`, as torchrun and its like set them.
+        environment: May hold `LOCAL_RANK` and the number of ranks, as torchrun, deepspeed and their like set them.
 
     Raises:
+        NoDeviceError: There is no GPU.
         UsageError: An index is unknown or named twice.
     """
+    if not gpus:
+        raise NoDeviceError("there is no GPU to measure; to measure none on purpose, pass gpu_indices=[]")
     visible = dict(enumerate(gpus))
     if indices is None:
         return _own_gpu(visible, *_local_rank(environment))
@@ -75,9 +81,10 @@ def _own_gpu(visible: dict[int, Gpu], local_rank: int, local_size: int) -> dict[
 
 def _local_rank(environment: Mapping[str, str]) -> tuple[int, int]:
     """This rank and the number of ranks on this node; 0 and 1 without a launcher."""
+    sizes = [environment[name] for name in _LOCAL_SIZES if name in environment]
     try:
-        return int(environment["LOCAL_RANK"]), max(int(environment["LOCAL_WORLD_SIZE"]), 1)
-    except (KeyError, ValueError):
+        return int(environment["LOCAL_RANK"]), max(int(sizes[0]), 1)
+    except (KeyError, IndexError, ValueError):
         return 0, 1
 
 

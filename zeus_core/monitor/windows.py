@@ -6,7 +6,6 @@ import functools
 import itertools
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from zeus_core.frameworks import Synchronize, synchronize_with
 from zeus_core.monitor.instruments import Edges, Instruments
 from zeus_core.monitor.log import WindowLog
 from zeus_core.monitor.selection import select_cpus, select_gpus
+from zeus_core.process_lock import ProcessLock
 from zeus_core.records import Measurement
 
 __all__ = ["Window", "ZeusMonitor"]
@@ -73,7 +73,7 @@ class ZeusMonitor:
         log_file: Appends each finished window to this file; see `WindowLog` for the format.
         sync_execution_with: The framework to wait for at both edges of a window: "torch", "jax" or "cupy".
         precise: Sample the GPUs every 4 ms, to know when their counters step: short windows become several times
-            surer, for about a hundredth of a CPU core.
+            surer, for 3 to 10 % of a CPU core (1 to 8 GPUs).
         gpus: The machine's GPUs; found by `discover_gpus` if None.
         cpus: The machine's CPU packages; found by `discover_cpus` if None.
         clock: Source of time; monotonic real time if None.
@@ -115,7 +115,7 @@ class ZeusMonitor:
         self._synchronize = synchronize or synchronize_with(sync_execution_with)
         self._log = WindowLog(Path(log_file), self.gpu_indices) if log_file is not None else None
         self._instruments = Instruments(self.gpus, self.cpus, self.clock, precise)
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._open_windows: dict[str, _OpenWindow] = {}
         self._keeper = RaplKeeper(discovered_cpus.zones) if self.cpus else None
         if self._keeper is not None:

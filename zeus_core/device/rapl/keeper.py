@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from zeus_core.clock import Clock, MonotonicClock
-from zeus_core.device.rapl.process_lock import ProcessLock
 from zeus_core.device.rapl.zone import RaplZone
 from zeus_core.errors import DeviceError, UsageError
+from zeus_core.process_lock import ProcessLock
 
 __all__ = ["RaplKeeper"]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from zeus_core.device.rapl.counter import WrappingCounter
 from zeus_core.device.rapl.files import ReadText, read_count, read_file
-from zeus_core.device.rapl.process_lock import ProcessLock
 from zeus_core.errors import DriverFaultError
+from zeus_core.process_lock import ProcessLock
 from zeus_core.units import joules_from_microjoules
 
 __all__ = ["RaplZone"]
