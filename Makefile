@@ -21,8 +21,7 @@ lint: $(VENV)/.ready-dev  ## style and types
 	$(RUN) -m mypy
 
 benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run
-	$(RUN) benchmarks/import_time.py
-	$(RUN) benchmarks/window_overhead.py
+	$(RUN) benchmarks/import_time.py && $(RUN) benchmarks/window_overhead.py
 
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m build --wheel

@@ -107,9 +107,9 @@ def compare_slow_drivers(library: Path) -> bool:
 
 def compare_imports() -> None:
     program = (
-        "import time, resource; import sys; before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
-        "begin = time.perf_counter(); {statement};"
-        "print(time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+        "import time; resident = lambda: int(open('/proc/self/statm').read().split()[1]) * 4 / 1024;"
+        "before, begin = resident(), time.perf_counter(); {statement};"
+        "print(time.perf_counter() - begin, resident() - before)"
     )
     for name, statement in PEERS.items():
         runs = [
@@ -121,7 +121,7 @@ def compare_imports() -> None:
             continue
         figures = [tuple(map(float, run.stdout.split())) for run in runs]
         seconds = statistics.median(figure[0] for figure in figures)
-        megabytes = statistics.median(figure[1] for figure in figures) / 1024
+        megabytes = statistics.median(figure[1] for figure in figures)
         print(f"{name}: import {seconds * 1e3:.0f} ms, {megabytes:.1f} MB more resident")
 
 

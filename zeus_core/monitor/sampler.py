@@ -6,6 +6,8 @@ import os
 import threading
 from collections.abc import Callable
 
+from zeus_core.process_lock import ProcessLock
+
 __all__ = ["Sampler"]
 
 
@@ -22,18 +24,21 @@ class Sampler:
         self._period_seconds = period_seconds
         self._stop = threading.Event()
         self._process_id: int | None = None
+        self._lock = ProcessLock()
 
     def start(self) -> None:
         """Sample from now on. Nothing happens if that is so already; a forked child starts a thread of its own."""
-        if self._process_id != os.getpid():
-            self._process_id = os.getpid()
-            self._stop = threading.Event()
-            threading.Thread(target=self._run, args=(self._stop,), name="zeus-core sampler", daemon=True).start()
+        with self._lock:
+            if self._process_id != os.getpid():
+                self._process_id = os.getpid()
+                self._stop = threading.Event()
+                threading.Thread(target=self._run, args=(self._stop,), name="zeus-core sampler", daemon=True).start()
 
     def stop(self) -> None:
         """Sample no more."""
-        self._stop.set()
-        self._process_id = None
+        with self._lock:
+            self._stop.set()
+            self._process_id = None
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(self._period_seconds):

@@ -21,7 +21,6 @@ from zeus_core.frameworks import Synchronize, synchronize_with
 from zeus_core.monitor.instruments import Edges, Instruments
 from zeus_core.monitor.log import WindowLog
 from zeus_core.monitor.selection import select_cpus, select_gpus
-from zeus_core.process_lock import ProcessLock
 from zeus_core.records import Measurement
 
 __all__ = ["Window", "ZeusMonitor"]
@@ -115,7 +114,6 @@ class ZeusMonitor:
         self._synchronize = synchronize or synchronize_with(sync_execution_with)
         self._log = WindowLog(Path(log_file), self.gpu_indices) if log_file is not None else None
         self._instruments = Instruments(self.gpus, self.cpus, self.clock, precise)
-        self._lock = ProcessLock()
         self._open_windows: dict[str, _OpenWindow] = {}
         self._keeper = RaplKeeper(discovered_cpus.zones) if self.cpus else None
         if self._keeper is not None:
@@ -136,13 +134,12 @@ class ZeusMonitor:
         if sync_execution:
             self._synchronize(self.gpu_indices)
         window = _OpenWindow(time.time(), self._instruments.read())
-        with self._lock:
-            if key in self._open_windows and not restart:
-                raise UsageError(
-                    f"window {key!r} is already open; end it first, choose another name, or pass restart=True"
-                )
+        # Each of these steps on the dictionary is atomic.
+        if restart:
             self._open_windows[key] = window
-            self._instruments.begin_sampling()
+        elif self._open_windows.setdefault(key, window) is not window:
+            raise UsageError(f"window {key!r} is already open; end it first, choose another name, or pass restart=True")
+        self._instruments.begin_sampling()
 
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
         """Close a window.
@@ -228,8 +225,9 @@ class ZeusMonitor:
             self.cancel(name)
 
     def _take(self, name: str) -> _OpenWindow | None:
-        with self._lock:
-            window = self._open_windows.pop(name, None)
-            if not self._open_windows:
-                self._instruments.end_sampling()
-            return window
+        window = self._open_windows.pop(name, None)
+        if not self._open_windows:
+            self._instruments.end_sampling()
+            if self._open_windows:  # by another thread, meanwhile
+                self._instruments.begin_sampling()
+        return window
