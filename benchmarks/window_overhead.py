@@ -119,7 +119,7 @@ def compare_imports() -> None:
         if any(run.returncode != 0 for run in runs):
             print(f"{name}: not installed, not compared")
             continue
-        figures = [tuple(map(float, run.stdout.split())) for run in runs]
+        figures = [tuple(map(float, run.stdout.splitlines()[-1].split())) for run in runs]
         seconds = statistics.median(figure[0] for figure in figures)
         megabytes = statistics.median(figure[1] for figure in figures)
         print(f"{name}: import {seconds * 1e3:.0f} ms, {megabytes:.1f} MB more resident")

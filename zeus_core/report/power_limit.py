@@ -64,17 +64,31 @@ def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, ti
     """
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
     except ImportError as error:
         raise UsageError("drawing needs matplotlib: pip install 'zeus-core[plot]'") from error
     figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.add_subplot()
-    points = [(trial.seconds_per_step, trial.joules_per_step, trial.setting) for trial in trials]
-    axes.plot([seconds for seconds, _, _ in points], [joules for _, joules, _ in points], "o-", color="#4477aa")
-    for seconds, joules, setting in points:
-        axes.annotate(f"{setting} W", (seconds, joules), (5, 6), textcoords="offset points", fontsize=8)
-        if setting == chosen_limit_watts:
-            axes.plot(seconds, joules, "o", markersize=14, fillstyle="none", color="#cc3311", label="chosen")
-            axes.legend()
+    costs = {trial.setting: step_cost(trial) for trial in trials}
+    axes.errorbar(
+        [cost.seconds for cost in costs.values()],
+        [cost.joules for cost in costs.values()],
+        yerr=[cost.joules_uncertainty for cost in costs.values()],
+        fmt="o-",
+        color="#4477aa",
+        ecolor="#bbbbbb",
+        capsize=3,
+    )
+    for setting, cost in costs.items():
+        axes.annotate(f"{setting} W", (cost.seconds, cost.joules), (7, 6), textcoords="offset points", fontsize=8)
+    if chosen_limit_watts in costs:
+        chosen = costs[chosen_limit_watts]
+        axes.plot(chosen.seconds, chosen.joules, "o", markersize=14, fillstyle="none", color="#cc3311", label="chosen")
+        axes.legend()
+    axes.set_xscale("log")  # the lowest limits take several times as long
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("time per step (s)")
     axes.set_ylabel("energy per step (J)")
     axes.set_title(title)
