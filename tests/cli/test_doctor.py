@@ -1,6 +1,7 @@
 """`zeus-core doctor`: it finds what is missing, and changes nothing."""
 
 import json
+import shlex
 import sys
 
 import pytest
@@ -179,7 +180,8 @@ def test_rapl_that_may_not_be_read_comes_with_the_command(tmp_path):
     package = rapl.add_package(0)
     rapl.make_unreadable(package)
     check = check_rapl(rapl.root, rapl.read_text)
-    assert (check.state, check.fix) == ("missing", f"sudo chmod a+r {rapl.root}/intel-rapl:*/energy_uj")
+    folder = shlex.quote(str(rapl.root))
+    assert (check.state, check.fix) == ("missing", f"sudo chmod a+r {folder}/intel-rapl:*/energy_uj")
     rapl.add_package(1)
     assert check_rapl(rapl.root, rapl.read_text).state == "limited"
 

@@ -1,12 +1,14 @@
 """Parts of the command line that need no process of their own."""
 
 import io
+import os
 import signal
 import time
 
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from zeus_core.cli.child import CommandError, spawn
 from zeus_core.cli.guarded_meter import GuardedMeter, within
 from zeus_core.cli.metering import open_meter
 from zeus_core.cli.summary import DeviceEnergy, summarize, total_of
@@ -104,6 +106,21 @@ def test_a_driver_that_hangs_is_given_up_and_the_notes_say_so(make_driver, monke
     assert meter.end() == ([], None)
     assert meter.notes == ["Energy is not measured: no answer within 0.05 s"]
     time.sleep(0.6)  # the thread that was given up still holds the driver
+
+
+@pytest.mark.parametrize("command", [["a\0b"], ["true", "a\0b"]])
+def test_a_command_that_no_system_call_could_take_is_refused_as_by_a_shell(command):
+    with pytest.raises(CommandError) as caught:
+        spawn(command, set())
+    assert caught.value.exit_code == 127
+    assert "a NUL character" in str(caught.value)
+    assert "\0" not in str(caught.value)
+
+
+def test_a_variable_without_a_name_does_not_keep_a_command_from_running(monkeypatch):
+    monkeypatch.setattr(os, "environ", {**os.environ, "": "x"})  # as found where a parent passed "=x" on
+    _, status = os.waitpid(spawn(["sh", "-c", "exit 3"], set()), 0)
+    assert os.waitstatus_to_exitcode(status) == 3
 
 
 def test_a_table_is_aligned():

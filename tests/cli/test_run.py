@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 
+HANGING_SECONDS = 12.0
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 SIGNALS = [1, 2, 3, 10, 12, 15, 24, 34, 40]  # 34 is the first real-time signal, 24 SIGXCPU
 
 
@@ -36,7 +39,7 @@ def test_a_command_killed_by_a_signal_makes_us_die_of_it_after_the_summary(on_si
 
 
 def test_a_shell_sees_the_same_status_as_without_us(on_nothing):
-    script = f"{' '.join(on_nothing.command('run', '--', 'sh', '-c'))} 'kill -9 $$' 2>/dev/null; echo $?"
+    script = f"{shlex.join(on_nothing.command('run', '--', 'sh', '-c'))} 'kill -9 $$' 2>/dev/null; echo $?"
     ended = subprocess.run(["sh", "-c", script], env=on_nothing.environment, capture_output=True, text=True)
     assert ended.stdout == "137\n"
 
@@ -45,6 +48,23 @@ def test_a_command_that_is_not_there_ends_with_127_and_one_sentence(on_simulated
     ended = on_simulated("run", "--", "no-such-command", "x")
     assert ended.returncode == 127
     assert ended.stderr.splitlines()[1:] == ["zeus-core: no-such-command: command not found"]
+
+
+def test_an_empty_name_ends_with_127_and_one_sentence(on_nothing):
+    ended = on_nothing("run", "--", "", "x")
+    assert (ended.returncode, ended.stderr) == (127, "zeus-core: '': command not found\n")
+
+
+def test_a_command_in_a_folder_with_a_space_runs_and_its_output_may_lie_there_too(on_nothing, tmp_path):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    for first_line in ("#!/bin/sh\n", ""):
+        (folder / "a command").write_text(first_line + 'echo "$1"; exit 5\n')
+        (folder / "a command").chmod(0o755)
+        ended = on_nothing("run", "--output", "a run.json", "--", "./a command", "an  argument", cwd=folder)
+        assert (ended.returncode, ended.stdout) == (5, "an  argument\n")
+        assert ended.stderr.startswith("zeus-core: './a command' 'an  argument': ")
+        assert read_json(folder / "a run.json")["command"] == ["./a command", "an  argument"]
 
 
 def test_a_command_that_cannot_be_executed_ends_with_126_and_one_sentence(on_nothing, tmp_path):
@@ -66,7 +86,8 @@ def test_a_script_without_an_interpreter_line_runs_as_in_a_shell(on_nothing, tmp
 
 def test_standard_streams_and_other_files_are_the_commands_own(on_simulated, tmp_path):
     with (tmp_path / "third").open("w") as third:
-        script = f"cat; echo aside >&2; {sys.executable} -c 'import os; os.write({third.fileno()}, b\"third\")'"
+        write_third = shlex.join([sys.executable, "-c", f"import os; os.write({third.fileno()}, b'third')"])
+        script = f"cat; echo aside >&2; {write_third}"
         ended = on_simulated("run", "--quiet", "--", "sh", "-c", script, input="a\n--\nb", pass_fds=[third.fileno()])
     assert ended.stdout == "a\n--\nb"
     assert ended.stderr.splitlines()[1:] == ["aside"]
@@ -199,6 +220,55 @@ def test_a_gpu_lost_during_the_run_is_reported_as_not_measured(on_driver, tmp_pa
     assert record["totals"]["is_complete"] is False
 
 
+HURRIED = """
+import sys
+from zeus_core.cli.guarded_meter import GuardedMeter
+from zeus_core.cli.run import run_measured
+
+meter = GuardedMeter(None, patience_seconds=1.0, edge_seconds=1.0)
+sys.exit(run_measured(["sh", "-c", "echo ready; read line; exit 3"], meter))
+"""
+
+
+@pytest.mark.parametrize("usual_seconds", [0.0, 0.002], ids=["one after another", "at the same time"])
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"]
+)
+def test_a_driver_that_hangs_at_the_end_does_not_keep_our_process_from_ending(on_driver, function, usual_seconds):
+    program, driver = on_driver(*[DeviceSpec(has_energy_counter="Energy" in function)] * 2)
+    driver.set_latency(usual_seconds)  # slow calls are made in threads of their own: nobody may wait for these either
+    process = subprocess.Popen([sys.executable, "-c", HURRIED], env=program.environment, **PIPES)
+    assert process.stdout.readline() == "ready\n"
+    driver.set_latency(HANGING_SECONDS, function)
+    begin = time.monotonic()
+    _, errors = process.communicate("go on\n", timeout=60)
+    assert process.returncode == 3
+    assert time.monotonic() - begin < HANGING_SECONDS / 2
+    assert "exit code 3" in errors
+    if "Energy" in function:
+        assert "Energy is not measured: no answer within 1 s" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlInit",
+        "nvmlDeviceGetCount",
+        "nvmlDeviceGetTotalEnergyConsumption",
+    ],
+)
+def test_a_driver_that_hangs_at_the_start_does_not_keep_our_process_from_ending(on_driver, function):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec())
+    driver.set_latency(HANGING_SECONDS, function)
+    begin = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-c", HURRIED], env=program.environment, **PIPES)
+    _, errors = process.communicate("go on\n", timeout=60)
+    assert process.returncode == 3
+    assert time.monotonic() - begin < HANGING_SECONDS / 2
+    assert "Energy is not measured: no answer within 1 s" in errors
+
+
 def test_a_rank_of_a_launcher_measures_the_whole_machine_too(on_driver, tmp_path):
     program, _ = on_driver(DeviceSpec(), DeviceSpec(), LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
     program("run", "--output", tmp_path / "run.json", "--", "sleep", "0.1")
@@ -221,7 +291,7 @@ def test_an_output_that_is_a_pipe_is_written_to(on_nothing):
 
 def test_an_output_that_vanishes_meanwhile_costs_the_file_and_nothing_else(on_nothing, tmp_path):
     folder = tmp_path / "folder"
-    ended = on_nothing("run", "--output", folder / "run.json", "--", "sh", "-c", f"rmdir {folder}; exit 3")
+    ended = on_nothing("run", "--output", folder / "run.json", "--", "sh", "-c", "rmdir folder; exit 3", cwd=tmp_path)
     assert ended.returncode == 3
     assert "could not be written" in ended.stderr
 

@@ -86,6 +86,10 @@ def spawn(command: Sequence[str], mask: set[int]) -> int:
     Raises:
         CommandError: There is no such program, or it cannot be executed.
     """
+    if not command[0]:
+        raise CommandError("'': command not found", _NOT_FOUND)
+    if any("\0" in word for word in command):
+        raise CommandError("the command contains a NUL character, which no program can be given", _NOT_FOUND)
     try:
         return _spawn(command, mask)
     except OSError as error:
@@ -126,7 +130,8 @@ def end_like(status: int) -> int:
 
 
 def _spawn(command: Sequence[str], mask: set[int]) -> int:
-    return os.posix_spawnp(command[0], list(command), os.environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON)
+    environment = {name: value for name, value in os.environ.items() if name}  # Python refuses to pass on "=value"
+    return os.posix_spawnp(command[0], list(command), environment, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON)
 
 
 def _pass_on(received: signal.struct_siginfo, process_id: int) -> None:

@@ -58,13 +58,20 @@ class GuardedMeter:
     Args:
         indices: GPUs to measure; all visible ones if None.
         patience_seconds: How long to wait until all is ready.
+        edge_seconds: How long to wait for the window to begin, and for it to end.
 
     Raises:
         UsageError: There is no such GPU. This is found before there is anything to disturb.
     """
 
-    def __init__(self, indices: Sequence[int] | None, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        indices: Sequence[int] | None,
+        patience_seconds: float = _PATIENCE_SECONDS,
+        edge_seconds: float = _EDGE_SECONDS,
+    ) -> None:
         self.notes: list[str] = []
+        self._edge_seconds = edge_seconds
         self._meter: MachineMeter | None = None
         try:
             self._meter = within(patience_seconds, lambda: open_meter(indices))
@@ -86,7 +93,7 @@ class GuardedMeter:
         """Open the window."""
         if self._meter is not None:
             try:
-                within(_EDGE_SECONDS, self._meter.begin)
+                within(self._edge_seconds, self._meter.begin)
             except Exception as error:
                 self._give_up(error)
 
@@ -96,7 +103,7 @@ class GuardedMeter:
         if meter is None:
             return [], None
         try:
-            measurement = within(_EDGE_SECONDS, meter.end)
+            measurement = within(self._edge_seconds, meter.end)
         except Exception as error:
             self._give_up(error)
             return [], None

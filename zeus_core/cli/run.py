@@ -19,7 +19,7 @@ from zeus_core.errors import NotSupportedError, UsageError
 if TYPE_CHECKING:
     from zeus_core.cli.guarded_meter import GuardedMeter
 
-__all__ = ["SUMMARY", "add_arguments", "execute"]
+__all__ = ["SUMMARY", "add_arguments", "execute", "run_measured"]
 
 SUMMARY = "Run a command and measure the energy of GPUs and CPUs meanwhile"
 
@@ -39,19 +39,36 @@ def execute(arguments: argparse.Namespace) -> int:
     """Run the command. Whatever goes wrong with measuring, it runs as it would without us."""
     if not hasattr(signal, "sigwaitinfo"):
         raise NotSupportedError("`zeus-core run` needs Linux; `zeus-core energy` measures meanwhile from another shell")
-    from zeus_core.cli.child import CommandError, blocked_signals, end_like
     from zeus_core.cli.guarded_meter import GuardedMeter
 
     if not arguments.command:
         raise UsageError(f"the command to run is missing; write it after --, for example: {_EXAMPLE}")
     if arguments.output is not None:
         check_writable(arguments.output)
-    meter = GuardedMeter(arguments.gpus)
+    return run_measured(arguments.command, GuardedMeter(arguments.gpus), arguments.output, arguments.quiet)
+
+
+def run_measured(
+    command: Sequence[str], meter: GuardedMeter, output: Path | None = None, is_quiet: bool = False
+) -> int:
+    """Run a command between the two edges of the meter's window, and report.
+
+    Args:
+        command: Its name or path, and its arguments.
+        meter: Not yet begun.
+        output: The file to write.
+        is_quiet: Print no summary.
+
+    Returns:
+        The exit code. If a signal killed the command, this does not return: we die of the same signal.
+    """
+    from zeus_core.cli.child import CommandError, blocked_signals, end_like
+
     meter.begin()
     try:
         with blocked_signals() as mask:
-            status, record = _run(arguments.command, mask, meter)
-            _report(record, arguments.output, arguments.quiet)
+            status, record = _run(command, mask, meter)
+            _report(record, output, is_quiet)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
         return error.exit_code

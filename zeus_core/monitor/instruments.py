@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from zeus_core.clock import Clock
 from zeus_core.device import Cpu, Gpu
+from zeus_core.errors import UsageError
 from zeus_core.monitor.cpu_energy import CpuReading, dram_between, package_between, read_cpu
 from zeus_core.monitor.edge import Edge
 from zeus_core.monitor.energy import DeviceEnergy
-from zeus_core.monitor.meter import make_meter
+from zeus_core.monitor.meter import Meter, make_meter
 from zeus_core.monitor.sampler import Sampler
 from zeus_core.monitor.together import Together
 from zeus_core.records import Measurement, Method
@@ -50,11 +51,9 @@ class Instruments:
     def __init__(self, gpus: Mapping[int, Gpu], cpus: Mapping[int, Cpu], clock: Clock, precise: bool) -> None:
         self._clock = clock
         self._cpus = cpus
-        with ThreadPoolExecutor(max(len(gpus), 1)) as threads:  # each looks at its GPU for a moment
-            meters = threads.map(lambda gpu: make_meter(gpu, clock, precise), gpus.values())
-            self._meters = dict(zip(gpus, meters, strict=True))
-        self._read_gpus = [meter.read for meter in self._meters.values()]
         self._together = Together()
+        self._meters = self._make_meters(gpus, precise)
+        self._read_gpus = [meter.read for meter in self._meters.values()]
         self._together.call(self._read_gpus)  # tells whether calls are slow, before it matters
         self._samples_always = precise
         sampled = [meter.read for meter in self._meters.values() if meter.needs_sampling]
@@ -65,6 +64,23 @@ class Instruments:
             weakref.finalize(self, self._sampler.stop)
             if precise:
                 self._sampler.start()
+
+    def _make_meters(self, gpus: Mapping[int, Gpu], precise: bool) -> dict[int, Meter]:
+        """At the same time, for each looks at its GPU for a moment."""
+
+        def attempt(gpu: Gpu) -> Meter | UsageError:
+            try:
+                return make_meter(gpu, self._clock, precise)
+            except UsageError as error:
+                return error
+
+        meters: dict[int, Meter] = {}
+        attempts = self._together.call_at_once([partial(attempt, gpu) for gpu in gpus.values()])
+        for index, meter in zip(gpus, attempts, strict=True):
+            if isinstance(meter, UsageError):
+                raise meter
+            meters[index] = meter
+        return meters
 
     def read(self) -> Edges:
         """Read all devices, close together. Never raises."""

@@ -34,14 +34,17 @@ class Together:
         """The answers of all functions, which must not raise."""
         if len(functions) < 2:
             return [function() for function in functions]
-        if self._is_slow and self._has_threads(len(functions) - 1):
-            return self._call_at_once(functions)
+        if self._is_slow:
+            return self.call_at_once(functions)
         begin = time.perf_counter()
         answers = [function() for function in functions]
         self._is_slow = time.perf_counter() - begin > _SLOW_CALL_SECONDS * len(functions)
         return answers
 
-    def _call_at_once(self, functions: Sequence[Callable[[], _Answer]]) -> list[_Answer]:
+    def call_at_once(self, functions: Sequence[Callable[[], _Answer]]) -> list[_Answer]:
+        """The answers of all functions, which must not raise, called at the same time."""
+        if len(functions) < 2 or not self._has_threads(len(functions) - 1):
+            return [function() for function in functions]
         answers: list[Any] = [None] * len(functions)
         done = threading.Semaphore(0)
 
