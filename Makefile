@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+TOO_OLD := 'Python 3.10 or newer is needed, and this is ' + sys.version.split()[0] + ': make PYTHON=python3.11'
 DEMO := OMP_NUM_THREADS=1 $(RUN)
 
 .PHONY: demo test test-long lint wheel benchmarks clean
@@ -30,5 +31,6 @@ clean:
 	rm -rf $(VENV) build dist zeus-demo
 
 $(VENV)/.ready-%: pyproject.toml tools/set_up.py
+	@$(PYTHON) -c "import sys; sys.exit($(TOO_OLD) if sys.version_info < (3, 10) else 0)"
 	$(PYTHON) tools/set_up.py $(VENV) $*
 	touch $@

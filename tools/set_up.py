@@ -1,4 +1,4 @@
-"""Prepare `.venv` for the Makefile, from nothing but Python 3.10+.
+"""Prepare `.venv` for the Makefile, which has checked that this is Python 3.10+.
 
     python3 tools/set_up.py .venv EXTRA
 
@@ -15,7 +15,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-OLDEST_PYTHON = (3, 10)
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -25,11 +24,6 @@ class SetUpError(Exception):
 
 def main(folder: Path, extra: str) -> None:
     """Prepare the virtual environment in `folder` for the extra."""
-    if sys.version_info < OLDEST_PYTHON:
-        raise SetUpError(
-            f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer is needed, and this is {sys.version.split()[0]}. "
-            "Name another one: make PYTHON=python3.11"
-        )
     python = make_environment(folder)
     install_torch(python)
     if not pip(python, "--quiet", "-e", f".[{extra}]"):
