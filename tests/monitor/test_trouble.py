@@ -66,6 +66,30 @@ def test_a_gpu_that_disappears_within_a_window_is_lost_and_the_others_stand(make
     assert measurement.gpu_energy[1] > 0
 
 
+def test_a_loss_is_reported_once_and_not_at_every_window(make_driver, caplog):
+    driver = make_driver(DeviceSpec())
+    monitor = nvml_monitor(driver)
+    driver[0].lose()
+    for number in range(5):
+        with monitor.window(f"{number}") as window:
+            pass
+        assert window.measurement.gpu_energy == {0: None}
+    assert caplog.text.count("is lost for window") == 1
+
+
+def test_a_gpu_without_a_counter_is_sampled_until_the_accelerator_is_done(make_driver):
+    driver = make_driver(DeviceSpec(has_energy_counter=False, follows_limit=False))
+    gpu = NvmlGpu(NvmlSession(), driver[0].uuid)
+    monitor = ZeusMonitor(gpus=[gpu], synchronize=lambda _: time.sleep(0.4))
+    driver[0].set_load([(0.1, 100.0), (0.1, 600.0)], repeat=True)
+    monitor.begin_window("window", sync_execution=False)
+    begun = time.monotonic()
+    measurement = monitor.end_window("window")
+    truth = driver[0].true_energy_joules(begun, time.monotonic())
+    assert measurement.total_energy == pytest.approx(truth, rel=0.25)
+    assert len(driver.calls("nvmlDeviceGetFieldValues")) >= 6
+
+
 def test_a_stuck_counter_is_lost_not_zero(make_driver):
     driver = make_driver(DeviceSpec())
     monitor = nvml_monitor(driver)

@@ -7,7 +7,6 @@ import itertools
 import logging
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,10 +114,8 @@ class ZeusMonitor:
         self._log = WindowLog(Path(log_file), self.gpu_indices) if log_file is not None else None
         self._instruments = Instruments(self.gpus, self.cpus, self.clock, precise)
         self._open_windows: dict[str, _OpenWindow] = {}
+        self._reported_losses: set[tuple[str, str]] = set()
         self._keeper = RaplKeeper(discovered_cpus.zones) if self.cpus else None
-        if self._keeper is not None:
-            self._keeper.start()
-            weakref.finalize(self, self._keeper.stop)
 
     def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
         """Open a window.
@@ -140,6 +137,8 @@ class ZeusMonitor:
         elif self._open_windows.setdefault(key, window) is not window:
             raise UsageError(f"window {key!r} is already open; end it first, choose another name, or pass restart=True")
         self._instruments.begin_sampling()
+        if self._keeper is not None:
+            self._keeper.start()
 
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
         """Close a window.
@@ -152,17 +151,19 @@ class ZeusMonitor:
         Raises:
             UsageError: No window of that name is open.
         """
-        window = self._take(key)
+        window = self._open_windows.pop(key, None)
         if window is None:
             names = ", ".join(map(repr, sorted(self._open_windows))) or "none"
             raise UsageError(f"window {key!r} is not open; open windows: {names}")
         if sync_execution:
             self._synchronize(self.gpu_indices)
         if cancel:
+            self._end_sampling()
             return Measurement(time=0.0, gpu_energy={})
         measurement = self._instruments.between(window.edges, self._instruments.read())
-        for device, reason in measurement.lost_because.items():
-            _logger.warning("the energy of %s is lost for window %r: %s", device, key, reason)
+        self._end_sampling()
+        if measurement.lost_because:
+            self._report_losses(key, measurement)
         if self._log is not None:
             self._log.append(window.start_time, key, measurement)
         return measurement
@@ -213,7 +214,8 @@ class ZeusMonitor:
 
     def cancel(self, name: str) -> None:
         """Drop an open window; nothing happens if there is none of that name."""
-        self._take(name)
+        self._open_windows.pop(name, None)
+        self._end_sampling()
 
     def restart(self, name: str) -> None:
         """Begin an open window anew, or open it."""
@@ -224,10 +226,16 @@ class ZeusMonitor:
         for name in list(self._open_windows):
             self.cancel(name)
 
-    def _take(self, name: str) -> _OpenWindow | None:
-        window = self._open_windows.pop(name, None)
+    def _end_sampling(self) -> None:
         if not self._open_windows:
             self._instruments.end_sampling()
             if self._open_windows:  # by another thread, meanwhile
                 self._instruments.begin_sampling()
-        return window
+
+    def _report_losses(self, name: str, measurement: Measurement) -> None:
+        """Each reason once: a device that is gone is gone for every window that follows."""
+        for loss in set(measurement.lost_because.items()) - self._reported_losses:
+            self._reported_losses.add(loss)
+            _logger.warning(
+                "the energy of %s is lost for window %r, and maybe for later ones: %s", loss[0], name, loss[1]
+            )
