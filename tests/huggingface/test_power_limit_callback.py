@@ -84,6 +84,7 @@ def test_the_search_completes_with_short_epochs_and_keeps_evaluations_out(tmp_pa
     optimizer = search.optimizer
     assert trainer.state.max_steps == 300
     assert optimizer.confirmation is not None
+    assert not optimizer._expects_intrusions, "all pauses were announced"
     assert [trial.setting for trial in optimizer.trials] == list(range(350, 99, -25))
     for trial in optimizer.trials:
         seconds, joules = step_truth(gpu, trial.setting)

@@ -158,16 +158,17 @@ def test_warm_up_is_spent_once_per_limit_and_not_once_per_segment(monitor, gpu, 
     assert optimizer.chosen_limit_watts is not None
 
 
-def test_an_unannounced_evaluation_is_measured_again(monitor, gpu, work):
+@pytest.mark.parametrize("every", [1, 3, 8])
+def test_unannounced_evaluations_are_in_no_trial_however_frequent(monitor, gpu, work, every):
     optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=5)
     for step in range(150):
         optimizer.on_step_begin()
         gpu.execute(work)
         optimizer.on_step_end()
-        if step % 8 == 2:
+        if step % every == 0:
             gpu.execute(EVALUATION)
             optimizer.on_intrusion()
-    assert len(optimizer.trials) > 3
+    assert optimizer.phase is Phase.DONE
     for trial in optimizer.trials:
         truth = gpu.preset.physics.operating_point(work, trial.setting)
         assert trial.seconds_per_step == pytest.approx(truth.seconds, rel=1e-9)

@@ -93,6 +93,7 @@ class GlobalPowerLimitOptimizer:
         self._recorder = TrialRecorder(monitor)
         self._state = State()
         self._is_in_step = False
+        self._expects_intrusions = False
         self._trials: dict[int, Trial] = {}
         self._tries = 0
         self._limit_watts = 0
@@ -177,7 +178,12 @@ class GlobalPowerLimitOptimizer:
         self._report(Event.PAUSE)
 
     def on_intrusion(self) -> None:
-        """Something else than training has already happened since the last step ended."""
+        """Something else than training has already happened since the last step ended.
+
+        If it spoils a measurement, the steps since the last pause are measured again; and from then on every step is
+        measured by itself, so that the next intrusion spoils nothing.
+        """
+        self._expects_intrusions = self._expects_intrusions or self.phase is Phase.MEASURE
         self._report(Event.INTRUSION)
 
     def on_evaluate(self, metric: float) -> None:
@@ -211,6 +217,8 @@ class GlobalPowerLimitOptimizer:
         if self._is_in_step:
             self._is_in_step = False
             self._report(Event.STEP_END)
+            if self._expects_intrusions:
+                self._report(Event.PAUSE)
 
     def _report(self, event: Event) -> None:
         """The one entrance of all hooks, which no error leaves."""
