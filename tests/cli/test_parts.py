@@ -11,14 +11,14 @@ from tests.nvml_driver import DeviceSpec
 from zeus_core.cli.child import CommandError, spawn
 from zeus_core.cli.guarded_meter import GuardedMeter, within
 from zeus_core.cli.metering import open_meter
-from zeus_core.cli.summary import DeviceEnergy, summarize, total_of
+from zeus_core.cli.summary import MeasuredDevice, summarize, total_of
 from zeus_core.cli.text import table, write
 from zeus_core.device import discover_cpus
 from zeus_core.testing.fake_rapl import FakeRapl
 
-PACKAGE = DeviceEnergy("cpu", 0, "package-0", None, 30.0, "counted", None, None)
-GPU = DeviceEnergy("gpu", 0, "H200", "GPU-1", 70.0, "counted", 5.0, None)
-LOST = DeviceEnergy("gpu", 1, "H200", "GPU-2", None, "lost", None, "it fell off the bus")
+PACKAGE = MeasuredDevice("cpu", 0, "package-0", None, 30.0, "counted", None, None)
+GPU = MeasuredDevice("gpu", 0, "H200", "GPU-1", 70.0, "counted", 5.0, None)
+LOST = MeasuredDevice("gpu", 1, "H200", "GPU-2", None, "lost", None, "it fell off the bus")
 
 
 def test_cpus_and_their_memory_are_measured_where_they_can_be(make_driver, monkeypatch, tmp_path):

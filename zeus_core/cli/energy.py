@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zeus_core.cli.arguments import add_gpus, add_period, seconds
 from zeus_core.cli.display import make_display
 from zeus_core.cli.schedule import ticks
-from zeus_core.cli.summary import DeviceEnergy, summarize, total_of
+from zeus_core.cli.summary import MeasuredDevice, summarize, total_of
 from zeus_core.cli.text import joules, write
 from zeus_core.errors import NoDeviceError
 
@@ -66,7 +66,7 @@ def _watch(meter: MachineMeter, names: list[str], period_seconds: float, duratio
             display.show(elapsed_seconds, _values(meter.device_energies(so_far), elapsed_seconds))
 
 
-def _values(devices: list[DeviceEnergy], elapsed_seconds: float) -> list[str]:
+def _values(devices: list[MeasuredDevice], elapsed_seconds: float) -> list[str]:
     total = total_of(devices, elapsed_seconds)
     return [
         *(joules(device.energy_joules) for device in devices),

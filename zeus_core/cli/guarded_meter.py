@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from zeus_core.cli.metering import MachineMeter, open_meter
-from zeus_core.cli.summary import DeviceEnergy
+from zeus_core.cli.summary import MeasuredDevice
 from zeus_core.errors import UsageError
 
 __all__ = ["GuardedMeter", "within"]
@@ -97,7 +97,7 @@ class GuardedMeter:
             except Exception as error:
                 self._give_up(error)
 
-    def end(self) -> tuple[list[DeviceEnergy], float | None]:
+    def end(self) -> tuple[list[MeasuredDevice], float | None]:
         """What was measured, and the seconds between the two readings; nothing if there was a fault."""
         meter = self._meter
         if meter is None:

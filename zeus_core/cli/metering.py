@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeus_core.cli.arguments import check_gpu_indices
-from zeus_core.cli.summary import DeviceEnergy
+from zeus_core.cli.summary import MeasuredDevice
 from zeus_core.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class MachineMeter:
         """Close a window."""
         return self.monitor.end_window(name, sync_execution=False)
 
-    def device_energies(self, measurement: Measurement) -> list[DeviceEnergy]:
+    def device_energies(self, measurement: Measurement) -> list[MeasuredDevice]:
         """What was measured, device by device."""
         return [
             *(self._gpu_energy(measurement, index, gpu) for index, gpu in self.monitor.gpus.items()),
@@ -51,8 +51,8 @@ class MachineMeter:
             *(self._dram_energy(measurement, index) for index in measurement.dram_energy or {}),
         ]
 
-    def _gpu_energy(self, measurement: Measurement, index: int, gpu: Gpu) -> DeviceEnergy:
-        return DeviceEnergy(
+    def _gpu_energy(self, measurement: Measurement, index: int, gpu: Gpu) -> MeasuredDevice:
+        return MeasuredDevice(
             kind="gpu",
             index=index,
             name=gpu.name,
@@ -63,8 +63,8 @@ class MachineMeter:
             lost_because=measurement.lost_because.get(f"GPU {index}"),
         )
 
-    def _package_energy(self, measurement: Measurement, index: int) -> DeviceEnergy:
-        return DeviceEnergy(
+    def _package_energy(self, measurement: Measurement, index: int) -> MeasuredDevice:
+        return MeasuredDevice(
             kind="cpu",
             index=index,
             name=self.monitor.cpus[index].name,
@@ -75,18 +75,16 @@ class MachineMeter:
             lost_because=measurement.lost_because.get(f"CPU {index}"),
         )
 
-    def _dram_energy(self, measurement: Measurement, index: int) -> DeviceEnergy:
-        energy_joules = _at(measurement.dram_energy, index)
-        return DeviceEnergy(
+    def _dram_energy(self, measurement: Measurement, index: int) -> MeasuredDevice:
+        return MeasuredDevice(
             kind="dram",
             index=index,
             name=f"of {self.monitor.cpus[index].name}",
             uuid=None,
-            energy_joules=energy_joules,
+            energy_joules=_at(measurement.dram_energy, index),
             method=(measurement.dram_method or {}).get(index, "lost"),
             uncertainty_joules=_at(measurement.dram_uncertainty_joules, index),
-            # A package and its memory are read together, and lost together.
-            lost_because=measurement.lost_because.get(f"CPU {index}") if energy_joules is None else None,
+            lost_because=measurement.lost_because.get(f"DRAM {index}"),
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from zeus_core.cli.summary import DeviceEnergy, device_to_json, summarize, total_of
+from zeus_core.cli.summary import MeasuredDevice, device_to_json, summarize, total_of
 from zeus_core.errors import UsageError
 
 __all__ = ["RunRecord", "check_writable", "write_record"]
@@ -41,7 +41,7 @@ class RunRecord:
     start_time: float
     seconds: float
     is_simulated: bool
-    devices: Sequence[DeviceEnergy]
+    devices: Sequence[MeasuredDevice]
     notes: Sequence[str]
 
     def summary(self) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 from zeus_core.cli.text import joules, table, watts
 from zeus_core.units import kilowatt_hours_from_joules
 
-__all__ = ["DeviceEnergy", "Total", "device_to_json", "summarize", "total_of"]
+__all__ = ["MeasuredDevice", "Total", "device_to_json", "summarize", "total_of"]
 
 
 @dataclass(frozen=True)
-class DeviceEnergy:
+class MeasuredDevice:
     """What one device used.
 
     Attributes:
@@ -61,7 +61,7 @@ class Total:
     is_complete: bool
 
 
-def total_of(devices: Sequence[DeviceEnergy], seconds: float) -> Total:
+def total_of(devices: Sequence[MeasuredDevice], seconds: float) -> Total:
     """Add up."""
     known = [device.energy_joules for device in devices if device.energy_joules is not None]
     if not known:
@@ -73,12 +73,12 @@ def total_of(devices: Sequence[DeviceEnergy], seconds: float) -> Total:
     return Total(energy_joules, uncertainty_joules, average_power_watts, hours, len(known) == len(devices))
 
 
-def device_to_json(device: DeviceEnergy, seconds: float) -> dict[str, Any]:
+def device_to_json(device: MeasuredDevice, seconds: float) -> dict[str, Any]:
     """The fields of a device, and its mean power."""
     return {**asdict(device), "average_power_watts": _average_watts(device, seconds)}
 
 
-def summarize(devices: Sequence[DeviceEnergy], seconds: float, notes: Sequence[str]) -> str:
+def summarize(devices: Sequence[MeasuredDevice], seconds: float, notes: Sequence[str]) -> str:
     """The text: a line per device, the total, and what was not measured."""
     rows = [_row(device, seconds) for device in devices if device.energy_joules is not None]
     total = total_of(devices, seconds)
@@ -92,7 +92,7 @@ def summarize(devices: Sequence[DeviceEnergy], seconds: float, notes: Sequence[s
     return "\n".join([*lines, *(f"  {note}" for note in notes)])
 
 
-def _row(device: DeviceEnergy, seconds: float) -> tuple[str, ...]:
+def _row(device: MeasuredDevice, seconds: float) -> tuple[str, ...]:
     numbers = _numbers(device.energy_joules, device.uncertainty_joules, device.method, seconds)
     return (f"  {device.label}", device.name, *numbers)
 
@@ -105,11 +105,11 @@ def _numbers(
     return joules(energy_joules), uncertainty, method, f"{watts(average_watts)} on average"
 
 
-def _losses(devices: Sequence[DeviceEnergy]) -> Iterator[str]:
+def _losses(devices: Sequence[MeasuredDevice]) -> Iterator[str]:
     for device in devices:
         if device.energy_joules is None:
             yield f"  {device.label}  {device.name}  not measured: {device.lost_because}"
 
 
-def _average_watts(device: DeviceEnergy, seconds: float) -> float | None:
+def _average_watts(device: MeasuredDevice, seconds: float) -> float | None:
     return device.energy_joules / seconds if device.energy_joules is not None and seconds > 0 else None

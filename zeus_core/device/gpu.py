@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
+from zeus_core.errors import UsageError
+
 __all__ = ["Gpu", "PowerRange"]
 
 
@@ -10,6 +12,14 @@ class PowerRange(NamedTuple):
 
     lowest_watts: float
     highest_watts: float
+
+    def checked(self, limit_watts: float, gpu_name: str) -> float:
+        """A limit the board accepts; `UsageError` for any other, NaN included."""
+        if not self.lowest_watts <= limit_watts <= self.highest_watts:
+            raise UsageError(
+                f"limit_watts is {limit_watts!r}; {gpu_name} accepts {self.lowest_watts:g} to {self.highest_watts:g} W"
+            )
+        return float(limit_watts)
 
 
 class Gpu(Protocol):

@@ -210,11 +210,7 @@ class NvmlGpu:
 
     def set_power_limit(self, limit_watts: float) -> None:
         """Through `nvmlDeviceSetPowerManagementLimit`, which takes some milliseconds and needs root."""
-        lowest_watts, highest_watts = self.read_power_limit_range_watts()
-        if not lowest_watts <= limit_watts <= highest_watts:
-            raise UsageError(
-                f"limit_watts is {limit_watts!r}; {self.name} accepts {lowest_watts:g} to {highest_watts:g} W"
-            )
+        limit_watts = self.read_power_limit_range_watts().checked(limit_watts, self.name)
         self._control(
             f"sudo nvidia-smi -i {self.uuid} -pl {limit_watts:g}",
             "setting the power limit",

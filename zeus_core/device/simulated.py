@@ -119,7 +119,7 @@ class SimulatedGpu:
         self._locked_clock_mhz = preset.highest_clock_mhz
         self._limit_watts = preset.default_limit_watts
         if power_limit_watts is not None:
-            self._limit_watts = self._checked_limit(power_limit_watts)
+            self._limit_watts = preset.limit_range_watts.checked(power_limit_watts, self.name)
         self._jobs: list[_Job] = []
         # The driver was loaded some time ago, so that the counter has stepped before.
         self._integrated_until = self._clock.now() - 2 * preset.counter_period_seconds
@@ -193,7 +193,7 @@ class SimulatedGpu:
 
     def set_power_limit(self, limit_watts: float) -> None:
         """Change the limit, for the work that is running too."""
-        limit_watts = self._checked_limit(limit_watts)
+        limit_watts = self.preset.limit_range_watts.checked(limit_watts, self.name)
         with self._control("power limit"):
             self._limit_watts = limit_watts
 
@@ -240,14 +240,6 @@ class SimulatedGpu:
                 # for ever; it notices the change when its wait ends.
                 if thread != threading.get_ident():
                     setting_changed.set()
-
-    def _checked_limit(self, limit_watts: float) -> float:
-        lowest_watts, highest_watts = self.preset.limit_range_watts
-        if not lowest_watts <= limit_watts <= highest_watts:
-            raise UsageError(
-                f"limit_watts is {limit_watts!r}; {self.name} accepts {lowest_watts:g} to {highest_watts:g} W"
-            )
-        return float(limit_watts)
 
     def _point(self, job: _Job) -> OperatingPoint:
         locked_clock_fraction = self._locked_clock_mhz / self.preset.highest_clock_mhz

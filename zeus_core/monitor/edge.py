@@ -8,7 +8,14 @@ from zeus_core.clock import Clock
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NotSupportedError
 
-__all__ = ["Edge", "read_edge"]
+__all__ = ["Edge", "RunningEnergy", "read_edge"]
+
+
+class RunningEnergy(NamedTuple):
+    """The energy up to a moment, since an arbitrary one, and how far it can be off, in joules."""
+
+    energy_joules: float
+    doubt_joules: float
 
 
 class Edge(NamedTuple):
@@ -19,14 +26,14 @@ class Edge(NamedTuple):
         counter_joules: The energy counter; None if the GPU has none.
         power_watts: The power at that moment; None if it could not be read.
         fault: Why nothing could be read; None if all went well.
-        running: The integral of power up to then, and how far it can be off, in joules; None if nothing is integrated.
+        running: The integral of power up to then; None if nothing is integrated.
     """
 
     at: float
     counter_joules: float | None
     power_watts: float | None
     fault: str | None = None
-    running: tuple[float, float] | None = None
+    running: RunningEnergy | None = None
 
 
 def read_edge(gpu: Gpu, has_counter: bool, clock: Clock) -> Edge:

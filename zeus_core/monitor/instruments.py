@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -23,8 +22,6 @@ __all__ = ["Edges", "Instruments"]
 
 _PRECISE_PERIOD_SECONDS = 0.004
 _SAMPLING_PERIOD_SECONDS = 0.05
-
-_logger = logging.getLogger(__name__)
 
 
 class Edges(NamedTuple):

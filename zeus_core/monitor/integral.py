@@ -6,23 +6,16 @@ right after the first, which is what the doubt allows for.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from zeus_core.monitor.edge import Edge
+from zeus_core.monitor.edge import Edge, RunningEnergy
 from zeus_core.monitor.energy import DeviceEnergy
 
-__all__ = ["AnchoredIntegral", "HoldIntegral", "Integral", "RunningEnergy"]
+__all__ = ["AnchoredIntegral", "HoldIntegral", "Integral"]
 
 
 _LONGEST_GAP_SECONDS = 0.02
 _UNSEEN_FRACTION = 0.02  # of the energy: bursts shorter than a gap show in no sample
-
-
-class RunningEnergy(NamedTuple):
-    """The energy up to a moment, since an arbitrary one, and how far it can be off, in joules."""
-
-    energy_joules: float
-    doubt_joules: float
 
 
 class Integral(Protocol):

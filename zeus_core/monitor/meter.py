@@ -10,7 +10,7 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 from zeus_core.monitor.edge import Edge, read_edge
 from zeus_core.monitor.energy import DeviceEnergy, counted_energy, lost
-from zeus_core.monitor.integral import AnchoredIntegral, HoldIntegral, Integral, RunningEnergy
+from zeus_core.monitor.integral import AnchoredIntegral, HoldIntegral, Integral
 from zeus_core.process_lock import ProcessLock
 
 __all__ = ["CountingMeter", "Meter", "SamplingMeter", "make_meter"]
@@ -93,7 +93,7 @@ class SamplingMeter:
             return counted
         if begin.running is None or end.running is None:
             return counted or lost(begin.fault or end.fault or "the GPU has no power reading")
-        integrated = self._integral.between(RunningEnergy(*begin.running), RunningEnergy(*end.running))
+        integrated = self._integral.between(begin.running, end.running)
         return min((it for it in (counted, integrated) if it is not None), key=lambda it: it.uncertainty_joules or 0.0)
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_gpus", "find_gpus"]
 
-_INSTANT_POWER_FIELD = 186  # NVML_FI_DEV_POWER_INSTANT
 _SIMULATION = "ZEUS_SIMULATED_GPUS"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -44,7 +43,12 @@ def check_gpus(
             lambda gpu: readable(gpu.read_energy_counter_joules) is not None,
             "the energy of the others is integrated from their power",
         )
-        yield _check_each("instant power", gpus, _has_instant_power, "the power of the others is an average")
+        yield _check_each(
+            "instant power",
+            gpus,
+            lambda gpu: gpu.power_average_seconds == 0,
+            "the power of the others is an average",
+        )
 
 
 def _check_visible(
@@ -81,13 +85,3 @@ def _check_each(name: str, gpus: Sequence[Gpu], has: Callable[[Gpu], bool], cons
         return Check(name, "ok", f"{'all' if len(gpus) > 1 else 'the'} {len(gpus)} visible GPU(s) have it")
     sentence = f"{len(gpus) - len(lacking)} of {len(gpus)} have it, GPU {', '.join(lacking)} not: {consequence}"
     return Check(name, "limited" if len(lacking) < len(gpus) else "missing", sentence)
-
-
-def _has_instant_power(gpu: Gpu) -> bool:
-    from zeus_core.device import NvmlSession
-
-    if gpu.is_simulated:
-        return True
-    ask = ("reading the instant power", "nvmlDeviceGetFieldValues", [_INSTANT_POWER_FIELD])
-    fields = readable(lambda: NvmlSession().call(gpu.uuid, *ask))
-    return fields is not None and fields[0].nvmlReturn == 0
