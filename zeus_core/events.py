@@ -1,6 +1,7 @@
 """What a training loop reports, in words no framework owns.
 
-Adapters translate the hooks of their framework into these events; optimizers turn events into settings. The order is
+Adapters translate the hooks of their framework into these events, and tell a `TrainingObserver`: an optimizer, which
+turns them into settings, or the account of where the energy goes. The order is
 
     TRAIN_BEGIN, { EPOCH_BEGIN, { STEP_BEGIN, STEP_END, [PAUSE] }*, EPOCH_END }*, TRAIN_END
 
@@ -8,8 +9,9 @@ where a step is one optimizer step. Loops that report less (no TRAIN_BEGIN, no S
 """
 
 from enum import Enum
+from typing import Protocol
 
-__all__ = ["Event"]
+__all__ = ["Activity", "Event", "TrainingObserver"]
 
 
 class Event(Enum):
@@ -25,3 +27,58 @@ class Event(Enum):
     """Work that is not training has already started without a PAUSE: what is being measured holds some of it."""
     EPOCH_END = "epoch end"
     TRAIN_END = "train end"
+
+
+class Activity(Enum):
+    """What a training job spends time and energy on; the values are part of the names of what is logged."""
+
+    STEPS = "steps"
+    """Training steps, with the loading of their data and the logging in between."""
+    GENERATION = "generation"
+    """Text generated for training, as in reinforcement learning."""
+    REFERENCE = "reference"
+    """Passes of a reference model, as in preference optimisation."""
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+    IDLE = "idle"
+    """Everything else between the beginning and the end of training."""
+
+
+class TrainingObserver(Protocol):
+    """Is told what happens in a training loop. No method raises, and none blocks longer than a timeout of its own."""
+
+    def on_train_begin(self) -> None:
+        """Training begins."""
+        ...
+
+    def on_epoch_begin(self) -> None:
+        """An epoch begins."""
+        ...
+
+    def on_step_begin(self) -> None:
+        """A training step begins. A step whose end was not reported ends here."""
+        ...
+
+    def on_step_end(self) -> None:
+        """The training step has ended."""
+        ...
+
+    def on_pause(self, activity: Activity = Activity.IDLE) -> None:
+        """Something else than training is about to happen, until `on_resume` or the next step."""
+        ...
+
+    def on_resume(self) -> None:
+        """What the latest `on_pause` announced is over."""
+        ...
+
+    def on_intrusion(self) -> None:
+        """Something else than training has already happened since the last step ended."""
+        ...
+
+    def on_epoch_end(self) -> None:
+        """The epoch has ended; what follows is not training until the next step begins."""
+        ...
+
+    def on_train_end(self) -> None:
+        """Training has ended, in whatever way."""
+        ...

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from zeus_core.errors import UsageError
 
-__all__ = ["Measurement", "Method", "worst_method"]
+__all__ = ["Measurement", "Method", "finite_number", "worst_method"]
 
 Method = Literal["counted", "integrated", "estimated", "lost"]
 """How an energy was obtained, best first: a difference of two counter readings; an integral over time-stamped power
@@ -153,14 +153,15 @@ _OPTIONAL_UNCERTAINTIES = ("cpu_uncertainty_joules", "dram_uncertainty_joules")
 _OPTIONAL_METHODS = ("cpu_method", "dram_method")
 
 
-def _finite(value: object) -> float:
+def finite_number(value: object) -> float:
+    """A number read from a file; `UsageError` for anything else, NaN and infinity included."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise UsageError(f"{value!r} is not a finite number")
     return float(value)
 
 
 def _positive(value: object) -> float:
-    number = _finite(value)
+    number = finite_number(value)
     if number < 0:
         raise UsageError(f"{value!r} is not at least 0")
     return number
@@ -168,7 +169,7 @@ def _positive(value: object) -> float:
 
 def _energies(values: Mapping[str, object]) -> dict[int, float | None]:
     # A difference of two measurements may be less than nothing, by no more than its uncertainty.
-    return {int(index): None if value is None else _finite(value) for index, value in values.items()}
+    return {int(index): None if value is None else finite_number(value) for index, value in values.items()}
 
 
 def _uncertainties(values: Mapping[str, object]) -> dict[int, float | None]:

@@ -18,18 +18,23 @@ from zeus_core.monitor.sampler import Sampler
 from zeus_core.monitor.together import Together
 from zeus_core.records import Measurement, Method
 
-__all__ = ["Edges", "Instruments"]
+__all__ = ["Instruments", "Reading"]
 
 _PRECISE_PERIOD_SECONDS = 0.004
 _SAMPLING_PERIOD_SECONDS = 0.05
 
 
-class Edges(NamedTuple):
-    """What all devices said at one edge of a window."""
+class Reading(NamedTuple):
+    """What all devices of a monitor said at one moment."""
 
     at: float
     gpus: list[Edge]
     cpus: list[CpuReading]
+
+    @property
+    def has_fault(self) -> bool:
+        """Whether a GPU could not be read."""
+        return any(edge.fault is not None for edge in self.gpus)
 
 
 class Instruments:
@@ -79,11 +84,11 @@ class Instruments:
             meters[index] = meter
         return meters
 
-    def read(self) -> Edges:
+    def read(self) -> Reading:
         """Read all devices, close together. Never raises."""
         at = self._clock.now()
         gpus = self._together.call(self._read_gpus)
-        return Edges(at, gpus, [read_cpu(cpu) for cpu in self._cpus.values()] if self._cpus else [])
+        return Reading(at, gpus, [read_cpu(cpu) for cpu in self._cpus.values()] if self._cpus else [])
 
     def begin_sampling(self) -> None:
         """A window is about to be opened."""
@@ -95,7 +100,7 @@ class Instruments:
         if self._sampler is not None and not self._samples_always:
             self._sampler.stop()
 
-    def between(self, begin: Edges, end: Edges) -> Measurement:
+    def between(self, begin: Reading, end: Reading) -> Measurement:
         """What was measured from one edge to another."""
         seconds = end.at - begin.at
         gpus = _Figures("GPU")

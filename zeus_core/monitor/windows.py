@@ -18,7 +18,7 @@ from zeus_core.clock import Clock, MonotonicClock
 from zeus_core.device import CpuDiscovery, Gpu, RaplKeeper, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.frameworks import Synchronize, synchronize_with
-from zeus_core.monitor.instruments import Edges, Instruments
+from zeus_core.monitor.instruments import Instruments, Reading
 from zeus_core.monitor.log import WindowLog
 from zeus_core.monitor.selection import select_cpus, select_gpus
 from zeus_core.records import Measurement
@@ -52,7 +52,7 @@ class Window:
 
 class _OpenWindow(NamedTuple):
     start_time: float  # of the wall clock, for the log
-    edges: Edges
+    begin: Reading
 
 
 class ZeusMonitor:
@@ -163,12 +163,32 @@ class ZeusMonitor:
         if cancel:
             self._end_sampling()
             return Measurement(time=0.0, gpu_energy={})
-        measurement = self._instruments.between(window.edges, self._instruments.read())
+        measurement = self._instruments.between(window.begin, self._instruments.read())
         self._end_sampling()
         if measurement.lost_because:
-            self._report_losses(key, measurement)
+            self._report_losses(f"window {key!r}", measurement)
         if self._log is not None:
             self._log.append(window.start_time, key, measurement)
+        return measurement
+
+    def read(self, sync_execution: bool = True) -> Reading:
+        """What all devices say at this moment, for `between`. Trouble with a device is part of the reading.
+
+        A chain of readings splits time without gaps, and at half the driver calls of a chain of windows. GPUs without
+        an energy counter are sampled only while a window is open.
+
+        Args:
+            sync_execution: Wait for the accelerator first.
+        """
+        if sync_execution:
+            self._synchronize(self.gpu_indices)
+        return self._instruments.read()
+
+    def between(self, first: Reading, second: Reading) -> Measurement:
+        """What was measured from one reading of this monitor to a later one. Nothing is logged."""
+        measurement = self._instruments.between(first, second)
+        if measurement.lost_because:
+            self._report_losses("what lies between two readings", measurement)
         return measurement
 
     @contextmanager
@@ -235,10 +255,8 @@ class ZeusMonitor:
             if self._open_windows:  # by another thread, meanwhile
                 self._instruments.begin_sampling()
 
-    def _report_losses(self, name: str, measurement: Measurement) -> None:
+    def _report_losses(self, span: str, measurement: Measurement) -> None:
         """Each reason once: a device that is gone is gone for every window that follows."""
         for loss in set(measurement.lost_because.items()) - self._reported_losses:
             self._reported_losses.add(loss)
-            _logger.warning(
-                "the energy of %s is lost for window %r, and maybe for later ones: %s", loss[0], name, loss[1]
-            )
+            _logger.warning("the energy of %s is lost for %s, and maybe from now on: %s", loss[0], span, loss[1])

@@ -1,0 +1,400 @@
+"""`TrainingEnergy`: where the energy of a training run goes, whatever framework runs it."""
+
+from __future__ import annotations
+
+import functools
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from zeus_core.errors import DeviceError, UsageError
+from zeus_core.events import Activity
+from zeus_core.harmless import harmless
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.training.account import Account
+from zeus_core.training.checkpoint import Checkpoint
+from zeus_core.training.journal import Entry, Journal
+from zeus_core.training.ranks import Ranks
+from zeus_core.training.resume import take_up_run
+from zeus_core.training.split import ActivitySplit
+from zeus_core.training.summary import TrainingSummary, interval_values, known_values
+from zeus_core.world import SoloWorld, World
+
+__all__ = ["TrainingEnergy"]
+
+_JOURNAL_FOLDER = "zeus-energy"
+_RUN_WINDOW = "__zeus_core_training_energy"
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def _hook(
+    method: Callable[Concatenate[TrainingEnergy, _Parameters], _Result],
+) -> Callable[Concatenate[TrainingEnergy, _Parameters], _Result | None]:
+    """No error leaves a hook, and the time it takes is accounted for."""
+    harmless_method = harmless(method)
+
+    @functools.wraps(method)
+    def hook(self: TrainingEnergy, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result | None:
+        begin = time.perf_counter()
+        try:
+            return harmless_method(self, *args, **kwargs)
+        finally:
+            self.overhead_seconds += time.perf_counter() - begin
+
+    return hook
+
+
+@dataclass
+class _Part:
+    """What this process does of a run, from where it begins or resumes to where it ends."""
+
+    run: str
+    begin_step: int
+    step: int
+    earlier: Account  # what all ranks took before it
+    samples: int = 0
+    tokens: int = 0
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    logged: Account = field(default_factory=Account)  # what all ranks had taken of it when it was last logged
+
+
+class TrainingEnergy:
+    """Measures a training run: its energy as training goes on, by activity, per token or sample, and in all.
+
+    Tell it what happens, or let an adapter of your framework do so:
+
+        with TrainingEnergy(ZeusMonitor(), folder="output") as energy:
+            for batch in batches:
+                with energy.step(samples=len(batch)):
+                    train(batch)
+                if it_is_time:
+                    writer.add_scalars(energy.log())
+            with energy.during(Activity.EVALUATION):
+                evaluate()
+        print(energy.summary)
+
+    The hooks never raise: after a fault, which is logged once, training goes on without the numbers it has cost.
+    Of several ranks each device is counted once, and `on_train_begin`, `log`, `evaluation` and `finish` are collective:
+    every rank must call them at the same step, and all get the same numbers.
+
+    Args:
+        monitor: What measures; the optimizer's if None, or a new one.
+        optimizer: An optimizer to be told the same events.
+        world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`.
+        folder: Where a journal is kept, from which a resumed run learns what was spent before; none if None.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+        NoDeviceError: There is no GPU to measure.
+    """
+
+    def __init__(
+        self,
+        monitor: ZeusMonitor | None = None,
+        optimizer: GlobalPowerLimitOptimizer | None = None,
+        *,
+        world: World | None = None,
+        folder: str | Path | None = None,
+    ) -> None:
+        self.optimizer = _checked_optimizer(optimizer, monitor)
+        """The optimizer that is told the same events."""
+        self.monitor = _checked_monitor(monitor) or (optimizer.monitor if optimizer is not None else ZeusMonitor())
+        """What measures."""
+        self.summary: TrainingSummary | None = None
+        """What the latest run has taken; None until it has ended."""
+        self.overhead_seconds = 0.0
+        """Time this process has spent in hooks, waits for the accelerator and for other ranks included."""
+        self._folder = None if folder is None else Path(folder)
+        self._part: _Part | None = None
+        self._latest_split: ActivitySplit | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._take_world(world or SoloWorld())
+
+    def use_world(self, world: World) -> None:
+        """Take other ranks, before training begins: an adapter learns late who they are."""
+        self._take_world(world)
+        if self.optimizer is not None:
+            self.optimizer.use_world(world)
+
+    def use_folder(self, folder: str | Path) -> None:
+        """Keep the journal in this folder from the next training on."""
+        self._folder = Path(folder)
+        self._keep_journal()
+
+    @_hook
+    def on_train_begin(self, step: int = 0) -> None:
+        """Training begins: a collective call. If it had begun before and not ended, what was done since is done again.
+
+        Args:
+            step: Optimizer steps already done, in a resumed training.
+        """
+        if self.optimizer is not None:
+            self.optimizer.on_train_begin()
+        if self._part is not None:
+            again = self._account()
+            run, earlier = self._part.run, Account(again.total, again.activities, redone=again.total)
+            self._flush()
+        else:
+            run, earlier = take_up_run(step, self._checkpoint, self._journal, self._ranks)
+        self.monitor.begin_window(_RUN_WINDOW, restart=True)  # GPUs without a counter are sampled while one is open
+        self._latest_split = self._new_split()
+        self._part = _Part(run, step, step, earlier)
+        self._checkpoint = self.summary = None
+
+    @_hook
+    def on_epoch_begin(self) -> None:
+        """An epoch begins, with the loading of its first data."""
+        if self.optimizer is not None:
+            self.optimizer.on_epoch_begin()
+        self._do(Activity.STEPS)
+
+    @_hook
+    def on_step_begin(self) -> None:
+        """An optimizer step begins."""
+        self._do(Activity.STEPS)
+        if self.optimizer is not None:
+            self.optimizer.on_step_begin()
+
+    @_hook
+    def on_step_end(self) -> None:
+        """An optimizer step has ended."""
+        if self.optimizer is not None:
+            self.optimizer.on_step_end()
+        if self._part is not None:
+            self._part.step += 1
+
+    @_hook
+    def on_pause(self, activity: Activity = Activity.IDLE) -> None:
+        """Something else than training begins, until `on_resume` or the next step."""
+        if self.optimizer is not None:
+            self.optimizer.on_pause(activity)
+        self._split.enter(activity)
+
+    @_hook
+    def on_resume(self) -> None:
+        """What the latest `on_pause` announced is over."""
+        self._split.leave()
+        if self.optimizer is not None:
+            self.optimizer.on_resume()
+
+    @_hook
+    def on_intrusion(self) -> None:
+        """Something else than training has already happened since the last step ended."""
+        if self.optimizer is not None:
+            self.optimizer.on_intrusion()
+
+    @_hook
+    def on_epoch_end(self) -> None:
+        """The epoch has ended."""
+        if self.optimizer is not None:
+            self.optimizer.on_epoch_end()
+        self._do(Activity.IDLE)
+
+    @_hook
+    def on_train_end(self) -> None:
+        """Training has ended, in whatever way. Not collective: a rank may be the only one that is left."""
+        if self.optimizer is not None:
+            self.optimizer.on_train_end()
+        if self._part is None:
+            return
+        self._flush()
+        if self.summary is None and self._ranks.size == 1:
+            self.summary = self._summary()
+        self.monitor.cancel(_RUN_WINDOW)
+        self._part = None
+
+    @_hook
+    def on_pass_begin(self, activity: Activity) -> None:
+        """A pass begins that is part of a training step and worth telling apart, until `on_pass_end`."""
+        self._split.enter(activity)
+
+    @_hook
+    def on_pass_end(self) -> None:
+        """The pass is over."""
+        self._split.leave()
+
+    def count(self, samples: int = 0, tokens: int = 0) -> None:
+        """Samples or tokens this rank has trained on, since they were counted last."""
+        if self._part is not None:
+            self._part.samples += samples
+            self._part.tokens += tokens
+
+    @contextmanager
+    def step(self, samples: int = 0, tokens: int = 0) -> Iterator[None]:
+        """An optimizer step as a `with` block, with what this rank trains on in it."""
+        self.on_step_begin()
+        yield
+        self.on_step_end()
+        self.count(samples, tokens)
+
+    @contextmanager
+    def during(self, activity: Activity) -> Iterator[None]:
+        """Something else than training as a `with` block."""
+        self.on_pause(activity)
+        try:
+            yield
+        finally:
+            self.on_resume()
+
+    def log(self) -> dict[str, float]:
+        """What to log now: a collective call. Empty outside of training and after a fault.
+
+        What `interval_values` lists, of the training steps since the previous log, and
+
+        ===================  =======================================================================================
+        `total_energy_j`     all of the run so far: earlier parts, evaluation and saving included
+        `power_limit_w`      the power limit in force; the highest of this rank's GPUs
+        ===================  =======================================================================================
+        """
+        return self._log() or {}
+
+    @_hook
+    def _log(self) -> dict[str, float]:
+        if self._part is None:
+            return {}
+        part, before = self._part, self._part.logged
+        part.logged = now = self._combined()
+        self._flush()
+        return {
+            **interval_values(now.training - before.training, now.samples - before.samples, now.tokens - before.tokens),
+            **known_values(
+                {
+                    "total_energy_j": (part.earlier + now).total.energy_joules,
+                    "power_limit_w": self._power_limit_watts(),
+                }
+            ),
+        }
+
+    def evaluation(self, prefix: str = "eval") -> dict[str, float]:
+        """What the present evaluation has taken, or the latest: a collective call.
+
+        Returns:
+            `eval_energy_j`, or the same with another prefix; nothing if some of it was lost.
+        """
+        return self._evaluated(prefix) or {}
+
+    @_hook
+    def _evaluated(self, prefix: str) -> dict[str, float]:
+        together = self._ranks.combine(lambda: Account(total=self._split.evaluation()))
+        return known_values({f"{prefix}_energy_j": together.total.energy_joules})
+
+    def finish(self) -> TrainingSummary | None:
+        """What the run has taken, at the end of training: a collective call. None outside of training."""
+        return self._finish()
+
+    @_hook
+    def _finish(self) -> TrainingSummary | None:
+        if self._part is not None:
+            self.summary = self._summary()
+        return self.summary
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint should keep, in JSON's types. Not collective; the journal is brought up to date too."""
+        return self._state_dict() or {}
+
+    @_hook
+    def _state_dict(self) -> dict[str, Any]:
+        if self._part is None:
+            return {}
+        self._flush()
+        account = self._account() if self._ranks.size == 1 else self._part.earlier + self._part.logged
+        return Checkpoint(self._part.run, self._ranks.size, account).to_json()
+
+    @_hook
+    def load_state_dict(self, state: Any) -> None:
+        """Take up the run of a checkpoint at the next `on_train_begin`. A state that cannot be read is reported."""
+        self._checkpoint = None if state == {} else Checkpoint.from_json(state)
+
+    def __enter__(self) -> TrainingEnergy:
+        self.on_train_begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        self.on_train_end()
+
+    def _take_world(self, world: World) -> None:
+        self._ranks = Ranks(world)
+        self._gpu_indices: list[int] | None = None
+        self._keep_journal()
+
+    def _keep_journal(self) -> None:
+        folder = None if self._folder is None else self._folder / _JOURNAL_FOLDER
+        self._journal = None if folder is None else Journal(folder, self._ranks.rank, self._ranks.size)
+
+    def _new_split(self) -> ActivitySplit:
+        if self._gpu_indices is None:
+            self._gpu_indices = self._ranks.share(self.monitor)
+        return ActivitySplit(self.monitor, self._gpu_indices)
+
+    @property
+    def _split(self) -> ActivitySplit:
+        """The split of the present training, or, outside of one, of what is done there: a collective call at first."""
+        if self._latest_split is None:
+            self._latest_split = self._new_split()
+        return self._latest_split
+
+    def _do(self, activity: Activity) -> None:
+        if self._part is not None:
+            self._split.switch(activity)
+
+    def _own(self) -> Account:
+        """What this rank has taken of the part so far."""
+        assert self._part is not None
+        self._split.update()
+        return Account(
+            self._split.total, dict(self._split.tallies), samples=self._part.samples, tokens=self._part.tokens
+        )
+
+    def _combined(self) -> Account:
+        return self._ranks.combine(self._own)
+
+    def _account(self) -> Account:
+        assert self._part is not None
+        return self._part.earlier + self._combined()
+
+    def _summary(self) -> TrainingSummary:
+        assert self._part is not None
+        saving_fraction = None if self.optimizer is None else self.optimizer.saving_fraction
+        steps = self._part.step - self._part.begin_step
+        return TrainingSummary(steps, self._account(), saving_fraction, self.overhead_seconds)
+
+    def _flush(self) -> None:
+        journal, part = self._journal, self._part
+        if journal is not None and part is not None:
+            journal.append(Entry(part.run, part.name, part.begin_step, part.step, self._own()))
+
+    def _power_limit_watts(self) -> float | None:
+        try:
+            return max(gpu.read_power_limit_watts() for gpu in self.monitor.gpus.values())
+        except DeviceError:
+            return None
+
+
+def _checked_monitor(monitor: ZeusMonitor | None) -> ZeusMonitor | None:
+    if monitor is not None and not isinstance(monitor, ZeusMonitor):
+        raise UsageError(f"monitor is {monitor!r}; it must be a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])")
+    return monitor
+
+
+def _checked_optimizer(
+    optimizer: GlobalPowerLimitOptimizer | None, monitor: ZeusMonitor | None
+) -> GlobalPowerLimitOptimizer | None:
+    if optimizer is None:
+        return None
+    if not isinstance(optimizer, GlobalPowerLimitOptimizer):
+        raise UsageError(f"optimizer is {optimizer!r}; it must be a GlobalPowerLimitOptimizer")
+    if monitor not in {None, optimizer.monitor}:
+        raise UsageError("optimizer has another monitor than the one given; give both the same, or only the optimizer")
+    return optimizer
