@@ -11,7 +11,9 @@ where a step is one optimizer step. Loops that report less (no TRAIN_BEGIN, no S
 from enum import Enum
 from typing import Protocol
 
-__all__ = ["Activity", "Event", "TrainingObserver"]
+from zeus_core.world import World
+
+__all__ = ["Activity", "Event", "NoObserver", "TrainingObserver"]
 
 
 class Event(Enum):
@@ -45,7 +47,11 @@ class Activity(Enum):
 
 
 class TrainingObserver(Protocol):
-    """Is told what happens in a training loop. No method raises, and none blocks longer than a timeout of its own."""
+    """Is told what happens in a training loop. No event raises, and none blocks longer than a timeout of its own."""
+
+    def use_world(self, world: World) -> None:
+        """The ranks of the job, of whom adapters learn late. To be told before training begins."""
+        ...
 
     def on_train_begin(self) -> None:
         """Training begins."""
@@ -63,8 +69,13 @@ class TrainingObserver(Protocol):
         """The training step has ended."""
         ...
 
-    def on_pause(self, activity: Activity = Activity.IDLE) -> None:
-        """Something else than training is about to happen, until `on_resume` or the next step."""
+    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
+        """Something else than training is about to happen, until `on_resume` or the next step.
+
+        Args:
+            activity: What it is.
+            on_all_ranks: Whether every rank reports it.
+        """
         ...
 
     def on_resume(self) -> None:
@@ -82,3 +93,19 @@ class TrainingObserver(Protocol):
     def on_train_end(self) -> None:
         """Training has ended, in whatever way."""
         ...
+
+
+class NoObserver:
+    """Is told, and does nothing."""
+
+    def use_world(self, world: World) -> None:
+        """Do nothing."""
+
+    def on_train_begin(self) -> None:
+        """Do nothing, as at all other events."""
+
+    on_epoch_begin = on_step_begin = on_step_end = on_resume = on_train_begin
+    on_intrusion = on_epoch_end = on_train_end = on_train_begin
+
+    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
+        """Do nothing."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from zeus_core.errors import ZeusError
 
 __all__ = ["harmless"]
 
-_Self = TypeVar("_Self")
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -20,20 +19,18 @@ _REPORTED = "_has_reported_a_fault"
 _logger = logging.getLogger(__name__)
 
 
-def harmless(
-    method: Callable[Concatenate[_Self, _Parameters], _Result],
-) -> Callable[Concatenate[_Self, _Parameters], _Result | None]:
+def harmless(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result | None]:
     """Decorate a method so that no error leaves it: None is returned instead.
 
     The first error of an object is logged; what follows from it is not. Ctrl-C and its like pass.
     """
 
     @functools.wraps(method)
-    def harmless_method(self: _Self, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result | None:
+    def harmless_method(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result | None:
         try:
-            return method(self, *args, **kwargs)
+            return method(*args, **kwargs)
         except Exception as error:
-            _report_once(self, method.__name__, error)
+            _report_once(args[0], method.__name__, error)
             return None
 
     return harmless_method

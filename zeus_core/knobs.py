@@ -3,13 +3,13 @@
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from zeus_core.device import Gpu, PowerRange
 from zeus_core.errors import DeviceError, UsageError
 
-__all__ = ["Knob", "PowerLimitKnob", "StuckKnob"]
+__all__ = ["Knob", "PowerLimitKnob", "StuckKnob", "check_power_limit", "power_limit_settings"]
 
 _logger = logging.getLogger(__name__)
 
@@ -73,9 +73,7 @@ class PowerLimitKnob:
         self._changed_by: int | None = None  # process
         self._is_restored = False
         self._has_warned = False
-        highest_watts = math.ceil(max(found_watts for _, (_, found_watts) in self._ranges))
-        lowest_watts = math.ceil(min(lowest_watts for _, (lowest_watts, _) in self._ranges))
-        self.settings: tuple[int, ...] = (*range(highest_watts, lowest_watts, -step_watts), lowest_watts)
+        self.settings = power_limit_settings([usable for _, usable in self._ranges], step_watts)
         """The limits in watts, highest first."""
 
     def apply(self, setting: int) -> None:
@@ -85,11 +83,7 @@ class PowerLimitKnob:
             UsageError: `setting` is not between the lowest setting and the baseline.
             DeviceError: A GPU refuses, or `restore` was called before, or meanwhile by a signal handler.
         """
-        if not self.settings[-1] <= setting <= self.settings[0]:
-            raise UsageError(
-                f"a power limit of {setting!r} W is outside {self.settings[-1]} to {self.settings[0]} W: "
-                "from the lowest the boards accept to the limit found before training"
-            )
+        check_power_limit(setting, self.settings)
         for gpu, (lowest_watts, found_watts) in self._ranges:
             if self._is_restored:
                 raise DeviceError("the power limits have been put back, and stay so")
@@ -124,6 +118,22 @@ class PowerLimitKnob:
                 limit_watts,
                 enforced_watts,
             )
+
+
+def power_limit_settings(ranges: Iterable[PowerRange], step_watts: int) -> tuple[int, ...]:
+    """From the highest limit of some ranges down to the lowest, in whole watts, both ends included."""
+    lowest_watts, highest_watts = zip(*ranges, strict=True)
+    first, last = math.ceil(max(highest_watts)), math.ceil(min(lowest_watts))
+    return (*range(first, last, -step_watts), last)
+
+
+def check_power_limit(limit_watts: int, settings: Sequence[int]) -> None:
+    """`UsageError` for a limit that is not between the first and the last of some settings, the highest being first."""
+    if not settings[-1] <= limit_watts <= settings[0]:
+        raise UsageError(
+            f"a power limit of {limit_watts!r} W is outside {settings[-1]} to {settings[0]} W: "
+            "from the lowest the boards accept to the limit found before training"
+        )
 
 
 def _usable_range(gpu: Gpu) -> PowerRange:

@@ -24,7 +24,8 @@ class World(Protocol):
         """The values of all ranks, by rank; on every rank. `value` is made of JSON's types.
 
         Raises:
-            WorldError: A rank did not answer in time.
+            WorldError: A rank did not answer in time. The ranks may disagree from then on, so a world that has raised
+                this is of no more use.
         """
         ...
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
-from zeus_core.events import Event
+from zeus_core.events import Activity, Event, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import (
     Energy,
@@ -24,6 +24,7 @@ from zeus_core.optimizer.power_limit import (
     ZeusCost,
 )
 from zeus_core.testing import FaultyGpu, VirtualClock
+from zeus_core.world import SoloWorld
 
 WORKS = {
     "A100": Work(0.9, 484.9, 0.938, 0.744),
@@ -309,6 +310,72 @@ def test_rights_lost_at_the_second_gpu_leave_none_changed(clock, work):
     assert gpus[1].read_power_limit_watts() == 350
 
 
+def test_the_limit_in_force_is_known_while_training_goes_on(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=2, warmup_steps=0, profile_steps=4)
+    assert optimizer.power_limit_watts is None
+    optimizer.on_train_begin()
+    for _ in range(60):
+        assert optimizer.power_limit_watts == gpu.read_power_limit_watts()
+        train(optimizer, gpu, work, steps=1)
+    assert optimizer.power_limit_watts == optimizer.chosen_limit_watts
+    optimizer.on_train_end()
+    assert optimizer.power_limit_watts is None
+
+
+def test_the_saving_is_known_once_it_is_confirmed(monitor, gpu, work):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=40)
+    train(optimizer, gpu, work, steps=11 * 40)
+    assert optimizer.chosen_limit_watts is not None
+    assert optimizer.saving_fraction is None
+    train(optimizer, gpu, work, steps=40)
+    physics = gpu.preset.physics
+    before, after = (physics.operating_point(work, limit) for limit in (350, optimizer.chosen_limit_watts))
+    assert optimizer.saving_fraction == pytest.approx(1 - after.energy_joules / before.energy_joules, abs=0.01)
+    optimizer.on_train_end()
+    assert optimizer.saving_fraction > 0.1
+
+
+def test_an_optimizer_is_a_training_observer_and_a_pause_may_say_what_for(monitor, gpu, work):
+    optimizer: TrainingObserver = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=4)
+    for name in (name for name in vars(TrainingObserver) if name.startswith("on_")):
+        assert callable(getattr(optimizer, name))
+    train(optimizer, gpu, work, steps=3)
+    optimizer.on_pause(Activity.EVALUATION)
+    gpu.execute(EVALUATION)
+    optimizer.on_resume()
+    gpu.execute(EVALUATION)
+    train(optimizer, gpu, work, steps=10)
+    truth = gpu.preset.physics.operating_point(work, 350)
+    assert optimizer.trials[0].seconds_per_step == pytest.approx(truth.seconds)
+
+
+def test_a_limit_that_could_not_be_put_back_is_not_taken_for_the_one_found(clock, gpu, work, caplog):
+    faulty = FaultyGpu(gpu)
+    optimizer = GlobalPowerLimitOptimizer(
+        ZeusMonitor(gpus=[faulty], clock=clock), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
+    )
+    train(optimizer, gpu, work, steps=30)
+    faulty.fail("set_power_limit", DriverFaultError("for long"))
+    optimizer.on_train_end()
+    assert gpu.read_power_limit_watts() < 350
+    train(optimizer, gpu, work, steps=30)
+    assert optimizer.phase is Phase.OFF
+    assert "have not been put back yet" in caplog.text
+    faulty.heal()
+    optimizer.on_train_end()
+    assert gpu.read_power_limit_watts() == 350
+
+
+def test_indices_in_a_trial_are_those_of_the_monitor(clock, work):
+    gpus = [SimulatedGpu(find_preset("A40"), index=index, clock=clock) for index in range(3)]
+    optimizer = GlobalPowerLimitOptimizer(
+        ZeusMonitor([2, 1], gpus=gpus, clock=clock), wait_steps=0, warmup_steps=0, profile_steps=2
+    )
+    train(optimizer, gpus[1], work, steps=2)
+    assert list(optimizer.trials[0].measurement.gpu_energy) == [2, 1]
+    optimizer.on_train_end()
+
+
 def test_an_optimizer_nobody_holds_any_more_puts_the_limit_back(monitor, gpu, work):
     optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=4)
     train(optimizer, gpu, work, steps=30)
@@ -443,6 +510,7 @@ def test_several_gpus_are_set_alike_and_their_energy_is_summed(clock, work):
         ({"optimum_selector": Energy}, "optimum_selector is"),
         ({"optimum_selector": "energy"}, "optimum_selector is 'energy'"),
         ({"profile_path": "."}, "profile_path is '.'"),
+        ({"world": SoloWorld}, "world is <class"),
     ],
 )
 def test_wrong_arguments_are_named_at_construction(monitor, arguments, message):

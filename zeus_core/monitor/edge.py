@@ -27,6 +27,7 @@ class Edge(NamedTuple):
         power_watts: The power at that moment; None if it could not be read.
         fault: Why nothing could be read; None if all went well.
         running: The integral of power up to then; None if nothing is integrated.
+        pending: What the counter did not show yet; None if that is not known. See `align`.
     """
 
     at: float
@@ -34,6 +35,7 @@ class Edge(NamedTuple):
     power_watts: float | None
     fault: str | None = None
     running: RunningEnergy | None = None
+    pending: RunningEnergy | None = None
 
 
 def read_edge(gpu: Gpu, has_counter: bool, clock: Clock) -> Edge:

@@ -5,10 +5,10 @@ the time at the edges, and r the energy since the counter's latest step,
 
     E = (C1 + r1) - (C0 + r0),    0 <= r <= p * peak power
 
-so the difference of the counters is off by at most one period of peak power. Two things narrow that. A GPU that drew
-the same power P all the time has stepped by P p each time, n times, and the lags of the edges differ by T - n p: then
-E = C1 - C0 + P (T - n p), and that this was so shows in C1 - C0 being n steps of P p. And the edges' power tells how
-r0 and r1 differ.
+so the difference of the counters is off by at most one period of peak power. Three things narrow that. An edge that
+was watched until the counter's next step tells its r. A GPU that drew the same power P all the time has stepped by P p
+each time, n times, and the lags of the edges differ by T - n p: then E = C1 - C0 + P (T - n p), and that this was so
+shows in C1 - C0 being n steps of P p. And the edges' power tells how r0 and r1 differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from zeus_core.monitor.edge import Edge
+from zeus_core.monitor.edge import Edge, RunningEnergy
 from zeus_core.records import Method
 
 __all__ = ["DeviceEnergy", "counted_energy", "lost"]
@@ -63,10 +63,12 @@ def counted_energy(
     elapsed_seconds = end.at - begin.at
     difference_joules = end.counter_joules - begin.counter_joules
     period_joules = peak_watts * period_seconds
-    if difference_joules < 0 or (difference_joules == 0 and elapsed_seconds > _STUCK_PERIODS * period_seconds):
+    is_stuck = difference_joules == 0 and elapsed_seconds > _STUCK_PERIODS * period_seconds
+    has_jumped = difference_joules > _IMPLAUSIBLE * (peak_watts * elapsed_seconds + period_joules)
+    if is_stuck or has_jumped or difference_joules < 0:
         return lost(_broken_counter(difference_joules, elapsed_seconds))
-    if difference_joules > _IMPLAUSIBLE * (peak_watts * elapsed_seconds + period_joules):
-        return lost(_broken_counter(difference_joules, elapsed_seconds))
+    if begin.pending is not None:
+        return _aligned_energy(begin.pending, end, difference_joules, period_seconds, period_joules)
     first_watts = end.power_watts if begin.power_watts is None else begin.power_watts
     last_watts = first_watts if end.power_watts is None else end.power_watts
     if first_watts is None or last_watts is None:
@@ -89,6 +91,23 @@ def counted_energy(
     reach_joules = max(highest_joules - estimate_joules, estimate_joules - lowest_joules)
     method: Method = "counted" if difference_joules > 0 else "estimated"
     return DeviceEnergy(estimate_joules, method, min(reach_joules, half_width_joules))
+
+
+def _aligned_energy(
+    begin_pending: RunningEnergy,
+    end: Edge,
+    difference_joules: float,
+    period_seconds: float,
+    period_joules: float,
+) -> DeviceEnergy:
+    """The energy where it is known what the counter did not show at the first edge, and maybe at the second."""
+    end_pending = end.pending
+    if end_pending is None:
+        likely_joules = min(period_seconds / 2 * (end.power_watts or 0.0), period_joules / 2)
+        end_pending = RunningEnergy(likely_joules, period_joules - likely_joules)
+    energy_joules = difference_joules + end_pending.energy_joules - begin_pending.energy_joules
+    doubt_joules = begin_pending.doubt_joules + end_pending.doubt_joules
+    return DeviceEnergy(max(energy_joules, 0.0), "counted", doubt_joules)
 
 
 def _broken_counter(difference_joules: float, elapsed_seconds: float) -> str:

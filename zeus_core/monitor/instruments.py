@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -10,6 +12,7 @@ from typing import NamedTuple
 from zeus_core.clock import Clock
 from zeus_core.device import Cpu, Gpu
 from zeus_core.errors import UsageError
+from zeus_core.monitor.alignment import align
 from zeus_core.monitor.cpu_energy import CpuReading, dram_between, package_between, read_cpu
 from zeus_core.monitor.edge import Edge
 from zeus_core.monitor.energy import DeviceEnergy
@@ -54,6 +57,7 @@ class Instruments:
         self._clock = clock
         self._cpus = cpus
         self._together = Together()
+        self._aligning = Together()
         self._meters = self._make_meters(gpus, precise)
         self._read_gpus = [meter.read for meter in self._meters.values()]
         self._together.call(self._read_gpus)  # tells whether calls are slow, before it matters
@@ -89,6 +93,17 @@ class Instruments:
         at = self._clock.now()
         gpus = self._together.call(self._read_gpus)
         return Reading(at, gpus, [read_cpu(cpu) for cpu in self._cpus.values()] if self._cpus else [])
+
+    def align(self, reading: Reading) -> None:
+        """Watch the GPUs for a moment after a reading, in the background, and complete the reading by that."""
+        watching = threading.Thread(
+            target=align,
+            args=(reading.gpus, list(self._meters.values()), self._aligning),
+            name="zeus-core aligner",
+            daemon=True,
+        )
+        with contextlib.suppress(RuntimeError):  # no thread can be made while the interpreter is ending
+            watching.start()
 
     def begin_sampling(self) -> None:
         """A window is about to be opened."""

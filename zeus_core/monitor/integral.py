@@ -11,8 +11,7 @@ from typing import Protocol
 from zeus_core.monitor.edge import Edge, RunningEnergy
 from zeus_core.monitor.energy import DeviceEnergy
 
-__all__ = ["AnchoredIntegral", "HoldIntegral", "Integral"]
-
+__all__ = ["AnchoredIntegral", "EnergyAfter", "HoldIntegral", "Integral"]
 
 _LONGEST_GAP_SECONDS = 0.02
 _UNSEEN_FRACTION = 0.02  # of the energy: bursts shorter than a gap show in no sample
@@ -110,3 +109,37 @@ class AnchoredIntegral:
 
     def _start_anew(self, longest_joules: float) -> None:
         self._since_step_joules = self._doubt_joules = longest_joules / 2
+
+
+class EnergyAfter:
+    """The energy drawn from an edge to the counter's next step, and so what the counter did not show at the edge.
+
+    Args:
+        edge: Holds a counter and a power.
+    """
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = self._last = edge
+        self._energy_joules = 0.0
+        self._doubt_joules = 0.0
+        self.is_over = False
+        """Whether the step was seen, or never will be."""
+
+    def add(self, sample: Edge) -> RunningEnergy | None:
+        """Take in a later sample. What the counter did not show at the edge, if the sample shows its next step."""
+        last, self._last = self._last, sample
+        seconds = sample.at - last.at
+        if sample.counter_joules is None or sample.power_watts is None or seconds > _LONGEST_GAP_SECONDS:
+            self.is_over = True
+            return None
+        assert last.power_watts is not None
+        assert self._edge.counter_joules is not None
+        most_watts = max(sample.power_watts, last.power_watts)
+        if sample.counter_joules != self._edge.counter_joules:
+            self.is_over = True
+            drawn_joules = self._energy_joules + most_watts * seconds / 2
+            shown_joules = sample.counter_joules - self._edge.counter_joules
+            return RunningEnergy(max(shown_joules - drawn_joules, 0.0), self._doubt_joules + most_watts * seconds / 2)
+        self._energy_joules += last.power_watts * seconds
+        self._doubt_joules += abs(sample.power_watts - last.power_watts) * seconds
+        return None

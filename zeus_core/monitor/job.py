@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from zeus_core.monitor.windows import ZeusMonitor
 from zeus_core.records import Measurement, Method, worst_method
 from zeus_core.world import World
 
-__all__ = ["JobEnergy", "JobMeasurement", "measure_job"]
+__all__ = ["JobEnergy", "JobMeasurement", "add_up", "job_report", "measure_job"]
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class JobEnergy:
         method: How it was obtained.
         uncertainty_joules: How far it can be off; None if it was lost.
         rank: The rank that counted the device.
+        index: The device's index on that rank.
     """
 
     energy_joules: float | None
     method: Method
     uncertainty_joules: float | None
     rank: int
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,19 @@ class JobMeasurement:
         """The worst way in which a GPU's energy was obtained."""
         return worst_method([it.method for it in self.gpus.values()])
 
+    def to_measurement(self) -> Measurement:
+        """The same as if one monitor had measured every device of the job.
+
+        Devices keep their indices where these tell them apart, as on one machine where each rank measures another GPU.
+        Else they are numbered in the order of the ranks. Why an energy was lost is not told.
+        """
+        return Measurement(
+            self.seconds,
+            **_fields("gpu", self.gpus),
+            **(_fields("cpu", self.cpus) if self.cpus else {}),
+            **(_fields("dram", self.drams) if self.drams else {}),
+        )
+
 
 def measure_job(measurement: Measurement, monitor: ZeusMonitor, world: World) -> JobMeasurement:
     """Add up what all ranks measured: a collective call, which every rank must make.
@@ -86,7 +102,11 @@ def measure_job(measurement: Measurement, monitor: ZeusMonitor, world: World) ->
     Raises:
         WorldError: A rank did not answer in time.
     """
-    reports: list[dict[str, Any]] = world.gather(_report(measurement, monitor))
+    return add_up(world.gather(job_report(measurement, monitor)))
+
+
+def add_up(reports: Sequence[Mapping[str, Any]]) -> JobMeasurement:
+    """What all ranks measured, from the `job_report` of each, by rank."""
     return JobMeasurement(
         seconds=max(report["seconds"] for report in reports),
         gpus=_count_once(reports, "gpus"),
@@ -95,8 +115,8 @@ def measure_job(measurement: Measurement, monitor: ZeusMonitor, world: World) ->
     )
 
 
-def _report(measurement: Measurement, monitor: ZeusMonitor) -> dict[str, Any]:
-    """What this rank has to tell, by names that are the same on all ranks."""
+def job_report(measurement: Measurement, monitor: ZeusMonitor) -> dict[str, Any]:
+    """What this rank measured, in JSON's types and by names that are the same on all ranks."""
     node = _node()
     cpu_parts = (measurement.cpu_energy, measurement.cpu_method, measurement.cpu_uncertainty_joules)
     dram_parts = (measurement.dram_energy, measurement.dram_method, measurement.dram_uncertainty_joules)
@@ -110,6 +130,7 @@ def _report(measurement: Measurement, monitor: ZeusMonitor) -> dict[str, Any]:
     }
 
 
+@cache
 def _node() -> str:
     """This machine's name, and what tells it from others of that name: containers choose their names themselves."""
     try:
@@ -119,18 +140,30 @@ def _node() -> str:
     return f"node-{boot}"
 
 
-def _named(parts: tuple[Any, Any, Any], name: Any) -> dict[str, tuple[float | None, Method, float | None]]:
+def _named(parts: tuple[Any, Any, Any], name: Callable[[int], str]) -> dict[str, list[Any]]:
     energies, methods, uncertainties = (part or {} for part in parts)
-    return {name(index): (energies[index], methods[index], uncertainties[index]) for index in energies}
+    return {name(index): [energies[index], methods[index], uncertainties[index], index] for index in energies}
 
 
-def _count_once(reports: list[dict[str, Any]], kind: str) -> dict[str, JobEnergy]:
+def _count_once(reports: Sequence[Mapping[str, Any]], kind: str) -> dict[str, JobEnergy]:
     counted: dict[str, JobEnergy] = {}
     for rank, report in enumerate(reports):
-        for device, (energy_joules, method, uncertainty_joules) in report[kind].items():
+        for device, (energy_joules, method, uncertainty_joules, index) in report[kind].items():
             if device not in counted or counted[device].energy_joules is None:
-                counted[device] = JobEnergy(energy_joules, method, uncertainty_joules, rank)
+                counted[device] = JobEnergy(energy_joules, method, uncertainty_joules, rank, index)
     return counted
+
+
+def _fields(kind: str, energies: Mapping[str, JobEnergy]) -> dict[str, Any]:
+    """The fields of a `Measurement` for one kind of device."""
+    by_index = {it.index: it for it in energies.values()}
+    if len(by_index) < len(energies):
+        by_index = dict(enumerate(energies.values()))
+    return {
+        f"{kind}_energy": {index: it.energy_joules for index, it in by_index.items()},
+        f"{kind}_method": {index: it.method for index, it in by_index.items()},
+        f"{kind}_uncertainty_joules": {index: it.uncertainty_joules for index, it in by_index.items()},
+    }
 
 
 def _sum(values: list[float | None]) -> float | None:

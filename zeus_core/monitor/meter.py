@@ -10,7 +10,7 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 from zeus_core.monitor.edge import Edge, read_edge
 from zeus_core.monitor.energy import DeviceEnergy, counted_energy, lost
-from zeus_core.monitor.integral import AnchoredIntegral, HoldIntegral, Integral
+from zeus_core.monitor.integral import AnchoredIntegral, EnergyAfter, HoldIntegral, Integral
 from zeus_core.process_lock import ProcessLock
 
 __all__ = ["CountingMeter", "Meter", "SamplingMeter", "make_meter"]
@@ -34,6 +34,10 @@ class Meter(Protocol):
         """The energy between two readings."""
         ...
 
+    def watch(self, edge: Edge) -> EnergyAfter | None:
+        """What to tell the readings that follow an edge, to know the edge better; None if that would not help."""
+        ...
+
 
 class CountingMeter:
     """Takes the difference of the energy counter: two driver calls at each edge, and none in between."""
@@ -54,6 +58,11 @@ class CountingMeter:
     def between(self, begin: Edge, end: Edge) -> DeviceEnergy:
         """See `counted_energy`."""
         return counted_energy(begin, end, self._period_seconds, self._peak_watts, self._has_instant_power)
+
+    def watch(self, edge: Edge) -> EnergyAfter | None:
+        """Takes in the readings up to the counter's next step."""
+        is_of_use = edge.fault is None and edge.power_watts is not None and self._has_instant_power
+        return EnergyAfter(edge) if is_of_use else None
 
 
 class SamplingMeter:
@@ -95,6 +104,9 @@ class SamplingMeter:
             return counted or lost(begin.fault or end.fault or "the GPU has no power reading")
         integrated = self._integral.between(begin.running, end.running)
         return min((it for it in (counted, integrated) if it is not None), key=lambda it: it.uncertainty_joules or 0.0)
+
+    def watch(self, edge: Edge) -> None:
+        """Nothing: samples are taken all the time."""
 
 
 def make_meter(gpu: Gpu, clock: Clock, precise: bool) -> Meter:

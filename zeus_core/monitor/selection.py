@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zeus_core.device import Cpu, CpuDiscovery, Gpu
 from zeus_core.errors import NoDeviceError, UsageError
 
-__all__ = ["select_cpus", "select_gpus"]
+__all__ = ["select_cpus", "select_gpus", "warn_unless_measured"]
 
 # Of torchrun and accelerate, of deepspeed; the last one counts the ranks of all nodes, for want of better.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE")
@@ -63,6 +63,23 @@ def select_cpus(
         _logger.info("CPU energy is not measured: %s", discovery.unavailable_because)
     local_rank, _ = _local_rank(environment)
     return packages if local_rank == 0 else {}
+
+
+def warn_unless_measured(gpu_indices: Sequence[int], device: Any) -> None:
+    """Say so if training runs on a GPU that is not among the measured ones.
+
+    Args:
+        gpu_indices: The measured ones.
+        device: The `torch.device` of the training, which is only looked at.
+    """
+    index = getattr(device, "index", None)
+    if getattr(device, "type", None) == "cuda" and index is not None and index not in gpu_indices:
+        _logger.warning(
+            "training runs on GPU %d, but what is measured is GPU %s: pass ZeusMonitor(gpu_indices=[%d])",
+            index,
+            ", ".join(map(str, gpu_indices)),
+            index,
+        )
 
 
 def _own_gpu(visible: dict[int, Gpu], local_rank: int, local_size: int) -> dict[int, Gpu]:

@@ -171,7 +171,7 @@ class ZeusMonitor:
             self._log.append(window.start_time, key, measurement)
         return measurement
 
-    def read(self, sync_execution: bool = True) -> Reading:
+    def read(self, sync_execution: bool = True, align: bool = False) -> Reading:
         """What all devices say at this moment, for `between`. Trouble with a device is part of the reading.
 
         A chain of readings splits time without gaps, and at half the driver calls of a chain of windows. GPUs without
@@ -179,10 +179,15 @@ class ZeusMonitor:
 
         Args:
             sync_execution: Wait for the accelerator first.
+            align: Watch the GPUs in the background until their counters have stepped once more, which takes up to 0.1
+                s. What is then measured from or to this reading is up to ten times surer.
         """
         if sync_execution:
             self._synchronize(self.gpu_indices)
-        return self._instruments.read()
+        reading = self._instruments.read()
+        if align:
+            self._instruments.align(reading)
+        return reading
 
     def between(self, first: Reading, second: Reading) -> Measurement:
         """What was measured from one reading of this monitor to a later one. Nothing is logged."""

@@ -8,8 +8,9 @@ from typing import Any
 import torch.distributed
 
 from zeus_core.errors import UsageError, WorldError
+from zeus_core.world import SoloWorld, World
 
-__all__ = ["TorchWorld"]
+__all__ = ["TorchWorld", "torch_world"]
 
 
 class TorchWorld:
@@ -33,16 +34,34 @@ class TorchWorld:
         self.rank: int = torch.distributed.get_rank()
         self.size: int = torch.distributed.get_world_size()
         self._group = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+        self._is_broken = False
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank.
 
         Raises:
-            WorldError: A rank did not answer in time.
+            WorldError: A rank did not answer in time, now or earlier: nobody is waited for twice.
         """
+        if self._is_broken:
+            raise WorldError("the ranks have lost each other, as was reported before")
         values: list[Any] = [None] * self.size
         try:
             torch.distributed.all_gather_object(values, value, group=self._group)
         except RuntimeError as error:
-            raise WorldError(f"the ranks could not tell each other what they measured: {error}") from error
+            self._is_broken = True
+            raise WorldError(f"the ranks of this job did not reach each other: {error}") from error
         return values
+
+
+def torch_world(timeout_seconds: float = 60.0) -> World:
+    """The ranks of torch.distributed if it is initialised and has several; else this process alone.
+
+    A collective call where there are several: every rank must make one, at the same point.
+
+    Args:
+        timeout_seconds: How long to wait for the other ranks.
+    """
+    is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if is_initialized and torch.distributed.get_world_size() > 1:
+        return TorchWorld(timeout_seconds)
+    return SoloWorld()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity
@@ -28,6 +29,8 @@ from zeus_core.world import SoloWorld, World
 
 __all__ = ["TrainingEnergy"]
 
+_logger = logging.getLogger(__name__)
+
 _JOURNAL_FOLDER = "zeus-energy"
 _RUN_WINDOW = "__zeus_core_training_energy"
 
@@ -35,19 +38,17 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def _hook(
-    method: Callable[Concatenate[TrainingEnergy, _Parameters], _Result],
-) -> Callable[Concatenate[TrainingEnergy, _Parameters], _Result | None]:
+def _hook(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result | None]:
     """No error leaves a hook, and the time it takes is accounted for."""
     harmless_method = harmless(method)
 
     @functools.wraps(method)
-    def hook(self: TrainingEnergy, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result | None:
+    def hook(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result | None:
         begin = time.perf_counter()
         try:
-            return harmless_method(self, *args, **kwargs)
+            return harmless_method(*args, **kwargs)
         finally:
-            self.overhead_seconds += time.perf_counter() - begin
+            cast("TrainingEnergy", args[0]).overhead_seconds += time.perf_counter() - begin
 
     return hook
 
@@ -137,11 +138,12 @@ class TrainingEnergy:
             step: Optimizer steps already done, in a resumed training.
         """
         if self.optimizer is not None:
+            self.optimizer.on_train_end()
             self.optimizer.on_train_begin()
         if self._part is not None:
             again = self._account()
             run, earlier = self._part.run, Account(again.total, again.activities, redone=again.total)
-            self._flush()
+            self._write_down()
         else:
             run, earlier = take_up_run(step, self._checkpoint, self._journal, self._ranks)
         self.monitor.begin_window(_RUN_WINDOW, restart=True)  # GPUs without a counter are sampled while one is open
@@ -172,10 +174,10 @@ class TrainingEnergy:
             self._part.step += 1
 
     @_hook
-    def on_pause(self, activity: Activity = Activity.IDLE) -> None:
+    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
         """Something else than training begins, until `on_resume` or the next step."""
         if self.optimizer is not None:
-            self.optimizer.on_pause(activity)
+            self.optimizer.on_pause(activity, on_all_ranks)
         self._split.enter(activity)
 
     @_hook
@@ -205,7 +207,7 @@ class TrainingEnergy:
             self.optimizer.on_train_end()
         if self._part is None:
             return
-        self._flush()
+        self._write_down()
         if self.summary is None and self._ranks.size == 1:
             self.summary = self._summary()
         self.monitor.cancel(_RUN_WINDOW)
@@ -261,8 +263,7 @@ class TrainingEnergy:
         if self._part is None:
             return {}
         part, before = self._part, self._part.logged
-        part.logged = now = self._combined()
-        self._flush()
+        part.logged = now = self._ranks.combine(self._write_down)
         return {
             **interval_values(now.training - before.training, now.samples - before.samples, now.tokens - before.tokens),
             **known_values(
@@ -283,7 +284,8 @@ class TrainingEnergy:
 
     @_hook
     def _evaluated(self, prefix: str) -> dict[str, float]:
-        together = self._ranks.combine(lambda: Account(total=self._split.evaluation()))
+        self._split.update()
+        together = self._ranks.combine(lambda: Account(total=self._split.evaluation))
         return known_values({f"{prefix}_energy_j": together.total.energy_joules})
 
     def finish(self) -> TrainingSummary | None:
@@ -304,14 +306,17 @@ class TrainingEnergy:
     def _state_dict(self) -> dict[str, Any]:
         if self._part is None:
             return {}
-        self._flush()
+        self._write_down()
         account = self._account() if self._ranks.size == 1 else self._part.earlier + self._part.logged
         return Checkpoint(self._part.run, self._ranks.size, account).to_json()
 
     @_hook
     def load_state_dict(self, state: Any) -> None:
         """Take up the run of a checkpoint at the next `on_train_begin`. A state that cannot be read is reported."""
-        self._checkpoint = None if state == {} else Checkpoint.from_json(state)
+        try:
+            self._checkpoint = None if state == {} else Checkpoint.from_json(state)
+        except UsageError as error:
+            _logger.warning("the energy state of the checkpoint is damaged: %s", error)
 
     def __enter__(self) -> TrainingEnergy:
         self.on_train_begin()
@@ -353,16 +358,11 @@ class TrainingEnergy:
         """What this rank has taken of the part so far."""
         assert self._part is not None
         self._split.update()
-        return Account(
-            self._split.total, dict(self._split.tallies), samples=self._part.samples, tokens=self._part.tokens
-        )
-
-    def _combined(self) -> Account:
-        return self._ranks.combine(self._own)
+        return Account(self._split.total, self._split.tallies, samples=self._part.samples, tokens=self._part.tokens)
 
     def _account(self) -> Account:
         assert self._part is not None
-        return self._part.earlier + self._combined()
+        return self._part.earlier + self._ranks.combine(self._own)
 
     def _summary(self) -> TrainingSummary:
         assert self._part is not None
@@ -370,10 +370,13 @@ class TrainingEnergy:
         steps = self._part.step - self._part.begin_step
         return TrainingSummary(steps, self._account(), saving_fraction, self.overhead_seconds)
 
-    def _flush(self) -> None:
-        journal, part = self._journal, self._part
-        if journal is not None and part is not None:
-            journal.append(Entry(part.run, part.name, part.begin_step, part.step, self._own()))
+    def _write_down(self) -> Account:
+        """Bring the journal up to date. Returns what this rank has taken of the part."""
+        own = self._own()
+        if self._journal is not None and self._part is not None:
+            part = self._part
+            self._journal.append(Entry(part.run, part.name, part.begin_step, part.step, own))
+        return own
 
     def _power_limit_watts(self) -> float | None:
         try:

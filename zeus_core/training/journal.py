@@ -79,16 +79,16 @@ class Journal:
         self._rank = rank
         self._world_size = world_size
         self._path = folder / f"rank-{rank}.jsonl"
+        self._is_ready = False
         self._has_failed = False
 
     def append(self, entry: Entry) -> None:
         """Add an entry. Where that fails, training goes on without the journal, which is said once."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
-                # What a kill has left of a line must not spoil the next one.
-                file.write(b"\n" if _ends_amid_a_line(self._path) else b"")
-                file.write(entry.to_line().encode() + b"\n")
+            if not self._is_ready:
+                self._make_ready()
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(entry.to_line() + "\n")
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -97,6 +97,13 @@ class Journal:
                     self._path,
                     error,
                 )
+
+    def _make_ready(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab") as file:
+            # What a kill has left of a line must not spoil the next one.
+            file.write(b"\n" if _ends_amid_a_line(self._path) else b"")
+        self._is_ready = True
 
     def read(self) -> list[list[Entry]]:
         """The entries of each journal that is this rank's to read. Lines that cannot be read are left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from zeus_core.events import Activity
 from zeus_core.monitor import Reading, ZeusMonitor
@@ -11,11 +12,22 @@ from zeus_core.training.tally import Tally, tally_of
 
 __all__ = ["ActivitySplit"]
 
+_ALIGNED_AFTER_SECONDS = 0.5
+
+
+class _Segment(NamedTuple):
+    """An unbroken time of one activity."""
+
+    activity: Activity
+    begin: Reading
+    end: Reading
+
 
 class ActivitySplit:
     """Charges all time and energy, from when it is made, to one activity after the other; idleness comes first.
 
-    A switch takes one reading, which ends the one activity and begins the other: nothing falls in between.
+    A switch takes one reading, which ends the one activity and begins the other: nothing falls in between. Readings
+    become surer within a moment, so that the energy of a segment is settled that much later.
 
     Args:
         monitor: Measures.
@@ -27,59 +39,77 @@ class ActivitySplit:
         self._gpu_indices = gpu_indices
         self._activity = Activity.IDLE
         self._interrupted: list[Activity] = []
-        self._evaluation = self._evaluation_begin = Tally()
-        self._first = self._latest = self._read()
-        self.tallies: dict[Activity, Tally] = {}
-        """What each activity has taken up to the latest switch or update."""
+        self._settled: dict[Activity, Tally] = {}
+        self._segments: list[_Segment] = []
+        self._first = self._begin = self._now = self._read(align=True)
+        self._evaluation = (self._first, self._first)
 
     def switch(self, activity: Activity) -> None:
         """From now on do something else, and forget what it interrupts."""
         self._interrupted.clear()
-        self._switch(activity)
+        if activity is not self._activity:
+            self._begin_segment(activity)
 
     def enter(self, activity: Activity) -> None:
         """From now on do something else, until `leave`."""
         self._interrupted.append(self._activity)
         if activity in TRAINING and self._activity is not Activity.STEPS:
             return  # text generated in an evaluation is part of the evaluation
-        self._switch(activity)
+        self._begin_segment(activity)
         if activity is Activity.EVALUATION:
-            self._evaluation_begin = self._tally(activity)
+            self._evaluation = (self._begin, self._begin)
 
     def leave(self) -> None:
         """Go on with what was interrupted last."""
         if self._interrupted:
-            self._evaluation = self.evaluation()
-            self._switch(self._interrupted.pop())
+            is_evaluation = self._activity is Activity.EVALUATION
+            self._begin_segment(self._interrupted.pop())
+            if is_evaluation:
+                self._evaluation = (self._evaluation[0], self._begin)
 
     def update(self) -> None:
-        """Charge the present activity up to this moment."""
-        now = self._read()
-        elapsed = tally_of(self._monitor.between(self._latest, now), self._gpu_indices)
-        self.tallies[self._activity] = self._tally(self._activity) + elapsed
-        self._latest = now
+        """Take note of what the present activity has taken up to this moment."""
+        self._now = self._read()
+        if self._begin.has_fault:
+            self._begin_segment(self._activity)  # so that what follows is known at least
+        if self._activity is Activity.EVALUATION:
+            self._evaluation = (self._evaluation[0], self._now)
 
-    def evaluation(self) -> Tally:
-        """What the present evaluation has taken up to this moment, or the latest one."""
-        if self._activity is not Activity.EVALUATION:
-            return self._evaluation
-        self.update()
-        return self._tally(Activity.EVALUATION) - self._evaluation_begin
+    @property
+    def tallies(self) -> dict[Activity, Tally]:
+        """What each activity has taken up to the latest switch or update."""
+        tallies = dict(self._settled)
+        for segment in [*self._segments, _Segment(self._activity, self._begin, self._now)]:
+            self._charge(tallies, segment)
+        return tallies
 
     @property
     def total(self) -> Tally:
         """All of it, up to the latest switch or update. Surer than the sum: measured from end to end."""
-        whole = tally_of(self._monitor.between(self._first, self._latest), self._gpu_indices)
+        whole = self._between(self._first, self._now)
         return whole if whole.lost_seconds == 0 else sum(self.tallies.values(), Tally())
 
-    def _switch(self, activity: Activity) -> None:
-        if activity is not self._activity:
-            self.update()
-            self._activity = activity
+    @property
+    def evaluation(self) -> Tally:
+        """What the present evaluation has taken up to the latest update, or the latest one has taken."""
+        return self._between(*self._evaluation)
 
-    def _tally(self, activity: Activity) -> Tally:
-        return self.tallies.get(activity, Tally())
+    def _begin_segment(self, activity: Activity) -> None:
+        # The passes within a step come too often to be watched, and their errors cancel: each begins where one ends.
+        align = not (activity in TRAINING and self._activity in TRAINING)
+        begin, self._begin = self._begin, self._read(align)
+        self._segments.append(_Segment(self._activity, begin, self._begin))
+        self._activity, self._now = activity, self._begin
+        while self._segments[0].end.at < self._now.at - _ALIGNED_AFTER_SECONDS:
+            self._charge(self._settled, self._segments.pop(0))
 
-    def _read(self) -> Reading:
-        reading = self._monitor.read()
-        return self._monitor.read(sync_execution=False) if reading.has_fault else reading
+    def _charge(self, tallies: dict[Activity, Tally], segment: _Segment) -> None:
+        tally = self._between(segment.begin, segment.end)
+        tallies[segment.activity] = tallies.get(segment.activity, Tally()) + tally
+
+    def _between(self, begin: Reading, end: Reading) -> Tally:
+        return tally_of(self._monitor.between(begin, end), self._gpu_indices)
+
+    def _read(self, align: bool = False) -> Reading:
+        reading = self._monitor.read(align=align)
+        return self._monitor.read(sync_execution=False, align=align) if reading.has_fault else reading

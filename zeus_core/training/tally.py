@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from zeus_core.errors import UsageError
@@ -68,7 +68,7 @@ class Tally:
 
     def to_json(self) -> dict[str, float]:
         """A JSON object that `from_json` reads back."""
-        return asdict(self)
+        return dict(vars(self))
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Tally:

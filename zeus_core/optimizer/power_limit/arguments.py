@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import SupportsIndex
 
 from zeus_core.errors import UsageError
+from zeus_core.knobs import check_power_limit
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.search import OptimumSelector
+from zeus_core.world import SoloWorld, World
 
-__all__ = ["checked_choice", "checked_monitor", "checked_selector", "whole_number"]
+__all__ = ["checked_choice", "checked_monitor", "checked_selector", "checked_world", "whole_number"]
 
 
 def whole_number(argument: str, value: SupportsIndex, least: int) -> int:
@@ -45,8 +48,15 @@ def checked_selector(selector: OptimumSelector | None) -> OptimumSelector | None
     return selector
 
 
-def checked_choice(selector: OptimumSelector, choice: object) -> int:
-    """What a selector of the user's returned, as whole watts; the knob checks the range."""
+def checked_world(world: World | None) -> World:
+    """The ranks, or this process alone for None; `UsageError` for anything else, such as the class of a world."""
+    if world is not None and (isinstance(world, type) or not callable(getattr(world, "gather", None))):
+        raise UsageError(f"world is {world!r}; it must be a World object, such as zeus_core.pytorch.torch_world()")
+    return SoloWorld() if world is None else world
+
+
+def checked_choice(selector: OptimumSelector, choice: object, settings: Sequence[int]) -> int:
+    """What a selector of the user's returned, as whole watts; `UsageError` if it is no limit within the settings."""
     try:
         limit_watts = operator.index(choice)  # type: ignore[arg-type]
     except TypeError:
@@ -54,4 +64,5 @@ def checked_choice(selector: OptimumSelector, choice: object) -> int:
             f"{type(selector).__name__}.select returned {choice!r}; it must return a power limit in whole watts, "
             "such as measurements[0].power_limit"
         ) from None
+    check_power_limit(limit_watts, settings)
     return limit_watts

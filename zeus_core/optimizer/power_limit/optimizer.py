@@ -1,34 +1,29 @@
-"""`GlobalPowerLimitOptimizer`: finding one power limit for the GPUs of a process, while it trains."""
+"""`GlobalPowerLimitOptimizer`: finding one power limit for the GPUs of a job, while it trains."""
 
 from __future__ import annotations
 
 import logging
-import weakref
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from zeus_core.errors import DeviceError, PermissionDeniedError, ZeusError
-from zeus_core.events import Event
-from zeus_core.exit_guard import ExitGuard
-from zeus_core.knobs import Knob, PowerLimitKnob, StuckKnob
+from zeus_core.errors import DeviceError, UsageError
+from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit.agreement import Agreement, introduction, job_of, trials_from_json, trials_to_json
 from zeus_core.optimizer.power_limit.arguments import (
     checked_choice,
     checked_monitor,
     checked_selector,
+    checked_world,
     whole_number,
 )
-from zeus_core.optimizer.power_limit.phases import (
-    STEP_BOUNDARIES,
-    Outcome,
-    Phase,
-    State,
-    StepCounts,
-    advance,
-)
-from zeus_core.optimizer.power_limit.recorder import TrialRecorder
+from zeus_core.optimizer.power_limit.limiter import Limiter
+from zeus_core.optimizer.power_limit.phases import STEP_BOUNDARIES, Outcome, Phase, State, StepCounts, advance
+from zeus_core.optimizer.power_limit.recorder import TrialRecorder, trial_of
 from zeus_core.search import OptimumSelector, PowerLimitMeasurement, Search, Sweep, Trial, ZeusCost
 from zeus_core.store import JsonTrialStore, NoTrialStore, TrialStore
+from zeus_core.world import World
 
 __all__ = ["GlobalPowerLimitOptimizer"]
 
@@ -59,14 +54,19 @@ class GlobalPowerLimitOptimizer:
     The hooks never raise: after a fault, which is logged with its remedy, the limits are put back and training goes on
     without the optimizer. Without the right to set limits it measures at the limit found, and says what is missing.
 
+    Of several processes each has an optimizer, and all of them find one limit together: a step lasts as long as on the
+    slowest, takes the energy of all their GPUs, and what happens to one of them (a fault, a lack of rights) happens to
+    all. They must report the same steps. The selector and the profile are those of rank 0.
+
     Args:
         monitor: Measures the GPUs whose limit is to be found.
-        optimum_selector: What "best" means; `ZeusCost(eta_knob=0.5)` over the monitor's GPUs if None.
+        optimum_selector: What "best" means; `ZeusCost(eta_knob=0.5)` over the GPUs of the job if None.
         wait_steps: Steps at the beginning of training that nothing is done in.
         warmup_steps: Steps after each change of the limit that are not measured.
         profile_steps: Steps measured at each limit.
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept. Those of an earlier run are not measured again.
+        world: The processes that search together, such as `zeus_core.pytorch.torch_world()`; this one alone if None.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -81,6 +81,8 @@ class GlobalPowerLimitOptimizer:
         profile_steps: int = 40,
         pl_step: int = 25,
         profile_path: str | Path | None = None,
+        *,
+        world: World | None = None,
     ) -> None:
         self._counts = StepCounts(wait_steps, warmup_steps, profile_steps)
         self._step_watts = whole_number("pl_step", pl_step, least=1)
@@ -89,19 +91,34 @@ class GlobalPowerLimitOptimizer:
         self._gpus = list(monitor.gpus.values())
         self.optimum_selector = checked_selector(optimum_selector) or ZeusCost(world_size=len(self._gpus))
         """What "best" means."""
+        self._has_own_selector = optimum_selector is not None
         self._store: TrialStore = NoTrialStore() if profile_path is None else JsonTrialStore(Path(profile_path))
+        self._limiter = Limiter(self._gpus, self._step_watts)
+        self._agreement = Agreement(checked_world(world), self._limiter.put_back)
         self._recorder = TrialRecorder(monitor)
         self._state = State()
         self._is_in_step = False
+        self._catches_up = False
         self._expects_intrusions = False
         self._trials: dict[int, Trial] = {}
         self._tries = 0
+        self._settings: tuple[int, ...] = (0,)
+        self._gpu_names = [gpu.name for gpu in self._gpus]
         self._limit_watts = 0
         self._baseline_watts: int | None = None
         self._chosen_watts: int | None = None
         self._confirmation: Trial | None = None
         self._search: Search = Sweep([])
-        self._take_knob(StuckKnob(0))
+
+    def use_world(self, world: World) -> None:
+        """From the next training on, search together with these ranks; for those who learn late who they are.
+
+        Raises:
+            UsageError: A search is under way.
+        """
+        if self.phase not in {Phase.REST, Phase.OFF}:
+            raise UsageError("use_world was called during a search; call it before training begins, or after its end")
+        self._agreement.world = checked_world(world)
 
     @property
     def phase(self) -> Phase:
@@ -125,7 +142,7 @@ class GlobalPowerLimitOptimizer:
                 time_error=trial.seconds_per_step_error * steps,
             )
             for trial in self.trials
-            if self._knob.settings[-1] <= trial.setting <= self._knob.settings[0]
+            if self._settings[-1] <= trial.setting <= self._settings[0]
         ]
 
     @property
@@ -144,6 +161,19 @@ class GlobalPowerLimitOptimizer:
         return self._confirmation
 
     @property
+    def power_limit_watts(self) -> int | None:
+        """The limit in force as far as the optimizer knows, the highest of this process's GPUs; None while it rests."""
+        return self._limiter.limit_watts
+
+    @property
+    def saving_fraction(self) -> float | None:
+        """Energy per step saved by the confirmed choice, over that at the limit found; None until it is confirmed."""
+        baseline = self._trials.get(self._settings[0])
+        if self._confirmation is None or baseline is None or baseline.joules_per_step == 0:
+            return None
+        return 1 - self._confirmation.joules_per_step / baseline.joules_per_step
+
+    @property
     def profile_steps(self) -> int:
         """Steps measured at each limit."""
         return self._counts.profile_steps
@@ -152,7 +182,7 @@ class GlobalPowerLimitOptimizer:
         """Begin the search anew, also in the profile: from now on a step is another amount of work."""
         self.on_train_end()
         self._trials = {}
-        self._store.save(self._gpu_names, [])
+        self._save()
 
     def on_train_begin(self) -> None:
         """Training begins. Loops that do not report it begin with their first epoch or step."""
@@ -172,19 +202,33 @@ class GlobalPowerLimitOptimizer:
         """The training step has ended."""
         self._end_step()
 
-    def on_pause(self) -> None:
-        """Something else than training (evaluation, saving) is about to happen, until the next step begins."""
+    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
+        """Something else than training (evaluation, saving) is about to happen, until the next step begins.
+
+        Args:
+            activity: What it is.
+            on_all_ranks: Whether every rank reports it. The next step, in which the quicker ranks wait for the slower
+                ones, is then not measured.
+        """
         self._end_step()
         self._report(Event.PAUSE)
+        self._catches_up = on_all_ranks and self._agreement.world.size > 1
+
+    def on_resume(self) -> None:
+        """What the latest `on_pause` announced is over. Nothing is measured before the next step begins."""
 
     def on_intrusion(self) -> None:
         """Something else than training has already happened since the last step ended.
 
-        If it spoils a measurement, the steps since the last pause are measured again; and from then on every step is
-        measured by itself, so that the next intrusion spoils nothing.
+        If it spoils a measurement, the steps since the last pause (of several processes: those of the whole trial) are
+        measured again; and from then on every step is measured by itself, so that the next intrusion spoils nothing.
         """
-        self._expects_intrusions = self._expects_intrusions or self.phase is Phase.MEASURE
-        self._report(Event.INTRUSION)
+        is_measuring = self.phase is Phase.MEASURE
+        self._expects_intrusions = self._expects_intrusions or is_measuring
+        if self._agreement.world.size == 1:
+            self._report(Event.INTRUSION)
+        elif is_measuring:  # no rank may count other steps than the others do
+            self._recorder.spoil_trial()
 
     def on_evaluate(self, metric: float) -> None:
         """The model has been evaluated, as loops written for the `zeus` package report it."""
@@ -199,7 +243,7 @@ class GlobalPowerLimitOptimizer:
         """Training has ended, in whatever way: the limits are put back."""
         self._is_in_step = False
         self._report(Event.TRAIN_END)
-        self._put_back()  # again, where it failed before
+        self._limiter.put_back()  # again, where it failed before
 
     def close(self) -> None:
         """Put the limits back. Training that goes on, or begins again, takes up the search where it was."""
@@ -217,6 +261,7 @@ class GlobalPowerLimitOptimizer:
         if self._is_in_step:
             self._is_in_step = False
             self._report(Event.STEP_END)
+            self._catches_up = False
             if self._expects_intrusions:
                 self._report(Event.PAUSE)
 
@@ -224,14 +269,10 @@ class GlobalPowerLimitOptimizer:
         """The one entrance of all hooks, which no error leaves."""
         try:
             if event is Event.STEP_END and self.phase is Phase.MEASURE:
-                self._recorder.mark_step()
+                self._agreement.attempt(self._recorder.mark_step)
             self._follow(event)
         except Exception as error:
-            _logger.error(
-                "the search for a power limit has stopped, and training goes on without it: %s",
-                error,
-                exc_info=not isinstance(error, ZeusError),
-            )
+            self._agreement.give_up(error)
             self._chosen_watts = None
             self._follow(Outcome.FAULT)
 
@@ -255,30 +296,39 @@ class GlobalPowerLimitOptimizer:
             case Phase.WARM_UP:
                 self._limit_watts = self._apply(self._limit_watts)
             case Phase.MEASURE:
-                self._recorder.open_segment()
+                self._agreement.attempt(lambda: self._recorder.open_segment(self._catches_up))
             case Phase.SUSPEND:
-                self._recorder.close_segment(self._state.segment_steps)
+                self._agreement.attempt(self._recorder.close_segment)
             case Phase.SPOIL:
-                self._recorder.drop_segment()
+                self._agreement.attempt(self._recorder.drop_segment)
             case Phase.CONCLUDE:
                 return self._conclude()
             case Phase.SETTLE:
                 self._settle()
             case Phase.REST | Phase.OFF:
+                self._limiter.put_back()
                 self._recorder.drop_trial()
-                self._put_back()
         return None
 
     def _prepare(self) -> Outcome:
-        self._take_knob(PowerLimitKnob(self._gpus, self._step_watts))
+        job = job_of(self._agreement.exchange(self.phase, self._introduce))
+        self._settings, self._gpu_names = job.settings, list(job.gpu_names)
+        if not self._has_own_selector:
+            self.optimum_selector = ZeusCost(world_size=len(job.gpu_names))
+        self._baseline_watts = self._settings[0]
         self._chosen_watts = self._confirmation = None
-        self._baseline_watts = self._knob.settings[0]
-        self._search = Sweep(self._knob.settings)
-        if not self._trials:
-            self._trials = {trial.setting: trial for trial in self._store.load(self._gpu_names)}
+        self._trials = trials_from_json(self._agreement.decide(self.phase, self._known_trials))
+        self._search = Sweep(self._settings)
         for trial in self._trials.values():
             self._search.tell(trial)
         return self._ask()
+
+    def _introduce(self) -> dict[str, Any]:
+        """Find this rank's limits, which no rank changes before all have found theirs: some may share a GPU."""
+        return introduction(self._counts, self._step_watts, self._limiter.find(), self._gpus)
+
+    def _known_trials(self) -> list[dict[str, Any]]:
+        return trials_to_json(self.trials or self._store.load(self._gpu_names))
 
     def _ask(self) -> Outcome:
         asked = self._search.ask()
@@ -288,8 +338,10 @@ class GlobalPowerLimitOptimizer:
         return Outcome.ASKED
 
     def _conclude(self) -> Outcome:
-        self._recorder.close_segment(self._state.segment_steps)
-        trial = self._recorder.finish_trial(self._limit_watts)
+        parts = self._agreement.exchange(self.phase, self._finish_trial)
+        if any(part["is_spoiled"] for part in parts):
+            return Outcome.LOST
+        trial = trial_of(self._limit_watts, parts)
         if trial is None:
             return self._repeat()
         _logger.info("%d W: %.4g s, %.4g J per step", trial.setting, trial.seconds_per_step, trial.joules_per_step)
@@ -297,9 +349,18 @@ class GlobalPowerLimitOptimizer:
             self._confirmation = trial
             return Outcome.CONFIRMED
         self._trials[trial.setting] = trial
-        self._store.save(self._gpu_names, self.trials)
+        self._agreement.attempt(self._save)
         self._search.tell(trial)
         return self._ask()
+
+    def _save(self) -> None:
+        if self._agreement.world.rank == 0:
+            self._store.save(self._gpu_names, self.trials)
+
+    def _finish_trial(self) -> dict[str, Any]:
+        """This rank's part."""
+        self._recorder.close_segment()
+        return self._recorder.finish_trial()
 
     def _repeat(self) -> Outcome:
         self._tries += 1
@@ -310,40 +371,27 @@ class GlobalPowerLimitOptimizer:
         return Outcome.LOST
 
     def _settle(self) -> None:
-        choice = checked_choice(self.optimum_selector, self.optimum_selector.select(self.measurements))
+        choice = self._agreement.decide(self.phase, self._select)
         self._limit_watts = self._chosen_watts = self._apply(choice)
         self._tries = 0
         _logger.info("training goes on at a power limit of %d W", self._chosen_watts)
 
-    def _take_knob(self, knob: Knob) -> None:
-        """From now on turn this knob. It is put back at the latest when nobody holds the optimizer any more."""
-        self._knob = knob
-        self._guard = ExitGuard(knob.restore)
-        weakref.finalize(self, knob.restore)
-
-    def _put_back(self) -> None:
-        if self._knob.restore():
-            self._guard.disarm()
+    def _select(self) -> int:
+        selector = self.optimum_selector
+        return checked_choice(selector, selector.select(self.measurements), self._settings)
 
     def _apply(self, limit_watts: int) -> int:
-        """Set a limit; or, without the right to, observe at the baseline. Returns the limit in force."""
-        self._guard.arm()
-        try:
-            self._knob.apply(limit_watts)
-        except PermissionDeniedError as error:
-            limit_watts = self._knob.settings[0]
-            if not self._knob.restore():  # some of several GPUs let themselves be set, and not be put back
-                raise
-            self._guard.disarm()
-            self._take_knob(StuckKnob(limit_watts))
-            self._search = Sweep([limit_watts])
-            _logger.warning(
-                "power limits are not changed: %s. Training goes on at the %d W found, where it is measured",
-                error,
-                limit_watts,
-            )
-        return limit_watts
-
-    @property
-    def _gpu_names(self) -> list[str]:
-        return [gpu.name for gpu in self._gpus]
+        """Set a limit on all ranks; or, if one may not do that, observe at the baseline. Returns the limit in force."""
+        denials = self._agreement.exchange(self.phase, lambda: self._limiter.set(limit_watts))
+        if not any(denials):
+            return limit_watts
+        denial = self._agreement.complaint(denials)
+        self._agreement.attempt(lambda: self._limiter.stay(denial))
+        self._settings = self._settings[:1]
+        self._search = Sweep(self._settings)
+        _logger.warning(
+            "power limits are not changed: %s. Training goes on at the %d W found, where it is measured",
+            denial,
+            self._settings[0],
+        )
+        return self._settings[0]

@@ -13,6 +13,8 @@ Rules, in the order of a run:
   MEASURE and CONCLUDE, to confirm what was gained; then the search is DONE and training goes on at the chosen limit.
 - The end of training leads back to REST, where the limits are as they were found.
 - A fault, at any time, leads to OFF, which is REST for good.
+- Several ranks go through the phases together, each by its own count of the same steps. So none of them SPOILs steps
+  that the others have counted: a trial that something got into is as good as lost.
 """
 
 from __future__ import annotations
@@ -116,8 +118,7 @@ class State:
     Attributes:
         phase: The phase.
         steps_left: Steps until it is over, or until the measurement it interrupts is.
-        segment_steps: Steps since the phase was entered; in SUSPEND and CONCLUDE, those of the
-            window that is closed on entering.
+        segment_steps: Steps since the phase was entered.
     """
 
     phase: Phase = Phase.REST
@@ -144,8 +145,8 @@ def advance(state: State, happening: Event | Outcome, counts: StepCounts) -> Sta
     next_phase = TRANSITIONS.get((state.phase, happening), state.phase)
     if next_phase is state.phase:
         return state
-    if next_phase in {Phase.SUSPEND, Phase.CONCLUDE}:
-        return State(next_phase, state.steps_left, state.segment_steps)
+    if next_phase is Phase.SUSPEND:
+        return State(next_phase, state.steps_left)
     if next_phase is Phase.SPOIL:
         return State(next_phase, state.steps_left + state.segment_steps)
     if next_phase is Phase.MEASURE and state.phase in {Phase.SUSPEND, Phase.SPOIL}:

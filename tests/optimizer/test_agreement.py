@@ -1,0 +1,750 @@
+"""Several ranks that search together, as threads: what one of them does or suffers, all of them agree on."""
+
+import itertools
+import logging
+import random
+import threading
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError, WorldError
+from zeus_core.events import Activity
+from zeus_core.monitor import Measurement, ZeusMonitor
+from zeus_core.monitor.job import add_up, job_report
+from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase, Time, ZeusCost
+from zeus_core.optimizer.power_limit.recorder import trial_of
+from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualClock
+from zeus_core.world import SoloWorld
+
+WORK = Work(0.9, 289.2, 0.889, 0.784)  # of the power-limit tests, on an A40
+EVALUATION = Work(7.0, 200.0)
+FOUND_WATTS = 250
+LIMITS = [250, 175, 100]
+STEPS = 4 * (1 + 2)  # of a whole search, confirmation included
+QUICK = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2, "pl_step": 75}
+
+
+@dataclass
+class Rank:
+    """One rank: its own clock, GPU and optimizer."""
+
+    optimizer: GlobalPowerLimitOptimizer
+    gpu: SimulatedGpu
+    faulty: FaultyGpu
+
+    def step(self, work=WORK):
+        self.optimizer.on_step_begin()
+        self.gpu.execute(work)
+        self.optimizer.on_step_end()
+
+    def train(self, steps=STEPS, work=WORK):
+        self.optimizer.on_train_begin()
+        for _ in range(steps):
+            self.step(work)
+
+    @property
+    def outcome(self):
+        optimizer = self.optimizer
+        return optimizer.phase, optimizer.chosen_limit_watts, optimizer.trials, optimizer.confirmation
+
+
+def make_rank(world, selector=None, *, model="A40", found_watts=FOUND_WATTS, grants_control=True, **arguments):
+    threading.current_thread().name = f"rank {world.rank}"
+    clock = VirtualClock()
+    gpu = SimulatedGpu(
+        find_preset(model), world.rank, clock=clock, power_limit_watts=found_watts, grants_control=grants_control
+    )
+    faulty = FaultyGpu(gpu)
+    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    return Rank(
+        GlobalPowerLimitOptimizer(monitor, selector or Energy(), world=world, **{**QUICK, **arguments}), gpu, faulty
+    )
+
+
+def run(size, rank_main, timeout_seconds=10.0):
+    """The ranks after they have run; all of them must have come out alike, with the hardware put back."""
+    ranks = ThreadWorld.run(size, rank_main, timeout_seconds)
+    assert all(rank.outcome == ranks[0].outcome for rank in ranks)
+    for rank in ranks:
+        rank.optimizer.on_train_end()
+        assert rank.gpu.read_power_limit_watts() == FOUND_WATTS
+        assert rank.optimizer.power_limit_watts is None
+    return ranks
+
+
+def stops(caplog):
+    """What each rank has said about the end of its search."""
+    return sorted((it.threadName, it.args[0]) for it in caplog.records if "has stopped" in it.msg)
+
+
+def truth(gpu, work, limit_watts):
+    return gpu.preset.physics.operating_point(work, limit_watts)
+
+
+def test_a_step_lasts_as_long_as_on_the_slowest_rank_and_takes_the_energy_of_all():
+    works = [WORK, Work(1.5, 250.0, 0.9, 0.7)]
+
+    def rank_main(world):
+        rank = make_rank(world, profile_steps=10)
+        rank.train(4 * 11, works[world.rank])
+        return rank
+
+    ranks = run(2, rank_main)
+    assert [trial.setting for trial in ranks[0].optimizer.trials] == LIMITS
+    for trial in ranks[0].optimizer.trials:
+        points = [truth(rank.gpu, work, trial.setting) for rank, work in zip(ranks, works, strict=True)]
+        assert trial.steps == 10
+        assert trial.seconds_per_step == pytest.approx(max(point.seconds for point in points), rel=1e-9)
+        uncertainty = sum(trial.measurement.gpu_uncertainty_joules.values()) / 10
+        assert trial.joules_per_step == pytest.approx(sum(point.energy_joules for point in points), abs=uncertainty)
+
+
+def test_the_limit_is_in_force_on_every_rank_while_training_goes_on():
+    def rank_main(world):
+        rank = make_rank(world)
+        rank.train()
+        assert rank.optimizer.phase is Phase.DONE
+        assert rank.gpu.read_power_limit_watts() == rank.optimizer.chosen_limit_watts < FOUND_WATTS
+        assert rank.optimizer.power_limit_watts == rank.optimizer.chosen_limit_watts
+        return rank
+
+    (saving_fraction, *others) = {rank.optimizer.saving_fraction for rank in run(3, rank_main)}
+    assert saving_fraction > 0
+    assert others == []
+
+
+def test_limits_run_over_the_boards_of_all_ranks_and_each_gpu_is_held_within_its_own():
+    def rank_main(world):
+        rank = make_rank(world, model=["A100", "A40"][world.rank], found_watts=[350, 250][world.rank], profile_steps=2)
+        rank.optimizer.on_train_begin()
+        seen = []
+        for _ in range(40):
+            rank.step()
+            seen.append(rank.gpu.read_power_limit_watts())
+        rank.optimizer.on_train_end()
+        assert rank.gpu.read_power_limit_watts() == [350, 250][world.rank]
+        return rank.optimizer, seen
+
+    (first, first_seen), (second, second_seen) = ThreadWorld.run(2, rank_main)
+    assert [trial.setting for trial in first.trials] == [350, 275, 200, 125, 100]
+    assert first.trials == second.trials
+    assert {350, 275, 200, 125, 100} <= set(first_seen)
+    assert max(second_seen) == 250
+
+
+def test_ranks_that_share_a_gpu_count_it_once():
+    clock = VirtualClock()
+    gpu = SimulatedGpu(find_preset("A40"), clock=clock, power_limit_watts=FOUND_WATTS)
+
+    def rank_main(world):
+        monitor = ZeusMonitor(gpus=[gpu], clock=clock)
+        optimizer = GlobalPowerLimitOptimizer(monitor, world=world, **QUICK)
+        optimizer.on_train_begin()
+        assert optimizer.baseline_limit_watts == FOUND_WATTS
+        world.gather(None)
+        for _ in range(STEPS):
+            optimizer.on_step_begin()
+            world.gather(None)
+            if world.rank == 0:
+                gpu.execute(WORK)
+            world.gather(None)
+            optimizer.on_step_end()
+        optimizer.on_train_end()
+        return optimizer
+
+    first, second = ThreadWorld.run(2, rank_main)
+    assert first.trials == second.trials
+    assert [trial.setting for trial in first.trials] == LIMITS
+    assert list(first.trials[0].measurement.gpu_energy) == [0]
+    assert first.optimum_selector.world_size == 1
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+
+
+def test_the_default_selector_weighs_time_with_the_power_of_all_gpus_of_the_job():
+    def rank_main(world):
+        rank = make_rank(world)
+        default = GlobalPowerLimitOptimizer(rank.optimizer.monitor, world=world, **QUICK)
+        default.on_train_begin()
+        default.on_train_end()
+        return rank, default.optimum_selector
+
+    for _, selector in ThreadWorld.run(3, rank_main):
+        assert isinstance(selector, ZeusCost)
+        assert selector.world_size == 3
+
+
+class Whim(OptimumSelector):
+    def select(self, measurements):
+        return random.choice([it.power_limit for it in measurements])
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_selector_that_is_moody_chooses_once_for_all(attempt):
+    def rank_main(world):
+        rank = make_rank(world, Whim())
+        rank.train()
+        return rank
+
+    ranks = run(4, rank_main)
+    assert ranks[0].optimizer.chosen_limit_watts in LIMITS
+
+
+def test_rank_0_selects():
+    def rank_main(world):
+        rank = make_rank(world, Time() if world.rank == 0 else Energy())
+        rank.train()
+        return rank
+
+    (rank, *_) = run(2, rank_main)
+    assert rank.optimizer.chosen_limit_watts == Time().select(rank.optimizer.measurements)
+
+
+def test_rank_0_keeps_the_profile_for_all(tmp_path):
+    def rank_main(world):
+        rank = make_rank(world, profile_path=tmp_path / f"profile-{world.rank}.json")
+        rank.train(STEPS)
+        return rank
+
+    trials = run(2, rank_main)[0].optimizer.trials
+    assert [path.name for path in tmp_path.iterdir()] == ["profile-0.json"]
+
+    def second_main(world):
+        rank = make_rank(world, profile_path=tmp_path / f"profile-{world.rank}.json")
+        rank.optimizer.on_epoch_begin()
+        assert rank.gpu.read_power_limit_watts() == rank.optimizer.chosen_limit_watts
+        return rank
+
+    assert run(2, second_main)[0].optimizer.trials == trials
+
+
+def test_what_was_forgotten_is_measured_again_on_all_ranks(tmp_path):
+    def rank_main(world):
+        rank = make_rank(world, profile_path=tmp_path / "profile.json")
+        rank.train(STEPS)
+        world.gather(None)
+        rank.optimizer.forget()
+        world.gather(None)
+        slower = Work(1.5, 289.2, 0.889, 0.784)
+        rank.train(STEPS, slower)
+        (trial, *_) = rank.optimizer.trials
+        assert trial.seconds_per_step == pytest.approx(truth(rank.gpu, slower, 250).seconds)
+        return rank
+
+    run(2, rank_main)
+
+
+def test_a_second_training_goes_on_where_the_first_was_left():
+    def rank_main(world):
+        rank = make_rank(world)
+        rank.train(4)
+        rank.optimizer.on_train_end()
+        assert [trial.setting for trial in rank.optimizer.trials] == [250]
+        rank.train(9)
+        assert rank.optimizer.phase is Phase.DONE
+        return rank
+
+    run(2, rank_main)
+
+
+# Rights
+
+
+@pytest.mark.parametrize("steps_with_rights", [0, 1, 5, STEPS - 2])
+def test_where_one_rank_may_not_set_limits_all_observe_at_what_was_found(caplog, steps_with_rights):
+    def rank_main(world):
+        rank = make_rank(world)
+        rank.optimizer.on_train_begin()
+        for step in range(40):
+            if world.rank == 1 and step == steps_with_rights:
+                rank.faulty.fail("set_power_limit", PermissionDeniedError("no rights here"))
+                if rank.gpu.read_power_limit_watts() != FOUND_WATTS:  # it may put back what it has changed
+                    rank.gpu.set_power_limit(FOUND_WATTS)
+            rank.step()
+        rank.faulty.heal()
+        return rank
+
+    ranks = run(3, rank_main)
+    warnings = {it.threadName: it.message for it in caplog.records if "are not changed" in it.message}
+    if steps_with_rights < STEPS - 2:
+        assert "not changed: no rights here." in warnings["rank 1"]
+        assert "not changed: rank 1: no rights here." in warnings["rank 0"]
+        assert "not changed: rank 1: no rights here." in warnings["rank 2"]
+        assert ranks[0].optimizer.chosen_limit_watts == FOUND_WATTS
+        assert ranks[0].optimizer.saving_fraction == pytest.approx(0.0, abs=0.1)
+    assert ranks[0].optimizer.phase is Phase.REST
+    assert stops(caplog) == []
+
+
+def test_where_none_may_set_limits_each_says_so_once(caplog):
+    def rank_main(world):
+        rank = make_rank(world, grants_control=False)
+        rank.train()
+        return rank
+
+    ranks = run(2, rank_main)
+    assert [trial.setting for trial in ranks[0].optimizer.trials] == [FOUND_WATTS]
+    assert len([it for it in caplog.records if "are not changed" in it.message]) == 2
+
+
+def test_a_limit_that_was_changed_and_is_not_put_back_for_lack_of_rights_stops_all(caplog):
+    def rank_main(world):
+        rank = make_rank(world)
+        rank.train(5)
+        if world.rank == 1:
+            rank.faulty.fail("set_power_limit", PermissionDeniedError("no rights any more"))
+        for _ in range(5):
+            rank.step()
+        assert rank.optimizer.phase is Phase.OFF
+        assert (rank.gpu.read_power_limit_watts() == FOUND_WATTS) is (world.rank == 0)
+        rank.faulty.heal()
+        return rank
+
+    run(2, rank_main)
+    assert [name for name, _ in stops(caplog)] == ["rank 0", "rank 1"]
+
+
+def test_a_rank_that_cannot_put_back_what_another_may_not_set_stops_all(caplog):
+    def rank_main(world):
+        rank = make_rank(world)
+        rank.train(5)
+        if world.rank == 1:
+            rank.gpu.set_power_limit(FOUND_WATTS)
+            rank.faulty.fail("set_power_limit", PermissionDeniedError("no rights any more"))
+        else:
+            set_limit = rank.gpu.set_power_limit
+            rank.gpu.set_power_limit = lambda watts: set_limit(watts) if watts < FOUND_WATTS else 1 / 0
+        for _ in range(5):
+            rank.step()
+        assert rank.optimizer.phase is Phase.OFF
+        rank.faulty.heal()
+        if world.rank == 0:
+            rank.gpu.set_power_limit = set_limit
+        return rank
+
+    run(2, rank_main)
+    assert "could be changed, but not be put back: rank 1: no rights any more" in str(stops(caplog)[0][1])
+
+
+# Faults
+
+
+@pytest.mark.parametrize("error", [DriverFaultError("broken"), RuntimeError("broken")])
+@pytest.mark.parametrize(
+    ("call", "healthy_steps"),
+    [("read_power_limit_watts", 0), ("set_power_limit", 0), ("set_power_limit", 5), ("read_energy_counter_joules", 5)],
+)
+def test_a_fault_on_one_rank_stops_the_search_on_all(caplog, call, healthy_steps, error):
+    def rank_main(world):
+        rank = make_rank(world)
+        for step in range(30):
+            if world.rank == 1 and step == healthy_steps:
+                rank.faulty.fail(call, error)
+            rank.step()
+        assert rank.optimizer.phase is Phase.OFF
+        assert rank.optimizer.chosen_limit_watts is None
+        rank.faulty.heal()
+        return rank
+
+    run(3, rank_main)
+    (first, second, third) = stops(caplog)
+    assert [name for name, _ in (first, second, third)] == ["rank 0", "rank 1", "rank 2"]
+    if call == "read_energy_counter_joules" and isinstance(error, DriverFaultError):  # a loss, on which all agree
+        assert {str(reason) for _, reason in stops(caplog)} == {"the energy at 175 W was lost 3 times in a row"}
+    else:
+        reason = "broken" if isinstance(error, DriverFaultError) else "RuntimeError('broken')"
+        assert second[1] is error
+        assert str(first[1]) == str(third[1]) == f"rank 1: {reason}"
+
+
+def test_a_rank_that_fails_puts_its_limit_back_at_once_and_keeps_step_with_the_others(caplog):
+    steps = []
+
+    def rank_main(world):
+        rank = make_rank(world, profile_steps=6)
+        rank.train(7 + 2)  # the second limit is in force, and the next exchange six steps away
+        assert rank.gpu.read_power_limit_watts() == 175
+        if world.rank == 0:
+            rank.faulty.fail("read_energy_counter_joules", RuntimeError("broken"))
+        rank.optimizer.on_pause()
+        assert rank.gpu.read_power_limit_watts() == [FOUND_WATTS, 175][world.rank]
+        assert rank.optimizer.power_limit_watts == [None, 175][world.rank]
+        rank.faulty.heal()
+        while rank.optimizer.phase is not Phase.OFF:
+            rank.step()
+            steps.append(world.rank)
+        assert rank.gpu.read_power_limit_watts() == FOUND_WATTS
+        return rank
+
+    run(2, rank_main)
+    assert steps.count(0) == steps.count(1) == 5
+    assert len(stops(caplog)) == 2
+
+
+def test_a_failure_at_the_end_of_one_training_stops_the_next_on_all_ranks(caplog):
+    def rank_main(world):
+        rank = make_rank(world, profile_steps=6)
+        rank.train(3)
+        if world.rank == 1:
+            rank.faulty.fail("read_energy_counter_joules", RuntimeError("broken"))
+        rank.optimizer.on_pause()
+        rank.faulty.heal()
+        rank.optimizer.on_train_end()
+        assert rank.optimizer.phase is Phase.REST
+        rank.optimizer.use_world(world)
+        rank.train(3)
+        assert rank.optimizer.phase is Phase.OFF
+        return rank
+
+    run(2, rank_main)
+    assert len(stops(caplog)) == 2
+
+
+class Broken(OptimumSelector):
+    def select(self, measurements):
+        raise RuntimeError("no idea")
+
+
+def test_a_selector_that_fails_stops_all(caplog):
+    def rank_main(world):
+        rank = make_rank(world, Broken())
+        rank.train()
+        assert rank.optimizer.phase is Phase.OFF
+        return rank
+
+    run(2, rank_main)
+    (_, second) = stops(caplog)
+    assert str(second[1]) == "rank 0: RuntimeError('no idea')"
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("wait_steps", 3), ("warmup_steps", 3), ("profile_steps", 3), ("pl_step", 30)]
+)
+def test_ranks_that_were_given_other_arguments_say_which(caplog, argument, value):
+    def rank_main(world):
+        rank = make_rank(world, **({argument: value} if world.rank == 1 else {}))
+        rank.train(5)
+        assert rank.optimizer.phase is Phase.OFF
+        return rank
+
+    run(2, rank_main)
+    expected = f"{argument} is {QUICK[argument]} on rank 0 and {value} on rank 1; give every rank the same"
+    assert [str(error) for _, error in stops(caplog)] == [expected, expected]
+
+
+def test_ranks_that_are_out_of_step_say_so(caplog):
+    def rank_main(world):
+        rank = make_rank(world)
+        rank.train(2)
+        if world.rank == 1:
+            rank.optimizer.on_train_end()
+            rank.optimizer.on_train_begin()
+        else:
+            rank.step()
+        return rank
+
+    run(2, rank_main)
+    assert "out of step: rank 0 is at 'conclude' and rank 1 at 'prepare'" in str(stops(caplog)[0][1])
+
+
+class CountingWorld:
+    """Counts how often it was asked."""
+
+    def __init__(self, world):
+        self.world, self.rank, self.size, self.calls = world, world.rank, world.size, 0
+
+    def gather(self, value):
+        self.calls += 1
+        return self.world.gather(value)
+
+
+def test_a_rank_that_is_gone_is_waited_for_once(caplog):
+    def rank_main(world):
+        counting = CountingWorld(world)
+        rank = make_rank(counting)
+        rank.train(5)
+        calls = counting.calls
+        if world.rank != 1:
+            for _ in range(30):
+                rank.step()
+            assert rank.optimizer.phase is Phase.OFF
+            assert rank.gpu.read_power_limit_watts() == FOUND_WATTS
+            assert counting.calls == calls + 1
+        return rank
+
+    ranks = ThreadWorld.run(3, rank_main, timeout_seconds=0.3)
+    assert [name for name, _ in stops(caplog)] == ["rank 0", "rank 2"]
+    ranks[1].optimizer.on_train_end()
+    assert ranks[1].gpu.read_power_limit_watts() == FOUND_WATTS
+
+
+# Pauses and intrusions
+
+
+def test_a_pause_of_one_rank_changes_no_trial_of_the_others():
+    def rank_main(world):
+        rank = make_rank(world)
+        rank.optimizer.on_train_begin()
+        for step in range(STEPS):
+            rank.step()
+            if world.rank == 0 and step % 3 == 0:
+                rank.optimizer.on_pause()
+                rank.gpu.execute(EVALUATION)
+                rank.optimizer.on_resume()
+        assert rank.optimizer.phase is Phase.DONE
+        return rank
+
+    ranks = run(2, rank_main)
+    for trial in ranks[0].optimizer.trials:
+        assert trial.seconds_per_step == pytest.approx(truth(ranks[0].gpu, WORK, trial.setting).seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_a_trial_that_something_got_into_on_one_rank_is_repeated_by_all(every):
+    def rank_main(world):
+        rank = make_rank(world)
+        rank.optimizer.on_train_begin()
+        for step in range(STEPS + 3 * world.size):
+            rank.step()
+            if world.rank != 0 and (step + world.rank) % every == 0:
+                rank.gpu.execute(EVALUATION)
+                rank.optimizer.on_intrusion()
+        assert rank.optimizer.phase is Phase.DONE
+        return rank
+
+    ranks = run(4, rank_main)
+    for trial in [*ranks[0].optimizer.trials, ranks[0].optimizer.confirmation]:
+        assert trial.steps == 2
+        assert trial.seconds_per_step == pytest.approx(truth(ranks[0].gpu, WORK, trial.setting).seconds, rel=1e-9)
+
+
+# The world
+
+
+def test_a_world_is_not_changed_during_a_search(monitor):
+    optimizer = GlobalPowerLimitOptimizer(monitor)
+    optimizer.use_world(SoloWorld())
+    optimizer.on_train_begin()
+    with pytest.raises(UsageError, match="during a search"):
+        optimizer.use_world(SoloWorld())
+    optimizer.on_train_end()
+    optimizer.use_world(SoloWorld())
+
+
+def test_a_world_can_be_given_late():
+    def rank_main(world):
+        rank = make_rank(SoloWorld())
+        rank.optimizer.use_world(world)
+        rank.train()
+        return rank
+
+    run(2, lambda world: rank_main(world))
+
+
+def test_thread_worlds_gather_by_rank():
+    def rank_main(world):
+        return [world.gather([world.rank, round]) for round in range(50)]
+
+    answers = ThreadWorld.run(3, rank_main)
+    assert answers == [[[[rank, round] for rank in range(3)] for round in range(50)]] * 3
+
+
+def test_a_thread_world_fails_once_and_for_all_when_a_rank_is_missing():
+    def rank_main(world):
+        if world.rank == 1:
+            return
+        for _ in range(2):
+            with pytest.raises(WorldError):
+                world.gather(None)
+
+    ThreadWorld.run(3, rank_main, timeout_seconds=0.1)
+
+
+def test_a_thread_world_passes_what_json_passes_and_nothing_else():
+    with pytest.raises(TypeError):
+        ThreadWorld.run(1, lambda world: world.gather({1, 2}))
+    with pytest.raises(UsageError, match="size is 0"):
+        ThreadWorld.run(0, lambda world: None)
+
+
+# What ranks measured, as one trial
+
+
+def report_of(monitor, joules, **others):
+    (index,) = monitor.gpu_indices
+    gpu = {"gpu_energy": {index: joules}, "gpu_method": {index: "counted"}, "gpu_uncertainty_joules": {index: 1.0}}
+    return job_report(Measurement(2.0, **gpu, **others), monitor)
+
+
+def monitor_of(uuid_index, index):
+    gpus = [SimulatedGpu(find_preset("A40"), index=uuid_index + i, clock=VirtualClock()) for i in range(index + 1)]
+    return ZeusMonitor([index], gpus=gpus, clock=VirtualClock())
+
+
+def test_the_step_in_which_ranks_wait_for_the_slowest_one_to_save_is_in_no_trial():
+    def rank_main(world):
+        rank = make_rank(world, profile_steps=5)
+        clock = rank.optimizer.monitor.clock
+
+        def all_reduce():
+            clock.advance(max(world.gather(clock.now())) - clock.now())
+
+        rank.optimizer.on_train_begin()
+        for step in range(4 * (1 + 5)):
+            rank.optimizer.on_step_begin()
+            rank.gpu.execute(WORK)
+            all_reduce()
+            rank.optimizer.on_step_end()
+            if step % 4 == 2:
+                rank.optimizer.on_pause(Activity.CHECKPOINT, on_all_ranks=True)
+                clock.advance(30.0 if world.rank == 0 else 0.1)
+                rank.optimizer.on_resume()
+        assert rank.optimizer.phase is Phase.DONE
+        return rank
+
+    (first, _) = run(2, rank_main)
+    assert [trial.setting for trial in first.optimizer.trials] == LIMITS
+    for trial in first.optimizer.trials:
+        assert 3 <= trial.steps <= 5
+        assert trial.seconds_per_step == pytest.approx(truth(first.gpu, WORK, trial.setting).seconds, rel=1e-6)
+
+
+def part_of_a_trial(rank, seconds, deviation_seconds):
+    gpu = {"gpu_energy": {0: 10.0}, "gpu_method": {0: "counted"}, "gpu_uncertainty_joules": {0: 1.0}}
+    report = job_report(Measurement(seconds, **gpu), monitor_of(10 * rank, 0))
+    return {"steps": 4, "measured": report, "deviation_seconds": deviation_seconds, "is_spoiled": False}
+
+
+def test_a_trial_is_as_long_and_as_uneven_as_on_the_worst_rank():
+    trial = trial_of(250, [part_of_a_trial(0, 2.0, 0.2), part_of_a_trial(1, 3.0, 0.1)])
+    assert (trial.setting, trial.steps) == (250, 4)
+    assert (trial.measurement.time, trial.measurement.total_energy) == (3.0, 20.0)
+    assert trial.step_seconds_deviation == 0.2
+
+
+def test_ranks_that_measured_other_steps_have_no_trial_in_common():
+    other = {**part_of_a_trial(1, 3.0, 0.1), "steps": 3}
+    assert trial_of(250, [part_of_a_trial(0, 2.0, 0.2), other]) is None
+
+
+def test_devices_keep_indices_that_tell_them_apart():
+    job = add_up([report_of(monitor_of(0, index), 10.0 * index) for index in (3, 1)])
+    assert job.to_measurement() == Measurement(
+        2.0,
+        gpu_energy={3: 30.0, 1: 10.0},
+        gpu_method={3: "counted", 1: "counted"},
+        gpu_uncertainty_joules={3: 1.0, 1: 1.0},
+    )
+
+
+def test_devices_of_several_machines_are_numbered():
+    job = add_up([report_of(monitor_of(10 * rank, 0), 10.0 + rank) for rank in range(3)])
+    assert job.to_measurement().gpu_energy == {0: 10.0, 1: 11.0, 2: 12.0}
+
+
+def test_what_one_rank_measured_stays_as_it_is():
+    cpus = {"cpu_energy": {1: 5.0}, "cpu_method": {1: "counted"}, "cpu_uncertainty_joules": {1: 0.5}}
+    drams = {"dram_energy": {1: None}, "dram_method": {1: "lost"}, "dram_uncertainty_joules": {1: None}}
+    report = report_of(monitor_of(0, 2), 10.0, **cpus, **drams)
+    gpu = {"gpu_energy": {2: 10.0}, "gpu_method": {2: "counted"}, "gpu_uncertainty_joules": {2: 1.0}}
+    assert add_up([report]).to_measurement() == Measurement(2.0, **gpu, **cpus, **drams)
+
+
+# Whatever happens
+
+STEP = ["step begin", "step end"]
+COMMON = [
+    *[STEP * count for count in (1, 2, 3, 5, 8, 13)],
+    ["step begin", *STEP],
+    *[[happening] for happening in ("train begin", "epoch begin", "epoch end", "train end")],
+]
+OWN = ["pause", "resume", "intrusion", "evaluate", "work"]
+FALLIBLE = [
+    "read_power_limit_watts",
+    "read_power_limit_range_watts",
+    "read_enforced_power_limit_watts",
+    "set_power_limit",
+    "read_energy_counter_joules",
+    "read_power_watts",
+]
+ERRORS = [DriverFaultError("driver"), RuntimeError("a bug"), PermissionDeniedError("rights")]
+
+
+@dataclass
+class Story:
+    """What happens to the ranks: to all in common, and to each by itself."""
+
+    size: int
+    common: list
+    own: list  # rank, where in the common happenings, happening
+    faults: list  # rank, where, call, error, times
+    denied: set
+
+    def of(self, rank):
+        """The happenings of one rank, with where in the common ones they are."""
+        for position, happening in enumerate(self.common):
+            yield position, happening
+            yield from ((position, it) for other, at, it in self.own if (other, at) == (rank, position))
+
+
+@st.composite
+def stories(draw):
+    size = draw(st.integers(2, 3))
+    common = list(itertools.chain(*draw(st.lists(st.sampled_from(COMMON), min_size=1, max_size=12))))
+    somewhere = (st.integers(0, size - 1), st.integers(0, len(common) - 1))
+    own = draw(st.lists(st.tuples(*somewhere, st.sampled_from(OWN)), max_size=12))
+    calls, errors = st.sampled_from(FALLIBLE), st.sampled_from(ERRORS)
+    faults = draw(st.lists(st.tuples(*somewhere, calls, errors, st.sampled_from([None, 1, 3])), max_size=2))
+    denied = draw(st.one_of(st.just(set()), st.sets(st.integers(0, size - 1), max_size=1)))
+    return Story(size, common, own, faults, denied)
+
+
+def happen(rank, happening):
+    optimizer = rank.optimizer
+    {
+        "train begin": optimizer.on_train_begin,
+        "epoch begin": optimizer.on_epoch_begin,
+        "step begin": optimizer.on_step_begin,
+        "step end": optimizer.on_step_end,
+        "epoch end": optimizer.on_epoch_end,
+        "train end": optimizer.on_train_end,
+        "pause": optimizer.on_pause,
+        "resume": optimizer.on_resume,
+        "intrusion": optimizer.on_intrusion,
+        "evaluate": lambda: optimizer.on_evaluate(0.5),
+        "work": lambda: rank.gpu.execute(EVALUATION),
+    }[happening]()
+    rank.gpu.execute(WORK)
+
+
+@settings(max_examples=300, deadline=None)
+@given(story=stories())
+def test_ranks_of_equal_steps_always_agree_and_put_everything_back(story):
+    said = []
+    handler = logging.Handler()
+    handler.emit = said.append
+
+    def rank_main(world):
+        rank = make_rank(world, Whim(), grants_control=world.rank not in story.denied)
+        for position, happening in story.of(world.rank):
+            for other, at, call, error, times in story.faults:
+                if (other, at) == (world.rank, position):
+                    rank.faulty.fail(call, error, times)
+            happen(rank, happening)
+            assert rank.gpu.read_power_limit_watts() <= FOUND_WATTS
+        rank.optimizer.on_train_end()
+        rank.faulty.heal()
+        return rank
+
+    logger = logging.getLogger("zeus_core.optimizer")
+    logger.addHandler(handler)
+    try:
+        run(story.size, rank_main)
+    finally:
+        logger.removeHandler(handler)
+    stopped = [it for it in said if "has stopped" in it.msg]
+    assert len(stopped) <= story.size
+    assert not any("out of step" in it.getMessage() or "in time" in it.getMessage() for it in said)

@@ -1,0 +1,230 @@
+"""Several real processes over gloo that search together, on simulated GPUs and on devices they share."""
+
+import logging
+import multiprocessing
+import os
+import random
+import time
+import traceback
+
+import pytest
+import torch.distributed
+
+from tests.nvml_driver import DeviceSpec
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.errors import DriverFaultError, WorldError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase
+from zeus_core.pytorch import torch_world
+from zeus_core.testing import FaultyGpu, VirtualClock
+
+WORKS = [Work(0.9, 289.2, 0.889, 0.784), Work(1.5, 250.0, 0.9, 0.7)]
+FOUND_WATTS = 250.0
+LIMITS = [250, 175, 100]
+STEPS = 4 * (1 + 3)  # of a whole search, confirmation included
+QUICK = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 3, "pl_step": 75}
+H200 = DeviceSpec(lowest_limit_watts=200.0, power_limit_watts=450.0)
+
+
+def run_ranks(count, folder, rank_main, *arguments):
+    """Run a function in forked processes that form a torch world; returns what it returned, by rank."""
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    processes = [
+        context.Process(target=_enter_rank, args=(rank, count, folder, answers, rank_main, arguments))
+        for rank in range(count)
+    ]
+    for process in processes:
+        process.start()
+    by_rank = dict(answers.get() for _ in processes)
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0, by_rank
+    return [by_rank[rank] for rank in range(count)]
+
+
+def _enter_rank(rank, count, folder, answers, rank_main, arguments):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
+    os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(count))
+    said = Said()
+    logging.getLogger("zeus_core.optimizer").addHandler(said)
+    try:
+        answers.put((rank, (rank_main(rank, *arguments), said.messages)))
+    except BaseException:
+        answers.put((rank, traceback.format_exc()))
+        os._exit(1)
+    os._exit(0)  # a process group that has lost a rank cannot be taken down in order
+
+
+class Said(logging.Handler):
+    """What the search has said."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+
+def simulated(rank):
+    clock = VirtualClock()
+    gpu = SimulatedGpu(find_preset("A40"), rank, clock=clock, power_limit_watts=FOUND_WATTS)
+    faulty = FaultyGpu(gpu)
+    return gpu, faulty, ZeusMonitor(gpus=[faulty], clock=clock)
+
+
+def outcome(optimizer):
+    return optimizer.phase, optimizer.chosen_limit_watts, optimizer.trials, optimizer.confirmation
+
+
+def agreed(answers):
+    """What all ranks know alike."""
+    outcomes = [what for what, _ in answers]
+    assert all(what == outcomes[0] for what in outcomes)
+    return outcomes[0]
+
+
+class Whim(OptimumSelector):
+    def select(self, measurements):
+        return random.Random(os.getpid()).choice([it.power_limit for it in measurements])
+
+
+def search_on_simulated_gpus(rank, selector):
+    gpu, _, monitor = simulated(rank)
+    optimizer = GlobalPowerLimitOptimizer(monitor, selector, world=torch_world(), **QUICK)
+    for _ in range(STEPS):
+        optimizer.on_step_begin()
+        gpu.execute(WORKS[rank])
+        optimizer.on_step_end()
+    assert gpu.read_power_limit_watts() == optimizer.chosen_limit_watts
+    found = outcome(optimizer)
+    optimizer.on_train_end()
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+    return found
+
+
+@pytest.mark.parametrize("selector", [None, Whim()], ids=["default", "moody"])
+def test_two_gpus_of_which_one_is_slower(tmp_path, selector):
+    answers = run_ranks(2, tmp_path, search_on_simulated_gpus, selector)
+    phase, chosen_watts, trials, _ = agreed(answers)
+    assert phase is Phase.DONE
+    assert chosen_watts in LIMITS
+    assert [trial.setting for trial in trials] == LIMITS
+    for trial in trials:
+        points = [find_preset("A40").physics.operating_point(work, trial.setting) for work in WORKS]
+        assert trial.seconds_per_step == pytest.approx(max(point.seconds for point in points), rel=1e-9)
+        uncertainty = sum(trial.measurement.gpu_uncertainty_joules.values()) / trial.steps
+        assert trial.joules_per_step == pytest.approx(sum(point.energy_joules for point in points), abs=uncertainty)
+
+
+def search_on_a_driver(rank, seconds):
+    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), Energy(), world=torch_world(), **{**QUICK, "pl_step": 125})
+    for _ in range(STEPS):
+        optimizer.on_step_begin()
+        time.sleep(seconds)
+        optimizer.on_step_end()
+    found = optimizer.baseline_limit_watts, optimizer.optimum_selector, *outcome(optimizer)
+    optimizer.on_train_end()
+    return found[0], *found[2:]
+
+
+def limits_set(driver, index):
+    return [call.argument / 1000 for call in driver.calls("nvmlDeviceSetPowerManagementLimit", device_index=index)]
+
+
+def test_two_ranks_that_share_a_gpu_find_its_limit_before_either_changes_it(make_driver, tmp_path):
+    driver = make_driver(H200)
+    driver[0].set_load(600.0)
+    answers = run_ranks(2, tmp_path, search_on_a_driver, 0.05)
+    baseline_watts, phase, chosen_watts, trials, _ = agreed(answers)
+    assert (baseline_watts, phase) == (450, Phase.DONE)
+    assert [trial.setting for trial in trials] == [450, 325, 200]
+    assert chosen_watts == 200
+    for trial in trials:
+        (energy,) = trial.measurement.gpu_energy.values()
+        (uncertainty,) = trial.measurement.gpu_uncertainty_joules.values()
+        assert energy == pytest.approx(trial.setting * trial.measurement.time, rel=0.1, abs=uncertainty)
+    assert driver[0].power_limit_watts == 450
+    assert max(limits_set(driver, 0)) == 450
+
+
+def test_where_one_rank_has_no_rights_both_observe(make_driver, tmp_path):
+    driver = make_driver(H200, H200)
+    driver[1].deny_control()
+    answers = run_ranks(2, tmp_path, search_on_a_driver, 0.01)
+    baseline_watts, phase, chosen_watts, trials, _ = agreed(answers)
+    assert (baseline_watts, phase, chosen_watts) == (450, Phase.DONE, 450)
+    assert [trial.setting for trial in trials] == [450]
+    assert set(limits_set(driver, 0)) <= {450.0}
+    ((first,), (second,)) = (said for _, said in answers)
+    assert f"sudo nvidia-smi -i {driver[1].uuid}" in second
+    assert "not changed: rank 1: " in first
+
+
+def search_with_a_fault(rank, call, error, healthy_steps):
+    gpu, faulty, monitor = simulated(rank)
+    optimizer = GlobalPowerLimitOptimizer(monitor, world=torch_world(), **QUICK)
+    for step in range(STEPS):
+        if rank == 1 and step == healthy_steps:
+            faulty.fail(call, error)
+        optimizer.on_step_begin()
+        gpu.execute(WORKS[0])
+        optimizer.on_step_end()
+    faulty.heal()
+    optimizer.on_train_end()
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+    return outcome(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "healthy_steps"),
+    [("set_power_limit", DriverFaultError("broken"), 3), ("read_energy_counter_joules", RuntimeError("broken"), 6)],
+    ids=["apply", "measure"],
+)
+def test_a_fault_on_one_rank_stops_both(tmp_path, call, error, healthy_steps):
+    answers = run_ranks(2, tmp_path, search_with_a_fault, call, error, healthy_steps)
+    phase, chosen_watts, trials, _ = agreed(answers)
+    assert (phase, chosen_watts) == (Phase.OFF, None)
+    assert [trial.setting for trial in trials] == [250]
+    (first, second) = ([it for it in said if "has stopped" in it] for _, said in answers)
+    assert len(first) == len(second) == 1
+    assert "rank 1: " in first[0]
+    assert "broken" in first[0]
+    assert "rank 1" not in second[0]
+
+
+def search_until_one_dies(rank, end):
+    gpu, _, monitor = simulated(rank)
+    world = torch_world(timeout_seconds=2.0)
+    optimizer = GlobalPowerLimitOptimizer(monitor, world=world, **QUICK)
+    for step in range(STEPS):
+        if rank == 1 and step == 6:
+            assert gpu.read_power_limit_watts() < FOUND_WATTS
+            end(optimizer)
+            return None
+        optimizer.on_step_begin()
+        gpu.execute(WORKS[0])
+        optimizer.on_step_end()
+    assert optimizer.phase is Phase.OFF
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+    with pytest.raises(WorldError, match="lost each other"):
+        world.gather(None)
+    return optimizer.trials
+
+
+def die(optimizer):
+    """The process ends when its rank returns."""
+
+
+def hang(optimizer):
+    time.sleep(4.5)
+
+
+@pytest.mark.parametrize("end", [die, hang])
+def test_ranks_that_are_left_put_their_limits_back(tmp_path, end):
+    answers = run_ranks(3, tmp_path, search_until_one_dies, end)
+    for rank in (0, 2):
+        trials, said = answers[rank]
+        assert [trial.setting for trial in trials] == [250]
+        assert len([it for it in said if "has stopped" in it]) == 1
