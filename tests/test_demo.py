@@ -41,3 +41,13 @@ def test_the_demo_finds_the_limit_and_writes_only_into_its_folder(tmp_path):
     assert (tmp_path / "zeus-demo" / "time-energy.png").stat().st_size > 10_000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "zeus-demo"]
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.long
+def test_the_example_of_trl_tells_the_energy_of_a_token(tmp_path):
+    pytest.importorskip("trl", reason="TRL needs Python 3.11", exc_type=ImportError)
+    program = [sys.executable, EXAMPLE.parent / "sft_lora.py", "--simulate", "A100-SXM4-80GB", "--steps", "30"]
+    finished = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines()[-1].endswith("J per token on A100-SXM4-80GB (simulated)")
+    assert [path.name for path in tmp_path.iterdir()] == ["zeus-demo"]

@@ -24,7 +24,10 @@ FRAMEWORKS = {
 INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
 # The drawing, from the bottom up: each part of the core with the parts it may import.
-VALUES = {"records", "events", "units", "errors", "clock", "exit_guard", "frameworks", "process_lock", "world"}
+VALUES = {
+    *("records", "events", "units", "errors", "clock", "world"),
+    *("exit_guard", "frameworks", "process_lock", "harmless", "extras"),
+}
 PURE = {"search", "pipeline"}
 MEASURING = {"monitor", "knobs", "carbon", "store"}
 BELOW_THE_OPTIMIZER = {*VALUES, *PURE, *MEASURING, "device"}
@@ -34,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(PURE, VALUES),
     **{part: {*VALUES, "device", "search"} for part in MEASURING},  # what a store keeps are the trials of searches
     "optimizer": BELOW_THE_OPTIMIZER,
+    "training": {*BELOW_THE_OPTIMIZER, "optimizer"},
     "pytorch": BELOW_THE_OPTIMIZER,
     **{part: {*BELOW_THE_OPTIMIZER, "optimizer"} for part in ("cli", "daemon", "report")},
     "testing": {*BELOW_THE_OPTIMIZER, "optimizer"},

@@ -33,7 +33,7 @@ from zeus_core.optimizer.power_limit import (
 )
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.report import Comparison, draw_time_energy, step_cost, trial_table
-from zeus_huggingface import HFGlobalPowerLimitOptimizer
+from zeus_huggingface import ZeusTrainerCallback
 
 SEQUENCE_BYTES = 64
 TRAINING_BYTES = 2_000_000
@@ -88,7 +88,7 @@ def parsed_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_trainer(output: Path, is_simulated: bool, search: HFGlobalPowerLimitOptimizer) -> Trainer:
+def make_trainer(output: Path, is_simulated: bool, callback: ZeusTrainerCallback) -> Trainer:
     text = bytes_of_python_sources(TRAINING_BYTES + EVALUATION_BYTES)
     config = GPT2Config(
         vocab_size=256, n_positions=SEQUENCE_BYTES, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
@@ -114,7 +114,7 @@ def make_trainer(output: Path, is_simulated: bool, search: HFGlobalPowerLimitOpt
         args=arguments,
         train_dataset=sequences(text[EVALUATION_BYTES:]),
         eval_dataset=sequences(text[:EVALUATION_BYTES]),
-        callbacks=[search, StopWhenDone(search.optimizer)],
+        callbacks=[callback, StopWhenDone(callback.optimizer)],
     )
 
 
@@ -141,14 +141,16 @@ def main() -> int:
 def train(arguments: argparse.Namespace) -> int:
     monitor = ZeusMonitor()
     selector = SELECTORS[arguments.selector](arguments.factor)
-    search = HFGlobalPowerLimitOptimizer(
+    optimizer = GlobalPowerLimitOptimizer(
         monitor, selector, wait_steps=2, warmup_steps=3, profile_steps=arguments.profile_steps
     )
-    trainer = make_trainer(arguments.output, bool(arguments.simulate), search)
+    callback = ZeusTrainerCallback(optimizer=optimizer)
+    trainer = make_trainer(arguments.output, bool(arguments.simulate), callback)
     if arguments.simulate:
         SimulatedCompute(trainer.model, monitor.gpus[0], forward=FORWARD_WORK)
     trainer.train()
-    return report(search.optimizer, selector, monitor.gpus[0].name, arguments)
+    print(f"\nWhere the energy of this run went\n{callback.summary}")
+    return report(optimizer, selector, monitor.gpus[0].name, arguments)
 
 
 def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, arguments: argparse.Namespace) -> int:

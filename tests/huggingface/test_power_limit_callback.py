@@ -1,53 +1,17 @@
 """The callback in real Trainers, on a simulated GPU whose clock is virtual."""
 
 import pytest
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import TrainerCallback
 
-from zeus_core.device import SimulatedGpu, Work, find_preset
+from tests.huggingface.trainers import BACKWARD, FORWARD, RaiseAt, losses_of, make_trainer
+from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Phase
 from zeus_core.pytorch import SimulatedCompute
 from zeus_huggingface import HFGlobalPowerLimitOptimizer
 
-FORWARD = Work(0.3, 484.9, 0.938, 0.744)
-BACKWARD = Work(0.6, 484.9, 0.938, 0.744)
 FOUND_WATTS = 350
-
-
-def tiny_model():
-    set_seed(0)
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
-    )
-
-
-def examples(count):
-    tokens = torch.arange(count * 8).reshape(count, 8) % 32
-    return [{"input_ids": row, "labels": row} for row in tokens]
-
-
-def make_trainer(folder, callbacks, kind=Trainer, **arguments):
-    settings = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": 2,
-        "per_device_eval_batch_size": 2,
-        "use_cpu": True,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "dataloader_pin_memory": False,
-        "logging_steps": 50,
-        **arguments,
-    }
-    return kind(
-        model=tiny_model(),
-        args=TrainingArguments(**settings),
-        train_dataset=examples(60),
-        eval_dataset=examples(4),
-        callbacks=callbacks,
-    )
 
 
 def step_truth(gpu, limit_watts, passes=1):
@@ -58,15 +22,6 @@ def step_truth(gpu, limit_watts, passes=1):
 @pytest.fixture
 def search(monitor):
     return HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
-
-
-class RaiseAt(TrainerCallback):
-    def __init__(self, step, error):
-        self.step, self.error = step, error
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise self.error
 
 
 def test_the_search_completes_with_short_epochs_and_keeps_evaluations_out(tmp_path, search, monitor, gpu):
@@ -154,7 +109,7 @@ def test_an_evaluation_another_callback_asks_for_late_is_in_no_trial(tmp_path, s
 def losses(folder, callbacks):
     trainer = make_trainer(folder, callbacks, max_steps=40, logging_steps=1)
     trainer.train()
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return losses_of(trainer)
 
 
 def test_training_is_the_same_bit_for_bit_with_the_callback(tmp_path, search):

@@ -1,15 +1,18 @@
-"""The callback in TRL's SFTTrainer."""
+"""The callbacks in TRL's trainers."""
+
+from dataclasses import replace
 
 import pytest
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
+from tests.huggingface.trainers import tensorboard_tags, tiny_model
 from zeus_core.device import Work
+from zeus_core.events import Activity
 from zeus_core.optimizer.power_limit import Energy
 from zeus_core.pytorch import SimulatedCompute
-from zeus_huggingface import HFGlobalPowerLimitOptimizer
+from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
 
 trl = pytest.importorskip("trl", reason="TRL needs Python 3.11", exc_type=ImportError)
+peft = pytest.importorskip("peft", exc_type=ImportError)
 datasets = pytest.importorskip("datasets", exc_type=ImportError)
 tokenizers = pytest.importorskip("tokenizers", exc_type=ImportError)
 
@@ -24,35 +27,129 @@ def tiny_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # TRL's own, of the newest transformers
+FORWARD = Work(0.9, 484.9, 0.938, 0.744)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # TRL's own, of the newest transformers
+    pytest.mark.filterwarnings("ignore::UserWarning:trl"),
+    pytest.mark.filterwarnings("ignore::UserWarning:peft"),
+]
+
+
+def settings(folder, **arguments):
+    return {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 2,
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "dataloader_pin_memory": False,
+        "gradient_checkpointing": False,
+        **arguments,
+    }
+
+
+def model():
+    return tiny_model(vocabulary=8, positions=64)
+
+
 def test_the_search_completes_in_an_sft_trainer(tmp_path, monitor, gpu):
-    set_seed(0)
-    model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=8, n_positions=16, n_embd=8, n_layer=1, n_head=1, bos_token_id=1, eos_token_id=1)
-    )
     search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=1, profile_steps=10)
     trainer = trl.SFTTrainer(
-        model=model,
-        args=trl.SFTConfig(
-            output_dir=str(tmp_path),
-            max_steps=160,
-            per_device_train_batch_size=2,
-            use_cpu=True,
-            bf16=False,
-            report_to="none",
-            disable_tqdm=True,
-            save_strategy="no",
-            dataloader_pin_memory=False,
-            max_length=16,
-        ),
+        model=model(),
+        args=trl.SFTConfig(**settings(tmp_path, max_steps=160, max_length=16)),
         train_dataset=datasets.Dataset.from_dict({"text": ["joule watt second"] * 40}),
         processing_class=tiny_tokenizer(),
         callbacks=[search],
     )
-    forward = Work(0.9, 484.9, 0.938, 0.744)
-    SimulatedCompute(trainer.model, gpu, forward)
+    SimulatedCompute(trainer.model, gpu, FORWARD)
     trainer.train()
     assert len(search.optimizer.trials) == 11
     assert search.optimizer.chosen_limit_watts == 250
     assert gpu.read_power_limit_watts() == 350
-    assert torch.isfinite(next(trainer.model.parameters())).all()
+
+
+def test_an_sft_trainer_with_lora_logs_energy_per_token(tmp_path, monitor, gpu, monkeypatch):
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "runs"))
+    callback = ZeusTrainerCallback(monitor)
+    trainer = trl.SFTTrainer(
+        model=model(),
+        args=trl.SFTConfig(
+            **settings(
+                tmp_path,
+                max_steps=20,
+                max_length=16,
+                logging_steps=5,
+                eval_strategy="steps",
+                eval_steps=10,
+                save_strategy="steps",
+                save_steps=10,
+                report_to="tensorboard",
+            )
+        ),
+        train_dataset=datasets.Dataset.from_dict({"text": ["joule watt second"] * 40}),
+        eval_dataset=datasets.Dataset.from_dict({"text": ["joule watt"] * 16}),
+        processing_class=tiny_tokenizer(),
+        peft_config=peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True),
+        callbacks=[callback],
+    )
+    SimulatedCompute(trainer.model, gpu, FORWARD)
+    begin = gpu.exact_energy_joules()
+    metrics = trainer.train().metrics
+    assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.01)
+    first, second, *_ = [entry for entry in trainer.state.log_history if "loss" in entry]
+    tokens = second["num_tokens"] - first["num_tokens"]
+    assert tokens > 0
+    assert second["energy_per_token_j"] == pytest.approx(second["energy_j"] / tokens)
+    evaluations = [entry["eval_energy_j"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert sum(evaluations) == pytest.approx(metrics["train_energy_evaluation_j"], rel=0.01)
+    assert "train_energy_checkpoint_j" in metrics
+    tags = tensorboard_tags(tmp_path / "runs")
+    assert {"train/energy_j", "train/power_w", "train/energy_per_token_j", "eval/energy_j"} <= tags.keys()
+    assert (tmp_path / "checkpoint-20" / "zeus_energy.json").exists()
+    assert trainer.train(resume_from_checkpoint=True).metrics["train_energy_j"] >= metrics["train_energy_j"] - 1
+
+
+def test_the_reference_model_of_dpo_is_told_apart(tmp_path, monitor, gpu):
+    callback = ZeusTrainerCallback(monitor)
+    preferences = {"prompt": ["joule watt"] * 8, "chosen": ["second watt"] * 8, "rejected": ["joule joule"] * 8}
+    trainer = trl.DPOTrainer(
+        model=model(),
+        ref_model=model(),
+        args=trl.DPOConfig(**settings(tmp_path, max_steps=4, logging_steps=2)),
+        train_dataset=datasets.Dataset.from_dict(preferences),
+        processing_class=tiny_tokenizer(),
+        callbacks=[callback],
+    )
+    SimulatedCompute(trainer.model, gpu, FORWARD)
+    SimulatedCompute(trainer.ref_model, gpu, replace(FORWARD, seconds=1.8))
+    metrics = trainer.train().metrics
+    activities = callback.summary.account.activities
+    assert activities[Activity.REFERENCE].seconds == pytest.approx(activities[Activity.STEPS].seconds * 2 / 3, rel=0.05)
+    assert metrics["train_energy_reference_j"] == pytest.approx(metrics["train_energy_steps_j"] * 2 / 3, rel=0.05)
+    logged = [entry["energy_j"] for entry in trainer.state.log_history if "loss" in entry]
+    assert sum(logged) == pytest.approx(metrics["train_energy_j"], rel=0.02)
+
+
+def test_the_generation_of_grpo_is_told_apart(tmp_path, monitor, gpu):
+    callback = ZeusTrainerCallback(monitor)
+    trainer = trl.GRPOTrainer(
+        model=model(),
+        reward_funcs=lambda completions, **_: [float(len(it)) for it in completions],
+        args=trl.GRPOConfig(
+            **settings(tmp_path, max_steps=4, logging_steps=2, num_generations=2, max_completion_length=4)
+        ),
+        train_dataset=datasets.Dataset.from_dict({"prompt": ["joule watt"] * 8}),
+        processing_class=tiny_tokenizer(),
+        callbacks=[callback],
+    )
+    SimulatedCompute(trainer.model, gpu, FORWARD)
+    begin = gpu.exact_energy_joules()
+    metrics = trainer.train().metrics
+    assert metrics["train_energy_generation_j"] > 0
+    assert metrics["train_energy_steps_j"] > 0
+    assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.01)
+    activities = callback.summary.account.activities
+    assert activities[Activity.GENERATION].seconds > activities[Activity.STEPS].seconds / 3

@@ -1,16 +1,15 @@
 """Energy for the Hugging Face `Trainer` and those derived from it, such as TRL's `SFTTrainer`.
 
-from zeus_core.monitor import ZeusMonitor
-from zeus_huggingface import HFGlobalPowerLimitOptimizer
+from zeus_huggingface import ZeusTrainerCallback
 
-trainer = Trainer(..., callbacks=[HFGlobalPowerLimitOptimizer(ZeusMonitor())])
+trainer = Trainer(..., callbacks=[ZeusTrainerCallback()])
 """
 
-try:
-    import transformers  # noqa: F401
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("zeus_huggingface needs transformers: pip install 'zeus-core[huggingface]'") from error
+from zeus_core.extras import require as _require
 
-from zeus_huggingface.power_limit import HFGlobalPowerLimitOptimizer
+_require("transformers", floor="4.46", extra="huggingface")
 
-__all__ = ["HFGlobalPowerLimitOptimizer"]
+from zeus_huggingface.energy import ZeusTrainerCallback  # noqa: E402
+from zeus_huggingface.power_limit import HFGlobalPowerLimitOptimizer  # noqa: E402
+
+__all__ = ["HFGlobalPowerLimitOptimizer", "ZeusTrainerCallback"]

@@ -1,0 +1,436 @@
+"""`ZeusTrainerCallback` in real Trainers, on a simulated GPU whose clock is virtual."""
+
+import json
+import logging
+
+import pytest
+from transformers import ProgressCallback, Trainer, TrainerCallback
+
+from tests.huggingface.trainers import BACKWARD, FORWARD, RaiseAt, examples, losses_of, make_trainer, tensorboard_tags
+from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.errors import DriverFaultError, UsageError
+from zeus_core.events import Activity
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
+from zeus_core.pytorch import SimulatedCompute
+from zeus_core.testing import FaultyGpu
+from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
+
+LOGGED = {"energy_j", "power_w", "energy_per_sample_j", "total_energy_j", "power_limit_w"}
+AT_THE_END = {
+    "train_energy_j",
+    "train_energy_kwh",
+    "train_energy_uncertainty_j",
+    "train_energy_steps_j",
+    "train_energy_evaluation_j",
+    "train_energy_checkpoint_j",
+    "train_energy_idle_j",
+    "train_energy_overhead_s",
+}
+
+
+class Truth:
+    """The true energy of what happens between two moments, added up by name."""
+
+    def __init__(self, gpu):
+        self.gpu, self.joules = gpu, {}
+
+    def of(self, name):
+        truth, begin = self, self.gpu.exact_energy_joules()
+
+        class Span:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                truth.joules[name] = truth.joules.get(name, 0.0) + truth.gpu.exact_energy_joules() - begin
+
+        return Span()
+
+
+@pytest.fixture
+def callback(monitor):
+    return ZeusTrainerCallback(monitor)
+
+
+def simulate(trainer, gpu):
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    return trainer
+
+
+def test_energy_is_where_the_losses_are_and_true(tmp_path, callback, gpu, clock, monkeypatch):
+    truth = Truth(gpu)
+
+    class WatchedTrainer(Trainer):
+        def evaluate(self, *args, **kwargs):
+            with truth.of("evaluation"):
+                return super().evaluate(*args, **kwargs)
+
+        def _save_checkpoint(self, *args, **kwargs):
+            with truth.of("checkpoint"):
+                super()._save_checkpoint(*args, **kwargs)
+
+        def save_model(self, *args, **kwargs):
+            super().save_model(*args, **kwargs)
+            clock.advance(20)
+
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "runs"))
+    trainer = make_trainer(
+        tmp_path,
+        [callback],
+        WatchedTrainer,
+        max_steps=60,
+        logging_steps=10,
+        report_to="tensorboard",
+        eval_strategy="steps",
+        eval_steps=20,
+        save_strategy="steps",
+        save_steps=30,
+    )
+    trainer.eval_dataset = examples(40)
+    simulate(trainer, gpu)
+    with truth.of("all"):
+        output = trainer.train()
+
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(logs) == 6
+    assert all(entry.keys() >= LOGGED for entry in logs)
+    evaluations = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert [entry["eval_energy_j"] for entry in evaluations] == pytest.approx(
+        [truth.joules["evaluation"] / 3] * 3, rel=0.03
+    )
+    assert output.metrics.keys() >= AT_THE_END
+    assert trainer.state.log_history[-1].keys() >= AT_THE_END
+
+    metrics = output.metrics
+    assert metrics["train_energy_j"] == pytest.approx(truth.joules["all"], rel=0.01)
+    assert metrics["train_energy_j"] == pytest.approx(metrics["train_energy_kwh"] * 3.6e6)
+    assert metrics["train_energy_evaluation_j"] == pytest.approx(truth.joules["evaluation"], rel=0.03)
+    assert metrics["train_energy_checkpoint_j"] == pytest.approx(truth.joules["checkpoint"], rel=0.03)
+    steps_joules = truth.joules["all"] - truth.joules["evaluation"] - truth.joules["checkpoint"]
+    assert metrics["train_energy_steps_j"] == pytest.approx(steps_joules, rel=0.03)
+    assert sum(entry["energy_j"] for entry in logs) == pytest.approx(metrics["train_energy_steps_j"], rel=0.01)
+    assert logs[0]["energy_per_sample_j"] == pytest.approx(logs[0]["energy_j"] / 20)
+    assert logs[0]["power_w"] == pytest.approx(steps_joules / 60 / 0.9, rel=0.2)
+    assert logs[0]["power_limit_w"] == 350
+
+    tags = tensorboard_tags(tmp_path / "runs")
+    assert {f"train/{name}" for name in LOGGED} | {"eval/energy_j", "train/train_energy_j"} <= tags.keys()
+    assert tags["train/energy_j"] == pytest.approx([entry["energy_j"] for entry in logs], rel=1e-5)
+    assert callback.summary.steps == 60
+    assert "evaluation" in str(callback.summary)
+
+
+def test_tokens_are_counted_where_the_trainer_counts_them(tmp_path, callback, gpu):
+    trainer = simulate(
+        make_trainer(tmp_path, [callback], max_steps=20, logging_steps=10, include_num_input_tokens_seen="all"), gpu
+    )
+    trainer.train()
+    first, second = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert "energy_per_sample_j" not in first
+    for entry in (first, second):
+        assert entry["energy_per_token_j"] == pytest.approx(entry["energy_j"] / (10 * 2 * 8))
+
+
+def test_the_progress_bar_shows_power_and_energy(tmp_path, callback, gpu, capsys):
+    trainer = make_trainer(tmp_path, [callback], max_steps=10, logging_steps=5, disable_tqdm=False)
+    bar = next(it for it in trainer.callback_handler.callbacks if isinstance(it, ProgressCallback))
+    shown = []
+
+    class Look(TrainerCallback):
+        def on_log(self, *_, **__):
+            shown.append(bar.training_bar.postfix)
+
+    trainer.add_callback(Look())
+    simulate(trainer, gpu).train()
+    assert shown[0].endswith("kJ")
+    assert " W, " in shown[0]
+
+
+def test_evaluation_and_prediction_of_their_own_are_measured(tmp_path, callback, gpu):
+    trainer = simulate(make_trainer(tmp_path, [callback]), gpu)
+    trainer.eval_dataset = {"long": examples(40), "short": examples(20)}
+    truth = Truth(gpu)
+    with truth.of("evaluation"):
+        metrics = trainer.evaluate()
+    assert metrics["eval_long_energy_j"] + metrics["eval_short_energy_j"] == pytest.approx(
+        truth.joules["evaluation"], rel=0.03
+    )
+    assert metrics["eval_long_energy_j"] == pytest.approx(2 * metrics["eval_short_energy_j"], rel=0.05)
+    with truth.of("prediction"):
+        output = trainer.predict(examples(40))
+    assert output.metrics["test_energy_j"] == pytest.approx(truth.joules["prediction"], rel=0.03)
+    assert trainer.train().metrics["train_energy_j"] > 0
+
+
+def test_what_the_trainer_adds_to_its_metrics_is_still_there(tmp_path, callback):
+    with_it = make_trainer(tmp_path / "with", [callback], max_steps=4)
+    without = make_trainer(tmp_path / "without", [], max_steps=4)
+    assert with_it.train().metrics.keys() - AT_THE_END == without.train().metrics.keys()
+    assert with_it.evaluate().keys() - {"eval_energy_j"} == without.evaluate().keys()
+
+
+def test_trainers_without_the_callback_are_left_alone(tmp_path, callback):
+    trainer = make_trainer(tmp_path, [], max_steps=4, logging_steps=2)
+    trainer.train()
+    assert not any("energy" in name for entry in trainer.state.log_history for name in entry)
+
+
+def test_a_limit_is_found_too_and_the_saving_reported(tmp_path, monitor, gpu):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
+    trainer = simulate(
+        make_trainer(tmp_path, [ZeusTrainerCallback(optimizer=optimizer)], num_train_epochs=10, logging_steps=20), gpu
+    )
+    metrics = trainer.train().metrics
+    assert optimizer.chosen_limit_watts == 250
+    assert metrics["train_energy_saving_fraction"] == pytest.approx(optimizer.saving_fraction)
+    assert 0.1 < metrics["train_energy_saving_fraction"] < 0.4
+    limits = [entry["power_limit_w"] for entry in trainer.state.log_history if "loss" in entry]
+    assert limits[0] == 350
+    assert limits[-1] == 250
+    assert gpu.read_power_limit_watts() == 350
+
+
+@pytest.mark.parametrize("search_first", [True, False])
+def test_a_search_given_twice_is_made_once(tmp_path, monitor, gpu, caplog, search_first):
+    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
+    callbacks = [ZeusTrainerCallback(monitor, search), search]
+    trainer = simulate(make_trainer(tmp_path, callbacks[:: -1 if search_first else 1], max_steps=60), gpu)
+    trainer.train()
+    assert [trial.steps for trial in search.optimizer.trials] == [20, 20]
+    assert "HFGlobalPowerLimitOptimizer does nothing here" in caplog.text
+
+
+def test_of_two_callbacks_one_counts(tmp_path, monitor, gpu, caplog):
+    trainer = simulate(
+        make_trainer(tmp_path, [ZeusTrainerCallback(monitor), ZeusTrainerCallback(monitor)], max_steps=20), gpu
+    )
+    begin = gpu.exact_energy_joules()
+    metrics = trainer.train().metrics
+    assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.02)
+    assert caplog.text.count("ZeusTrainerCallback does nothing here") == 1
+
+
+def test_both_kinds_of_callback_work_side_by_side(tmp_path, monitor, gpu):
+    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
+    trainer = simulate(make_trainer(tmp_path, [search, ZeusTrainerCallback(monitor)], num_train_epochs=10), gpu)
+    metrics = trainer.train().metrics
+    assert search.optimizer.chosen_limit_watts == 250
+    assert metrics["train_energy_steps_j"] > 0
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
+def test_leaving_training_by_an_exception_leaves_no_window_and_a_journal(tmp_path, callback, monitor, gpu, error):
+    trainer = simulate(make_trainer(tmp_path, [callback, RaiseAt(10, error)], max_steps=20), gpu)
+    with pytest.raises(type(error)):
+        trainer.train()
+    with pytest.raises(UsageError, match="open windows: none"):
+        monitor.end_window("anything")
+    (line,) = (tmp_path / "zeus-energy" / "rank-0.jsonl").read_text().splitlines()
+    assert json.loads(line)["step"] == 10
+    trainer.remove_callback(RaiseAt)
+    assert trainer.train().metrics["train_energy_j"] > 0
+
+
+def test_training_twice_makes_two_runs(tmp_path, callback, gpu):
+    trainer = simulate(make_trainer(tmp_path, [callback], max_steps=20), gpu)
+    first, second = trainer.train().metrics, trainer.train().metrics
+    assert second["train_energy_j"] == pytest.approx(first["train_energy_j"], rel=0.05)
+    assert "train_energy_redone_j" not in second
+
+
+def test_a_batch_size_given_up_is_energy_spent_in_vain(tmp_path, callback, gpu):
+    class TooLarge(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.train_batch_size == 8 and state.global_step == 3:
+                raise RuntimeError("CUDA out of memory.")
+
+    trainer = simulate(
+        make_trainer(
+            tmp_path,
+            [callback, TooLarge()],
+            max_steps=20,
+            auto_find_batch_size=True,
+            per_device_train_batch_size=8,
+        ),
+        gpu,
+    )
+    begin = gpu.exact_energy_joules()
+    metrics = trainer.train().metrics
+    assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.02)
+    assert metrics["train_energy_redone_j"] == pytest.approx(metrics["train_energy_j"] * 3 / 23, rel=0.05)
+
+
+# Resuming.
+
+
+def interrupted_and_resumed(folder, gpu, monitor, stops, **arguments):
+    """Trains up to each of the steps in turn; returns the metrics of the last part."""
+    settings = {"max_steps": 60, "logging_steps": 5, "save_strategy": "steps", "save_steps": 20, **arguments}
+    for number, stop in enumerate(stops):
+        stopping = [RaiseAt(stop, RuntimeError("preempted"))] if stop is not None else []
+        trainer = simulate(make_trainer(folder, [ZeusTrainerCallback(monitor), *stopping], **settings), gpu)
+        if stop is None:
+            return trainer.train(resume_from_checkpoint=number > 0).metrics
+        with pytest.raises(RuntimeError, match="preempted"):
+            trainer.train(resume_from_checkpoint=number > 0)
+    return None
+
+
+def test_totals_outlive_interruptions(tmp_path, monitor, gpu):
+    begin = gpu.exact_energy_joules()
+    metrics = interrupted_and_resumed(tmp_path, gpu, monitor, [25, 48, None])
+    spent = gpu.exact_energy_joules() - begin
+    assert metrics["train_energy_j"] == pytest.approx(spent, rel=0.01)
+    redone_steps = (25 - 20) + (48 - 40)
+    assert metrics["train_energy_redone_j"] == pytest.approx(spent * redone_steps / (60 + redone_steps), rel=0.05)
+
+
+def test_resuming_without_what_was_kept_says_so_and_goes_on(tmp_path, monitor, gpu, caplog):
+    interrupted_and_resumed(tmp_path, gpu, monitor, [25])
+    (tmp_path / "checkpoint-20" / "zeus_energy.json").unlink()
+    metrics = interrupted_and_resumed(tmp_path, gpu, monitor, [1, None])
+    assert "resumes at step 20 from a checkpoint that says nothing of energy" in caplog.text
+    assert "train_energy_redone_j" not in metrics
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"format": "zeus-core energy", "version": 99}', "null", '"text"'])
+def test_a_damaged_state_is_reported_and_training_goes_on(tmp_path, monitor, gpu, caplog, damage):
+    make = {"max_steps": 30, "save_strategy": "steps", "save_steps": 20}
+    simulate(make_trainer(tmp_path, [ZeusTrainerCallback(monitor)], **make), gpu).train()
+    (tmp_path / "checkpoint-30").exists()
+    for state in tmp_path.glob("checkpoint-*/zeus_energy.json"):
+        state.write_text(damage)
+    trainer = simulate(make_trainer(tmp_path, [ZeusTrainerCallback(monitor)], **{**make, "max_steps": 40}), gpu)
+    assert trainer.train(resume_from_checkpoint=True).metrics["train_energy_j"] > 0
+    assert "says nothing of energy" in caplog.text
+
+
+def test_without_its_journal_a_run_goes_on_from_what_the_checkpoint_says(tmp_path, monitor, gpu, caplog):
+    begin = gpu.exact_energy_joules()
+    interrupted_and_resumed(tmp_path, gpu, monitor, [25])
+    (tmp_path / "zeus-energy" / "rank-0.jsonl").unlink()
+    metrics = interrupted_and_resumed(tmp_path, gpu, monitor, [1, None])
+    assert "there is no energy journal of this run here" in caplog.text
+    spent = gpu.exact_energy_joules() - begin
+    assert metrics["train_energy_j"] == pytest.approx(spent * 60 / 65, rel=0.03)
+
+
+# Trouble.
+
+
+def losses_with(folder, callbacks, gpu=None, **arguments):
+    settings = {
+        "max_steps": 30,
+        "logging_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 10,
+        "save_strategy": "steps",
+        "save_steps": 10,
+        **arguments,
+    }
+    trainer = make_trainer(folder, callbacks, **settings)
+    if gpu is not None:
+        simulate(trainer, gpu)
+    trainer.train()
+    return losses_of(trainer)
+
+
+@pytest.fixture
+def undisturbed(tmp_path):
+    return losses_with(tmp_path / "undisturbed", [])
+
+
+def test_training_is_the_same_bit_for_bit(tmp_path, callback, gpu, undisturbed):
+    assert losses_with(tmp_path / "with", [callback], gpu) == undisturbed
+
+
+class MeddleAt(TrainerCallback):
+    def __init__(self, event, meddle):
+        setattr(self, event, lambda *_, **__: meddle())
+
+
+EVENTS = ["on_step_begin", "on_step_end", "on_log", "on_prediction_step", "on_evaluate", "on_save", "on_epoch_end"]
+
+
+@pytest.mark.parametrize("event", ["on_train_begin", *EVENTS])
+def test_a_driver_that_fails_changes_no_loss(tmp_path, gpu, clock, undisturbed, event):
+    faulty = FaultyGpu(gpu)
+    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    callback = ZeusTrainerCallback(monitor, GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=2))
+
+    def fail():
+        for method in ("read_energy_counter_joules", "read_power_watts", "read_power_limit_watts"):
+            faulty.fail(method, DriverFaultError("unknown error"), times=3)
+        faulty.fail("set_power_limit", DriverFaultError("unknown error"), times=1)
+
+    assert losses_with(tmp_path / "with", [MeddleAt(event, fail), callback], gpu) == undisturbed
+    assert gpu.read_power_limit_watts() == 350
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_a_monitor_reset_behind_our_back_changes_no_loss(tmp_path, callback, monitor, gpu, undisturbed, event):
+    meddling = MeddleAt(event, monitor.reset_windows)
+    assert losses_with(tmp_path / "with", [meddling, callback], gpu) == undisturbed
+
+
+def test_a_folder_that_cannot_be_written_is_reported_once(tmp_path, callback, gpu, undisturbed, caplog):
+    folder = tmp_path / "with"
+    folder.mkdir()
+    (folder / "zeus-energy").write_text("in the way")
+    assert losses_with(folder, [callback], gpu) == undisturbed
+    assert caplog.text.count("the energy journal") == 1
+
+
+def test_a_logger_that_raises_stops_training_as_it_would_without_us(tmp_path, callback, monitor, gpu):
+    def raise_error():
+        raise OSError("the logger's disk is full")
+
+    trainer = simulate(make_trainer(tmp_path, [callback, MeddleAt("on_log", raise_error)], max_steps=60), gpu)
+    with pytest.raises(OSError, match="disk is full"):
+        trainer.train()
+    with pytest.raises(UsageError, match="open windows: none"):
+        monitor.end_window("anything")
+
+
+def test_a_fault_of_ours_is_logged_once(tmp_path, callback, gpu, undisturbed, caplog, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    for name in ("begin_window", "read", "between"):
+        monkeypatch.setattr(callback.energy.monitor, name, fail)
+    assert losses_with(tmp_path / "with", [callback], gpu) == undisturbed
+    assert [record.levelno for record in caplog.records if record.name == "zeus_core.harmless"] == [logging.ERROR]
+    assert "a bug" in caplog.text
+
+
+def test_wrong_arguments_are_named(monitor, gpu, clock):
+    with pytest.raises(UsageError, match="monitor is 3"):
+        ZeusTrainerCallback(3)
+    with pytest.raises(UsageError, match="optimizer is 'best'"):
+        ZeusTrainerCallback(monitor, "best")
+    other = ZeusMonitor(gpus=[SimulatedGpu(find_preset("A40"), clock=clock)], clock=clock)
+    with pytest.raises(UsageError, match="optimizer has another monitor"):
+        ZeusTrainerCallback(monitor, GlobalPowerLimitOptimizer(other))
+
+
+def test_nothing_is_written_outside_of_the_output_folder(tmp_path, callback, gpu, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    losses_with(tmp_path / "output", [callback], gpu)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_generation_is_told_apart(tmp_path, callback, gpu):
+    class Generating(Trainer):
+        def training_step(self, model, inputs, *args, **kwargs):
+            model.generate(inputs["input_ids"][:, :2], max_new_tokens=3, pad_token_id=0, do_sample=False)
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    trainer = simulate(make_trainer(tmp_path, [callback], Generating, max_steps=10), gpu)
+    generate = type(trainer.model).generate
+    trainer.train()
+    activities = callback.summary.account.activities
+    assert activities[Activity.GENERATION].seconds == pytest.approx(10 * 3 * 0.3, rel=0.2)
+    assert activities[Activity.STEPS].seconds == pytest.approx(10 * 0.9, rel=0.2)
+    assert type(trainer.model).generate is generate

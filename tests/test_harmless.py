@@ -1,0 +1,44 @@
+"""Methods no error may leave, and what an integration says of a framework that is missing."""
+
+import pytest
+
+from zeus_core.errors import UsageError
+from zeus_core.extras import require
+from zeus_core.harmless import harmless
+
+
+class Hooks:
+    @harmless
+    def hook(self, error, *, answer=None):
+        """A hook."""
+        if error is not None:
+            raise error
+        return answer
+
+
+def test_no_error_leaves_and_the_first_is_logged(caplog):
+    hooks = Hooks()
+    assert hooks.hook(None, answer=3) == 3
+    assert hooks.hook(UsageError("limit is 7")) is None
+    assert hooks.hook(KeyError("again")) is None
+    assert "Hooks.hook failed, and training goes on without what it does: limit is 7" in caplog.text
+    assert "again" not in caplog.text
+    Hooks().hook(ZeroDivisionError("a bug"))
+    assert "Traceback" in caplog.text, "a bug shows where it is"
+    assert hooks.hook.__doc__ == "A hook."
+
+
+def test_ctrl_c_passes():
+    with pytest.raises(KeyboardInterrupt):
+        Hooks().hook(KeyboardInterrupt())
+
+
+def test_what_is_missing_comes_with_its_pip_line():
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'zeus-core\[lightning\]'"):
+        require("a_module_nobody_has", floor="1.0", extra="lightning")
+
+
+def test_what_is_too_old_is_told_with_what_was_found():
+    require("pytest", floor="7.0", extra="dev")
+    with pytest.raises(ImportError, match=rf"pytest {pytest.__version__} is too old, 999.0 or newer is needed"):
+        require("pytest", floor="999.0", extra="dev")

@@ -1,0 +1,323 @@
+"""`TrainingEnergy`, on a simulated GPU."""
+
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.errors import DriverFaultError, UsageError, WorldError
+from zeus_core.events import Activity, NoObserver
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualClock
+from zeus_core.training import TrainingEnergy
+from zeus_core.world import SoloWorld
+
+WORK = Work(0.5, 484.9, 0.938, 0.744)
+
+
+@pytest.fixture
+def energy(monitor):
+    return TrainingEnergy(monitor)
+
+
+def train(energy, gpu, steps):
+    for _ in range(steps):
+        with energy.step(samples=4):
+            gpu.execute(WORK)
+
+
+def test_what_is_logged_is_what_the_steps_took(energy, gpu):
+    with energy:
+        train(energy, gpu, 10)
+        begin = gpu.exact_energy_joules()
+        first = energy.log()
+        train(energy, gpu, 20)
+        second = energy.log()
+    assert first.keys() == {"energy_j", "power_w", "energy_per_sample_j", "total_energy_j", "power_limit_w"}
+    assert second["energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.02)
+    assert second["energy_per_sample_j"] == pytest.approx(second["energy_j"] / 80)
+    assert second["total_energy_j"] == pytest.approx(first["energy_j"] + second["energy_j"], rel=0.01)
+    assert energy.summary.values()["train_energy_j"] == pytest.approx(second["total_energy_j"], rel=0.01)
+
+
+def test_outside_of_training_there_is_nothing_to_log(energy):
+    assert energy.log() == {}
+    assert energy.state_dict() == {}
+    assert energy.finish() is None
+
+
+def test_an_evaluation_is_told_apart_and_measured_by_itself(energy, gpu):
+    with energy:
+        train(energy, gpu, 5)
+        begin = gpu.exact_energy_joules()
+        with energy.during(Activity.EVALUATION):
+            for _ in range(12):
+                gpu.execute(WORK)
+            spent = gpu.exact_energy_joules() - begin
+            assert energy.evaluation() == {"eval_energy_j": pytest.approx(spent, rel=0.02)}
+        assert energy.evaluation("test") == {"test_energy_j": pytest.approx(spent, rel=0.02)}
+        train(energy, gpu, 5)
+    assert energy.summary.account.activities[Activity.EVALUATION].measured_joules == pytest.approx(spent, rel=0.02)
+    assert energy.summary.account.training.seconds == pytest.approx(5.4, rel=0.1)
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("work"), st.integers(1, 40)),
+        st.tuples(st.sampled_from(["on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end"]), st.none()),
+        st.tuples(st.sampled_from(["on_pause", "on_pass_begin"]), st.sampled_from(list(Activity))),
+        st.tuples(st.sampled_from(["on_resume", "on_pass_end", "log", "evaluation", "state_dict"]), st.none()),
+        st.tuples(st.just("on_train_begin"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(actions)
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_is_reported_in_whatever_order_all_time_and_energy_has_its_place(reported):
+    clock = VirtualClock()
+    gpu = SimulatedGpu(find_preset("A100"), clock=clock)
+    energy = TrainingEnergy(ZeusMonitor(gpus=[gpu], clock=clock))
+    begin_joules, begin_seconds = gpu.exact_energy_joules(), clock.now()
+    energy.on_train_begin()
+    for name, argument in reported:
+        if name == "work":
+            gpu.execute(Work(0.1 * argument, 484.9, 0.938, 0.744))
+        elif argument is None:
+            getattr(energy, name)()
+        else:
+            getattr(energy, name)(argument)
+    energy.finish()
+    account = energy.summary.account
+    energy.on_train_end()
+    assert account.total.seconds == pytest.approx(clock.now() - begin_seconds, abs=1e-6)
+    assert sum(it.seconds for it in account.activities.values()) == pytest.approx(account.total.seconds, abs=1e-6)
+    spent = gpu.exact_energy_joules() - begin_joules
+    begins = 1 + sum(name == "on_train_begin" for name, _ in reported)
+    assert abs(account.total.measured_joules - spent) <= account.total.uncertainty_joules + 1e-6
+    assert account.total.uncertainty_joules <= begins * 41
+    assert all(it.lost_seconds == 0 for it in account.activities.values())
+
+
+def test_each_activity_of_five_seconds_is_known_within_three_percent(tmp_path):
+    """In real time, where readings can be aligned: 0.4 s of evaluation and of saving in turn, again and again."""
+    gpu = SimulatedGpu(find_preset("A100"))
+    energy = TrainingEnergy(ZeusMonitor(gpus=[gpu]))
+    work = Work(0.1, 484.9, 0.938, 0.744)
+    truth = dict.fromkeys(Activity, 0.0)
+    before = gpu.exact_energy_joules()
+
+    def charge(activity):
+        nonlocal before
+        now = gpu.exact_energy_joules()
+        truth[activity] += now - before
+        before = now
+
+    with energy:
+        charge(Activity.IDLE)
+        for _ in range(12):
+            for _ in range(4):
+                with energy.step():
+                    gpu.execute(work)
+            energy.on_pause(Activity.EVALUATION)
+            charge(Activity.STEPS)
+            for _ in range(4):
+                gpu.execute(work)
+            energy.on_resume()
+            energy.on_pause(Activity.CHECKPOINT)
+            charge(Activity.EVALUATION)
+            time.sleep(0.42)
+            energy.on_resume()
+            charge(Activity.CHECKPOINT)
+        time.sleep(0.15)
+    for activity in (Activity.STEPS, Activity.EVALUATION, Activity.CHECKPOINT):
+        tally = energy.summary.account.activities[activity]
+        assert tally.seconds >= 5
+        assert tally.measured_joules == pytest.approx(truth[activity], rel=0.03)
+
+
+def test_a_fault_for_once_loses_nothing(gpu, clock):
+    faulty = FaultyGpu(gpu)
+    energy = TrainingEnergy(ZeusMonitor(gpus=[faulty], clock=clock))
+    with energy:
+        train(energy, gpu, 10)
+        faulty.fail("read_energy_counter_joules", DriverFaultError("unknown error"), times=1)
+        assert energy.log()["energy_j"] > 0
+
+
+def test_what_is_lost_is_left_out_and_never_zero(gpu, clock):
+    faulty = FaultyGpu(gpu)
+    energy = TrainingEnergy(ZeusMonitor(gpus=[faulty], clock=clock))
+    with energy:
+        train(energy, gpu, 10)
+        faulty.fail("read_energy_counter_joules", DriverFaultError("unknown error"))
+        logged = energy.log()
+        assert "energy_j" not in logged
+        assert "total_energy_j" not in logged
+        with energy.during(Activity.EVALUATION):
+            gpu.execute(WORK)
+        faulty.heal()
+        train(energy, gpu, 10)
+        energy.log()
+        train(energy, gpu, 10)
+        assert energy.log()["energy_j"] > 0
+    values = energy.summary.values()
+    assert values["train_energy_j"] > 0, "from end to end it was measured"
+    assert "train_energy_evaluation_j" not in values
+    assert "lost" in str(energy.summary)
+
+
+def test_a_monitor_that_breaks_is_reported_once_and_training_goes_on(energy, gpu, monkeypatch, caplog):
+    with energy:
+        train(energy, gpu, 2)
+        monkeypatch.setattr(energy.monitor, "read", lambda **_: 1 / 0)
+        for _ in range(3):
+            energy.on_pause(Activity.EVALUATION)
+            energy.on_resume()
+        assert energy.log() == {}
+    assert caplog.text.count("division by zero") == 2  # the message and its traceback, once
+
+
+def test_the_optimizer_is_told_the_same(monitor, gpu):
+    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=150)
+    with TrainingEnergy(optimizer=optimizer) as energy:
+        train(energy, gpu, 20)
+        assert energy.summary is None
+    assert optimizer.chosen_limit_watts is not None
+    assert energy.summary.saving_fraction == optimizer.saving_fraction
+    assert gpu.read_power_limit_watts() == 350
+
+
+def test_a_run_that_begins_again_without_having_ended_has_done_its_steps_in_vain(energy, gpu):
+    energy.on_train_begin()
+    train(energy, gpu, 10)
+    energy.on_train_begin()
+    train(energy, gpu, 30)
+    energy.finish()
+    energy.on_train_end()
+    account = energy.summary.account
+    assert account.redone.measured_joules == pytest.approx(account.total.measured_joules / 4, rel=0.03)
+
+
+def test_a_resumed_run_knows_what_was_spent(tmp_path, monitor, gpu):
+    begin = gpu.exact_energy_joules()
+    first = TrainingEnergy(monitor, folder=tmp_path)
+    first.on_train_begin()
+    train(first, gpu, 20)
+    state = first.state_dict()
+    train(first, gpu, 5)
+    first.log()  # then it is killed
+    second = TrainingEnergy(monitor, folder=tmp_path)
+    second.load_state_dict(state)
+    second.on_train_begin(20)
+    train(second, gpu, 5)
+    second.finish()
+    assert second.summary.account.total.measured_joules == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.01)
+    assert second.summary.values()["train_energy_redone_j"] == pytest.approx(
+        5 / 30 * (gpu.exact_energy_joules() - begin), rel=0.06
+    )
+    first.monitor.reset_windows()
+
+
+def test_a_state_of_something_else_is_reported(energy, caplog):
+    energy.load_state_dict({"format": "something else"})
+    assert "is damaged" in caplog.text
+    energy.load_state_dict([])
+
+
+# Several ranks.
+
+
+@pytest.mark.parametrize("gpu_count", [1, 2])
+def test_ranks_agree_and_count_each_device_once(gpu_count):
+    clock = VirtualClock()
+    gpus = [SimulatedGpu(find_preset("A100"), index, clock=clock) for index in range(gpu_count)]
+    begin = sum(gpu.exact_energy_joules() for gpu in gpus)
+
+    def main(world):
+        gpu = gpus[world.rank % gpu_count]
+        energy = TrainingEnergy(ZeusMonitor(gpus=[gpu], clock=clock), world=world)
+        energy.on_train_begin()
+        for _ in range(20):
+            with energy.step(samples=4):
+                if world.rank < gpu_count:
+                    gpu.execute(WORK)
+        world.gather(None)
+        logged = energy.log()
+        summary = energy.finish()
+        energy.on_train_end()
+        return logged, summary.account
+
+    (logged, account), (other_logged, other_account) = ThreadWorld.run(2, main, timeout_seconds=5.0)
+    assert logged == other_logged
+    assert account == other_account
+    spent = sum(gpu.exact_energy_joules() for gpu in gpus) - begin
+    assert account.total.measured_joules == pytest.approx(spent, rel=0.03)
+    assert account.samples == 160
+
+
+class SilentWorld(SoloWorld):
+    """A world whose other rank never answers."""
+
+    size = 2
+
+    def __init__(self):
+        self.asked = 0
+
+    def gather(self, value):
+        self.asked += 1
+        raise WorldError("rank 1 did not answer")
+
+
+def test_a_rank_that_does_not_answer_is_waited_for_once(monitor, gpu, caplog):
+    world = SilentWorld()
+    energy = TrainingEnergy(monitor, world=world)
+    with energy:
+        train(energy, gpu, 10)
+        assert energy.log() == {}
+        assert energy.evaluation() == {}
+    assert world.asked == 1
+    assert caplog.text.count("did not answer") == 1
+
+
+def test_a_rank_that_fails_does_not_leave_the_others_waiting(clock):
+    gpus = [SimulatedGpu(find_preset("A100"), index, clock=clock) for index in range(2)]
+
+    def main(world):
+        energy = TrainingEnergy(ZeusMonitor(gpus=[gpus[world.rank]], clock=clock), world=world)
+        energy.on_train_begin()
+        if world.rank == 1:
+            energy.monitor.between = lambda *_: 1 / 0
+        logged = energy.log()
+        energy.on_train_end()
+        return logged
+
+    begin = time.monotonic()
+    assert ThreadWorld.run(2, main, timeout_seconds=5.0) == [{}, {}]
+    assert time.monotonic() - begin < 4
+
+
+# Arguments.
+
+
+def test_wrong_arguments_are_named(monitor, clock):
+    with pytest.raises(UsageError, match="monitor is 0; it must be a ZeusMonitor"):
+        TrainingEnergy(0)
+    with pytest.raises(UsageError, match="optimizer is 'x'"):
+        TrainingEnergy(monitor, "x")
+    other = ZeusMonitor(gpus=[SimulatedGpu(find_preset("A40"), clock=clock)], clock=clock)
+    with pytest.raises(UsageError, match="another monitor"):
+        TrainingEnergy(other, GlobalPowerLimitOptimizer(monitor))
+
+
+def test_nobody_does_nothing():
+    nobody = NoObserver()
+    nobody.use_world(SoloWorld())
+    for name in ("on_train_begin", "on_epoch_begin", "on_step_begin", "on_step_end", "on_resume"):
+        assert getattr(nobody, name)() is None
+    for name in ("on_intrusion", "on_epoch_end", "on_train_end", "on_pause"):
+        assert getattr(nobody, name)() is None
