@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 TOO_OLD := 'Python 3.10 or newer is needed, and this is ' + sys.version.split()[0] + ': make PYTHON=python3.11'
 DEMO := OMP_NUM_THREADS=1 $(RUN)
 
-.PHONY: demo test test-long lint wheel benchmarks clean
+.PHONY: demo test test-long test-frameworks test-floors lint wheel benchmarks clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --factor 1.125 --output zeus-demo
@@ -16,6 +16,12 @@ test: $(VENV)/.ready-dev  ## the tests, without the long ones
 test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -m long
 
+test-frameworks: $(VENV)/.ready-dev  ## the tests of the integrations alone
+	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/huggingface tests/accelerate tests/lightning tests/plain_torch
+
+test-floors:  ## the same with the oldest frameworks that are supported, in an environment of its own
+	PIP_CONSTRAINT=tools/floors.txt $(MAKE) VENV=.venv-floors test-frameworks
+
 lint: $(VENV)/.ready-dev  ## style and types
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -23,6 +29,7 @@ lint: $(VENV)/.ready-dev  ## style and types
 
 benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run
 	$(RUN) benchmarks/import_time.py && $(RUN) benchmarks/window_overhead.py
+	$(RUN) benchmarks/callback_overhead.py
 
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m build --wheel

@@ -32,7 +32,9 @@ FORWARD_WORK = Work(seconds=0.04, active_power_watts=484.9, active_fraction=0.93
 def make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    special = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    inputs = ["input_ids", "attention_mask"]  # what GPT-2 takes
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **special)
 
 
 def make_model() -> GPT2LMHeadModel:

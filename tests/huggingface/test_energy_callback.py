@@ -6,7 +6,16 @@ import logging
 import pytest
 from transformers import ProgressCallback, Trainer, TrainerCallback
 
-from tests.huggingface.trainers import BACKWARD, FORWARD, RaiseAt, examples, losses_of, make_trainer, tensorboard_tags
+from tests.huggingface.trainers import (
+    BACKWARD,
+    FORWARD,
+    RaiseAt,
+    examples,
+    losses_of,
+    make_trainer,
+    reports_to_tensorboard,
+    tensorboard_tags,
+)
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.events import Activity
@@ -74,14 +83,13 @@ def test_energy_is_where_the_losses_are_and_true(tmp_path, callback, gpu, clock,
             super().save_model(*args, **kwargs)
             clock.advance(20)
 
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "runs"))
     trainer = make_trainer(
         tmp_path,
         [callback],
         WatchedTrainer,
         max_steps=60,
         logging_steps=10,
-        report_to="tensorboard",
+        **reports_to_tensorboard(tmp_path / "runs", monkeypatch),
         eval_strategy="steps",
         eval_steps=20,
         save_strategy="steps",

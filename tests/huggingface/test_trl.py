@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
+import transformers
 
-from tests.huggingface.trainers import tensorboard_tags, tiny_model
+from tests.huggingface.trainers import reports_to_tensorboard, tensorboard_tags, tiny_model
 from zeus_core.device import Work
 from zeus_core.events import Activity
 from zeus_core.optimizer.power_limit import Energy
@@ -24,7 +25,13 @@ def tiny_tokenizer():
     model = tokenizers.models.WordLevel(vocabulary, unk_token="<unk>")
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    special = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    inputs = ["input_ids", "attention_mask"]  # what GPT-2 takes
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **special)
+
+
+def transformers_is_older_than(version):
+    return tuple(map(int, transformers.__version__.split(".")[:2])) < tuple(map(int, version.split(".")))
 
 
 FORWARD = Work(0.9, 484.9, 0.938, 0.744)
@@ -72,7 +79,6 @@ def test_the_search_completes_in_an_sft_trainer(tmp_path, monitor, gpu):
 
 
 def test_an_sft_trainer_with_lora_logs_energy_per_token(tmp_path, monitor, gpu, monkeypatch):
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "runs"))
     callback = ZeusTrainerCallback(monitor)
     trainer = trl.SFTTrainer(
         model=model(),
@@ -86,7 +92,7 @@ def test_an_sft_trainer_with_lora_logs_energy_per_token(tmp_path, monitor, gpu, 
                 eval_steps=10,
                 save_strategy="steps",
                 save_steps=10,
-                report_to="tensorboard",
+                **reports_to_tensorboard(tmp_path / "runs", monkeypatch),
             )
         ),
         train_dataset=datasets.Dataset.from_dict({"text": ["joule watt second"] * 40}),
@@ -99,11 +105,12 @@ def test_an_sft_trainer_with_lora_logs_energy_per_token(tmp_path, monitor, gpu, 
     begin = gpu.exact_energy_joules()
     metrics = trainer.train().metrics
     assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.01)
-    first, second, *_ = [entry for entry in trainer.state.log_history if "loss" in entry]
-    tokens = second["num_tokens"] - first["num_tokens"]
+    first, second, third, _ = [entry for entry in trainer.state.log_history if "loss" in entry]
+    tokens = (third["num_tokens"] - first["num_tokens"]) / 2
     assert tokens > 0
-    assert second["energy_per_token_j"] == pytest.approx(second["energy_j"] / tokens)
-    evaluations = [entry["eval_energy_j"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    for entry in (first, second, third):
+        assert entry["energy_per_token_j"] == pytest.approx(entry["energy_j"] / tokens)
+    evaluations = [entry["eval_energy_j"] for entry in trainer.state.log_history if "eval_energy_j" in entry]
     assert sum(evaluations) == pytest.approx(metrics["train_energy_evaluation_j"], rel=0.01)
     assert "train_energy_checkpoint_j" in metrics
     tags = tensorboard_tags(tmp_path / "runs")
@@ -133,6 +140,7 @@ def test_the_reference_model_of_dpo_is_told_apart(tmp_path, monitor, gpu):
     assert sum(logged) == pytest.approx(metrics["train_energy_j"], rel=0.02)
 
 
+@pytest.mark.skipif(transformers_is_older_than("4.49"), reason="GRPO of TRL 0.16 asks for transformers 4.49")
 def test_the_generation_of_grpo_is_told_apart(tmp_path, monitor, gpu):
     callback = ZeusTrainerCallback(monitor)
     trainer = trl.GRPOTrainer(

@@ -23,6 +23,13 @@ def examples(count):
     return [{"input_ids": row, "labels": row} for row in tokens]
 
 
+def reports_to_tensorboard(folder, monkeypatch):
+    """The arguments that make a Trainer write its event files into a folder."""
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(folder))
+    has_argument = "logging_dir" in TrainingArguments.__dataclass_fields__  # before transformers 5
+    return {"report_to": "tensorboard", **({"logging_dir": str(folder)} if has_argument else {})}
+
+
 def make_trainer(folder, callbacks, kind=Trainer, **arguments):
     settings = {
         "output_dir": str(folder),

@@ -7,7 +7,7 @@ trainer = Trainer(..., callbacks=[ZeusTrainerCallback()])
 
 from zeus_core.extras import require as _require
 
-_require("transformers", floor="4.46", extra="huggingface")
+_require("transformers", floor="4.47", extra="huggingface")
 
 from zeus_huggingface.energy import ZeusTrainerCallback  # noqa: E402
 from zeus_huggingface.power_limit import HFGlobalPowerLimitOptimizer  # noqa: E402

@@ -129,7 +129,7 @@ class ZeusTrainerCallback(ObservingCallback):
     def values_to_log(self, trainer: Trainer, logs: dict[str, float]) -> dict[str, float]:
         """What to add to something that is about to be logged. Only what all ranks log is added to."""
         if "loss" in logs:
-            self._count_tokens(trainer.state, logs)
+            self._count_tokens(trainer)
             return self.energy.log()
         prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
         if "train" in prefixes:
@@ -158,10 +158,10 @@ class ZeusTrainerCallback(ObservingCallback):
             self._passes.detach()
             self._passes = None
 
-    def _count_tokens(self, state: TrainerState, logs: dict[str, float]) -> None:
-        """Both numbers are of all ranks together, so that the first rank alone counts them."""
-        seen = int(logs.get("num_tokens", state.num_input_tokens_seen))
-        if state.is_world_process_zero:
+    def _count_tokens(self, trainer: Trainer) -> None:
+        """What TRL counts, or the Trainer itself; both of all ranks together, so that the first rank alone counts."""
+        seen = int(getattr(trainer, "_total_train_tokens", 0)) or trainer.state.num_input_tokens_seen
+        if trainer.state.is_world_process_zero:
             self.energy.count(tokens=max(seen - self._tokens_seen, 0))
         self._tokens_seen = seen
 

@@ -1,6 +1,11 @@
-"""Energy for Lightning trainers. In preparation: this version holds no callback yet.
+"""Energy for Lightning trainers, of `lightning.pytorch` and of `pytorch_lightning`.
 
-Until then a hand-written loop can use `zeus_core.optimizer.GlobalPowerLimitOptimizer` directly.
+from zeus_lightning import ZeusCallback
+
+trainer = Trainer(..., callbacks=[ZeusCallback()])
 """
 
-__all__: list[str] = []
+import zeus_lightning.namespaces  # noqa: F401 - before all else, as it says what is missing
+from zeus_lightning.callback import ZeusCallback
+
+__all__ = ["ZeusCallback"]

@@ -1,0 +1,48 @@
+"""How much is in a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from zeus_core.errors import UsageError
+
+__all__ = ["counter", "samples_in"]
+
+
+def counter(argument: str, count: int | Callable[[Any], int] | None) -> Callable[[Any], int] | None:
+    """A function that counts something in a batch, of a function or of a number that is the same for all batches.
+
+    Raises:
+        UsageError: `count` is neither; the message names the argument.
+    """
+    if count is None or callable(count):
+        return count
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise UsageError(f"{argument} is {count!r}; it must be a whole number or a function of a batch")
+    return functools.partial(_constant, count)
+
+
+def _constant(count: int, batch: Any) -> int:
+    return count
+
+
+def samples_in(batch: Any) -> int:
+    """The length of the first tensor in a batch, which is what Lightning takes for its size too; 0 without one."""
+    return next(_lengths(batch), 0)
+
+
+def _lengths(part: Any) -> Iterator[int]:
+    if isinstance(part, torch.Tensor):
+        yield part.shape[0] if part.ndim > 0 else 1
+    elif isinstance(part, Mapping):
+        yield from _lengths(list(part.values()))
+    elif isinstance(part, list | tuple):
+        for it in part:
+            yield from _lengths(it)
+    elif dataclasses.is_dataclass(part):
+        yield from _lengths([getattr(part, field.name) for field in dataclasses.fields(part)])

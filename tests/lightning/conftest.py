@@ -1,0 +1,45 @@
+import importlib
+import sys
+from pathlib import Path
+
+import lightning.pytorch
+import pytest
+import pytorch_lightning
+
+# Lightning's own, and torch's of Lightning; none is about us.
+IGNORED = [
+    "ignore:The '.*_dataloader' does not have many workers",
+    "ignore:.*is smaller than the logging interval",
+    "ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning",
+    "ignore:Checkpoint directory .* exists and is not empty",
+    "ignore:You defined a `validation_step` but have no `val_dataloader`",
+    "ignore:You're resuming from a checkpoint that ended before the epoch ended",
+]
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(item.path).parent == Path(__file__).parent:
+            for warning in IGNORED:
+                item.add_marker(pytest.mark.filterwarnings(warning), append=False)
+
+
+@pytest.fixture(params=[lightning.pytorch, pytorch_lightning], ids=["lightning", "pytorch_lightning"])
+def pl(request):
+    """Each of the namespaces that Lightning comes under."""
+    return request.param
+
+
+@pytest.fixture
+def run_cli(monkeypatch):
+    """Runs the LightningCLI of a namespace, as from the shell; returns its trainer."""
+    monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # which Lightning itself is behind with
+
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+
+    def run(pl, module_class, *arguments):
+        monkeypatch.setattr(sys, "argv", ["cli.py", *arguments])
+        cli = importlib.import_module(f"{pl.__name__}.cli").LightningCLI(module_class)
+        return cli.trainer
+
+    return run

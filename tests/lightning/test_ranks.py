@@ -1,0 +1,158 @@
+"""The callback in Trainers of several real processes, over gloo, on GPUs they share."""
+
+import multiprocessing
+import os
+import socket
+import time
+
+import lightning.pytorch
+import pytest
+import torch.distributed
+
+from tests.lightning.trainers import loader, make_trainer, module_class, recorder
+from tests.nvml_driver import DeviceSpec
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
+from zeus_lightning import ZeusCallback
+
+LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]
+STEP_SECONDS = 0.02
+
+
+def free_port():
+    with socket.socket() as it:
+        it.bind(("127.0.0.1", 0))
+        return it.getsockname()[1]
+
+
+def run_ranks(count, rank_main, *arguments):
+    """Run a function in forked processes, set up as torchrun does; returns what each returned, by rank."""
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    port = free_port()
+    processes = [
+        context.Process(target=run_rank, args=(rank, count, port, results, rank_main, arguments))
+        for rank in range(count)
+    ]
+    for process in processes:
+        process.start()
+    answers = [results.get() for _ in processes]
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    return [answer for _, answer in sorted(answers, key=lambda it: it[0])]
+
+
+def run_rank(rank, count, port, results, rank_main, arguments):
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        GROUP_RANK="0",
+        WORLD_SIZE=str(count),
+        LOCAL_WORLD_SIZE=str(count),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        TORCHELASTIC_RUN_ID="test",
+    )
+    results.put((rank, rank_main(*arguments)))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+class SlowModule(module_class(lightning.pytorch)):
+    """Takes its time, and notes when."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+        self.spans = {"evaluation": [], "checkpoint": [], "training": []}
+
+    def on_train_start(self):
+        self.spans["training"] = [(time.monotonic(), None)]
+
+    def training_step(self, batch, batch_idx):
+        time.sleep(STEP_SECONDS)
+        return super().training_step(batch, batch_idx)
+
+    def on_validation_start(self):
+        begin = time.monotonic()
+        time.sleep(self.seconds / 2)
+        self.spans["evaluation"].append((begin, time.monotonic()))
+
+    def on_save_checkpoint(self, checkpoint):
+        begin = time.monotonic()
+        time.sleep(self.seconds / 2)
+        self.spans["checkpoint"].append((begin, time.monotonic()))
+
+    def on_train_end(self):
+        ((begin, _),) = self.spans["training"]
+        self.spans["training"] = [(begin, time.monotonic())]
+
+
+def train_rank(folder, seconds):
+    callback, log = ZeusCallback(), recorder()
+    steps = 2 * round(seconds / (2 * STEP_SECONDS))
+    trainer = make_trainer(
+        folder,
+        [callback, lightning.pytorch.callbacks.ModelCheckpoint(folder, every_n_train_steps=steps // 2)],
+        max_steps=steps,
+        log_every_n_steps=steps // 4,
+        val_check_interval=steps // 2,
+        enable_checkpointing=True,
+        logger=log,
+        devices=2,
+        strategy="ddp",
+    )
+    module = SlowModule(seconds)
+    trainer.fit(module, loader(2 * steps), loader(4))
+    return callback.summary, module.spans, log.logged
+
+
+@pytest.mark.parametrize("seconds", [1.5, pytest.param(6.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize("gpu_count", [1, 2])
+def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path, gpu_count, seconds):
+    driver = make_driver(*[DeviceSpec() for _ in range(gpu_count)])
+    for device, load in zip(driver, LOADS, strict=False):
+        device.set_load(load, repeat=True)
+    (summary, spans, logged), (other_summary, _, others_logged) = run_ranks(2, train_rank, tmp_path, seconds)
+
+    def truth(phase):
+        return sum(device.true_energy_joules(begin, end) for begin, end in spans[phase] for device in driver)
+
+    values = summary.values()
+    assert summary.account == other_summary.account, "ranks agree"
+    assert not any("energy" in name for _, metrics in others_logged for name in metrics), "rank zero logs"
+    tolerance = 0.03 if seconds >= 5 else 0.08
+    assert values["train_energy_j"] == pytest.approx(truth("training"), rel=tolerance)
+    assert values["train_energy_evaluation_j"] == pytest.approx(truth("evaluation"), rel=tolerance)
+    assert values["train_energy_checkpoint_j"] == pytest.approx(truth("checkpoint"), rel=tolerance)
+    steps_truth = truth("training") - truth("evaluation") - truth("checkpoint")
+    assert values["train_energy_steps_j"] == pytest.approx(steps_truth, rel=tolerance)
+    intervals = [metrics["train/energy_j"] for _, metrics in logged if "train/energy_j" in metrics]
+    assert sum(intervals) == pytest.approx(values["train_energy_steps_j"], rel=tolerance)
+    assert summary.account.samples == 2 * 4 * summary.steps
+    assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl"}
+
+
+def search_rank(folder):
+    def make_optimizer(monitor):
+        return GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=5, pl_step=150)
+
+    callback, log = ZeusCallback(ZeusMonitor(), make_optimizer), recorder()
+    trainer = make_trainer(folder, callback, max_steps=60, logger=log, devices=2, strategy="ddp")
+    trainer.fit(SlowModule(0), loader(120))
+    optimizer = callback.energy.optimizer
+    trials = [(trial.setting, trial.measurement.time, trial.joules_per_step) for trial in optimizer.trials]
+    return trials, optimizer.chosen_limit_watts
+
+
+def test_ranks_search_together(make_driver, tmp_path):
+    driver = make_driver(DeviceSpec(), DeviceSpec())
+    for device, load in zip(driver, LOADS, strict=False):
+        device.set_load(load, repeat=True)
+    found = [device.power_limit_watts for device in driver]
+    first, second = run_ranks(2, search_rank, tmp_path)
+    assert first == second
+    assert len(first[0]) >= 2
+    assert first[1] is not None
+    assert [device.power_limit_watts for device in driver] == found

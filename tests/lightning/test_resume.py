@@ -1,0 +1,138 @@
+"""Totals that outlive interruptions."""
+
+import multiprocessing
+import os
+import signal
+
+import lightning.pytorch
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+
+from tests.lightning.trainers import at, at_step, loader, make_trainer, module_class, step_joules
+from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.testing import VirtualClock
+from zeus_lightning import ZeusCallback
+
+Module = module_class(lightning.pytorch)
+
+
+def train(folder, gpu, clock, max_steps, resume_from=None, callbacks=(), pl=lightning.pytorch, callback=None):
+    callback = callback or ZeusCallback(ZeusMonitor(gpus=[gpu], clock=clock))
+    saving = pl.callbacks.ModelCheckpoint(
+        folder / "checkpoints", filename="{step}", every_n_train_steps=10, save_top_k=-1
+    )
+    trainer = make_trainer(folder, [callback, *callbacks, saving], pl, max_steps=max_steps, enable_checkpointing=True)
+    checkpoint = resume_from and folder / "checkpoints" / f"step={resume_from}.ckpt"
+    trainer.fit(module_class(pl)(gpu), loader(20), ckpt_path=checkpoint)
+    return callback
+
+
+def part(folder, results, resume_from, kill_at):
+    """A process that trains until it is killed, or to the end. It writes down the true energy at each log."""
+    clock = VirtualClock()
+    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), clock=clock, power_limit_watts=350)
+    begin = gpu.exact_energy_joules()
+
+    def write_truth(trainer):
+        if trainer.global_step % 5 == 0:
+            (folder / f"truth-{resume_from}").write_text(str(gpu.exact_energy_joules() - begin))
+
+    kill = at_step(kill_at, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    callback = train(folder, gpu, clock, 50, resume_from, [at("on_train_batch_end", write_truth), kill])
+    results.put(callback.summary)
+
+
+def test_a_run_killed_three_times_knows_all_it_has_taken(tmp_path, gpu):
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    for resume_from, kill_at in [(None, 17), (10, 28), (20, 36), (30, None)]:
+        process = context.Process(target=part, args=(tmp_path, results, resume_from, kill_at))
+        process.start()
+        process.join(60)
+        assert process.exitcode == (0 if kill_at is None else -signal.SIGKILL)
+    account = results.get().account
+    truths = [float((tmp_path / f"truth-{it}").read_text()) for it in (None, 10, 20, 30)]
+    steps = [15, 15, 15, 20]  # up to the last log of each part
+    assert truths == pytest.approx([it * step_joules(gpu) for it in steps], rel=0.001)
+    assert account.total.energy_joules == pytest.approx(sum(truths), rel=0.005)
+    assert account.redone.energy_joules == pytest.approx(3 * 5 * step_joules(gpu), rel=0.03)
+    assert account.samples == 65 * 4
+
+
+def test_a_checkpoint_takes_the_total_along_to_where_no_journal_is(pl, tmp_path, gpu, clock, caplog):
+    train(tmp_path, gpu, clock, 20, pl=pl)
+    (tmp_path / "zeus-energy" / "rank-0.jsonl").unlink()
+    callback = train(tmp_path, gpu, clock, 30, resume_from=20, pl=pl)
+    assert callback.summary.account.total.energy_joules == pytest.approx(30 * step_joules(gpu), rel=0.01)
+    assert "there is no energy journal of this run here" in caplog.text
+
+
+def messages_of_ours(caplog):
+    return [it.getMessage() for it in caplog.records if it.name.startswith("zeus")]
+
+
+def test_training_goes_on_from_a_checkpoint_made_without_the_callback(pl, tmp_path, gpu, clock, caplog):
+    nobody = at("on_train_start", lambda _: None, pl)
+    train(tmp_path, gpu, clock, 10, pl=pl, callback=nobody)
+    callback = train(tmp_path, gpu, clock, 20, resume_from=10, pl=pl)
+    assert callback.summary.account.total.energy_joules == pytest.approx(10 * step_joules(gpu), rel=0.01)
+    (message,) = messages_of_ours(caplog)
+    assert message.startswith("training resumes at step 10 from a checkpoint that says nothing of energy")
+
+
+def test_training_goes_on_without_the_callback_that_was_there(pl, tmp_path, gpu, clock):
+    """And Lightning has nothing to warn of, which would be an error here."""
+    nobody = at("on_train_start", lambda _: None, pl)
+    train(tmp_path, gpu, clock, 10, pl=pl)
+    train(tmp_path, gpu, clock, 20, resume_from=10, pl=pl, callback=nobody)
+
+
+@pytest.mark.parametrize("state", ["nonsense", {"step": "ten"}, {"step": 10, "energy": {"format": 7}}, []])
+def test_a_damaged_state_is_as_good_as_none(tmp_path, gpu, clock, caplog, state):
+    train(tmp_path, gpu, clock, 10)
+    path = tmp_path / "checkpoints" / "step=10.ckpt"
+    checkpoint = torch.load(path, weights_only=False)
+    checkpoint["zeus_lightning.ZeusCallback"] = state
+    torch.save(checkpoint, path)
+    callback = train(tmp_path, gpu, clock, 20, resume_from=10)
+    assert callback.summary.account.total.energy_joules == pytest.approx(10 * step_joules(gpu), rel=0.01)
+    assert "training resumes at step 10 from a checkpoint that says nothing of energy" in messages_of_ours(caplog)[-1]
+
+
+def test_an_evaluation_of_a_checkpoint_changes_nothing_of_the_run(tmp_path, monitor, gpu):
+    callback = ZeusCallback(monitor)
+    saving = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=5, save_top_k=-1)
+    trainer = make_trainer(tmp_path, [callback, saving], max_steps=20, enable_checkpointing=True)
+    module = Module(gpu)
+    trainer.fit(module, loader(20))
+    trainer.test(module, loader(2), ckpt_path=tmp_path / "step=5.ckpt", verbose=False)
+    trainer.save_checkpoint(tmp_path / "final.ckpt")
+    trainer.fit_loop.epoch_loop.max_steps = 30
+    trainer.fit(module, loader(20))
+    assert callback.summary.account.total.energy_joules == pytest.approx(30 * step_joules(gpu), rel=0.01)
+    state = torch.load(tmp_path / "final.ckpt", weights_only=True)["zeus_lightning.ZeusCallback"]
+    assert state["step"] == 20
+
+
+@pytest.mark.filterwarnings("ignore:.*there is no last checkpoint available")
+def test_after_an_exception_the_run_goes_on(tmp_path, monitor, gpu):
+    def fail():
+        raise RuntimeError("boom")
+
+    callback = ZeusCallback(monitor)
+    saving = OnExceptionCheckpoint(tmp_path)
+    trainer = make_trainer(tmp_path, [at_step(12, fail), callback, saving], max_steps=30, enable_checkpointing=True)
+    with pytest.raises(RuntimeError, match="boom"):
+        trainer.fit(Module(gpu), loader(20), ckpt_path="last")
+    trainer = make_trainer(tmp_path, callback, max_steps=30)
+    trainer.fit(Module(gpu), loader(20), ckpt_path=saving.ckpt_path)
+    assert callback.summary.account.total.energy_joules == pytest.approx(30 * step_joules(gpu), rel=0.01)
+    assert callback.summary.account.redone.seconds == pytest.approx(0, abs=2)
+
+
+def test_a_checkpoint_of_a_trainer_that_has_not_begun_says_nothing(monitor):
+    checkpoint = {}
+    ZeusCallback(monitor).on_save_checkpoint(None, None, checkpoint)
+    assert checkpoint == {}
