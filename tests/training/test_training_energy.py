@@ -229,6 +229,24 @@ def test_a_state_of_something_else_is_reported(energy, caplog):
     energy.load_state_dict([])
 
 
+def test_a_signal_handler_that_saves_amid_a_hook_does_no_harm(energy, gpu, monkeypatch):
+    read = energy.monitor.read
+    answers = []
+
+    def interrupted_read(**arguments):
+        energy.on_pause(Activity.CHECKPOINT)
+        answers.append(energy.state_dict())
+        energy.on_resume()
+        return read(**arguments)
+
+    with energy:
+        train(energy, gpu, 5)
+        monkeypatch.setattr(energy.monitor, "read", interrupted_read)
+        assert energy.log()["energy_j"] > 0
+    assert set(map(str, answers)) == {"{}"}
+    assert Activity.CHECKPOINT not in energy.summary.account.activities
+
+
 # Several ranks.
 
 

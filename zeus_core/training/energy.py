@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity
-from zeus_core.harmless import harmless
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.training.account import Account
 from zeus_core.training.checkpoint import Checkpoint
+from zeus_core.training.hook import Hooked, hook
 from zeus_core.training.journal import Entry, Journal
 from zeus_core.training.ranks import Ranks
 from zeus_core.training.resume import take_up_run
@@ -33,24 +31,6 @@ _logger = logging.getLogger(__name__)
 
 _JOURNAL_FOLDER = "zeus-energy"
 _RUN_WINDOW = "__zeus_core_training_energy"
-
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
-
-
-def _hook(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result | None]:
-    """No error leaves a hook, and the time it takes is accounted for."""
-    harmless_method = harmless(method)
-
-    @functools.wraps(method)
-    def hook(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result | None:
-        begin = time.perf_counter()
-        try:
-            return harmless_method(*args, **kwargs)
-        finally:
-            cast("TrainingEnergy", args[0]).overhead_seconds += time.perf_counter() - begin
-
-    return hook
 
 
 @dataclass
@@ -67,7 +47,7 @@ class _Part:
     logged: Account = field(default_factory=Account)  # what all ranks had taken of it when it was last logged
 
 
-class TrainingEnergy:
+class TrainingEnergy(Hooked):
     """Measures a training run: its energy as training goes on, by activity, per token or sample, and in all.
 
     Tell it what happens, or let an adapter of your framework do so:
@@ -111,8 +91,6 @@ class TrainingEnergy:
         """What measures."""
         self.summary: TrainingSummary | None = None
         """What the latest run has taken; None until it has ended."""
-        self.overhead_seconds = 0.0
-        """Time this process has spent in hooks, waits for the accelerator and for other ranks included."""
         self._folder = None if folder is None else Path(folder)
         self._part: _Part | None = None
         self._latest_split: ActivitySplit | None = None
@@ -130,7 +108,7 @@ class TrainingEnergy:
         self._folder = Path(folder)
         self._keep_journal()
 
-    @_hook
+    @hook
     def on_train_begin(self, step: int = 0) -> None:
         """Training begins: a collective call. If it had begun before and not ended, what was done since is done again.
 
@@ -151,21 +129,21 @@ class TrainingEnergy:
         self._part = _Part(run, step, step, earlier)
         self._checkpoint = self.summary = None
 
-    @_hook
+    @hook
     def on_epoch_begin(self) -> None:
         """An epoch begins, with the loading of its first data."""
         if self.optimizer is not None:
             self.optimizer.on_epoch_begin()
         self._do(Activity.STEPS)
 
-    @_hook
+    @hook
     def on_step_begin(self) -> None:
         """An optimizer step begins."""
         self._do(Activity.STEPS)
         if self.optimizer is not None:
             self.optimizer.on_step_begin()
 
-    @_hook
+    @hook
     def on_step_end(self) -> None:
         """An optimizer step has ended."""
         if self.optimizer is not None:
@@ -173,34 +151,34 @@ class TrainingEnergy:
         if self._part is not None:
             self._part.step += 1
 
-    @_hook
+    @hook
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
         """Something else than training begins, until `on_resume` or the next step."""
         if self.optimizer is not None:
             self.optimizer.on_pause(activity, on_all_ranks)
         self._split.enter(activity)
 
-    @_hook
+    @hook
     def on_resume(self) -> None:
         """What the latest `on_pause` announced is over."""
         self._split.leave()
         if self.optimizer is not None:
             self.optimizer.on_resume()
 
-    @_hook
+    @hook
     def on_intrusion(self) -> None:
         """Something else than training has already happened since the last step ended."""
         if self.optimizer is not None:
             self.optimizer.on_intrusion()
 
-    @_hook
+    @hook
     def on_epoch_end(self) -> None:
         """The epoch has ended."""
         if self.optimizer is not None:
             self.optimizer.on_epoch_end()
         self._do(Activity.IDLE)
 
-    @_hook
+    @hook
     def on_train_end(self) -> None:
         """Training has ended, in whatever way. Not collective: a rank may be the only one that is left."""
         if self.optimizer is not None:
@@ -213,12 +191,12 @@ class TrainingEnergy:
         self.monitor.cancel(_RUN_WINDOW)
         self._part = None
 
-    @_hook
+    @hook
     def on_pass_begin(self, activity: Activity) -> None:
         """A pass begins that is part of a training step and worth telling apart, until `on_pass_end`."""
         self._split.enter(activity)
 
-    @_hook
+    @hook
     def on_pass_end(self) -> None:
         """The pass is over."""
         self._split.leave()
@@ -258,7 +236,7 @@ class TrainingEnergy:
         """
         return self._log() or {}
 
-    @_hook
+    @hook
     def _log(self) -> dict[str, float]:
         if self._part is None:
             return {}
@@ -282,7 +260,7 @@ class TrainingEnergy:
         """
         return self._evaluated(prefix) or {}
 
-    @_hook
+    @hook
     def _evaluated(self, prefix: str) -> dict[str, float]:
         self._split.update()
         together = self._ranks.combine(lambda: Account(total=self._split.evaluation))
@@ -292,7 +270,7 @@ class TrainingEnergy:
         """What the run has taken, at the end of training: a collective call. None outside of training."""
         return self._finish()
 
-    @_hook
+    @hook
     def _finish(self) -> TrainingSummary | None:
         if self._part is not None:
             self.summary = self._summary()
@@ -302,7 +280,7 @@ class TrainingEnergy:
         """What a checkpoint should keep, in JSON's types. Not collective; the journal is brought up to date too."""
         return self._state_dict() or {}
 
-    @_hook
+    @hook
     def _state_dict(self) -> dict[str, Any]:
         if self._part is None:
             return {}
@@ -310,7 +288,7 @@ class TrainingEnergy:
         account = self._account() if self._ranks.size == 1 else self._part.earlier + self._part.logged
         return Checkpoint(self._part.run, self._ranks.size, account).to_json()
 
-    @_hook
+    @hook
     def load_state_dict(self, state: Any) -> None:
         """Take up the run of a checkpoint at the next `on_train_begin`. A state that cannot be read is reported."""
         try:

@@ -1,0 +1,47 @@
+"""Hooks: methods that a training loop calls, which must neither fail nor cost it anything unnoticed."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+from zeus_core.harmless import harmless
+
+__all__ = ["Hooked", "hook"]
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class Hooked:
+    """Base of classes that have hooks."""
+
+    overhead_seconds = 0.0
+    """Time this process has spent in hooks, waits for the accelerator and for other ranks included."""
+
+    _is_in_hook = False
+
+
+def hook(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result | None]:
+    """Decorate a method of a `Hooked`: no error leaves it, and the time it takes is accounted for.
+
+    A hook that is called amid another one, as by a signal handler that saves a checkpoint, does nothing.
+    """
+    harmless_method = harmless(method)
+
+    @functools.wraps(method)
+    def hooked_method(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result | None:
+        self = cast(Hooked, args[0])
+        if self._is_in_hook:
+            return None
+        self._is_in_hook = True
+        begin = time.perf_counter()
+        try:
+            return harmless_method(*args, **kwargs)
+        finally:
+            self.overhead_seconds += time.perf_counter() - begin
+            self._is_in_hook = False
+
+    return hooked_method
