@@ -124,7 +124,7 @@ class TrainingEnergy(Hooked):
             self._write_down()
         else:
             run, earlier = take_up_run(step, self._checkpoint, self._journal, self._ranks)
-        self.monitor.begin_window(_RUN_WINDOW, restart=True)  # GPUs without a counter are sampled while one is open
+        self._keep_sampling()
         self._latest_split = self._new_split()
         self._part = _Part(run, step, step, earlier)
         self._checkpoint = self.summary = None
@@ -156,12 +156,16 @@ class TrainingEnergy(Hooked):
         """Something else than training begins, until `on_resume` or the next step."""
         if self.optimizer is not None:
             self.optimizer.on_pause(activity, on_all_ranks)
+        if self._part is None:
+            self._keep_sampling()  # for an evaluation of its own
         self._split.enter(activity)
 
     @hook
     def on_resume(self) -> None:
         """What the latest `on_pause` announced is over."""
         self._split.leave()
+        if self._part is None:
+            self.monitor.cancel(_RUN_WINDOW)
         if self.optimizer is not None:
             self.optimizer.on_resume()
 
@@ -311,6 +315,10 @@ class TrainingEnergy(Hooked):
         self._ranks = Ranks(world)
         self._gpu_indices: list[int] | None = None
         self._keep_journal()
+
+    def _keep_sampling(self) -> None:
+        """GPUs without an energy counter are sampled while a window is open."""
+        self.monitor.begin_window(_RUN_WINDOW, restart=True)
 
     def _keep_journal(self) -> None:
         folder = None if self._folder is None else self._folder / _JOURNAL_FOLDER
