@@ -1,9 +1,12 @@
 """`ZeusTrainerCallback` in real Trainers, on a simulated GPU whose clock is virtual."""
 
+import copy
 import json
 import logging
+import pickle
 
 import pytest
+import torch
 from transformers import ProgressCallback, Trainer, TrainerCallback
 
 from tests.huggingface.trainers import (
@@ -15,11 +18,12 @@ from tests.huggingface.trainers import (
     make_trainer,
     reports_to_tensorboard,
     tensorboard_tags,
+    tiny_model,
 )
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.events import Activity
-from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor import ZeusMonitor, warn_unless_measured
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.testing import FaultyGpu
@@ -436,9 +440,138 @@ def test_generation_is_told_apart(tmp_path, callback, gpu):
             return super().training_step(model, inputs, *args, **kwargs)
 
     trainer = simulate(make_trainer(tmp_path, [callback], Generating, max_steps=10), gpu)
-    generate = type(trainer.model).generate
     trainer.train()
     activities = callback.summary.account.activities
     assert activities[Activity.GENERATION].seconds == pytest.approx(10 * 3 * 0.3, rel=0.2)
     assert activities[Activity.STEPS].seconds == pytest.approx(10 * 0.9, rel=0.2)
-    assert type(trainer.model).generate is generate
+    tokens = torch.tensor([[1, 2]])
+    seconds = gpu._clock.now()
+    trainer.model.generate(tokens, max_new_tokens=3, pad_token_id=0, do_sample=False)
+    assert gpu._clock.now() > seconds
+    assert callback.summary.account.activities == activities, "after training, nobody is told"
+
+
+# What others have found.
+
+
+def test_an_evaluation_with_two_callbacks_is_logged_right(tmp_path, monitor, gpu):
+    trainer = simulate(
+        make_trainer(
+            tmp_path,
+            [ZeusTrainerCallback(monitor), ZeusTrainerCallback(monitor)],
+            max_steps=10,
+            eval_strategy="steps",
+            eval_steps=10,
+        ),
+        gpu,
+    )
+    trainer.train()
+    (evaluated,) = [entry["eval_energy_j"] for entry in trainer.state.log_history if "eval_energy_j" in entry]
+    assert evaluated > 100
+
+
+def test_each_evaluation_has_its_own_energy_whatever_it_is_called(tmp_path, callback, gpu):
+    trainer = simulate(make_trainer(tmp_path, [callback]), gpu)
+    short = trainer.evaluate(examples(4), metric_key_prefix="test")["test_energy_j"]
+    long = trainer.predict(examples(60)).metrics["test_energy_j"]
+    assert long == pytest.approx(15 * short, rel=0.2)
+
+
+def test_several_evaluations_are_merged_into_their_sum(tmp_path, callback, gpu):
+    trainer = simulate(make_trainer(tmp_path, [callback]), gpu)
+    trainer.eval_dataset = {"long": examples(40), "short": examples(20)}
+    metrics = trainer.evaluate()
+    assert metrics["eval_energy_j"] == pytest.approx(
+        metrics["eval_long_energy_j"] + metrics["eval_short_energy_j"], rel=0.03
+    )
+
+
+def test_an_evaluation_all_of_its_own_is_an_evaluation_too(tmp_path, callback, gpu):
+    truth = Truth(gpu)
+
+    class OwnEvaluation(Trainer):
+        def evaluate(self, *_, **__):
+            with truth.of("evaluation"):
+                for batch in self.get_eval_dataloader():
+                    self.prediction_step(self.model, batch, prediction_loss_only=True)
+            metrics = {"eval_loss": 1.0, "eval_runtime": 1.0}
+            self.log(metrics)
+            return metrics
+
+    trainer = make_trainer(tmp_path, [callback], OwnEvaluation, max_steps=20, eval_strategy="steps", eval_steps=10)
+    trainer.eval_dataset = examples(60)
+    simulate(trainer, gpu)
+    metrics = trainer.train().metrics
+    assert metrics["train_energy_evaluation_j"] == pytest.approx(truth.joules["evaluation"], rel=0.03)
+    evaluated = [entry["eval_energy_j"] for entry in trainer.state.log_history if "eval_energy_j" in entry]
+    assert sum(evaluated) == pytest.approx(truth.joules["evaluation"], rel=0.05)
+
+
+def test_what_a_user_logs_is_left_as_it_is(tmp_path, callback, gpu):
+    class Chatty(Trainer):
+        def training_step(self, *args, **kwargs):
+            self.log({"loss": 1.0, "step_runtime": 2.0})
+            return super().training_step(*args, **kwargs)
+
+    trainer = simulate(make_trainer(tmp_path, [callback], Chatty, max_steps=10, logging_steps=5), gpu)
+    trainer.train()
+    own = [entry for entry in trainer.state.log_history if "step_runtime" in entry]
+    assert len(own) == 10
+    assert not any("energy" in name for entry in own for name in entry)
+
+
+def test_a_trainer_within_a_trainer_is_part_of_it(tmp_path, callback, gpu, caplog):
+    class TrainAnother(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 5:
+                inner = simulate(make_trainer(tmp_path / "inner", [callback], max_steps=5, logging_steps=5), gpu)
+                assert "train_energy_j" not in inner.train().metrics
+
+    trainer = simulate(make_trainer(tmp_path, [callback, TrainAnother()], max_steps=10, logging_steps=5), gpu)
+    begin = gpu.exact_energy_joules()
+    metrics = trainer.train().metrics
+    assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.02)
+    assert "train_energy_redone_j" not in metrics
+    assert "does nothing here" in caplog.text
+
+
+def test_with_model_init_generation_is_told_apart_too(tmp_path, callback, gpu):
+    class Generating(Trainer):
+        def training_step(self, model, inputs, *args, **kwargs):
+            model.generate(inputs["input_ids"][:, :2], max_new_tokens=3, pad_token_id=0, do_sample=False)
+            gpu.execute(FORWARD)
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    trainer = make_trainer(tmp_path, [callback], Generating, max_steps=5)
+    made = type(trainer.model)
+    trainer.model_init = lambda: simulated_model(gpu)
+    trainer.train()
+    assert callback.summary.account.activities[Activity.GENERATION].seconds > 1
+    copied = simulated_model(gpu)
+    assert made.generate is type(copied).generate
+
+
+def simulated_model(gpu):
+    model = tiny_model()
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+    return model
+
+
+def test_a_copied_callback_says_what_to_do(callback):
+    for copy_it in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="make one where training runs"):
+            copy_it(callback)
+
+
+def test_a_search_given_twice_raises_no_alarm(tmp_path, monitor, gpu, caplog):
+    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
+    simulate(make_trainer(tmp_path, [ZeusTrainerCallback(monitor, search), search], max_steps=10), gpu).train()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_gpu_that_is_not_the_trainers_is_mentioned(monitor, caplog):
+    warn_unless_measured(monitor.gpu_indices, torch.device("cuda", 0))
+    warn_unless_measured(monitor.gpu_indices, torch.device("cpu"))
+    assert caplog.text == ""
+    warn_unless_measured(monitor.gpu_indices, torch.device("cuda", 3))
+    assert "training runs on GPU 3, but what is measured is GPU 0: pass ZeusMonitor(gpu_indices=[3])" in caplog.text

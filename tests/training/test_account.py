@@ -89,6 +89,13 @@ def test_lost_energy_is_not_zero():
     assert tally_of(lost, []).energy_joules == 0.0
 
 
+def test_what_one_rank_has_lost_all_have():
+    """A shorter loss on another rank, after a longer one on the first, must show in the difference."""
+    before = Tally.of_ranks([Tally(10.0, 5.0, 0.0, 4.0), Tally(10.0, 9.0)])
+    after = Tally.of_ranks([Tally(20.0, 10.0, 0.0, 4.0), Tally(20.0, 17.0, 0.0, 1.0)])
+    assert (after - before).energy_joules is None
+
+
 def test_what_is_done_again_is_what_came_after_the_checkpoint():
     first = [entry("a", 0, 10, 100), entry("a", 0, 20, 200), entry("a", 0, 25, 250)]
     second = [entry("b", 20, 30, 110), entry("b", 20, 38, 190)]
@@ -96,6 +103,8 @@ def test_what_is_done_again_is_what_came_after_the_checkpoint():
     both = earlier_account([[*first, *second]], "run", 30)
     assert both.total.measured_joules == 250 + 190
     assert both.redone.measured_joules == 50 + 80
+    inherited = Entry("run", "before", 0, 40, Account(Tally(9.0, 900.0), redone=Tally(1.0, 100.0)))
+    assert earlier_account([[inherited]], "run", 40).redone.measured_joules == 100
     from_the_start_again = earlier_account([[*first, *second]], "run", 10)
     assert from_the_start_again.redone.measured_joules == (250 - 100) + 190
 
@@ -125,7 +134,7 @@ def test_a_line_that_a_kill_has_cut_spoils_nothing(tmp_path, caplog):
         file.write(entry("a", 0, 2, 20).to_line()[:40])
     next_part = Journal(tmp_path, rank=0, world_size=1)
     next_part.append(entry("b", 1, 3, 30))
-    (entries,) = next_part.read()
+    (entries,) = next_part.read("run")
     assert [it.step for it in entries] == [1, 3]
     assert "1 lines of the energy journal" in caplog.text
 
@@ -133,7 +142,7 @@ def test_a_line_that_a_kill_has_cut_spoils_nothing(tmp_path, caplog):
 def test_the_journals_of_ranks_that_are_no_more_are_read_by_others(tmp_path):
     for rank in range(4):
         Journal(tmp_path, rank, world_size=4).append(entry(f"part {rank}", 0, 1, rank))
-    parts = [[it.part for entries in Journal(tmp_path, rank, 2).read() for it in entries] for rank in range(2)]
+    parts = [[it.part for entries in Journal(tmp_path, rank, 2).read("run") for it in entries] for rank in range(2)]
     assert parts == [["part 0", "part 2"], ["part 1", "part 3"]]
 
 
@@ -143,4 +152,4 @@ def test_an_unwritable_journal_is_said_once(tmp_path, caplog):
     for step in range(3):
         journal.append(entry("a", 0, step, 1))
     assert caplog.text.count("cannot be written") == 1
-    assert journal.read() == []
+    assert journal.read("run") == []

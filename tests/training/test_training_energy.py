@@ -64,6 +64,40 @@ def test_an_evaluation_is_told_apart_and_measured_by_itself(energy, gpu):
     assert energy.summary.account.training.seconds == pytest.approx(5.4, rel=0.1)
 
 
+def test_an_evaluation_of_several_parts_is_all_of_them(energy, gpu):
+    spent = {}
+
+    def evaluate(name, works):
+        begin = gpu.exact_energy_joules()
+        with energy.during(Activity.EVALUATION):
+            for _ in range(works):
+                gpu.execute(WORK)
+            spent[name] = gpu.exact_energy_joules() - begin
+            return energy.evaluation()["eval_energy_j"]
+
+    begin = gpu.exact_energy_joules()
+    with energy.during(Activity.EVALUATION):
+        assert evaluate("long", 20) == pytest.approx(spent["long"], rel=0.02)
+        assert evaluate("short", 10) == pytest.approx(spent["short"], rel=0.02)
+        assert energy.evaluation()["eval_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.02)
+    assert energy.evaluation()["eval_energy_j"] == pytest.approx(sum(spent.values()), rel=0.02)
+
+
+def test_without_an_evaluation_there_is_no_energy_of_one(energy):
+    assert energy.evaluation() == {}
+    with energy:
+        assert energy.evaluation() == {}
+
+
+def test_two_accounts_on_one_monitor_leave_each_other_alone(monitor, gpu):
+    outer, inner = TrainingEnergy(monitor), TrainingEnergy(monitor)
+    with outer:
+        with inner, inner.during(Activity.EVALUATION):
+            pass
+        with pytest.raises(UsageError, match="open windows: '__zeus_core_training_energy"):
+            monitor.end_window("anything")
+
+
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("work"), st.integers(1, 40)),
@@ -203,6 +237,49 @@ def test_a_run_that_begins_again_without_having_ended_has_done_its_steps_in_vain
     assert account.redone.measured_joules == pytest.approx(account.total.measured_joules / 4, rel=0.03)
 
 
+def test_a_batch_given_up_in_a_resumed_run_is_all_that_was_in_vain(tmp_path, monitor, gpu):
+    first = TrainingEnergy(monitor, folder=tmp_path)
+    first.on_train_begin()
+    train(first, gpu, 20)
+    state = first.state_dict()
+    first.on_train_end()
+    second = TrainingEnergy(monitor, folder=tmp_path)
+    second.load_state_dict(state)
+    second.on_train_begin(20)
+    train(second, gpu, 5)
+    second.on_train_begin(20)
+    train(second, gpu, 15)
+    second.finish()
+    account = second.summary.account
+    assert account.redone.measured_joules == pytest.approx(account.total.measured_joules * 5 / 40, rel=0.05)
+
+
+def test_a_run_that_moves_from_folder_to_folder_takes_what_was_spent_along(tmp_path, monitor, gpu):
+    begin, state = gpu.exact_energy_joules(), {}
+    for number in range(3):
+        energy = TrainingEnergy(monitor, folder=tmp_path / str(min(number, 1)))
+        energy.load_state_dict(state)
+        energy.on_train_begin(10 * number)
+        train(energy, gpu, 10)
+        state = energy.state_dict()
+        if number < 2:
+            monitor.reset_windows()  # and it is killed
+    energy.finish()
+    spent = gpu.exact_energy_joules() - begin
+    assert energy.summary.account.total.measured_joules == pytest.approx(spent, rel=0.01)
+    assert energy.summary.account.redone.measured_joules == 0
+
+
+def test_a_training_that_cannot_begin_has_no_summary_of_another(energy, gpu, monkeypatch):
+    with energy:
+        train(energy, gpu, 5)
+    assert energy.summary is not None
+    monkeypatch.setattr(energy.monitor, "read", lambda **_: 1 / 0)
+    energy.on_train_begin()
+    assert energy.finish() is None
+    assert energy.summary is None
+
+
 def test_a_resumed_run_knows_what_was_spent(tmp_path, monitor, gpu):
     begin = gpu.exact_energy_joules()
     first = TrainingEnergy(monitor, folder=tmp_path)
@@ -302,15 +379,20 @@ def test_a_rank_that_does_not_answer_is_waited_for_once(monitor, gpu, caplog):
     assert caplog.text.count("did not answer") == 1
 
 
-def test_a_rank_that_fails_does_not_leave_the_others_waiting(clock):
+@pytest.mark.parametrize(
+    ("breaks", "breaks_at"), [("between", "log"), ("read", "log"), ("read", "evaluation"), ("begin_window", "begin")]
+)
+def test_a_rank_that_fails_does_not_leave_the_others_waiting(clock, breaks, breaks_at):
     gpus = [SimulatedGpu(find_preset("A100"), index, clock=clock) for index in range(2)]
 
     def main(world):
         energy = TrainingEnergy(ZeusMonitor(gpus=[gpus[world.rank]], clock=clock), world=world)
         energy.on_train_begin()
         if world.rank == 1:
-            energy.monitor.between = lambda *_: 1 / 0
-        logged = energy.log()
+            setattr(energy.monitor, breaks, lambda *_, **__: 1 / 0)
+        if breaks_at == "begin":
+            energy.on_train_begin()
+        logged = energy.evaluation() if breaks_at == "evaluation" else energy.log()
         energy.on_train_end()
         return logged
 

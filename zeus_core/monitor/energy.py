@@ -68,7 +68,7 @@ def counted_energy(
     if is_stuck or has_jumped or difference_joules < 0:
         return lost(_broken_counter(difference_joules, elapsed_seconds))
     if begin.pending is not None:
-        return _aligned_energy(begin.pending, end, difference_joules, period_seconds, period_joules)
+        return _aligned_energy(begin, end, difference_joules, period_seconds, peak_watts)
     first_watts = end.power_watts if begin.power_watts is None else begin.power_watts
     last_watts = first_watts if end.power_watts is None else end.power_watts
     if first_watts is None or last_watts is None:
@@ -94,19 +94,22 @@ def counted_energy(
 
 
 def _aligned_energy(
-    begin_pending: RunningEnergy,
-    end: Edge,
-    difference_joules: float,
-    period_seconds: float,
-    period_joules: float,
+    begin: Edge, end: Edge, difference_joules: float, period_seconds: float, peak_watts: float
 ) -> DeviceEnergy:
-    """The energy where it is known what the counter did not show at the first edge, and maybe at the second."""
+    """The energy where it is known what the counter did not show at the first edge, and maybe at the second.
+
+    Where it is not known at the second, it is likely half a period of the mean power: the power at that moment tells
+    less, as a window often ends with a wait for the GPU.
+    """
+    assert begin.pending is not None
     end_pending = end.pending
     if end_pending is None:
-        likely_joules = min(period_seconds / 2 * (end.power_watts or 0.0), period_joules / 2)
-        end_pending = RunningEnergy(likely_joules, period_joules - likely_joules)
-    energy_joules = difference_joules + end_pending.energy_joules - begin_pending.energy_joules
-    doubt_joules = begin_pending.doubt_joules + end_pending.doubt_joules
+        elapsed_seconds = max(end.at - begin.at, period_seconds)
+        mean_watts = min((difference_joules - begin.pending.energy_joules) / elapsed_seconds, peak_watts)
+        likely_joules = period_seconds / 2 * max(mean_watts, 0.0)
+        end_pending = RunningEnergy(likely_joules, period_seconds * peak_watts - likely_joules)
+    energy_joules = difference_joules + end_pending.energy_joules - begin.pending.energy_joules
+    doubt_joules = begin.pending.doubt_joules + end_pending.doubt_joules
     return DeviceEnergy(max(energy_joules, 0.0), "counted", doubt_joules)
 
 

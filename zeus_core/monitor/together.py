@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from zeus_core.process_lock import ProcessLock
+
 __all__ = ["Together"]
 
 _Answer = TypeVar("_Answer")
@@ -29,6 +31,7 @@ class Together:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread_count = 0
         self._process_id: int | None = None
+        self._lock = ProcessLock()
 
     def call(self, functions: Sequence[Callable[[], _Answer]]) -> list[_Answer]:
         """The answers of all functions, which must not raise."""
@@ -61,6 +64,10 @@ class Together:
 
     def _has_threads(self, count: int) -> bool:
         """Whether there are that many threads; new ones cannot be made while the interpreter is ending."""
+        with self._lock:
+            return self._make_threads(count)
+
+    def _make_threads(self, count: int) -> bool:
         if self._process_id != os.getpid():
             self._process_id, self._thread_count, self._tasks = os.getpid(), 0, queue.SimpleQueue()
         while self._thread_count < count:

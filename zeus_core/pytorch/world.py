@@ -33,8 +33,13 @@ class TorchWorld:
             )
         self.rank: int = torch.distributed.get_rank()
         self.size: int = torch.distributed.get_world_size()
-        self._group = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
-        self._is_broken = False
+        self._lost_because: str | None = None
+        try:
+            self._group = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+        except RuntimeError as error:
+            self._lost_because = (
+                f"not all ranks have come to make a group for measuring (does each have its callback?): {error}"
+            )
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank.
@@ -42,14 +47,14 @@ class TorchWorld:
         Raises:
             WorldError: A rank did not answer in time, now or earlier: nobody is waited for twice.
         """
-        if self._is_broken:
-            raise WorldError("the ranks have lost each other, as was reported before")
+        if self._lost_because is not None:
+            raise WorldError(self._lost_because)
         values: list[Any] = [None] * self.size
         try:
             torch.distributed.all_gather_object(values, value, group=self._group)
         except RuntimeError as error:
-            self._is_broken = True
-            raise WorldError(f"the ranks of this job did not reach each other: {error}") from error
+            self._lost_because = f"the ranks of this job did not reach each other: {error}"
+            raise WorldError(self._lost_because) from error
         return values
 
 

@@ -88,5 +88,7 @@ class Account:
                 int(fields["samples"]),
                 int(fields["tokens"]),
             )
+        except UsageError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UsageError(f"this is not an account of energy: {error!r}") from error

@@ -49,5 +49,7 @@ class Checkpoint:
             if fields["format"] != _FORMAT or fields["version"] != _VERSION:
                 raise UsageError(f'it does not say "format": "{_FORMAT}", "version": {_VERSION}')
             return cls(str(fields["run"]), int(fields["world_size"]), Account.from_json(fields["account"]))
+        except UsageError:
+            raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"this is not the energy state of a checkpoint: {error!r}") from error

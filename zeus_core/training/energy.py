@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import uuid
 from collections.abc import Iterator
@@ -15,14 +16,17 @@ from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.power_limit.arguments import checked_monitor
 from zeus_core.training.account import Account
 from zeus_core.training.checkpoint import Checkpoint
 from zeus_core.training.hook import Hooked, hook
 from zeus_core.training.journal import Entry, Journal
+from zeus_core.training.laps import Laps
 from zeus_core.training.ranks import Ranks
 from zeus_core.training.resume import take_up_run
 from zeus_core.training.split import ActivitySplit
-from zeus_core.training.summary import TrainingSummary, interval_values, known_values
+from zeus_core.training.summary import TrainingSummary, known_values
+from zeus_core.training.tally import Tally
 from zeus_core.world import SoloWorld, World
 
 __all__ = ["TrainingEnergy"]
@@ -30,7 +34,9 @@ __all__ = ["TrainingEnergy"]
 _logger = logging.getLogger(__name__)
 
 _JOURNAL_FOLDER = "zeus-energy"
-_RUN_WINDOW = "__zeus_core_training_energy"
+_NOT_KNOWN = Tally(lost_seconds=1.0)
+
+_numbers = itertools.count(1)
 
 
 @dataclass
@@ -44,7 +50,7 @@ class _Part:
     samples: int = 0
     tokens: int = 0
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    logged: Account = field(default_factory=Account)  # what all ranks had taken of it when it was last logged
+    laps: Laps = field(default_factory=Laps)
 
 
 class TrainingEnergy(Hooked):
@@ -87,11 +93,15 @@ class TrainingEnergy(Hooked):
     ) -> None:
         self.optimizer = _checked_optimizer(optimizer, monitor)
         """The optimizer that is told the same events."""
-        self.monitor = _checked_monitor(monitor) or (optimizer.monitor if optimizer is not None else ZeusMonitor())
+        if monitor is None:
+            monitor = optimizer.monitor if optimizer is not None else ZeusMonitor()
+        self.monitor = checked_monitor(monitor)
         """What measures."""
         self.summary: TrainingSummary | None = None
         """What the latest run has taken; None until it has ended."""
+        self._window = f"__zeus_core_training_energy_{next(_numbers)}"
         self._folder = None if folder is None else Path(folder)
+        self._gpu_indices: list[int] | None = None  # those this rank counts
         self._part: _Part | None = None
         self._latest_split: ActivitySplit | None = None
         self._checkpoint: Checkpoint | None = None
@@ -118,16 +128,17 @@ class TrainingEnergy(Hooked):
         if self.optimizer is not None:
             self.optimizer.on_train_end()
             self.optimizer.on_train_begin()
-        if self._part is not None:
-            again = self._account()
-            run, earlier = self._part.run, Account(again.total, again.activities, redone=again.total)
-            self._write_down()
+        given_up, checkpoint = self._part, self._checkpoint
+        self._part = self._checkpoint = self.summary = None
+        if given_up is not None:
+            spent = self._ranks.combine(lambda: self._write_down(given_up))
+            run, earlier = given_up.run, given_up.earlier + Account(spent.total, spent.activities, redone=spent.total)
         else:
-            run, earlier = take_up_run(step, self._checkpoint, self._journal, self._ranks)
-        self._keep_sampling()
-        self._latest_split = self._new_split()
+            run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks)
+        if self._gpu_indices is None:
+            self._gpu_indices = self._ranks.share(self.monitor)
+        self._ranks.gather(self._begin_split)  # together, so that a rank on which it fails is not waited for later
         self._part = _Part(run, step, step, earlier)
-        self._checkpoint = self.summary = None
 
     @hook
     def on_epoch_begin(self) -> None:
@@ -139,9 +150,9 @@ class TrainingEnergy(Hooked):
     @hook
     def on_step_begin(self) -> None:
         """An optimizer step begins."""
-        self._do(Activity.STEPS)
         if self.optimizer is not None:
             self.optimizer.on_step_begin()
+        self._do(Activity.STEPS)
 
     @hook
     def on_step_end(self) -> None:
@@ -165,7 +176,7 @@ class TrainingEnergy(Hooked):
         """What the latest `on_pause` announced is over."""
         self._split.leave()
         if self._part is None:
-            self.monitor.cancel(_RUN_WINDOW)
+            self.monitor.cancel(self._window)
         if self.optimizer is not None:
             self.optimizer.on_resume()
 
@@ -189,11 +200,11 @@ class TrainingEnergy(Hooked):
             self.optimizer.on_train_end()
         if self._part is None:
             return
-        self._write_down()
+        part, self._part = self._part, None
+        self.monitor.cancel(self._window)
+        own = self._write_down(part)
         if self.summary is None and self._ranks.size == 1:
-            self.summary = self._summary()
-        self.monitor.cancel(_RUN_WINDOW)
-        self._part = None
+            self.summary = self._summary(part, own)
 
     @hook
     def on_pass_begin(self, activity: Activity) -> None:
@@ -244,30 +255,25 @@ class TrainingEnergy(Hooked):
     def _log(self) -> dict[str, float]:
         if self._part is None:
             return {}
-        part, before = self._part, self._part.logged
-        part.logged = now = self._ranks.combine(self._write_down)
-        return {
-            **interval_values(now.training - before.training, now.samples - before.samples, now.tokens - before.tokens),
-            **known_values(
-                {
-                    "total_energy_j": (part.earlier + now).total.energy_joules,
-                    "power_limit_w": self._power_limit_watts(),
-                }
-            ),
+        part = self._part
+        now = self._ranks.combine(lambda: self._write_down(part))
+        totals = {
+            "total_energy_j": (part.earlier + now).total.energy_joules,
+            "power_limit_w": self._power_limit_watts(),
         }
+        return {**part.laps.next(now), **known_values(totals)}
 
     def evaluation(self, prefix: str = "eval") -> dict[str, float]:
         """What the present evaluation has taken, or the latest: a collective call.
 
         Returns:
-            `eval_energy_j`, or the same with another prefix; nothing if some of it was lost.
+            `eval_energy_j`, or the same with another prefix; nothing if some of it was lost, or there was none.
         """
         return self._evaluated(prefix) or {}
 
     @hook
     def _evaluated(self, prefix: str) -> dict[str, float]:
-        self._split.update()
-        together = self._ranks.combine(lambda: Account(total=self._split.evaluation))
+        together = self._ranks.combine(self._own_evaluation)
         return known_values({f"{prefix}_energy_j": together.total.energy_joules})
 
     def finish(self) -> TrainingSummary | None:
@@ -276,8 +282,9 @@ class TrainingEnergy(Hooked):
 
     @hook
     def _finish(self) -> TrainingSummary | None:
-        if self._part is not None:
-            self.summary = self._summary()
+        part = self._part
+        if part is not None:
+            self.summary = self._summary(part, self._ranks.combine(lambda: self._own(part)))
         return self.summary
 
     def state_dict(self) -> dict[str, Any]:
@@ -286,15 +293,17 @@ class TrainingEnergy(Hooked):
 
     @hook
     def _state_dict(self) -> dict[str, Any]:
-        if self._part is None:
+        part = self._part
+        if part is None:
             return {}
-        self._write_down()
-        account = self._account() if self._ranks.size == 1 else self._part.earlier + self._part.logged
-        return Checkpoint(self._part.run, self._ranks.size, account).to_json()
+        own = self._write_down(part)
+        known = own if self._ranks.size == 1 else part.laps.seen
+        return Checkpoint(part.run, self._ranks.size, part.earlier + known).to_json()
 
     @hook
     def load_state_dict(self, state: Any) -> None:
         """Take up the run of a checkpoint at the next `on_train_begin`. A state that cannot be read is reported."""
+        self._checkpoint = None
         try:
             self._checkpoint = None if state == {} else Checkpoint.from_json(state)
         except UsageError as error:
@@ -313,54 +322,55 @@ class TrainingEnergy(Hooked):
 
     def _take_world(self, world: World) -> None:
         self._ranks = Ranks(world)
-        self._gpu_indices: list[int] | None = None
+        self._gpu_indices = None
         self._keep_journal()
 
     def _keep_sampling(self) -> None:
         """GPUs without an energy counter are sampled while a window is open."""
-        self.monitor.begin_window(_RUN_WINDOW, restart=True)
+        self.monitor.begin_window(self._window, restart=True)
 
     def _keep_journal(self) -> None:
         folder = None if self._folder is None else self._folder / _JOURNAL_FOLDER
         self._journal = None if folder is None else Journal(folder, self._ranks.rank, self._ranks.size)
 
-    def _new_split(self) -> ActivitySplit:
-        if self._gpu_indices is None:
-            self._gpu_indices = self._ranks.share(self.monitor)
-        return ActivitySplit(self.monitor, self._gpu_indices)
-
     @property
     def _split(self) -> ActivitySplit:
         """The split of the present training, or, outside of one, of what is done there: a collective call at first."""
         if self._latest_split is None:
-            self._latest_split = self._new_split()
+            if self._gpu_indices is None:
+                self._gpu_indices = self._ranks.share(self.monitor)
+            self._begin_split()
+        assert self._latest_split is not None
         return self._latest_split
+
+    def _begin_split(self) -> None:
+        self._keep_sampling()
+        self._latest_split = ActivitySplit(self.monitor, self._gpu_indices or [])
 
     def _do(self, activity: Activity) -> None:
         if self._part is not None:
             self._split.switch(activity)
 
-    def _own(self) -> Account:
-        """What this rank has taken of the part so far."""
-        assert self._part is not None
+    def _own(self, part: _Part) -> Account:
+        """What this rank has taken of a part so far."""
         self._split.update()
-        return Account(self._split.total, self._split.tallies, samples=self._part.samples, tokens=self._part.tokens)
+        return Account(self._split.total, self._split.tallies, samples=part.samples, tokens=part.tokens)
 
-    def _account(self) -> Account:
-        assert self._part is not None
-        return self._part.earlier + self._ranks.combine(self._own)
+    def _own_evaluation(self) -> Account:
+        self._split.update()
+        evaluation = self._split.evaluation
+        return Account(total=evaluation or _NOT_KNOWN)
 
-    def _summary(self) -> TrainingSummary:
-        assert self._part is not None
+    def _summary(self, part: _Part, taken: Account) -> TrainingSummary:
         saving_fraction = None if self.optimizer is None else self.optimizer.saving_fraction
-        steps = self._part.step - self._part.begin_step
-        return TrainingSummary(steps, self._account(), saving_fraction, self.overhead_seconds)
+        return TrainingSummary(
+            part.step - part.begin_step, part.earlier + taken, saving_fraction, self.overhead_seconds
+        )
 
-    def _write_down(self) -> Account:
+    def _write_down(self, part: _Part) -> Account:
         """Bring the journal up to date. Returns what this rank has taken of the part."""
-        own = self._own()
-        if self._journal is not None and self._part is not None:
-            part = self._part
+        own = self._own(part)
+        if self._journal is not None:
             self._journal.append(Entry(part.run, part.name, part.begin_step, part.step, own))
         return own
 
@@ -368,13 +378,7 @@ class TrainingEnergy(Hooked):
         try:
             return max(gpu.read_power_limit_watts() for gpu in self.monitor.gpus.values())
         except DeviceError:
-            return None
-
-
-def _checked_monitor(monitor: ZeusMonitor | None) -> ZeusMonitor | None:
-    if monitor is not None and not isinstance(monitor, ZeusMonitor):
-        raise UsageError(f"monitor is {monitor!r}; it must be a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])")
-    return monitor
+            return None  # and is left out
 
 
 def _checked_optimizer(

@@ -29,7 +29,8 @@ def _earlier_account_of_rank(entries: Sequence[Entry], begin_step: int) -> Accou
         parts.setdefault(entry.part, []).append(entry)
     earlier = Account()
     for part in reversed(parts.values()):
-        earlier += replace(part[-1].account, redone=_spent_after(begin_step, part))
+        last = part[-1].account
+        earlier += replace(last, redone=last.redone + _spent_after(begin_step, part))
         begin_step = min(begin_step, part[-1].begin_step)
     return earlier
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast
@@ -21,7 +22,7 @@ class Hooked:
     overhead_seconds = 0.0
     """Time this process has spent in hooks, waits for the accelerator and for other ranks included."""
 
-    _is_in_hook = False
+    _thread_in_hook: int | None = None
 
 
 def hook(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result | None]:
@@ -34,14 +35,15 @@ def hook(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Resul
     @functools.wraps(method)
     def hooked_method(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result | None:
         self = cast(Hooked, args[0])
-        if self._is_in_hook:
+        thread = threading.get_ident()
+        if self._thread_in_hook == thread:
             return None
-        self._is_in_hook = True
+        self._thread_in_hook = thread
         begin = time.perf_counter()
         try:
             return harmless_method(*args, **kwargs)
         finally:
             self.overhead_seconds += time.perf_counter() - begin
-            self._is_in_hook = False
+            self._thread_in_hook = None
 
     return hooked_method

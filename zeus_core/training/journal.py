@@ -58,6 +58,8 @@ class Entry:
                 step=int(fields["step"]),
                 account=Account.from_json(fields["account"]),
             )
+        except UsageError:
+            raise
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(f"this is not an entry of a journal: {error!r}") from error
 
@@ -105,22 +107,24 @@ class Journal:
             file.write(b"\n" if _ends_amid_a_line(self._path) else b"")
         self._is_ready = True
 
-    def read(self) -> list[list[Entry]]:
-        """The entries of each journal that is this rank's to read. Lines that cannot be read are left out."""
-        return [self._read(path) for path in sorted(self._folder.glob("rank-*.jsonl")) if self._is_ours(path)]
+    def read(self, run: str) -> list[list[Entry]]:
+        """The entries of a run in each journal that is this rank's to read. Lines that cannot be read are left out."""
+        return [self._read(path, run) for path in sorted(self._folder.glob("rank-*.jsonl")) if self._is_ours(path)]
 
     def _is_ours(self, path: Path) -> bool:
         number = path.stem.removeprefix("rank-")
         return number.isdigit() and int(number) % self._world_size == self._rank
 
-    def _read(self, path: Path) -> list[Entry]:
+    def _read(self, path: Path, run: str) -> list[Entry]:
         entries, damaged_lines = [], 0
         try:
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                if run not in line:  # one of the many runs that may have been in this folder
+                    continue
                 try:
                     entries.append(Entry.from_line(line))
                 except UsageError:
-                    damaged_lines += bool(line)
+                    damaged_lines += 1
         except OSError as error:
             _logger.warning("the energy journal %s cannot be read: %s", path, error)
         if damaged_lines:

@@ -8,7 +8,7 @@ import uuid
 from zeus_core.training.account import Account
 from zeus_core.training.checkpoint import Checkpoint
 from zeus_core.training.history import earlier_account
-from zeus_core.training.journal import Journal
+from zeus_core.training.journal import Entry, Journal
 from zeus_core.training.ranks import Ranks
 
 __all__ = ["take_up_run"]
@@ -53,14 +53,17 @@ def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: 
     """What the journals say; where there are none, what the checkpoint says."""
 
     def tell() -> object:
-        known = earlier_account(journal.read(), checkpoint.run, step) if journal is not None else None
+        known = earlier_account(journal.read(checkpoint.run), checkpoint.run, step) if journal is not None else None
         return known and known.to_json()
 
     known = [Account.from_json(fields) for fields in ranks.gather(tell) if fields is not None]
-    if not known:
-        _logger.warning(
-            "there is no energy journal of this run here: what was spent after the checkpoint of step %d is not part "
-            "of the totals",
-            step,
-        )
-    return Account.of_ranks(known) if known else checkpoint.account
+    if known:
+        return Account.of_ranks(known)
+    _logger.warning(
+        "there is no energy journal of this run here: what was spent after the checkpoint of step %d is not part of "
+        "the totals",
+        step,
+    )
+    if journal is not None and ranks.rank == 0:  # for the parts to come
+        journal.append(Entry(checkpoint.run, "before", 0, step, checkpoint.account))
+    return checkpoint.account

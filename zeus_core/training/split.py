@@ -23,6 +23,13 @@ class _Segment(NamedTuple):
     end: Reading
 
 
+class _Interrupted(NamedTuple):
+    """What goes on once something else is over."""
+
+    activity: Activity
+    evaluation: tuple[Reading, Reading] | None  # of which it is part
+
+
 class ActivitySplit:
     """Charges all time and energy, from when it is made, to one activity after the other; idleness comes first.
 
@@ -38,11 +45,11 @@ class ActivitySplit:
         self._monitor = monitor
         self._gpu_indices = gpu_indices
         self._activity = Activity.IDLE
-        self._interrupted: list[Activity] = []
+        self._interrupted: list[_Interrupted] = []
         self._settled: dict[Activity, Tally] = {}
         self._segments: list[_Segment] = []
         self._first = self._begin = self._now = self._read(align=True)
-        self._evaluation = (self._first, self._first)
+        self._evaluation: tuple[Reading, Reading] | None = None
 
     def switch(self, activity: Activity) -> None:
         """From now on do something else, and forget what it interrupts."""
@@ -52,7 +59,7 @@ class ActivitySplit:
 
     def enter(self, activity: Activity) -> None:
         """From now on do something else, until `leave`."""
-        self._interrupted.append(self._activity)
+        self._interrupted.append(_Interrupted(self._activity, self._evaluation))
         if activity in TRAINING and self._activity is not Activity.STEPS:
             return  # text generated in an evaluation is part of the evaluation
         self._begin_segment(activity)
@@ -61,18 +68,22 @@ class ActivitySplit:
 
     def leave(self) -> None:
         """Go on with what was interrupted last."""
-        if self._interrupted:
-            is_evaluation = self._activity is Activity.EVALUATION
-            self._begin_segment(self._interrupted.pop())
-            if is_evaluation:
-                self._evaluation = (self._evaluation[0], self._begin)
+        if not self._interrupted:
+            return
+        activity, evaluation = self._interrupted.pop()
+        ended = self._activity
+        self._begin_segment(activity)
+        if activity is Activity.EVALUATION:
+            self._evaluation = evaluation  # of which the one that has ended was a part
+        elif ended is Activity.EVALUATION and self._evaluation is not None:
+            self._evaluation = (self._evaluation[0], self._begin)
 
     def update(self) -> None:
         """Take note of what the present activity has taken up to this moment."""
         self._now = self._read()
         if self._begin.has_fault:
             self._begin_segment(self._activity)  # so that what follows is known at least
-        if self._activity is Activity.EVALUATION:
+        if self._activity is Activity.EVALUATION and self._evaluation is not None:
             self._evaluation = (self._evaluation[0], self._now)
 
     @property
@@ -90,9 +101,9 @@ class ActivitySplit:
         return whole if whole.lost_seconds == 0 else sum(self.tallies.values(), Tally())
 
     @property
-    def evaluation(self) -> Tally:
-        """What the present evaluation has taken up to the latest update, or the latest one has taken."""
-        return self._between(*self._evaluation)
+    def evaluation(self) -> Tally | None:
+        """What the present evaluation has taken up to the latest update, or the latest one; None if there was none."""
+        return self._between(*self._evaluation) if self._evaluation is not None else None
 
     def _begin_segment(self, activity: Activity) -> None:
         # The passes within a step come too often to be watched, and their errors cancel: each begins where one ends.

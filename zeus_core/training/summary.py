@@ -81,8 +81,8 @@ def _row(name: str, tally: Tally) -> str:
     return f"{name:>10} {tally.seconds:10.1f} s {energy:>24} {'' if watts is None else f'{watts:.0f} W':>7}"
 
 
-def interval_values(training: Tally, samples: int, tokens: int) -> dict[str, float]:
-    """What is logged of the training steps since the previous log; what was lost is left out.
+def interval_values(energy_joules: float, power_watts: float, samples: int, tokens: int) -> dict[str, float]:
+    """What is logged of the training steps since the previous log.
 
     ========================  ===================================================================================
     `energy_j`                energy of the training steps, all ranks and GPUs together
@@ -91,12 +91,11 @@ def interval_values(training: Tally, samples: int, tokens: int) -> dict[str, flo
     `energy_per_sample_j`     where samples are counted
     ========================  ===================================================================================
     """
-    joules = training.energy_joules
+    values = {"energy_j": energy_joules, "power_w": power_watts}
     unit, count = ("token", tokens) if tokens > 0 else ("sample", samples)
-    values = {"energy_j": joules, "power_w": training.power_watts}
-    if joules is not None and count > 0:
-        values[f"energy_per_{unit}_j"] = joules / count
-    return known_values(values)
+    if count > 0:
+        values[f"energy_per_{unit}_j"] = energy_joules / count
+    return values
 
 
 def known_values(values: Mapping[str, float | None]) -> dict[str, float]:

@@ -63,7 +63,7 @@ class Tally:
             max(it.seconds for it in together),
             math.fsum(it.measured_joules for it in together),
             math.fsum(it.uncertainty_joules for it in together),
-            max(it.lost_seconds for it in together),
+            math.fsum(it.lost_seconds for it in together),  # whatever any of them lost is lost to all
         )
 
     def to_json(self) -> dict[str, float]:

@@ -29,7 +29,9 @@ def write_energy_state(checkpoint_folder: Path, state: Any) -> None:
     """Put it into the checkpoint, if that is there."""
     if not checkpoint_folder.is_dir():
         return
+    unfinished = checkpoint_folder / f"{_FILE_NAME}.unfinished"
     try:
-        (checkpoint_folder / _FILE_NAME).write_text(json.dumps(state) + "\n", encoding="utf-8")
+        unfinished.write_text(json.dumps(state) + "\n", encoding="utf-8")
+        unfinished.replace(checkpoint_folder / _FILE_NAME)
     except OSError as error:
         _logger.warning("%s cannot be written into %s: %s", _FILE_NAME, checkpoint_folder, error)

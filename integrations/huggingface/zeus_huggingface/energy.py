@@ -8,6 +8,7 @@ from typing import Any
 from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from zeus_core.events import Activity
 from zeus_core.harmless import harmless
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
@@ -65,10 +66,10 @@ class ZeusTrainerCallback(ObservingCallback):
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         super().__init__(self.energy, self.energy.monitor, optimizer, frozenset(roles))
         self._splits_passes = splits_passes
-        self._trainer: Trainer | None = None
         self._passes: PassHooks | None = None
         self._resumes_from: Any = None
         self._tokens_seen = 0
+        self._pauses: list[Activity] = []
         self._evaluation: dict[str, float] = {}
 
     @property
@@ -80,33 +81,47 @@ class ZeusTrainerCallback(ObservingCallback):
     def on_train_enter(self, trainer: Trainer, resume_from_checkpoint: Any) -> None:
         """Training is about to begin."""
         super().on_train_enter(trainer, resume_from_checkpoint)
-        self._resumes_from = resume_from_checkpoint
-        if self._observer is self.energy:
-            self._trainer = trainer
-            self._passes = PassHooks(trainer, self.energy) if self._splits_passes else None
+        if not self.steps_aside:
+            self._resumes_from = resume_from_checkpoint
 
     def begin(self, args: TrainingArguments, state: TrainerState) -> None:
         """Take up the run that is resumed, or begin a new one."""
-        self._tokens_seen = state.num_input_tokens_seen
-        if self._observer is self.energy:
-            self.energy.use_folder(str(args.output_dir))
-            if state.global_step > 0:
-                self.energy.load_state_dict(read_energy_state(self._checkpoint_folder(args, state)))
-            self.energy.on_train_begin(state.global_step)
+        trainer = self._trainer
+        self.energy.use_folder(str(args.output_dir))
+        self._leave_passes()
+        if trainer is not None:
+            self._tokens_seen = _tokens_seen_by(trainer)
+            self._passes = PassHooks(trainer, self.energy) if self._splits_passes else None
+        if state.global_step > 0:
+            self.energy.load_state_dict(read_energy_state(self._checkpoint_folder(args, state)))
+        self.energy.on_train_begin(state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """An optimizer step has ended."""
         super().on_step_end(args, state, control)
-        self.energy.count(samples=self._samples_per_step or 0)
+        if not self.steps_aside:
+            self.energy.count(samples=self._samples_per_step or 0)
+
+    @harmless
+    def on_pause(self, activity: Activity) -> None:
+        """An evaluation, a prediction or a checkpoint begins."""
+        super().on_pause(activity)
+        self._pauses.append(activity)
+        self._evaluation = {}
+
+    @harmless
+    def on_resume(self) -> None:
+        """It is over."""
+        super().on_resume()
+        self._pauses.pop()
 
     @harmless
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A checkpoint was saved."""
         super().on_save(args, state, control)
-        if self._observer is self.energy:
-            energy_state = self.energy.state_dict()
-            if state.is_world_process_zero:
-                write_energy_state(_checkpoint_folder(args, state), energy_state)
+        energy_state = {} if self.steps_aside else self.energy.state_dict()
+        if energy_state and state.is_world_process_zero:
+            write_energy_state(_checkpoint_folder(args, state), energy_state)
 
     @harmless
     def on_log(
@@ -118,49 +133,65 @@ class ZeusTrainerCallback(ObservingCallback):
         **kwargs: Any,
     ) -> None:
         """Something was logged: its power and energy belong into the progress bar too."""
-        if self._trainer is None or logs is None or "power_w" not in logs:
+        trainer = self._trainer
+        if self.steps_aside or trainer is None or logs is None or "power_w" not in logs:
             return
-        for callback in self._trainer.callback_handler.callbacks:
+        for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, ProgressCallback) and callback.training_bar is not None:
                 text = f"{logs['power_w']:.0f} W, {logs.get('total_energy_j', 0.0) / 1000:.4g} kJ"
                 callback.training_bar.set_postfix_str(text, refresh=False)
 
     @harmless
     def values_to_log(self, trainer: Trainer, logs: dict[str, float]) -> dict[str, float]:
-        """What to add to something that is about to be logged. Only what all ranks log is added to."""
-        if "loss" in logs:
+        """What to add to something that is about to be logged.
+
+        Only to what the Trainer itself logs, on all ranks; a user's own log on one of them must wait for nobody.
+        """
+        if self.steps_aside:
+            return {}
+        if "loss" in logs and trainer.control.should_log:
             self._count_tokens(trainer)
             return self.energy.log()
-        prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
-        if "train" in prefixes:
+        if "train_runtime" in logs and "train_loss" in logs:
             self.energy.finish()
             return self.training_metrics()
-        if prefixes:
+        prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
+        if prefixes and Activity.EVALUATION in self._pauses:
             self._evaluation = self.energy.evaluation(prefixes[0])
-            return self._evaluation
-        return {}
+        return self._evaluation if prefixes else {}
 
     @harmless
     def evaluation_metrics(self, prefix: str) -> dict[str, float]:
         """What to add to the metrics of an evaluation, which has been logged already, or of a prediction."""
+        if self.steps_aside:
+            return {}
         is_logged = f"{prefix}_energy_j" in self._evaluation
         return self._evaluation if is_logged else self.energy.evaluation(prefix)
 
     def training_metrics(self) -> dict[str, float]:
         """What to add to the metrics of the training that is just over."""
-        return self.energy.summary.values() if self.energy.summary is not None else {}
+        summary = None if self.steps_aside else self.energy.summary
+        return summary.values() if summary is not None else {}
 
+    @harmless
     def on_train_exit(self, trainer: Trainer) -> None:
         """Training has ended in whatever way."""
+        if not self.steps_aside:
+            self._leave_passes()
         super().on_train_exit(trainer)
-        self._trainer = None
+
+    @property
+    def _trainer(self) -> Trainer | None:
+        return self._trainings[-1][0] if self._trainings else None
+
+    def _leave_passes(self) -> None:
         if self._passes is not None:
             self._passes.detach()
             self._passes = None
 
     def _count_tokens(self, trainer: Trainer) -> None:
-        """What TRL counts, or the Trainer itself; both of all ranks together, so that the first rank alone counts."""
-        seen = int(getattr(trainer, "_total_train_tokens", 0)) or trainer.state.num_input_tokens_seen
+        """Of all ranks together, so that the first rank alone counts."""
+        seen = _tokens_seen_by(trainer)
         if trainer.state.is_world_process_zero:
             self.energy.count(tokens=max(seen - self._tokens_seen, 0))
         self._tokens_seen = seen
@@ -174,3 +205,8 @@ class ZeusTrainerCallback(ObservingCallback):
 
 def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+
+
+def _tokens_seen_by(trainer: Trainer) -> int:
+    """What TRL counts, or the Trainer itself."""
+    return int(getattr(trainer, "_total_train_tokens", 0)) or int(trainer.state.num_input_tokens_seen)

@@ -39,22 +39,35 @@ class ObservingCallback(TrainerHooksCallback):
     ) -> None:
         super().__init__()
         self.optimizer = optimizer
-        self._told = self._observer = observer
+        self._observer = observer
+        self._told: TrainingObserver = observer  # nobody, while this callback steps aside
         self._monitor = monitor
         self._roles = roles
+        self._trainings: list[tuple[Trainer, TrainingObserver]] = []  # under way, with who was told before each
         self._knows_world = False
         self._samples_per_step: int | None = None
 
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} holds devices of this process and cannot be copied: make one where training runs"
+        )
+
+    @property
+    def steps_aside(self) -> bool:
+        """Whether another callback does the work of this one at present."""
+        return self._told is not self._observer
+
     @harmless
-    def on_train_enter(self, trainer: Trainer, resume_from_checkpoint: str | bool | None) -> None:
+    def on_train_enter(self, trainer: Trainer, resume_from_checkpoint: Any) -> None:
         """Training is about to begin: see who else is there."""
-        if self._has_to_step_aside(trainer):
-            self._observer = NoObserver()
-            _logger.warning("%s does nothing here: another callback of this trainer does it", type(self).__name__)
+        self._trainings.append((trainer, self._told))
+        if len(self._trainings) > 1 or self._has_a_double(trainer):
+            self._told = NoObserver()
+            _logger.warning("%s does nothing here: another callback or trainer has it do so", type(self).__name__)
         else:
             warn_unless_measured(self._monitor.gpu_indices, trainer.args.device)
 
-    def _has_to_step_aside(self, trainer: Trainer) -> bool:
+    def _has_a_double(self, trainer: Trainer) -> bool:
         callbacks = [it for it in trainer.callback_handler.callbacks if isinstance(it, ObservingCallback)]
         taken: set[str] = set()
         for callback in sorted(callbacks, key=lambda it: -len(it._roles)):
@@ -63,14 +76,20 @@ class ObservingCallback(TrainerHooksCallback):
             taken |= callback._roles
         return not taken.isdisjoint(self._roles)
 
+    def _meet_ranks(self) -> None:
+        """Learn who the ranks are, as late as possible, and where all of them are: a collective call."""
+        if not self._knows_world and not self.steps_aside:
+            self._knows_world = True
+            self._observer.use_world(torch_world())
+
     @harmless
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Training begins, or begins again where `auto_find_batch_size` has given up a larger batch."""
-        if not self._knows_world:
-            self._told.use_world(torch_world())  # only now can it be known, and all ranks are here
-            self._knows_world = True
+        if self.steps_aside:
+            return
+        self._meet_ranks()
         samples_per_step = (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps
         if self.optimizer is not None and self._samples_per_step not in {None, samples_per_step}:
             self.optimizer.forget()
@@ -79,46 +98,49 @@ class ObservingCallback(TrainerHooksCallback):
 
     def begin(self, args: TrainingArguments, state: TrainerState) -> None:
         """Tell the observer that training begins."""
-        self._observer.on_train_end()
-        self._observer.on_train_begin()
+        self._told.on_train_end()
+        self._told.on_train_begin()
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         """An epoch begins."""
-        self._observer.on_epoch_begin()
+        self._told.on_epoch_begin()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """An optimizer step begins; its batches have been fetched already."""
-        self._observer.on_step_begin()
+        self._told.on_step_begin()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """An optimizer step has ended."""
-        self._observer.on_step_end()
+        self._told.on_step_end()
 
+    @harmless
     def on_pause(self, activity: Activity) -> None:
         """An evaluation, a prediction or a checkpoint begins."""
-        self._observer.on_pause(activity, on_all_ranks=True)
+        self._meet_ranks()
+        self._told.on_pause(activity, on_all_ranks=True)
 
     def on_resume(self) -> None:
         """It is over."""
-        self._observer.on_resume()
+        self._told.on_resume()
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
         """An evaluation is under way; a trainer with an evaluation of its own has not announced it."""
-        self._observer.on_intrusion()
+        self._told.on_intrusion()
 
     def on_save(self, *_: Any, **__: Any) -> None:
         """A checkpoint was saved; a trainer that saves in its own way has not announced it."""
-        self._observer.on_intrusion()
+        self._told.on_intrusion()
 
     def on_epoch_end(self, *_: Any, **__: Any) -> None:
         """An epoch has ended."""
-        self._observer.on_epoch_end()
+        self._told.on_epoch_end()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Training has ended in order."""
-        self._observer.on_train_end()
+        self._told.on_train_end()
 
+    @harmless
     def on_train_exit(self, trainer: Trainer) -> None:
         """Training has ended in whatever way, also where a trainer's own `train` reported nothing."""
-        self._observer.on_train_end()
-        self._observer = self._told
+        self._told.on_train_end()
+        _, self._told = self._trainings.pop()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -28,31 +29,22 @@ class PassHooks:
 
     def __init__(self, trainer: Trainer, energy: TrainingEnergy) -> None:
         self._energy = energy
-        self._hooks: list[Any] = []
+        self._model: Any = trainer.model
+        self._listeners = _listeners_of(type(self._model))
+        self._listeners[self._model] = energy
         reference = getattr(trainer, "ref_model", None)
+        self._hooks: list[Any] = []
         if isinstance(reference, torch.nn.Module):
             self._hooks = [
                 reference.register_forward_pre_hook(self._begin_reference),
                 reference.register_forward_hook(self._end_reference, always_call=True),
             ]
-        model: Any = trainer.model
-        self._model_type: Any = type(model)
-        self._has_generate = callable(getattr(model, "generate", None))
-        if self._has_generate:
-            # On the class, and for this model only: a copy of the model must not generate with the original.
-            self._replaced = vars(self._model_type).get("generate")
-            self._model_type.generate = _reporting(self._model_type.generate, model, energy)
 
     def detach(self) -> None:
-        """Leave everything as it was."""
+        """Report no more."""
         for hook in self._hooks:
             hook.remove()
-        if not self._has_generate:
-            return
-        if self._replaced is None:
-            del self._model_type.generate
-        else:
-            self._model_type.generate = self._replaced
+        self._listeners.pop(self._model, None)
 
     def _begin_reference(self, *_: Any) -> None:
         self._energy.on_pass_begin(Activity.REFERENCE)
@@ -61,10 +53,33 @@ class PassHooks:
         self._energy.on_pass_end()
 
 
-def _reporting(generate: Callable[..., Any], model: torch.nn.Module, energy: TrainingEnergy) -> Callable[..., Any]:
+_Listeners = MutableMapping[Any, TrainingEnergy]
+
+_LISTENERS = "__told_of_generation__"
+
+
+def _listeners_of(model_type: Any) -> _Listeners:
+    """Who is told when a model of this type generates: nobody ever, if it cannot.
+
+    The type's `generate` is wrapped once and for all. Wrapped on the model, a copy of it would generate with the
+    original.
+    """
+    generate = getattr(model_type, "generate", None)
+    if not callable(generate):
+        return {}
+    if not hasattr(generate, _LISTENERS):
+        generate = model_type.generate = _reporting(generate)
+    listeners: _Listeners = getattr(generate, _LISTENERS)
+    return listeners
+
+
+def _reporting(generate: Callable[..., Any]) -> Callable[..., Any]:
+    listeners: _Listeners = weakref.WeakKeyDictionary()
+
     @functools.wraps(generate)
-    def generate_and_report(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if self is not model:
+    def generate_and_report(self: Any, *args: Any, **kwargs: Any) -> Any:
+        energy = listeners.get(self)
+        if energy is None:
             return generate(self, *args, **kwargs)
         energy.on_pass_begin(Activity.GENERATION)
         try:
@@ -72,4 +87,5 @@ def _reporting(generate: Callable[..., Any], model: torch.nn.Module, energy: Tra
         finally:
             energy.on_pass_end()
 
+    setattr(generate_and_report, _LISTENERS, listeners)
     return generate_and_report

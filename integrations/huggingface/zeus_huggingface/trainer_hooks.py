@@ -1,7 +1,7 @@
 """Callbacks that take part in what a `Trainer` does, where its own events do not reach.
 
 The Trainer fires nothing when training is left by an exception or Ctrl-C, nothing when an evaluation or a checkpoint
-begins, and shows callbacks a copy of what has been logged already. So five methods of `Trainer` are wrapped, once, when
+begins, and shows callbacks a copy of what has been logged already. So some methods of `Trainer` are wrapped, once, when
 the first such callback is made. Trainers without such a callback behave as before; trainers derived from `Trainer` are
 covered, as they reach these methods through `super`.
 """
@@ -108,6 +108,17 @@ def _wrap_evaluate(evaluate: Callable[..., Any]) -> Callable[..., Any]:
     return evaluate_with_hooks
 
 
+def _wrap_own_evaluate(own_evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    """For trainers whose `evaluate` is all their own."""
+
+    @functools.wraps(own_evaluate)
+    def own_evaluate_with_hooks(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+        with _paused(self, Activity.EVALUATION):
+            return own_evaluate(self, *args, **kwargs)
+
+    return own_evaluate_with_hooks
+
+
 def _wrap_predict(predict: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(predict)
     def predict_with_hooks(
@@ -149,6 +160,7 @@ def _wrap_log(log: Callable[..., Any]) -> Callable[..., Any]:
 _WRAPS = {
     "train": _wrap_train,
     "evaluate": _wrap_evaluate,
+    "_evaluate": _wrap_own_evaluate,
     "predict": _wrap_predict,
     "_save_checkpoint": _wrap_save_checkpoint,
     "log": _wrap_log,

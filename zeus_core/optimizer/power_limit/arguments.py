@@ -35,7 +35,7 @@ def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
     if not isinstance(monitor, ZeusMonitor):
         raise UsageError(f"monitor is {monitor!r}; it must be a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])")
     if not monitor.gpus:
-        raise UsageError("monitor measures no GPU; give it those to optimise, such as ZeusMonitor(gpu_indices=[0])")
+        raise UsageError("monitor measures no GPU; name those it is to measure, such as ZeusMonitor(gpu_indices=[0])")
     return monitor
 
 
