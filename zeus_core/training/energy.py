@@ -34,8 +34,6 @@ __all__ = ["TrainingEnergy"]
 _logger = logging.getLogger(__name__)
 
 _JOURNAL_FOLDER = "zeus-energy"
-_NOT_KNOWN = Tally(lost_seconds=1.0)
-
 _numbers = itertools.count(1)
 
 
@@ -274,7 +272,8 @@ class TrainingEnergy(Hooked):
     @hook
     def _evaluated(self, prefix: str) -> dict[str, float]:
         together = self._ranks.combine(self._own_evaluation)
-        return known_values({f"{prefix}_energy_j": together.total.energy_joules})
+        was_any = together.total.seconds > 0
+        return known_values({f"{prefix}_energy_j": together.total.energy_joules if was_any else None})
 
     def finish(self) -> TrainingSummary | None:
         """What the run has taken, at the end of training: a collective call. None outside of training."""
@@ -358,8 +357,7 @@ class TrainingEnergy(Hooked):
 
     def _own_evaluation(self) -> Account:
         self._split.update()
-        evaluation = self._split.evaluation
-        return Account(total=evaluation or _NOT_KNOWN)
+        return Account(total=self._split.evaluation or Tally())
 
     def _summary(self, part: _Part, taken: Account) -> TrainingSummary:
         saving_fraction = None if self.optimizer is None else self.optimizer.saving_fraction
