@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +14,8 @@ from zeus_core.errors import UsageError, WorldError
 from zeus_core.world import SoloWorld, World
 
 __all__ = ["TorchWorld", "torch_world"]
+
+_LETTING_GO_SECONDS = 0.05
 
 
 class TorchWorld:
@@ -34,6 +39,7 @@ class TorchWorld:
         self.rank: int = torch.distributed.get_rank()
         self.size: int = torch.distributed.get_world_size()
         self._lost_because: str | None = None
+        _outlive_gloo()
         try:
             self._group = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
         except RuntimeError as error:
@@ -56,6 +62,16 @@ class TorchWorld:
             self._lost_because = f"the ranks of this job did not reach each other: {error}"
             raise WorldError(self._lost_because) from error
         return values
+
+
+@functools.cache
+def _outlive_gloo() -> None:
+    """Let the process end a moment after its last exchange.
+
+    A thread of gloo lets go of the tensors of an exchange a little after everybody has them. It needs Python for that,
+    and aborts the process where Python is ending already.
+    """
+    atexit.register(time.sleep, _LETTING_GO_SECONDS)
 
 
 def torch_world(timeout_seconds: float = 60.0) -> World:

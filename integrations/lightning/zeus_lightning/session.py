@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from zeus_core.events import Activity
 from zeus_core.harmless import harmless
+from zeus_core.method_wraps import MethodWraps
 from zeus_core.training import TrainingEnergy
 from zeus_lightning.namespaces import Logger, Trainer
-from zeus_lightning.saving import SavingHook
 from zeus_lightning.steps import Steps
 
 __all__ = ["Session"]
@@ -34,12 +33,13 @@ class Session:
         self.state = state
         self._trainer = trainer
         self._steps: Steps | None = None  # of the present training
-        self._saving_hook = SavingHook(trainer, self._saving)
+        self._wraps = MethodWraps(trainer)
+        self._wraps.wrap("save_checkpoint", self._save)  # which the trainer tells no callback
 
     def leave(self) -> None:
         """It is over, in whatever way."""
         self.end_training()
-        self._saving_hook.remove()
+        self._wraps.undo()
 
     def begin_training(self) -> None:
         """Training begins, if it has not begun before: a collective call."""
@@ -81,7 +81,7 @@ class Session:
         """Something else than training begins."""
         if self._steps is not None:
             self.interrupt_step()
-        self.energy.on_pause(activity)
+        self.energy.on_pause(activity, on_all_ranks=True)
 
     def values_to_log(self) -> dict[str, float]:
         """What to log of the training steps, where it is time to: a collective call."""
@@ -99,15 +99,13 @@ class Session:
     def _tell(self, logger: Logger, values: dict[str, float], step: int) -> None:
         logger.log_metrics(values, step)
 
-    @contextmanager
-    def _saving(self) -> Iterator[None]:
+    def _save(self, save_checkpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A checkpoint is saved, in training or outside of it."""
         if self._steps is None:
-            yield
-            return
+            return save_checkpoint(*args, **kwargs)
         self.pause(Activity.CHECKPOINT)
         try:
-            yield
+            return save_checkpoint(*args, **kwargs)
         finally:
             self.energy.on_resume()
 

@@ -1,0 +1,60 @@
+"""What is to be known of an accelerator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+
+from zeus_core.errors import UsageError
+from zeus_core.monitor import ZeusMonitor
+
+__all__ = ["checked_accelerator", "own_monitor", "samples_of_batch"]
+
+
+def checked_accelerator(accelerator: Accelerator) -> Accelerator:
+    """An accelerator whose optimizer steps can be seen; `UsageError` for anything else."""
+    if not isinstance(accelerator, Accelerator):
+        raise UsageError(f"accelerator is {accelerator!r}; it must be an accelerate.Accelerator")
+    if not accelerator._optimizers:
+        raise UsageError("accelerator has no optimizer yet; call accelerator.prepare(model, optimizer, ...) first")
+    optimizer = accelerator._optimizers[0].optimizer
+    if not hasattr(optimizer, "register_step_post_hook"):
+        raise UsageError(f"accelerator has a {type(optimizer).__name__}, whose steps cannot be seen from outside")
+    return accelerator
+
+
+def samples_of_batch(accelerator: Accelerator) -> int:
+    """This process's share of the batch that all processes work on; 0 where no prepared dataloader tells.
+
+    As in accelerate's own `gather_for_metrics`, samples that are repeated to fill up the last batch do not count.
+    """
+    state = accelerator.gradient_state
+    total = _total_batch_size(state.active_dataloader)
+    if state.end_of_dataloader and state.remainder > 0:
+        total = state.remainder
+    share, rest = divmod(total, accelerator.num_processes)
+    return int(share + (accelerator.process_index < rest))
+
+
+def _total_batch_size(dataloader: Any) -> int:
+    """Samples in a batch of all processes together."""
+    total = getattr(dataloader, "total_batch_size", None)
+    if total is None:  # as in what `skip_first_batches` makes, around the sampler of the dataloader it was given
+        sampler = getattr(getattr(dataloader, "batch_sampler", None), "batch_sampler", None)
+        processes = 1 if getattr(sampler, "split_batches", False) else getattr(sampler, "num_processes", 1)
+        total = (getattr(sampler, "batch_size", None) or 0) * processes
+    return int(total)
+
+
+def own_monitor(accelerator: Accelerator) -> ZeusMonitor:
+    """A monitor of the GPU this process trains on; where that is no CUDA device, as `ZeusMonitor` chooses.
+
+    Raises:
+        NoDeviceError: There is no GPU.
+    """
+    device = accelerator.device
+    if device.type != "cuda":
+        return ZeusMonitor()
+    return ZeusMonitor(gpu_indices=[torch.cuda.current_device() if device.index is None else device.index])

@@ -1,0 +1,90 @@
+"""Functions run in processes of their own, which have torch and accelerate imported already."""
+
+import contextlib
+import io
+import multiprocessing
+import os
+import runpy
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).parents[2]
+_PATH = [str(_ROOT), str(_ROOT / "integrations" / "huggingface"), *filter(None, [os.environ.get("PYTHONPATH")])]
+
+
+class Results:
+    """What a process tells, in order."""
+
+    def __init__(self, queue: SimpleQueue) -> None:
+        self._queue = queue
+
+    def put(self, value: Any) -> None:
+        self._queue.put(("value", value))
+
+    def fail(self) -> None:
+        self._queue.put(("failure", traceback.format_exc()))
+
+    def get(self) -> Any:
+        kind, value = self._queue.get()
+        assert kind == "value", value
+        return value
+
+
+def run_processes(
+    calls: Sequence[tuple[Any, ...]], read: Callable[[Results], Any] = Results.get, exit_code: int = 0
+) -> list[Any]:
+    """Make each call, a function and its arguments, in a process; the first argument it gets are its `Results`.
+
+    Returns what `read` makes of the results of each, while the processes run.
+    """
+    os.environ["PYTHONPATH"] = os.pathsep.join(_PATH)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.accelerate.loop"])
+    results = [Results(context.SimpleQueue()) for _ in calls]
+    processes = [context.Process(target=_run, args=it, daemon=True) for it in zip(results, calls, strict=True)]
+    for process in processes:
+        process.start()
+    answers = [read(it) for it in results]
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == exit_code
+    return answers
+
+
+def _run(results: Results, call: tuple[Any, ...]) -> None:
+    function, *arguments = call
+    try:
+        function(results, *arguments)
+    except BaseException:
+        results.fail()
+        raise
+
+
+def torchrun_environments(count: int) -> Iterator[dict[str, str]]:
+    """What torchrun tells each rank."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for rank in range(count):
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+        yield {name: str(value) for name, value in {**ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items()}
+
+
+def run_script(script: Path, *arguments: object, ranks: int = 1) -> str:
+    """Run a script as the shell does, or as torchrun does. Returns what was printed, by the first rank."""
+    environments = torchrun_environments(ranks) if ranks > 1 else [{}]
+    words = [str(script), *map(str, arguments)]
+    return run_processes([(_run_script, words, environment) for environment in environments])[0]
+
+
+def _run_script(results: Results, words: list[str], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    sys.argv = words
+    sys.path.insert(0, str(Path(words[0]).parent))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(words[0], run_name="__main__")
+    results.put(printed.getvalue())

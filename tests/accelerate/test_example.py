@@ -1,0 +1,57 @@
+"""The loop in examples/accelerate, and the page that shows it."""
+
+import json
+import os
+import re
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.accelerate.processes import run_script
+from tests.plain_torch.pages import ROOT, is_of, python_blocks
+
+EXAMPLE = ROOT / "examples" / "accelerate" / "train.py"
+SIMULATED = ("--simulate", "A100-SXM4-80GB")
+
+
+def logged(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("block", python_blocks("accelerate.md"))
+def test_the_code_on_the_page_is_that_of_the_example(block):
+    assert is_of(block, EXAMPLE), block
+
+
+def test_it_measures_and_goes_on_where_it_was(tmp_path):
+    run_script(EXAMPLE, *SIMULATED, "--steps", 60, "--output", tmp_path)
+    before = logged(tmp_path)
+    printed = run_script(EXAMPLE, *SIMULATED, "--steps", 75, "--output", tmp_path, "--resume")
+    after = logged(tmp_path)[len(before) :]
+    assert [line["step"] for line in after] == [75, 75]
+    assert after[0]["energy_per_sample_j"] == pytest.approx(after[0]["energy_j"] / (25 * 8))
+    assert after[-1]["train_energy_j"] > before[-1]["train_energy_j"]
+    assert "done twice" in printed
+    evaluations = [line for line in before if "eval_loss" in line]
+    assert evaluations[0]["eval_energy_j"] > 0
+
+
+def test_two_processes_have_one_total(tmp_path):
+    run_script(EXAMPLE, *SIMULATED, "--steps", 30, "--output", tmp_path, ranks=2)
+    first, last = logged(tmp_path)
+    assert first["step"] == 25
+    assert 400 < first["power_w"] < 900
+    assert last["train_energy_j"] > first["total_energy_j"]
+
+
+@pytest.mark.long
+def test_torchrun_finds_one_limit_for_all(tmp_path):
+    torchrun = Path(sysconfig.get_path("scripts")) / "torchrun"
+    command = [torchrun, "--nproc-per-node", "2", EXAMPLE, *SIMULATED]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 0, finished.stderr
+    assert re.search(r"saved per step by the power limit: \d", finished.stdout)
+    assert [path.name for path in tmp_path.iterdir()] == ["zeus-accelerate"]
