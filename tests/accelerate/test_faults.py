@@ -28,6 +28,15 @@ def train(folder, gpu, monitor=None, disturb=lambda place: None, **arguments):
     if monitor is not None:
         search = PowerLimitOptimizer(loop.accelerator, monitor, warmup_steps=1, profile_steps=2)
         energy = EnergyMonitor(loop.accelerator, optimizer=search)
+    try:
+        train_and_disturb(loop, folder, disturb)
+    finally:
+        if energy is not None:
+            energy.close()
+    return loop.losses, energy
+
+
+def train_and_disturb(loop, folder, disturb):
     for step in loop.train(24):
         disturb(step)
         loop.accelerator.log({"loss": loop.losses[-1]}, step=step)
@@ -39,7 +48,6 @@ def train(folder, gpu, monitor=None, disturb=lambda place: None, **arguments):
             loop.accelerator.load_state(folder / "checkpoint")
     disturb("end")
     loop.accelerator.end_training()
-    return loop.losses, energy
 
 
 @pytest.fixture
@@ -130,3 +138,4 @@ def test_a_tracker_that_takes_nothing_raises_as_without_us(tmp_path, gpu, monito
 
     with pytest.raises(OSError, match="the disk is full"):
         train(tmp_path / "with", gpu, monitor, log_with=[BrokenTracker()])
+    assert gpu.read_power_limit_watts() == 350

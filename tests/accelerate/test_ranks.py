@@ -65,8 +65,10 @@ def check_total(driver, answers):
     assert abs(first["train_energy_j"] - truth) <= first["train_energy_uncertainty_j"] + 0.02 * truth
 
 
-@pytest.mark.parametrize("main_alone", [False, True])
-@pytest.mark.parametrize("device_count", [1, 2])
+@pytest.mark.parametrize(
+    ("device_count", "main_alone"),
+    [(1, True), (2, False), *[pytest.param(*it, marks=pytest.mark.long) for it in [(1, False), (2, True)]]],
+)
 def test_each_device_is_counted_once_whoever_logs(make_driver, tmp_path, device_count, main_alone):
     driver = make_driver(*[DeviceSpec() for _ in range(device_count)])
     for device, watts in zip(driver, (450.0, 350.0), strict=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from zeus_core.training import TrainingEnergy
 
@@ -20,7 +20,7 @@ class PendingValues:
 
     def __init__(self, energy: TrainingEnergy) -> None:
         self._energy = energy
-        self._intervals: list[dict[str, float]] = []
+        self._interval: dict[str, float] | None = None
         self._evaluation: dict[str, float] = {}
         self.has_stepped = False
         """Whether an optimizer has stepped since this process learned last."""
@@ -32,7 +32,7 @@ class PendingValues:
         interval = self._energy.log()
         if self.has_stepped:
             self.has_stepped = False
-            self._intervals.append(interval)
+            self._interval = interval if self._interval is None else joined(self._interval, interval)
         self.learn_evaluation()
 
     def learn_evaluation(self) -> None:
@@ -44,18 +44,18 @@ class PendingValues:
 
     def take(self) -> dict[str, float]:
         """What there is to log; from now on nothing, until something is learned."""
-        values = {**joined(self._intervals), **self._evaluation}
-        self._intervals, self._evaluation = [], {}
+        values = {**(self._interval or {}), **self._evaluation}
+        self._interval, self._evaluation = None, {}
         return values
 
 
-def joined(intervals: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Successive answers of `TrainingEnergy.log` as one. What is missing in one of them is missing in all."""
-    if len(intervals) < 2:
-        return dict(intervals[0]) if intervals else {}
-    values = {name: value for name, value in intervals[-1].items() if all(it.get(name) for it in intervals)}
-    if "energy_j" in values:
-        values["energy_j"] = sum(it["energy_j"] for it in intervals)
-        for rate in values.keys() & _RATES:  # the seconds, tokens or samples it was divided by add up too
-            values[rate] = values["energy_j"] / sum(it["energy_j"] / it[rate] for it in intervals)
-    return values
+def joined(earlier: Mapping[str, float], later: Mapping[str, float]) -> dict[str, float]:
+    """Two successive answers of `TrainingEnergy.log` as one. What is missing in one of them is missing."""
+    both = {name for name in later if later[name] and earlier.get(name)}
+    if "energy_j" not in both:
+        return {name: later[name] for name in both - _RATES}
+    joules = earlier["energy_j"] + later["energy_j"]
+    rates = {  # the seconds, tokens or samples that the energy was divided by add up as well
+        rate: joules / (earlier["energy_j"] / earlier[rate] + later["energy_j"] / later[rate]) for rate in both & _RATES
+    }
+    return {**{name: later[name] for name in both}, "energy_j": joules, **rates}
