@@ -33,7 +33,7 @@ def main() -> None:
     torch.distributed.init_process_group("gloo" if arguments.simulate else "nccl")
     world = torch_world()  # on all processes, like all that follows
     monitor = ZeusMonitor()  # measures the GPU of this process alone
-    search = GlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(factor=1.1), pl_step=50, world=world)
+    search = GlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(factor=1.1), pl_step=50)
     energy = TrainingEnergy(monitor, search, world=world, folder=arguments.output)
 
     if arguments.simulate:

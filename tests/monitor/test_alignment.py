@@ -65,18 +65,27 @@ def test_a_gap_between_the_samples_tells_nothing():
     assert after.is_over
 
 
-def test_an_aligned_reading_is_much_surer_than_a_plain_one():
-    gpu = SimulatedGpu(find_preset("A100"))
-    monitor = ZeusMonitor(gpus=[gpu])
-    gpu.submit(Work(0.9, 484.9, 0.938, 0.744))
+def aligned_measurement(monitor, gpu):
     first, begin = monitor.read(align=True), gpu.exact_energy_joules()
     time.sleep(0.3)
     second, end = monitor.read(align=True), gpu.exact_energy_joules()
     time.sleep(0.15)
-    measurement = monitor.between(first, second)
-    assert measurement.gpu_method[0] == "counted"
-    assert abs(measurement.total_energy - (end - begin)) <= measurement.gpu_uncertainty_joules[0] + 0.5
-    assert measurement.gpu_uncertainty_joules[0] < 20
+    return monitor.between(first, second), end - begin
+
+
+def test_an_aligned_reading_is_much_surer_than_a_plain_one():
+    gpu = SimulatedGpu(find_preset("A100"))
+    monitor = ZeusMonitor(gpus=[gpu])
+    gpu.submit(Work(20.0, 484.9, 0.938, 0.744))
+    uncertainties = []
+    for _ in range(20):  # on a busy machine an edge may go unwatched
+        measurement, truth = aligned_measurement(monitor, gpu)
+        assert measurement.gpu_method[0] == "counted"
+        assert abs(measurement.total_energy - truth) <= measurement.gpu_uncertainty_joules[0] + 0.5
+        uncertainties.append(measurement.gpu_uncertainty_joules[0])
+        if uncertainties[-1] < 10:
+            return
+    raise AssertionError(uncertainties)
 
 
 @pytest.mark.parametrize("precise", [False, True])

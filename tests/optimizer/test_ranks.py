@@ -208,7 +208,7 @@ def search_until_one_dies(rank, end):
         optimizer.on_step_end()
     assert optimizer.phase is Phase.OFF
     assert gpu.read_power_limit_watts() == FOUND_WATTS
-    with pytest.raises(WorldError, match="lost each other"):
+    with pytest.raises(WorldError, match="did not reach each other"):
         world.gather(None)
     return optimizer.trials
 

@@ -104,6 +104,8 @@ class TrainingEnergy(Hooked):
         self._latest_split: ActivitySplit | None = None
         self._checkpoint: Checkpoint | None = None
         self._take_world(world or SoloWorld())
+        if world is not None and optimizer is not None:
+            optimizer.use_world(world)
 
     def use_world(self, world: World) -> None:
         """Take other ranks, before training begins: an adapter learns late who they are."""

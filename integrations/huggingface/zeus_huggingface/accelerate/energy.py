@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate import Accelerator
 
 from zeus_core.events import Activity
 from zeus_core.harmless import harmless

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate import Accelerator
 
 from zeus_core.events import Activity, TrainingObserver
 from zeus_core.harmless import harmless

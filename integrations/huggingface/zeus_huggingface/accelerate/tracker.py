@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from accelerate import tracking  # type: ignore[import-untyped]
+from accelerate import tracking
 
 from zeus_core.harmless import harmless
 
