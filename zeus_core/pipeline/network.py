@@ -151,7 +151,7 @@ def _quantized(
     steepest = sum(slope[0] * n for slope, n in zip(slopes, np.bincount(kind), strict=False))
     time_quantum, slope_quantum = float(longest) / _LARGEST, float(steepest) / _LARGEST or 1.0
     kind_times = [_whole([it.time_seconds for it in hull], time_quantum) for hull in hulls]
-    kind_slopes = [_whole(slope, slope_quantum) for slope in slopes]
+    kind_slopes = [_strictly_falling(_whole(slope, slope_quantum)) for slope in slopes]
     times = [kind_times[k] for k in kind.tolist()]
     return (
         np.concatenate([*times, _whole(delay, time_quantum)]),
@@ -166,6 +166,15 @@ def _slopes(hull: Sequence[Choice]) -> list[float]:
         (one.cost_joules - other.cost_joules) / (other.time_seconds - one.time_seconds) for one, other in pairwise(hull)
     ]
     return [*falls, 0.0]
+
+
+def _strictly_falling(slopes: Indices) -> Indices:
+    """The slopes, raised by as few quanta as set apart those that rounding made equal.
+
+    Between two equal slopes an arc has no room for flow, and the sweep would try to add some there for ever.
+    """
+    from_last = np.arange(len(slopes))[::-1]
+    return np.maximum.accumulate((slopes - from_last)[::-1])[::-1] + from_last
 
 
 def _whole(values: Sequence[float] | Numbers, quantum: float) -> Indices:
