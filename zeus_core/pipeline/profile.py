@@ -186,7 +186,7 @@ def _check_stages(instructions: Sequence[InstructionProfile]) -> int:
         if (it.stage, it.kind) == (following.stage, following.kind):
             raise UsageError(f"the profile has {it} twice; give its options together")
     stages = {it.stage for it in instructions}
-    missing = set(range(max(stages) + 1)) - stages
+    missing = set(range(len(stages))) - stages
     if missing:
         raise UsageError(f"the profile has no instruction of stage {min(missing)}, but one of stage {max(stages)}")
     return len(stages)

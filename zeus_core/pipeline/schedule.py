@@ -70,7 +70,7 @@ class Schedule:
                     f"{instruction} is on rank {rank}, but stage {instruction.stage} is on rank "
                     f"{ranks[instruction.stage]}; a stage belongs to one rank"
                 )
-        missing = set(range(max(ranks) + 1)) - ranks.keys()
+        missing = set(range(len(ranks))) - ranks.keys()
         if missing:
             raise UsageError(f"the schedule has no instruction of stage {min(missing)}, but one of stage {max(ranks)}")
         return tuple(ranks[stage] for stage in range(len(ranks)))
