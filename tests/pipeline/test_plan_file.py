@@ -54,3 +54,8 @@ def test_no_plan_at_all_is_refused(tmp_path, text):
         read_plan(tmp_path / "none.json")
     with pytest.raises(UsageError):
         plan_from_json([])
+
+
+def test_a_number_too_large_for_a_float_is_refused(plan):
+    with pytest.raises(UsageError, match="the plan cannot be read"):
+        plan_from_json({**plan_to_json(plan), "time_seconds": 10**400})

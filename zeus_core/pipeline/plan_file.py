@@ -55,7 +55,7 @@ def plan_from_json(fields: Any) -> Plan:
             profile_fingerprint=_text(fields, "profile_fingerprint"),
             **{name: _number(name, fields[name]) for name in _NUMBERS},
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:  # whole numbers in JSON have no limit
         raise UsageError(f"the plan cannot be read: {error!r}") from error
 
 
