@@ -27,9 +27,10 @@ lint: $(VENV)/.ready-dev  ## style and types
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run
+benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run; PROFILES=FOLDER for published ones
 	$(RUN) benchmarks/import_time.py && $(RUN) benchmarks/window_overhead.py
 	$(RUN) benchmarks/callback_overhead.py
+	$(RUN) benchmarks/pipeline_frontier.py $(PROFILES)
 
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m build --wheel

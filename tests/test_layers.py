@@ -39,7 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "optimizer": BELOW_THE_OPTIMIZER,
     "training": {*BELOW_THE_OPTIMIZER, "optimizer"},
     "pytorch": BELOW_THE_OPTIMIZER,
-    **{part: {*BELOW_THE_OPTIMIZER, "optimizer"} for part in ("cli", "daemon", "report")},
+    **{part: {*BELOW_THE_OPTIMIZER, "optimizer"} for part in ("daemon", "report")},
+    "cli": {*BELOW_THE_OPTIMIZER, "optimizer", "report"},
     "testing": {*BELOW_THE_OPTIMIZER, "optimizer"},
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from zeus_core import __version__
-from zeus_core.cli import devices, doctor, energy, power, run
+from zeus_core.cli import devices, doctor, energy, plan, power, run
 from zeus_core.cli.text import write
 from zeus_core.errors import UsageError, ZeusError
 
@@ -33,7 +33,14 @@ class Command(Protocol):
         ...
 
 
-_COMMANDS: dict[str, Command] = {"devices": devices, "power": power, "energy": energy, "run": run, "doctor": doctor}
+_COMMANDS: dict[str, Command] = {
+    "devices": devices,
+    "power": power,
+    "energy": energy,
+    "run": run,
+    "doctor": doctor,
+    "plan": plan,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,7 +87,7 @@ def _split(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
 
 
 def _make_parser(name: str, commands: Iterable[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(name, description="Measure the energy of this machine's GPUs and CPUs.")
+    parser = argparse.ArgumentParser(name, description="Measure the energy of GPUs and CPUs, and plan to save it.")
     parser.add_argument("--version", action="version", version=f"zeus-core {__version__}")
     parsers = parser.add_subparsers(dest="command_name", required=True, metavar="COMMAND", title="commands")
     for command_name in commands:

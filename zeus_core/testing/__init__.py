@@ -7,6 +7,15 @@ The contract test class needs pytest and is imported by its own name:
 from zeus_core.testing.clock import VirtualClock
 from zeus_core.testing.fake_rapl import FakeRapl
 from zeus_core.testing.faulty_gpu import FaultyGpu
+from zeus_core.testing.pipeline_simulator import SimulatedInstruction, SimulatedIteration, simulate_pipeline
 from zeus_core.testing.thread_world import ThreadWorld
 
-__all__ = ["FakeRapl", "FaultyGpu", "ThreadWorld", "VirtualClock"]
+__all__ = [
+    "FakeRapl",
+    "FaultyGpu",
+    "SimulatedInstruction",
+    "SimulatedIteration",
+    "ThreadWorld",
+    "VirtualClock",
+    "simulate_pipeline",
+]

@@ -1,0 +1,165 @@
+"""The frontier is exact: HiGHS agrees at every point tried."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.pipeline.highs import Oracle
+from tests.pipeline.instances import SPLIT, WHOLE, pipelines, smooth_profile
+from zeus_core.errors import UsageError
+from zeus_core.pipeline import Frontier, InstructionProfile, Option, PipelineProfile, Problem, schedules
+
+POINTS = 20
+QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+
+
+def check_against_highs(profile, schedule, points=POINTS):
+    frontier = Frontier.of(profile, schedule)
+    oracle = Oracle(profile, schedule)
+    assert frontier.shortest_seconds == pytest.approx(oracle.shortest_seconds(), rel=1e-7)
+    times = np.linspace(frontier.shortest_seconds, frontier.slowest_seconds, points)
+    for time in times.tolist():
+        waited = float(frontier.energy_joules(time, until_seconds=time))
+        scale = abs(waited) + frontier.problem.blocking_power_watts * time
+        assert abs(waited - oracle.energy_joules(time)) <= 1e-7 * scale
+    return frontier
+
+
+@settings(max_examples=60, **QUIET)
+@given(pipelines())
+def test_highs_agrees_on_any_pipeline(pipeline):
+    check_against_highs(*pipeline)
+
+
+@pytest.mark.long
+@settings(max_examples=300, **QUIET)
+@given(pipelines())
+def test_highs_agrees_on_many_pipelines(pipeline):
+    check_against_highs(*pipeline)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "kinds"),
+    [
+        (schedules.gpipe(4, 6), WHOLE),
+        (schedules.one_f_one_b(4, 8), WHOLE),
+        (schedules.interleaved(2, 6, 2), WHOLE),
+        (schedules.zb_h1(4, 6), SPLIT),
+        (schedules.zbv(2, 6), SPLIT),
+    ],
+    ids=lambda it: getattr(it, "name", ""),
+)
+def test_highs_agrees_on_profiles_that_look_measured(schedule, kinds):
+    check_against_highs(smooth_profile(schedule.stages, kinds=kinds), schedule)
+
+
+@pytest.mark.timeout(60)
+def test_slopes_that_rounding_makes_equal_do_not_stop_the_sweep():
+    """Most passes save 400 W, then 400 W less a unit in the last place; one backward pass saves far more."""
+    even = (Option(1410, 0.1, 388.0), Option(1350, 0.5, 228.0), Option(1305, 0.8, 108.0))
+    steep = (Option(1410, 0.1, 1e4), Option(1305, 0.2, 1.0))
+    kinds = [(0, "forward", even), (0, "backward", even), (1, "forward", even), (1, "backward", steep)]
+    profile = PipelineProfile([InstructionProfile(*it) for it in kinds], 0.0)
+    check_against_highs(profile, schedules.one_f_one_b(2, 4))
+
+
+@settings(max_examples=60, **QUIET)
+@given(pipelines())
+def test_a_frontier_is_falling_and_convex(pipeline):
+    frontier = Frontier.of(*pipeline)
+    times, energies = frontier.times_seconds, frontier.energies_joules
+    assert (np.diff(times) > 0).all()
+    scale = np.abs(energies).max() + frontier.problem.blocking_power_watts * times[-1]
+    assert (np.diff(energies) <= 1e-12 * scale).all()
+    slopes = np.diff(energies) / np.diff(times)
+    assert (np.diff(slopes) >= -1e-6 * (1 + np.abs(slopes[:-1]))).all() or np.diff(times).min() < 1e-9
+    assert times[0] == frontier.shortest_seconds
+    assert times[-1] == frontier.least_energy_seconds <= frontier.slowest_seconds
+
+
+@settings(max_examples=40, **QUIET)
+@given(pipelines())
+def test_a_point_can_be_run_as_it_says(pipeline):
+    """Its durations take its time, and the hull at these durations costs its energy."""
+    frontier = Frontier.of(*pipeline)
+    problem = frontier.problem
+    times = np.linspace(frontier.shortest_seconds, frontier.slowest_seconds, 7).tolist()
+    for point in frontier.points(times, is_waiting=True):
+        assert problem.iteration_seconds(point.duration_seconds) <= point.time_seconds * (1 + 1e-9)
+        assert (point.start_seconds + point.duration_seconds <= point.deadline_seconds + 1e-12).all()
+        cost = sum(
+            np.interp(duration, [it.time_seconds for it in hull], [it.cost_joules for it in hull])
+            for duration, hull in zip(
+                point.duration_seconds, (problem.hulls[kind] for kind in problem.kind_of), strict=True
+            )
+        )
+        scale = abs(point.energy_joules) + problem.blocking_power_watts * point.time_seconds + 1e-9
+        assert abs(problem.energy_joules(cost, point.time_seconds) - point.energy_joules) <= 1e-9 * scale
+
+
+def test_points_do_not_depend_on_the_order_they_are_asked_for():
+    frontier = Frontier.of(smooth_profile(4, clocks=40), schedules.one_f_one_b(4, 12))
+    times = np.linspace(frontier.shortest_seconds, frontier.least_energy_seconds, 9)
+    together = {point.time_seconds: point for point in frontier.points(times[::-1].tolist())}
+    for time in times.tolist():
+        alone = frontier.at(time)
+        assert alone.energy_joules == together[time].energy_joules
+        assert np.allclose(alone.start_seconds, together[time].start_seconds, rtol=0, atol=1e-12)
+
+
+def test_beyond_the_least_energy_more_time_is_used_only_where_it_passes_in_any_case():
+    frontier = Frontier.of(smooth_profile(3), schedules.one_f_one_b(3, 4))
+    best, later = frontier.least_energy_seconds, frontier.slowest_seconds
+    assert best < later
+    assert frontier.at(later).time_seconds == best
+    assert frontier.at(later, is_waiting=True).time_seconds == later
+    assert frontier.energy_joules(later) == frontier.energy_joules(best)
+    waiting_joules = frontier.energy_joules(best) + frontier.problem.blocking_power_watts * (later - best)
+    assert frontier.energy_joules(later, until_seconds=later) < waiting_joules
+
+
+def test_at_a_fixed_slope_the_frontier_is_affine_in_the_microbatches():
+    """In the middle of a long 1F1B pipeline the plan repeats itself: each microbatch more costs as much as the last."""
+    profile = smooth_profile(4, clocks=6, noise=0.0)
+    frontiers = [Frontier.of(profile, schedules.one_f_one_b(4, it)) for it in (32, 48, 64)]
+    for watts in (330.0, 400.0, 600.0, 1000.0):  # of energy saved for time, above the blocking power
+        points = []
+        for frontier in frontiers:
+            times = frontier.times_seconds
+            value = frontier.energies_joules + watts * times
+            points.append((float(times[value.argmin()]), float(value.min())))
+        (_, first), (_, second), (_, third) = points
+        assert third - second == pytest.approx(second - first, rel=1e-6)
+
+
+def test_a_time_below_the_least_is_refused_with_the_least():
+    frontier = Frontier.of(smooth_profile(2), schedules.one_f_one_b(2, 2))
+    with pytest.raises(UsageError, match=f"T_min, {frontier.shortest_seconds!r}"):
+        frontier.at(frontier.shortest_seconds * 0.99)
+    with pytest.raises(UsageError, match="nan"):
+        frontier.at(float("nan"))
+    with pytest.raises(UsageError, match="nan"):
+        frontier.energy_joules([frontier.shortest_seconds, float("nan")])
+    for until in (float("nan"), float("inf"), frontier.shortest_seconds / 2):
+        with pytest.raises(UsageError, match="until_seconds is"):
+            frontier.energy_joules(frontier.shortest_seconds, until_seconds=until)
+
+
+def test_profile_and_schedule_must_fit():
+    with pytest.raises(UsageError, match="profile has 3 stages, but the schedule 1f1b has 4"):
+        Problem(smooth_profile(3), schedules.one_f_one_b(4, 4))
+    with pytest.raises(UsageError, match="no 'backward-input' of stage 0"):
+        Problem(smooth_profile(2), schedules.zb_h1(2, 4))
+    uneven = smooth_profile(4, blocking_power_watts=[80, 80, 70, 80])
+    with pytest.raises(UsageError, match=r"blocking_power_watts is 80.0 for stage 0 and 70.0 for stage 2"):
+        Problem(uneven, schedules.interleaved(2, 4, 2))
+
+
+def test_memory_is_linear_in_the_instructions():
+    def size(microbatches):
+        frontier = Frontier.of(smooth_profile(4, clocks=20), schedules.one_f_one_b(4, microbatches))
+        kept = sum(it.times.nbytes + it.flow.nbytes for it in frontier._snapshots)
+        return kept / (8 * microbatches)
+
+    assert size(64) < 2000
+    assert size(128) < 1.2 * size(64) + 100

@@ -1,0 +1,115 @@
+"""The outcome of planning a pipeline, for people: a comparison, and pictures of the frontier and the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zeus_core.errors import UsageError
+from zeus_core.pipeline import TRANSFER_KINDS, Frontier, PipelineProfile, Plan, Problem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["draw_frontier", "draw_timelines", "plan_table"]
+
+
+def plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
+    """Plans, one a line, beside the highest clocks and the least energy the same time allows."""
+    seconds, joules = frontier.highest_clock_point
+    lines = [
+        f"{'plan':20} {'s/iteration':>12} {'J/iteration':>12} {'time':>8} {'energy':>8} {'bound':>8} {'switches':>9}"
+    ]
+    for plan in plans:
+        bound = float(frontier.energy_joules(max(plan.time_seconds, frontier.shortest_seconds)))
+        slower, saved, best = plan.time_seconds / seconds - 1, plan.energy_joules / joules - 1, bound / joules - 1
+        lines.append(
+            f"{plan.name:20} {plan.time_seconds:12.4f} {plan.energy_joules:12.1f} {slower:+8.2%} {saved:+8.2%} "
+            f"{best:+8.2%} {plan.switches:9d}"
+        )
+    return "\n".join(lines)
+
+
+def draw_frontier(frontier: Frontier, plans: Sequence[Plan], path: Path) -> None:
+    """Draw the frontier, and plans as points beside it.
+
+    Args:
+        frontier: The line.
+        plans: The points, named in the legend.
+        path: Where to write; the suffix (`.png`, `.svg`) says in which format.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    figure = _new_figure((7, 5))
+    axes = figure.add_subplot()
+    axes.plot(frontier.times_seconds, frontier.energies_joules / 1e3, color="#4477aa", label="frontier")
+    for plan, marker in zip(plans, "osD^vP*X" * len(plans), strict=False):
+        axes.plot(plan.time_seconds, plan.energy_joules / 1e3, marker, label=plan.name, markersize=8)
+    axes.set_xlabel("iteration time (s)")
+    axes.set_ylabel("energy per iteration (kJ)")
+    axes.set_title(f"Time and energy of {frontier.problem.schedule.name}, {frontier.problem.profile.stages} stages")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path)
+
+
+def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: Path) -> None:
+    """Draw when each rank runs what, coloured by the power it draws, a panel for each plan; of one GPU of each stage.
+
+    Args:
+        profile: What the plans were made from.
+        plans: What to draw, such as the plan of the highest clocks before that of the frontier.
+        path: Where to write; the suffix (`.png`, `.svg`) says in which format.
+
+    Raises:
+        UsageError: matplotlib is not installed, or a plan is of another profile.
+    """
+    figure = _new_figure((12, 1 + 2.6 * len(plans)))
+    panels = figure.subplots(len(plans), 1, sharex=True, squeeze=False)[:, 0]
+    bars = [_bars(profile, plan) for plan in plans]
+    highest = max(float(watts.max()) for _, _, _, watts in bars)
+    for axes, plan, (ranks, starts, durations, watts) in zip(panels, plans, bars, strict=True):
+        colored = _draw_bars(axes, ranks, starts, durations, watts, highest)
+        axes.set_title(f"{plan.name}: {plan.time_seconds:.3f} s, {plan.energy_joules / 1e3:.2f} kJ")
+        axes.set_ylabel("rank")
+        axes.set_yticks(range(len(plan.schedule.ranks)))
+        axes.set_ylim(len(plan.schedule.ranks) - 0.5, -0.5)
+    panels[-1].set_xlim(0, max(plan.time_seconds for plan in plans))
+    panels[-1].set_xlabel("time (s)")
+    figure.colorbar(colored, ax=list(panels), label="power of one GPU (W); white: waiting")
+    figure.savefig(path)
+
+
+def _bars(profile: PipelineProfile, plan: Plan) -> tuple[NDArray[np.float64], ...]:
+    """Rank, start, duration and power of each instruction that takes time."""
+    result = plan.execution(profile)
+    problem = Problem(profile, plan.schedule)
+    rows = []
+    for it, choice, start in zip(problem.graph.instructions, plan.choices(problem), result.start_seconds, strict=True):
+        if it.kind not in TRANSFER_KINDS:
+            one_gpu_joules = choice.cost_joules / profile.gpus[it.stage]
+            watts = one_gpu_joules / choice.time_seconds + profile.blocking_power_watts[it.stage]
+            rows.append((plan.schedule.rank_of_stage[it.stage], start, choice.time_seconds, watts))
+    return tuple(np.array(rows).T)
+
+
+def _draw_bars(axes: Any, ranks: Any, starts: Any, durations: Any, watts: Any, highest: float) -> Any:
+    from matplotlib.collections import PolyCollection
+
+    low, high, end = ranks - 0.42, ranks + 0.42, starts + durations
+    corners: Any = np.stack([starts, low, end, low, end, high, starts, high], axis=1).reshape(-1, 4, 2)
+    collection = PolyCollection(corners, array=watts, cmap="viridis_r", edgecolors="white", linewidths=0.3)
+    collection.set_clim(0, highest)
+    return axes.add_collection(collection)
+
+
+def _new_figure(size: tuple[float, float]) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError("drawing needs matplotlib: pip install 'zeus-core[plot]'") from error
+    return Figure(figsize=size, layout="constrained")

@@ -1,0 +1,169 @@
+"""A discrete-event simulator of a training pipeline, which shares nothing with the planner but the values it is given.
+
+Each rank is a worker that takes its instructions in order. It waits until what the next one needs has arrived, switches
+its clock if that is another, and runs it. Messages between ranks travel while the workers go on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zeus_core.errors import UsageError
+from zeus_core.pipeline import Instruction, Option, PipelineProfile, Plan
+
+__all__ = ["SimulatedInstruction", "SimulatedIteration", "simulate_pipeline"]
+
+_SENDS = ("send-activation", "send-gradient")
+_RECEIVES = ("receive-activation", "receive-gradient")
+
+
+@dataclass(frozen=True)
+class SimulatedInstruction:
+    """One instruction that was run: its rank, and when it began and ended."""
+
+    instruction: Instruction
+    rank: int
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True)
+class SimulatedIteration:
+    """One iteration in the steady state.
+
+    Attributes:
+        time_seconds: From the beginning to the end of the last instruction.
+        energy_joules: Energy of all GPUs over it.
+        switches: Switches of clocks on all ranks.
+        instructions: Everything that was run, in the order of ending.
+    """
+
+    time_seconds: float
+    energy_joules: float
+    switches: int
+    instructions: tuple[SimulatedInstruction, ...]
+
+
+def simulate_pipeline(profile: PipelineProfile, plan: Plan, switch_seconds: float | None = None) -> SimulatedIteration:
+    """Run one iteration of a plan.
+
+    Args:
+        profile: What each instruction takes.
+        plan: What is run, at which clocks.
+        switch_seconds: What a switch of a clock takes; as the plan says if None.
+
+    Raises:
+        UsageError: The ranks wait for each other for ever.
+    """
+    run = _Run(profile, plan, plan.switch_seconds if switch_seconds is None else switch_seconds)
+    return run.result()
+
+
+class _Run:
+    def __init__(self, profile: PipelineProfile, plan: Plan, switch_seconds: float) -> None:
+        self._profile = profile
+        self._orders = [list(zip(*it, strict=True)) for it in zip(plan.schedule.ranks, plan.clocks_mhz, strict=True)]
+        self._rank_of = {it.stage: rank for rank, order in enumerate(plan.schedule.ranks) for it in order}
+        self._everything = {it for order in plan.schedule.ranks for it in order}
+        self._sends_are_listed = any(it.kind in _SENDS for it in self._everything)
+        self._switch_seconds = switch_seconds
+        self._next = [0] * len(self._orders)
+        self._clock = [_last_clock(order) for order in self._orders]
+        self._arrived: dict[tuple[Instruction, int], float] = {}  # by what and at which rank
+        self._free = [0.0] * len(self._orders)
+        self._busy_joules = 0.0
+        self._done: list[SimulatedInstruction] = []
+        self.switches = 0
+
+    def result(self) -> SimulatedIteration:
+        events = [(0.0, rank) for rank in range(len(self._orders))]  # when a rank looks whether it can go on
+        while events:
+            now, rank = heapq.heappop(events)
+            for when, other in self._go_on(now, rank):
+                heapq.heappush(events, (when, other))
+        for rank, order in enumerate(self._orders):
+            if self._next[rank] < len(order):
+                raise UsageError(f"rank {rank} waits for ever before {order[self._next[rank]][0]}")
+        end = max(it.end_seconds for it in self._done)
+        return SimulatedIteration(end, self._energy(end), self.switches, tuple(self._done))
+
+    def _go_on(self, now: float, rank: int) -> Iterator[tuple[float, int]]:
+        if now < self._free[rank] or self._next[rank] == len(self._orders[rank]):
+            return
+        it, clock = self._orders[rank][self._next[rank]]
+        arrivals = [self._arrived.get((needed, rank)) for needed in self._needs(it)]
+        if any(when is None for when in arrivals):
+            return  # whatever is missing wakes this rank when it arrives
+        start = max([self._free[rank], *(when for when in arrivals if when is not None)])
+        if clock is not None and clock != self._clock[rank]:
+            self.switches += 1
+            start = max(start, self._free[rank] + self._switch_seconds)
+            self._clock[rank] = clock
+        end = start + self._run(it, clock)
+        self._next[rank] += 1
+        self._free[rank] = end
+        self._done.append(SimulatedInstruction(it, rank, start, end))
+        yield end, rank
+        yield from self._deliver(it, rank, end)
+
+    def _run(self, it: Instruction, clock: int | None) -> float:
+        """The duration; the energy is added up."""
+        if it.kind in (*_SENDS, *_RECEIVES):
+            return 0.0
+        option = _option(self._profile, it, clock)
+        watts = self._profile.blocking_power_watts[it.stage]
+        self._busy_joules += self._profile.gpus[it.stage] * (option.energy_joules - watts * option.time_seconds)
+        return option.time_seconds
+
+    def _deliver(self, it: Instruction, rank: int, end: float) -> Iterator[tuple[float, int]]:
+        """Let every rank that needs it have it; over to another rank it travels."""
+        self._arrived[it, rank] = end
+        for other in self._receivers(it, rank):
+            link = self._profile.find(it.stage, "communication")
+            arrival = end + (link.options[0].time_seconds if link else 0.0)
+            self._busy_joules += self._profile.gpus[it.stage] * (link.options[0].energy_joules if link else 0.0)
+            self._arrived[it, other] = arrival
+            yield arrival, other
+
+    def _receivers(self, it: Instruction, rank: int) -> list[int]:
+        if self._sends_are_listed:
+            towards = {"send-activation": 1, "send-gradient": -1}.get(it.kind)
+        else:
+            towards = {"forward": 1, "backward": -1, "backward-input": -1}.get(it.kind)
+        other = self._rank_of.get(it.stage + towards) if towards else None
+        return [] if other is None or other == rank else [other]
+
+    def _needs(self, it: Instruction) -> list[Instruction]:
+        """What must have arrived; what is on the same rank has been run before, in a sound schedule."""
+        here = self._rank_of[it.stage]
+        if it.kind in _RECEIVES:
+            offset, kind = (-1, "send-activation") if it.kind == "receive-activation" else (1, "send-gradient")
+            return [Instruction(kind, it.stage + offset, it.microbatch)]
+        if it.kind == "forward":
+            needed = [Instruction("forward", it.stage - 1, it.microbatch)]
+        elif it.kind in ("backward", "backward-input"):
+            needed = [Instruction(kind, it.stage + 1, it.microbatch) for kind in ("backward", "backward-input")]
+        else:
+            needed = []
+        listed = [one for one in needed if one in self._everything]
+        return [one for one in listed if not self._sends_are_listed or self._rank_of[one.stage] == here]
+
+    def _energy(self, end: float) -> float:
+        waiting_watts = 0.0
+        for order in self._orders:
+            stage = order[0][0].stage
+            waiting_watts += self._profile.gpus[stage] * self._profile.blocking_power_watts[stage]
+        return self._busy_joules + waiting_watts * end
+
+
+def _option(profile: PipelineProfile, it: Instruction, clock: int | None) -> Option:
+    for option in profile.get(it.stage, it.kind).options:
+        if option.clock_mhz == clock:
+            return option
+    raise UsageError(f"{it} was not measured at {clock} MHz")
+
+
+def _last_clock(order: Sequence[tuple[Instruction, int | None]]) -> int | None:
+    return next((clock for _, clock in reversed(order) if clock is not None), None)
