@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import zeus_core.pipeline
 from tests.pipeline.instances import smooth_profile
 from zeus_core.pipeline import Frontier, make_plan, schedules
 from zeus_core.pipeline.compiled import cache_folder, has_numba
@@ -60,3 +62,4 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, is_writable):
     ended = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
     assert ended.stdout.strip().isdecimal(), ended.stderr
     assert folder.is_dir() == is_writable
+    assert list((Path(zeus_core.pipeline.__file__).parent / "__pycache__").glob("*.nb?")) == []

@@ -6,6 +6,7 @@ import argparse
 import csv
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that share each stage; for CSV (1)")
     parser.add_argument("--device", metavar="MODEL", help="check that this GPU has the clocks, such as A100-SXM4-80GB")
     picked = parser.add_mutually_exclusive_group()
-    picked.add_argument("--slowdown", type=seconds, metavar="FACTOR", help="over the highest clocks (1: none)")
+    picked.add_argument("--slowdown", type=_factor, metavar="FACTOR", help="over the highest clocks (1: none)")
     picked.add_argument("--time", type=seconds, metavar="SECONDS", help="the longest iteration time")
     picked.add_argument("--straggler", type=seconds, metavar="SECONDS", help="another pipeline takes this long")
     parser.add_argument("--switch-seconds", type=_not_negative, default=0.0, metavar="SECONDS", help="per clock switch")
@@ -145,4 +146,18 @@ def _numbers(text: str) -> list[float]:
 
 
 def _not_negative(text: str) -> float:
-    return 0.0 if text.strip() in ("0", "0.0") else seconds(text)
+    return _number(text, 0.0, "is not a number of seconds, at least 0, such as 0.005")
+
+
+def _factor(text: str) -> float:
+    return _number(text, math.nextafter(0.0, 1.0), "is not a factor above 0, such as 1.1")
+
+
+def _number(text: str, least: float, complaint: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} {complaint}")
+    return value

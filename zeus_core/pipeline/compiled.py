@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -19,16 +20,22 @@ import numpy as np
 
 __all__ = ["cache_folder", "has_numba", "kernels"]
 
+_compiling = threading.Lock()  # numba is told by a global where to keep what it compiles
+
 _WITHOUT_NUMBA = "ZEUS_WITHOUT_NUMBA"
 """Set to anything, this environment variable makes the planner do without numba, to compare or to find a fault."""
 
 
-def cache_folder() -> Path:
-    """Where compiled code is kept."""
-    named = os.environ.get("NUMBA_CACHE_DIR")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zeus-core" / "numba"
+def cache_folder() -> Path | None:
+    """Where compiled code is kept; None where nothing can be written there."""
+    try:
+        named = os.environ.get("NUMBA_CACHE_DIR")
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(named) if named else Path(home) / "zeus-core" / "numba"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no such folder can be made, or the user has no home
+        return None
+    return folder if os.access(folder, os.W_OK) else None
 
 
 def has_numba() -> bool:
@@ -60,26 +67,26 @@ class kernels:  # noqa: N801 - reads as a function where it is used
 
 @cache
 def _compiled(functions: Sequence[Callable[..., Any]]) -> Mapping[str, Any]:
+    with _compiling:
+        return _compile(functions)
+
+
+def _compile(functions: Sequence[Callable[..., Any]]) -> Mapping[str, Any]:
     import numba
 
     config: Any = numba.config
+    folder = cache_folder()
+    # Without a folder that can be written numba would look for another, beside the sources.
+    jit = numba.njit(cache=True) if folder is not None else numba.njit
     # numba looks up the functions that a function calls among its globals, and they must be compiled ones there.
     found: dict[str, Any] = dict(functions[0].__globals__)
-    previous = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_folder())
+    previous, config.CACHE_DIR = config.CACHE_DIR, str(folder or "")
     try:
         for function in functions:
-            found[function.__name__] = _jit(numba, types.FunctionType(function.__code__, found, function.__name__))
+            found[function.__name__] = jit(types.FunctionType(function.__code__, found, function.__name__))
     finally:
         config.CACHE_DIR = previous
     return found
-
-
-def _jit(numba: Any, function: Callable[..., Any]) -> Any:
-    try:
-        return numba.njit(cache=True)(function)
-    except (RuntimeError, OSError):  # no folder to keep it in
-        return numba.njit(function)
 
 
 def _interpreted(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:

@@ -5,7 +5,8 @@ choice. Event 0 is the start of the iteration, event 1 its end. Where an event h
 no distance, the two are one.
 
 Times and slopes are whole multiples of a quantum so small (some 2^-60 of the longest possible iteration, and of the
-sum of all slopes) that rounding to it is finer than a 64-bit float; all comparisons of the sweep are then exact.
+sum of all slopes) that rounding to it is finer than a 64-bit float, unless one slope outweighs all others by far, as
+between two times that differ by noise of the float alone; all comparisons of the sweep are then exact.
 """
 
 from __future__ import annotations

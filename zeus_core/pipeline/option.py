@@ -46,9 +46,11 @@ class Option:
 def _check_clock(clock_mhz: object) -> None:
     if clock_mhz is None:
         return
-    if isinstance(clock_mhz, bool) or not isinstance(clock_mhz, int) or not 0 < clock_mhz < _HIGHEST_CLOCK_MHZ:
+    if isinstance(clock_mhz, bool) or not isinstance(clock_mhz, int):
+        raise UsageError(f"frequency is {clock_mhz!r}, a {type(clock_mhz).__name__}; it must be an int, such as 1410")
+    if not 0 < clock_mhz < _HIGHEST_CLOCK_MHZ:
         raise UsageError(f"frequency is {clock_mhz!r}; no device supports that: it must be whole MHz, such as 1410")
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1e300)

@@ -18,6 +18,7 @@ from zeus_core.pipeline.switching import plan_switches
 __all__ = ["make_plan", "make_plans"]
 
 _NAME = "frontier"
+_ROUNDING = 1e-12
 
 
 def make_plan(
@@ -79,7 +80,13 @@ def _limit(frontier: Frontier, time: float | None, slowdown: float | None, strag
         raise UsageError(f"{name} is {value!r}; it must be a number above 0")
     if name != "slowdown_factor":
         return frontier.check_time(value)
-    return frontier.check_time(value * frontier.highest_clock_point[0])
+    highest_seconds = frontier.highest_clock_point[0]
+    if value * highest_seconds < frontier.shortest_seconds * (1 - _ROUNDING):
+        raise UsageError(
+            f"slowdown_factor is {value!r}; it must be at least {frontier.shortest_seconds / highest_seconds:.6g}, as no "
+            f"clocks make an iteration shorter than T_min, {frontier.shortest_seconds!r} s"
+        )
+    return frontier.check_time(max(value * highest_seconds, frontier.shortest_seconds))
 
 
 def _chosen(problem: Problem, numbers: Indices) -> list[Choice]:
