@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 
 import pytest
 
@@ -9,6 +10,17 @@ from tests.pipeline.instances import SPLIT, smooth_profile
 from zeus_core.cli import main
 from zeus_core.pipeline import read_plan
 from zeus_core.testing import simulate_pipeline
+
+
+@pytest.fixture(autouse=True)
+def _loggers():
+    """The program takes the loggers of the process for its own, which is that of the tests here."""
+    loggers = [logging.getLogger(name) for name in ("zeus_core", "zeus_core.monitor")]
+    before = [(it.handlers[:], it.propagate, it.level) for it in loggers]
+    yield
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture

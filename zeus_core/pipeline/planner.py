@@ -82,9 +82,10 @@ def _limit(frontier: Frontier, time: float | None, slowdown: float | None, strag
         return frontier.check_time(value)
     highest_seconds = frontier.highest_clock_point[0]
     if value * highest_seconds < frontier.shortest_seconds * (1 - _ROUNDING):
+        least = frontier.shortest_seconds / highest_seconds
         raise UsageError(
-            f"slowdown_factor is {value!r}; it must be at least {frontier.shortest_seconds / highest_seconds:.6g}, as no "
-            f"clocks make an iteration shorter than T_min, {frontier.shortest_seconds!r} s"
+            f"slowdown_factor is {value!r}; it must be at least {least:.6g}, as no clocks make an iteration shorter "
+            f"than T_min, {frontier.shortest_seconds!r} s"
         )
     return frontier.check_time(max(value * highest_seconds, frontier.shortest_seconds))
 
