@@ -26,7 +26,7 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 # The drawing, from the bottom up: each part of the core with the parts it may import.
 VALUES = {
     *("records", "events", "units", "errors", "clock", "world"),
-    *("exit_guard", "frameworks", "process_lock", "harmless", "extras", "method_wraps"),
+    *("exit_guard", "frameworks", "process_lock", "harmless", "extras", "method_wraps", "whole_file"),
 }
 PURE = {"search", "pipeline"}
 MEASURING = {"monitor", "knobs", "carbon", "store"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 from zeus_core.errors import UsageError
 from zeus_core.records import Measurement
 from zeus_core.search import Trial
+from zeus_core.whole_file import write_whole
 
 __all__ = ["JsonTrialStore", "NoTrialStore", "TrialStore"]
 
@@ -82,11 +82,9 @@ class JsonTrialStore:
             "devices": list(device_names),
             "trials": [_trial_to_json(trial) for trial in trials],
         }
-        unfinished = self._path.with_name(f"{self._path.name}.unfinished-{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(profile, indent=2) + "\n", encoding="utf-8")
-            unfinished.replace(self._path)
+            write_whole(self._path, json.dumps(profile, indent=2) + "\n")
         except (OSError, ValueError) as error:
             _logger.warning("the profile %s cannot be written, and training goes on without it: %s", self._path, error)
 

@@ -5,13 +5,14 @@ import io
 import multiprocessing
 import os
 import runpy
-import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
+
+from tests.ranks import torchrun_environments
 
 _ROOT = Path(__file__).parents[2]
 _PATH = [str(_ROOT), str(_ROOT / "integrations" / "huggingface"), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -63,15 +64,6 @@ def _run(results: Results, call: tuple[Any, ...]) -> None:
     except BaseException:
         results.fail()
         raise
-
-
-def torchrun_environments(count: int) -> Iterator[dict[str, str]]:
-    """What torchrun tells each rank."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    for rank in range(count):
-        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-        yield {name: str(value) for name, value in {**ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items()}
 
 
 def run_script(script: Path, *arguments: object, ranks: int = 1) -> str:

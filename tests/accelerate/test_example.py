@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.accelerate.processes import run_script
-from tests.plain_torch.pages import ROOT, is_of, python_blocks
+from tests.pages import ROOT, blocks, is_of
 
 EXAMPLE = ROOT / "examples" / "accelerate" / "train.py"
 SIMULATED = ("--simulate", "A100-SXM4-80GB")
@@ -20,7 +20,7 @@ def logged(folder):
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("block", python_blocks("accelerate.md"))
+@pytest.mark.parametrize("block", blocks("accelerate.md"))
 def test_the_code_on_the_page_is_that_of_the_example(block):
     assert is_of(block, EXAMPLE), block
 

@@ -3,15 +3,14 @@
 import multiprocessing
 import os
 import signal
-import socket
 import time
 
 import pytest
-import torch.distributed
 from transformers import Trainer, TrainerCallback
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, examples, losses_of, make_trainer
 from tests.nvml_driver import DeviceSpec
+from tests.ranks import run_ranks
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
@@ -20,43 +19,6 @@ from zeus_core.testing import VirtualClock
 from zeus_huggingface import ZeusTrainerCallback
 
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]
-
-
-def free_port():
-    with socket.socket() as it:
-        it.bind(("127.0.0.1", 0))
-        return it.getsockname()[1]
-
-
-def run_ranks(count, rank_main, *arguments):
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    port = free_port()
-    processes = [
-        context.Process(target=run_rank, args=(rank, count, port, results, rank_main, arguments))
-        for rank in range(count)
-    ]
-    for process in processes:
-        process.start()
-    answers = [results.get() for _ in processes]
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-    return [answer for _, answer in sorted(answers, key=lambda it: it[0])]
-
-
-def run_rank(rank, count, port, results, rank_main, arguments):
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(count),
-        LOCAL_WORLD_SIZE=str(count),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
-    results.put((rank, rank_main(*arguments)))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
 
 
 class Spans(TrainerCallback):

@@ -6,21 +6,15 @@ import re
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import lightning.pytorch
 import pytest
 
 from tests.lightning.trainers import loader, module_class
+from tests.pages import ROOT, blocks
 from zeus_lightning import ZeusCallback
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")
 EXAMPLES = ROOT / "examples" / "lightning"
-
-
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +31,7 @@ def _simulated(tmp_path, monkeypatch):
 def test_the_code_of_the_page_runs(capsys):
     model = module_class(lightning.pytorch)()
     names = {"model": model, "train_loader": loader(10), "val_loader": loader(2)}
-    for block in blocks("python"):
+    for block in blocks("lightning.md"):
         exec(block, names)
     assert re.search(r"total .* J ±.* W$", capsys.readouterr().out, re.MULTILINE)
 
@@ -48,7 +42,7 @@ class Module(module_class(lightning.pytorch)):
 
 
 def test_the_yaml_of_the_page_runs(tmp_path, run_cli):
-    (block,) = blocks("yaml")
+    (block,) = blocks("lightning.md", "yaml")
     (tmp_path / "page.yaml").write_text(block)
     arguments = ["--config", "page.yaml", "--trainer.max_steps=5", "--trainer.accelerator=cpu"]
     trainer = run_cli(lightning.pytorch, Module, "fit", *arguments)

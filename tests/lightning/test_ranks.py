@@ -1,62 +1,19 @@
 """The callback in Trainers of several real processes, over gloo, on GPUs they share."""
 
-import multiprocessing
-import os
-import socket
 import time
 
 import lightning.pytorch
 import pytest
-import torch.distributed
 
 from tests.lightning.trainers import loader, make_trainer, module_class, recorder
 from tests.nvml_driver import DeviceSpec
+from tests.ranks import run_ranks
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_lightning import ZeusCallback
 
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]
 STEP_SECONDS = 0.02
-
-
-def free_port():
-    with socket.socket() as it:
-        it.bind(("127.0.0.1", 0))
-        return it.getsockname()[1]
-
-
-def run_ranks(count, rank_main, *arguments):
-    """Run a function in forked processes, set up as torchrun does; returns what each returned, by rank."""
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    port = free_port()
-    processes = [
-        context.Process(target=run_rank, args=(rank, count, port, results, rank_main, arguments))
-        for rank in range(count)
-    ]
-    for process in processes:
-        process.start()
-    answers = [results.get() for _ in processes]
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-    return [answer for _, answer in sorted(answers, key=lambda it: it[0])]
-
-
-def run_rank(rank, count, port, results, rank_main, arguments):
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        GROUP_RANK="0",
-        WORLD_SIZE=str(count),
-        LOCAL_WORLD_SIZE=str(count),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        TORCHELASTIC_RUN_ID="test",
-    )
-    results.put((rank, rank_main(*arguments)))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
 
 
 class SlowModule(module_class(lightning.pytorch)):

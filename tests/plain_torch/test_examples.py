@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.accelerate.processes import run_script
-from tests.plain_torch.pages import ROOT, is_of, python_blocks
+from tests.pages import ROOT, blocks, is_of
 
 EXAMPLES = ROOT / "examples" / "pytorch"
 SIMULATED = ("--simulate", "A100-SXM4-80GB")
@@ -26,7 +26,7 @@ def journal_entries(folder, rank=0):
     return [json.loads(line) for line in (folder / "zeus-energy" / f"rank-{rank}.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("block", python_blocks("pytorch.md"))
+@pytest.mark.parametrize("block", blocks("pytorch.md"))
 def test_the_code_on_the_page_is_that_of_the_examples(block):
     assert any(is_of(block, script) for script in EXAMPLES.glob("*.py")), block
 

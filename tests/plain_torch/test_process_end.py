@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.accelerate.processes import torchrun_environments
+from tests.ranks import torchrun_environments
 
 SCRIPT = """
 import torch.distributed

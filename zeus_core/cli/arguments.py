@@ -12,7 +12,7 @@ from zeus_core.errors import UsageError
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
 
-__all__ = ["add_gpus", "add_period", "check_gpu_indices", "count", "seconds"]
+__all__ = ["add_gpus", "add_period", "check_gpu_indices", "count", "factor", "seconds", "seconds_or_zero"]
 
 
 def add_gpus(parser: argparse.ArgumentParser) -> None:
@@ -34,13 +34,17 @@ def add_period(parser: argparse.ArgumentParser) -> None:
 
 def seconds(text: str) -> float:
     """A time from the command line."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0, such as 1 or 0.5")
-    return value
+    return _number(text, _ABOVE_ZERO, "is not a number of seconds above 0, such as 1 or 0.5")
+
+
+def seconds_or_zero(text: str) -> float:
+    """A time from the command line, which may be 0."""
+    return _number(text, 0.0, "is not a number of seconds, at least 0, such as 0.005")
+
+
+def factor(text: str) -> float:
+    """A factor from the command line."""
+    return _number(text, _ABOVE_ZERO, "is not a factor above 0, such as 1.1")
 
 
 def count(text: str) -> int:
@@ -63,6 +67,19 @@ def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> lis
             asked, valid = ",".join(map(str, indices)), ", ".join(map(str, range(len(gpus))))
             raise UsageError(f"--gpus is {asked}, but there is no GPU {index}; valid indices: {valid}")
     return list(indices)
+
+
+_ABOVE_ZERO = math.nextafter(0.0, 1.0)
+
+
+def _number(text: str, least: float, complaint: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} {complaint}")
+    return value
 
 
 def _indices(text: str) -> list[int]:

@@ -6,12 +6,11 @@ import argparse
 import csv
 import importlib.util
 import json
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli.arguments import count, seconds
+from zeus_core.cli.arguments import count, factor, seconds, seconds_or_zero
 from zeus_core.cli.text import write
 from zeus_core.errors import UsageError
 
@@ -41,11 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that share each stage; for CSV (1)")
     parser.add_argument("--device", metavar="MODEL", help="check that this GPU has the clocks, such as A100-SXM4-80GB")
     picked = parser.add_mutually_exclusive_group()
-    picked.add_argument("--slowdown", type=_factor, metavar="FACTOR", help="over the highest clocks (1: none)")
+    picked.add_argument("--slowdown", type=factor, metavar="FACTOR", help="over the highest clocks (1: none)")
     picked.add_argument("--time", type=seconds, metavar="SECONDS", help="the longest iteration time")
     picked.add_argument("--straggler", type=seconds, metavar="SECONDS", help="another pipeline takes this long")
-    parser.add_argument("--switch-seconds", type=_not_negative, default=0.0, metavar="SECONDS", help="per clock switch")
-    parser.add_argument("--dwell-seconds", type=_not_negative, default=0.0, metavar="SECONDS", help="between switches")
+    parser.add_argument(
+        "--switch-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="per clock switch"
+    )
+    parser.add_argument(
+        "--dwell-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="between switches"
+    )
     parser.add_argument("--pictures", choices=("svg", "png", "none"), default="svg", help="their format (svg)")
 
 
@@ -143,21 +146,3 @@ def _numbers(text: str) -> list[float]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a power in watts, or one for each stage: 80 or 80,75"
         ) from None
-
-
-def _not_negative(text: str) -> float:
-    return _number(text, 0.0, "is not a number of seconds, at least 0, such as 0.005")
-
-
-def _factor(text: str) -> float:
-    return _number(text, math.nextafter(0.0, 1.0), "is not a factor above 0, such as 1.1")
-
-
-def _number(text: str, least: float, complaint: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} {complaint}")
-    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from zeus_core.cli.summary import MeasuredDevice, device_to_json, summarize, total_of
 from zeus_core.errors import UsageError
+from zeus_core.whole_file import write_whole
 
 __all__ = ["RunRecord", "check_writable", "write_record"]
 
@@ -89,14 +89,7 @@ def write_record(record: RunRecord, path: Path) -> None:
     if _is_special(path):
         path.write_text(text, encoding="utf-8")
         return
-    target = path.resolve()  # a link stays one
-    unfinished = target.with_name(f"{target.name}.{os.getpid()}.unfinished")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(target)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
+    write_whole(path.resolve(), text)  # a link stays one
 
 
 def _is_special(path: Path) -> bool:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.events import Activity
+from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit.arguments import checked_monitor
@@ -91,6 +91,7 @@ class TrainingEnergy(Hooked):
     ) -> None:
         self.optimizer = _checked_optimizer(optimizer, monitor)
         """The optimizer that is told the same events."""
+        self._observer: TrainingObserver = NoObserver() if optimizer is None else optimizer
         if monitor is None:
             monitor = optimizer.monitor if optimizer is not None else ZeusMonitor()
         self.monitor = checked_monitor(monitor)
@@ -103,15 +104,14 @@ class TrainingEnergy(Hooked):
         self._part: _Part | None = None
         self._latest_split: ActivitySplit | None = None
         self._checkpoint: Checkpoint | None = None
-        self._take_world(world or SoloWorld())
-        if world is not None and optimizer is not None:
-            optimizer.use_world(world)
+        self._take_world(SoloWorld())
+        if world is not None:
+            self.use_world(world)
 
     def use_world(self, world: World) -> None:
         """Take other ranks, before training begins: an adapter learns late who they are."""
         self._take_world(world)
-        if self.optimizer is not None:
-            self.optimizer.use_world(world)
+        self._observer.use_world(world)
 
     def use_folder(self, folder: str | Path) -> None:
         """Keep the journal in this folder from the next training on."""
@@ -125,9 +125,8 @@ class TrainingEnergy(Hooked):
         Args:
             step: Optimizer steps already done, in a resumed training.
         """
-        if self.optimizer is not None:
-            self.optimizer.on_train_end()
-            self.optimizer.on_train_begin()
+        self._observer.on_train_end()
+        self._observer.on_train_begin()
         given_up, checkpoint = self._part, self._checkpoint
         self._part = self._checkpoint = self.summary = None
         if given_up is not None:
@@ -143,30 +142,26 @@ class TrainingEnergy(Hooked):
     @hook
     def on_epoch_begin(self) -> None:
         """An epoch begins, with the loading of its first data."""
-        if self.optimizer is not None:
-            self.optimizer.on_epoch_begin()
+        self._observer.on_epoch_begin()
         self._do(Activity.STEPS)
 
     @hook
     def on_step_begin(self) -> None:
         """An optimizer step begins."""
-        if self.optimizer is not None:
-            self.optimizer.on_step_begin()
+        self._observer.on_step_begin()
         self._do(Activity.STEPS)
 
     @hook
     def on_step_end(self) -> None:
         """An optimizer step has ended."""
-        if self.optimizer is not None:
-            self.optimizer.on_step_end()
+        self._observer.on_step_end()
         if self._part is not None:
             self._part.step += 1
 
     @hook
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
         """Something else than training begins, until `on_resume` or the next step."""
-        if self.optimizer is not None:
-            self.optimizer.on_pause(activity, on_all_ranks)
+        self._observer.on_pause(activity, on_all_ranks)
         if self._part is None:
             self._keep_sampling()  # for an evaluation of its own
         self._split.enter(activity)
@@ -177,27 +172,23 @@ class TrainingEnergy(Hooked):
         self._split.leave()
         if self._part is None:
             self.monitor.cancel(self._window)
-        if self.optimizer is not None:
-            self.optimizer.on_resume()
+        self._observer.on_resume()
 
     @hook
     def on_intrusion(self) -> None:
         """Something else than training has already happened since the last step ended."""
-        if self.optimizer is not None:
-            self.optimizer.on_intrusion()
+        self._observer.on_intrusion()
 
     @hook
     def on_epoch_end(self) -> None:
         """The epoch has ended."""
-        if self.optimizer is not None:
-            self.optimizer.on_epoch_end()
+        self._observer.on_epoch_end()
         self._do(Activity.IDLE)
 
     @hook
     def on_train_end(self) -> None:
         """Training has ended, in whatever way. Not collective: a rank may be the only one that is left."""
-        if self.optimizer is not None:
-            self.optimizer.on_train_end()
+        self._observer.on_train_end()
         if self._part is None:
             return
         part, self._part = self._part, None
@@ -258,7 +249,7 @@ class TrainingEnergy(Hooked):
         part = self._part
         now = self._ranks.combine(lambda: self._write_down(part))
         totals = {
-            "total_energy_j": (part.earlier + now).total.energy_joules,
+            "total_energy_j": (part.earlier.total + now.total).energy_joules,
             "power_limit_w": self._power_limit_watts(),
         }
         return {**part.laps.next(now), **known_values(totals)}

@@ -7,6 +7,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from zeus_core.whole_file import write_whole
+
 __all__ = ["read_energy_state", "write_energy_state"]
 
 _FILE_NAME = "zeus_energy.json"
@@ -29,9 +31,7 @@ def write_energy_state(checkpoint_folder: Path, state: Any) -> None:
     """Put it into the checkpoint, if that is there."""
     if not checkpoint_folder.is_dir():
         return
-    unfinished = checkpoint_folder / f"{_FILE_NAME}.unfinished"
     try:
-        unfinished.write_text(json.dumps(state) + "\n", encoding="utf-8")
-        unfinished.replace(checkpoint_folder / _FILE_NAME)
+        write_whole(checkpoint_folder / _FILE_NAME, json.dumps(state) + "\n")
     except OSError as error:
         _logger.warning("%s cannot be written into %s: %s", _FILE_NAME, checkpoint_folder, error)

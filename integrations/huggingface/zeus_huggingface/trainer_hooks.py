@@ -54,6 +54,8 @@ class TrainerHooksCallback(TrainerCallback):
         return None
 
 
+_Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 _MARK = "__has_hooks_for_callbacks__"
 
 
@@ -89,62 +91,36 @@ def _wrap_train(train: Callable[..., Any]) -> Callable[..., Any]:
     return train_with_hooks
 
 
-def _wrap_evaluate(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(evaluate)
-    def evaluate_with_hooks(
-        self: Trainer,
-        eval_dataset: Any = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        with _paused(self, Activity.EVALUATION) as callbacks:
-            metrics = evaluate(self, eval_dataset, ignore_keys, metric_key_prefix, *args, **kwargs)
-            for callback in callbacks:
-                metrics.update(callback.evaluation_metrics(metric_key_prefix) or {})
-            return metrics
+def _pausing(activity: Activity) -> _Wrap:
+    """Wraps a method in which the Trainer does something else than train."""
 
-    return evaluate_with_hooks
+    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def method_with_hooks(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+            with _paused(self, activity):
+                return method(self, *args, **kwargs)
+
+        return method_with_hooks
+
+    return wrap
 
 
-def _wrap_own_evaluate(own_evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """For trainers whose `evaluate` is all their own."""
+def _evaluating(default_prefix: str, metrics_of: Callable[[Any], dict[str, float]]) -> _Wrap:
+    """Wraps a method whose result holds the metrics of an evaluation, and whose third argument is their prefix."""
 
-    @functools.wraps(own_evaluate)
-    def own_evaluate_with_hooks(self: Trainer, *args: Any, **kwargs: Any) -> Any:
-        with _paused(self, Activity.EVALUATION):
-            return own_evaluate(self, *args, **kwargs)
+    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def method_with_hooks(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+            prefix = args[2] if len(args) > 2 else kwargs.get("metric_key_prefix", default_prefix)
+            with _paused(self, Activity.EVALUATION) as callbacks:
+                result = method(self, *args, **kwargs)
+                for callback in callbacks:
+                    metrics_of(result).update(callback.evaluation_metrics(prefix) or {})
+                return result
 
-    return own_evaluate_with_hooks
+        return method_with_hooks
 
-
-def _wrap_predict(predict: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(predict)
-    def predict_with_hooks(
-        self: Trainer,
-        test_dataset: Any,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "test",
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        with _paused(self, Activity.EVALUATION) as callbacks:
-            output = predict(self, test_dataset, ignore_keys, metric_key_prefix, *args, **kwargs)
-            for callback in callbacks:
-                output.metrics.update(callback.evaluation_metrics(metric_key_prefix) or {})
-            return output
-
-    return predict_with_hooks
-
-
-def _wrap_save_checkpoint(save_checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(save_checkpoint)
-    def save_checkpoint_with_hooks(self: Trainer, *args: Any, **kwargs: Any) -> Any:
-        with _paused(self, Activity.CHECKPOINT):
-            return save_checkpoint(self, *args, **kwargs)
-
-    return save_checkpoint_with_hooks
+    return wrap
 
 
 def _wrap_log(log: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,11 +133,11 @@ def _wrap_log(log: Callable[..., Any]) -> Callable[..., Any]:
     return log_with_hooks
 
 
-_WRAPS = {
+_WRAPS: dict[str, _Wrap] = {
     "train": _wrap_train,
-    "evaluate": _wrap_evaluate,
-    "_evaluate": _wrap_own_evaluate,
-    "predict": _wrap_predict,
-    "_save_checkpoint": _wrap_save_checkpoint,
+    "evaluate": _evaluating("eval", lambda metrics: metrics),
+    "_evaluate": _pausing(Activity.EVALUATION),  # for trainers whose `evaluate` is all their own
+    "predict": _evaluating("test", lambda output: output.metrics),
+    "_save_checkpoint": _pausing(Activity.CHECKPOINT),
     "log": _wrap_log,
 }

@@ -4,12 +4,12 @@ import re
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
-def python_blocks(page: str) -> list[str]:
-    """The blocks of Python on a page of the documentation."""
-    return re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+def blocks(page: str, language: str = "python") -> list[str]:
+    """The blocks of code on a page of the documentation."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def is_of(block: str, script: Path) -> bool:

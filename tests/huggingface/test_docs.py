@@ -1,0 +1,36 @@
+"""The page on the Hugging Face Trainer: its code runs as it stands."""
+
+import re
+
+import pytest
+from transformers import TrainingArguments
+
+from tests.huggingface.trainers import examples, tiny_model
+from tests.pages import ROOT, blocks
+from zeus_core.training import Account, Activity, Tally, TrainingSummary
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch):
+    """What the page takes for granted."""
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A100-SXM4-80GB:1")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=5, report_to="none", disable_tqdm=True, use_cpu=True, save_strategy="no"
+    )
+    arguments.dataloader_pin_memory = False
+    return {"model": tiny_model(), "arguments": arguments, "dataset": examples(8)}
+
+
+def test_the_code_of_the_page_runs(names, capsys):
+    measuring, searching = blocks("huggingface.md")
+    exec(measuring, names)
+    assert re.search(r"^\d+\.\d+ J$", capsys.readouterr().out, re.MULTILINE)
+    exec(searching, names)
+    assert names["optimizer"].phase.value == "rest"
+
+
+def test_the_page_leaves_out_nothing_that_is_logged_at_the_end():
+    page = (ROOT / "docs" / "huggingface.md").read_text(encoding="utf-8")
+    tally = Tally(1.0, 2.0, 0.1)
+    account = Account(tally, dict.fromkeys(Activity, tally), redone=tally)
+    assert {f"`{name}`" for name in TrainingSummary(1, account, 0.1, 0.1).values()} <= set(re.findall(r"`\w+`", page))
