@@ -13,7 +13,7 @@ from typing import Protocol
 
 from zeus_core.world import World
 
-__all__ = ["Activity", "Event", "NoObserver", "TrainingObserver"]
+__all__ = ["Activity", "Event", "NoObserver", "PipelineObserver", "TrainingObserver"]
 
 
 class Event(Enum):
@@ -109,3 +109,45 @@ class NoObserver:
 
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
         """Do nothing."""
+
+
+class PipelineObserver(Protocol):
+    """Is told what one rank of a training pipeline does, in the order it does it. No event raises.
+
+    A step is one iteration: all microbatches, and the optimizer step. Within it, instructions do not nest.
+    """
+
+    def on_step_begin(self) -> None:
+        """An iteration begins."""
+        ...
+
+    def on_step_end(self) -> None:
+        """The iteration has ended."""
+        ...
+
+    def on_instruction_begin(self, name: str, stage: int | None = None, microbatch: int | None = None) -> None:
+        """An instruction begins.
+
+        Args:
+            name: Its kind: one of `zeus_core.pipeline.COMPUTE_KINDS`, `TRANSFER_KINDS`, "optimizer-step" or
+                "all-reduce".
+            stage: The stage it belongs to, for ranks that have several; the rank's only one if None.
+            microbatch: What it works on; counted by stage and kind if None.
+        """
+        ...
+
+    def on_instruction_end(self, name: str) -> None:
+        """The instruction that began last has ended."""
+        ...
+
+    def on_pause(self, activity: Activity = Activity.IDLE) -> None:
+        """Something else than training is about to happen, until `on_resume` or the next step."""
+        ...
+
+    def on_resume(self) -> None:
+        """What the latest `on_pause` announced is over."""
+        ...
+
+    def close(self) -> None:
+        """Training has ended, in whatever way."""
+        ...

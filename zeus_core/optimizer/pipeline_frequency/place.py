@@ -1,0 +1,32 @@
+"""Where a rank stands among the pipelines of a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zeus_core.errors import UsageError
+
+__all__ = ["PipelinePlace"]
+
+
+@dataclass(frozen=True)
+class PipelinePlace:
+    """Where a rank stands. Ranks of the same place (tensor parallelism) run the same work, and share its clocks.
+
+    Attributes:
+        rank: Its place in its pipeline, from 0: what a schedule calls a rank.
+        pipeline: Which of the data-parallel pipelines it belongs to, from 0.
+
+    Raises:
+        UsageError: A number is none, or below 0.
+    """
+
+    rank: int
+    pipeline: int = 0
+
+    def __post_init__(self) -> None:
+        """Check both numbers."""
+        for name in ("rank", "pipeline"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise UsageError(f"PipelinePlace.{name} is {value!r}; it must be a whole number from 0")
