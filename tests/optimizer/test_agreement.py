@@ -78,7 +78,7 @@ def run(size, rank_main, timeout_seconds=10.0):
 
 def stops(caplog):
     """What each rank has said about the end of its search."""
-    return sorted((it.threadName, it.args[0]) for it in caplog.records if "has stopped" in it.msg)
+    return sorted((it.threadName, it.args[-1]) for it in caplog.records if "has stopped" in it.msg)
 
 
 def truth(gpu, work, limit_watts):

@@ -10,7 +10,7 @@ from typing import Any
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit.agreement import Agreement, introduction, job_of, trials_from_json, trials_to_json
+from zeus_core.optimizer.agreement import Agreement
 from zeus_core.optimizer.power_limit.arguments import (
     checked_choice,
     checked_monitor,
@@ -18,6 +18,7 @@ from zeus_core.optimizer.power_limit.arguments import (
     checked_world,
     whole_number,
 )
+from zeus_core.optimizer.power_limit.job import introduction, job_of, trials_from_json, trials_to_json
 from zeus_core.optimizer.power_limit.limiter import Limiter
 from zeus_core.optimizer.power_limit.phases import STEP_BOUNDARIES, Outcome, Phase, State, StepCounts, advance
 from zeus_core.optimizer.power_limit.recorder import TrialRecorder, trial_of
@@ -94,7 +95,7 @@ class GlobalPowerLimitOptimizer:
         self._has_own_selector = optimum_selector is not None
         self._store: TrialStore = NoTrialStore() if profile_path is None else JsonTrialStore(Path(profile_path))
         self._limiter = Limiter(self._gpus, self._step_watts)
-        self._agreement = Agreement(checked_world(world), self._limiter.put_back)
+        self._agreement = Agreement(checked_world(world), self._limiter.put_back, "the search for a power limit")
         self._recorder = TrialRecorder(monitor)
         self._state = State()
         self._is_in_step = False

@@ -11,19 +11,14 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TypeVar, cast
 
-from zeus_core.device import Gpu, PowerRange
-from zeus_core.errors import UsageError, WorldError, ZeusError
-from zeus_core.knobs import power_limit_settings
-from zeus_core.optimizer.power_limit.phases import Phase, StepCounts
-from zeus_core.records import Measurement
-from zeus_core.search import Trial
+from zeus_core.errors import WorldError, ZeusError
 from zeus_core.world import World
 
-__all__ = ["Agreement", "Job", "introduction", "job_of", "trials_from_json", "trials_to_json"]
+__all__ = ["Agreement"]
 
 _Value = TypeVar("_Value")
 
@@ -36,12 +31,14 @@ class Agreement:
     Args:
         world: The ranks.
         put_back: Puts this rank's hardware back. Never raises.
+        purpose: What they do together, for messages, such as "the search for a power limit".
     """
 
-    def __init__(self, world: World, put_back: Callable[[], object]) -> None:
+    def __init__(self, world: World, put_back: Callable[[], object], purpose: str) -> None:
         self.world = world
         """The ranks. May be replaced between two trainings."""
         self._put_back = put_back
+        self._purpose = purpose
         self._failure: str | None = None
 
     def attempt(self, effect: Callable[[], _Value]) -> _Value | None:
@@ -62,7 +59,7 @@ class Agreement:
                     raise
         return None
 
-    def exchange(self, phase: Phase, tell: Callable[[], _Value]) -> list[_Value]:
+    def exchange(self, phase: Enum, tell: Callable[[], _Value]) -> list[_Value]:
         """What each rank has to tell in this phase, in JSON's types, by rank. Every rank must call this.
 
         Raises:
@@ -77,7 +74,7 @@ class Agreement:
         _check_in_step(phases)
         return list(values)
 
-    def decide(self, phase: Phase, decide: Callable[[], _Value]) -> _Value:
+    def decide(self, phase: Enum, decide: Callable[[], _Value]) -> _Value:
         """What rank 0 decides. Every rank must call this, and for the rest it is as an exchange."""
         return cast(_Value, self.exchange(phase, lambda: decide() if self.world.rank == 0 else None)[0])
 
@@ -92,7 +89,8 @@ class Agreement:
         if self._failure is None:
             self._failure = (isinstance(error, ZeusError) and str(error)) or repr(error)
             _logger.error(
-                "the search for a power limit has stopped, and training goes on without it: %s",
+                "%s has stopped, and training goes on without it: %s",
+                self._purpose,
                 error,
                 exc_info=not isinstance(error, ZeusError),
             )
@@ -105,64 +103,3 @@ def _check_in_step(phases: Sequence[str]) -> None:
                 f"the ranks are out of step: rank 0 is at {phases[0]!r} and rank {rank} at {phase!r}; "
                 "report the same steps on every rank"
             )
-
-
-@dataclass(frozen=True)
-class Job:
-    """What the ranks know once they have introduced themselves.
-
-    Attributes:
-        settings: The power limits to try in watts, from the highest found on any rank to the lowest of any board.
-        gpu_names: Of each GPU once, however many ranks use it.
-    """
-
-    settings: tuple[int, ...]
-    gpu_names: tuple[str, ...]
-
-
-def introduction(counts: StepCounts, step_watts: int, settings: Sequence[int], gpus: Sequence[Gpu]) -> dict[str, Any]:
-    """What the others must know of a rank, in JSON's types.
-
-    Args:
-        counts: How long it stays in each phase.
-        step_watts: The distance it was given between two limits.
-        settings: The limits of its own GPUs, highest first.
-        gpus: Its GPUs.
-    """
-    return {
-        "arguments": {**asdict(counts), "pl_step": step_watts},
-        "range_watts": [settings[-1], settings[0]],
-        "gpu_names": {gpu.uuid: gpu.name for gpu in gpus},
-    }
-
-
-def job_of(introductions: Sequence[Mapping[str, Any]]) -> Job:
-    """The job of the ranks that have introduced themselves.
-
-    Raises:
-        UsageError: Their arguments differ.
-    """
-    for rank, other in enumerate(introductions):
-        _check_alike(introductions[0]["arguments"], other["arguments"], rank)
-    ranges = [PowerRange(*it["range_watts"]) for it in introductions]
-    names_by_uuid = {uuid: name for it in introductions for uuid, name in it["gpu_names"].items()}
-    step_watts = introductions[0]["arguments"]["pl_step"]
-    return Job(power_limit_settings(ranges, step_watts), tuple(names_by_uuid.values()))
-
-
-def _check_alike(first: Mapping[str, int], other: Mapping[str, int], rank: int) -> None:
-    for argument, value in first.items():
-        if other[argument] != value:
-            raise UsageError(
-                f"{argument} is {value} on rank 0 and {other[argument]} on rank {rank}; give every rank the same"
-            )
-
-
-def trials_to_json(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Trials in JSON's types."""
-    return [asdict(trial) for trial in trials]
-
-
-def trials_from_json(trials: Sequence[Mapping[str, Any]]) -> dict[int, Trial]:
-    """What `trials_to_json` wrote, by setting."""
-    return {it["setting"]: Trial(**{**it, "measurement": Measurement.from_json(it["measurement"])}) for it in trials}

@@ -1,0 +1,105 @@
+"""The SM clock of a GPU."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from zeus_core.device import Gpu
+from zeus_core.errors import DeviceError, UsageError
+
+__all__ = ["ClockKnob"]
+
+_UNDER_WAY_SECONDS = 2.0
+
+_logger = logging.getLogger(__name__)
+
+
+class ClockKnob:
+    """The SM clock of one GPU, in MHz.
+
+    The driver tells which clock a GPU runs at, but not whether, or where, it was locked. A GPU is taken to have been
+    found unlocked, unless its user says where it was locked.
+
+    It may be turned in one thread and restored in another, and in a signal handler too.
+
+    Args:
+        gpu: The GPU. Nothing is changed here.
+        found_mhz: The clock it was locked at when it was found; None if it was not locked.
+
+    Raises:
+        UsageError: The GPU does not support `found_mhz`.
+        DeviceError: Its clocks cannot be read.
+    """
+
+    def __init__(self, gpu: Gpu, found_mhz: int | None = None) -> None:
+        self._gpu = gpu
+        self._found_mhz = found_mhz
+        self._changed_by: int | None = None  # process
+        self._is_restored = False
+        self._lock = threading.RLock()  # re-entrant for signal handlers that interrupt a change
+        supported = gpu.read_supported_sm_clocks_mhz()
+        if found_mhz is not None and found_mhz not in supported:
+            raise UsageError(
+                f"found_clock_mhz is {found_mhz!r}; {gpu.name} supports {supported[0]} down to {supported[-1]} MHz"
+            )
+        self.settings = tuple(clock for clock in supported if found_mhz is None or clock <= found_mhz)
+        """The clocks in MHz, highest first: those the GPU supports, up to the one it was found locked at."""
+
+    def apply(self, setting: int) -> None:
+        """Lock the clock.
+
+        Raises:
+            UsageError: The GPU does not support it.
+            DeviceError: The driver refuses, or `restore` was called before, or meanwhile.
+        """
+        with self._lock:
+            if self._is_restored:
+                raise DeviceError(f"the clock of {self._gpu.name} has been put back, and stays so")
+            self._changed_by = os.getpid()
+            self._gpu.lock_sm_clock(setting)
+            if self._is_restored:  # by a signal handler, before the clock was locked
+                self._changed_by = os.getpid()
+                self.restore()
+
+    def release(self) -> None:
+        """For the time being, let the GPU run as it was found.
+
+        Raises:
+            DeviceError: The driver refuses.
+        """
+        with self._lock:
+            if self._changed_by == os.getpid():
+                self._put_back()
+
+    def restore(self) -> bool:
+        """Put the clock back to what was found, for good; say so and return False where the driver refuses."""
+        self._is_restored = True
+        if self._changed_by != os.getpid():
+            return True
+        # A change that is under way in another thread ends first; one that this thread itself was in goes on later.
+        has_lock = self._lock.acquire(timeout=_UNDER_WAY_SECONDS)
+        try:
+            return self._try_to_put_back()
+        finally:
+            if has_lock:
+                self._lock.release()
+
+    def _try_to_put_back(self) -> bool:
+        for is_last_try in (False, True):
+            try:
+                self._put_back()
+            except Exception as error:
+                if is_last_try:
+                    _logger.error("the SM clock of %s could not be put back: %s", self._gpu.name, error)
+            else:
+                self._changed_by = None
+                return True
+        return False
+
+    def _put_back(self) -> None:
+        if self._found_mhz is None:
+            self._gpu.unlock_sm_clock()
+        else:
+            self._gpu.lock_sm_clock(self._found_mhz)
