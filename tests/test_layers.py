@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, "device", "search"} for part in MEASURING},  # what a store keeps are the trials of searches
     "optimizer": BELOW_THE_OPTIMIZER,
     "training": {*BELOW_THE_OPTIMIZER, "optimizer"},
-    "pytorch": BELOW_THE_OPTIMIZER,
+    "pytorch": {*BELOW_THE_OPTIMIZER, "optimizer"},
     **{part: {*BELOW_THE_OPTIMIZER, "optimizer"} for part in ("daemon", "report")},
     "cli": {*BELOW_THE_OPTIMIZER, "optimizer", "report"},
     "testing": {*BELOW_THE_OPTIMIZER, "optimizer"},
@@ -91,7 +91,7 @@ def bound_in(statements: list[ast.stmt]) -> Iterator[str]:
     for node in statements:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
-        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+        elif isinstance(node, ast.ImportFrom) and node.module not in {"__future__", "typing"}:
             yield from (alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

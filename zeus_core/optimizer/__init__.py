@@ -4,6 +4,8 @@ Their hooks never raise into training. A fault is logged once with its remedy, t
 goes on without the optimizer.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from zeus_core.optimizer.power_limit import (
     Energy,
     GlobalPowerLimitOptimizer,
@@ -15,13 +17,32 @@ from zeus_core.optimizer.power_limit import (
     ZeusCost,
 )
 
+if TYPE_CHECKING:
+    from zeus_core.optimizer.pipeline_frequency import (
+        PipelineFrequencyOptimizer,
+        PipelineFrequencySettings,
+        PipelinePlace,
+    )
+
 __all__ = [
     "Energy",
     "GlobalPowerLimitOptimizer",
     "MaxSlowdownConstraint",
     "Objective",
     "OptimumSelector",
+    "PipelineFrequencyOptimizer",
+    "PipelineFrequencySettings",
+    "PipelinePlace",
     "PowerLimitMeasurement",
     "Time",
     "ZeusCost",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs numpy is imported when it is asked for: a power limit is found without."""
+    if name in __all__:
+        from zeus_core.optimizer import pipeline_frequency
+
+        return getattr(pipeline_frequency, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,19 @@
 """A clock whose waits take no real time."""
 
-import threading
+from __future__ import annotations
 
-__all__ = ["VirtualClock"]
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["VirtualBackground", "VirtualClock"]
+
+
+@dataclass
+class _Repeated:
+    action: Callable[[], object]
+    period_seconds: float
+    due_seconds: float
 
 
 class VirtualClock:
@@ -11,6 +22,7 @@ class VirtualClock:
     def __init__(self, start_seconds: float = 1000.0) -> None:
         self._lock = threading.Lock()
         self._now_seconds = start_seconds
+        self._repeated: list[_Repeated] = []
 
     def now(self) -> float:
         """The present virtual time, in seconds."""
@@ -18,11 +30,46 @@ class VirtualClock:
             return self._now_seconds
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass at once."""
-        with self._lock:
-            self._now_seconds += max(seconds, 0.0)
+        """Let `seconds` pass at once; what is to be done repeatedly is done on the way."""
+        until_seconds = self.now() + max(seconds, 0.0)
+        while (
+            self._repeated and (due := min(self._repeated, key=lambda it: it.due_seconds)).due_seconds < until_seconds
+        ):
+            self._move(due.due_seconds)
+            due.due_seconds += due.period_seconds
+            due.action()
+        self._move(until_seconds)
+
+    def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
+        """Do something every so many virtual seconds, until what is returned is called."""
+        repeated = _Repeated(action, period_seconds, self.now() + period_seconds)
+        self._repeated.append(repeated)
+        return lambda: self._repeated.remove(repeated)
 
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
         """Pass `timeout_seconds` at once, or none if `event` is set."""
         if not event.is_set():
             self.advance(timeout_seconds)
+
+    def _move(self, until_seconds: float) -> None:
+        with self._lock:
+            self._now_seconds = max(self._now_seconds, until_seconds)
+
+
+class VirtualBackground:
+    """What is done beside training, as time passes on a virtual clock: what is to come soon takes no time.
+
+    Args:
+        clock: The clock.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def soon(self, action: Callable[[], object]) -> None:
+        """Do it at once."""
+        action()
+
+    def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
+        """Do something every so many virtual seconds, until what is returned is called."""
+        return self._clock.repeatedly(action, period_seconds)

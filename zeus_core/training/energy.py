@@ -16,7 +16,7 @@ from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.optimizer.power_limit.arguments import checked_monitor
+from zeus_core.optimizer.arguments import checked_monitor
 from zeus_core.training.account import Account
 from zeus_core.training.checkpoint import Checkpoint
 from zeus_core.training.hook import Hooked, hook

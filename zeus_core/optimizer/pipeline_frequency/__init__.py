@@ -1,6 +1,20 @@
-"""Perseus: clocks for every instruction of a training pipeline, profiled, planned and replayed while it trains."""
+"""Perseus: clocks for every instruction of a training pipeline, profiled, planned and replayed while it trains.
 
+Source: Chung et al., "Reducing Energy Bloat in Large Model Training", SOSP'24.
+"""
+
+from zeus_core.optimizer.pipeline_frequency.marks import HostMarks, Mark, MarkMaker
+from zeus_core.optimizer.pipeline_frequency.optimizer import PipelineFrequencyOptimizer
+from zeus_core.optimizer.pipeline_frequency.phases import PhaseName
 from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
 from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
 
-__all__ = ["PipelineFrequencySettings", "PipelinePlace"]
+__all__ = [
+    "HostMarks",
+    "Mark",
+    "MarkMaker",
+    "PhaseName",
+    "PipelineFrequencyOptimizer",
+    "PipelineFrequencySettings",
+    "PipelinePlace",
+]

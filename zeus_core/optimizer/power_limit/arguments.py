@@ -8,11 +8,9 @@ from typing import SupportsIndex
 
 from zeus_core.errors import UsageError
 from zeus_core.knobs import check_power_limit
-from zeus_core.monitor import ZeusMonitor
 from zeus_core.search import OptimumSelector
-from zeus_core.world import SoloWorld, World
 
-__all__ = ["checked_choice", "checked_monitor", "checked_selector", "checked_world", "whole_number"]
+__all__ = ["checked_choice", "checked_selector", "whole_number"]
 
 
 def whole_number(argument: str, value: SupportsIndex, least: int) -> int:
@@ -30,15 +28,6 @@ def whole_number(argument: str, value: SupportsIndex, least: int) -> int:
     return number
 
 
-def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
-    """A monitor that measures at least one GPU; `UsageError` for anything else."""
-    if not isinstance(monitor, ZeusMonitor):
-        raise UsageError(f"monitor is {monitor!r}; it must be a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])")
-    if not monitor.gpus:
-        raise UsageError("monitor measures no GPU; name those it is to measure, such as ZeusMonitor(gpu_indices=[0])")
-    return monitor
-
-
 def checked_selector(selector: OptimumSelector | None) -> OptimumSelector | None:
     """An object that can select, or None; `UsageError` for anything else, such as the class of a selector."""
     if selector is not None and (isinstance(selector, type) or not callable(getattr(selector, "select", None))):
@@ -46,13 +35,6 @@ def checked_selector(selector: OptimumSelector | None) -> OptimumSelector | None
             f"optimum_selector is {selector!r}; it must be an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
         )
     return selector
-
-
-def checked_world(world: World | None) -> World:
-    """The ranks, or this process alone for None; `UsageError` for anything else, such as the class of a world."""
-    if world is not None and (isinstance(world, type) or not callable(getattr(world, "gather", None))):
-        raise UsageError(f"world is {world!r}; it must be a World object, such as zeus_core.pytorch.torch_world()")
-    return SoloWorld() if world is None else world
 
 
 def checked_choice(selector: OptimumSelector, choice: object, settings: Sequence[int]) -> int:

@@ -1,0 +1,133 @@
+"""Which clocks to measure: few, placed where the curve of energy over time bends, and no slower ones than pay.
+
+Rules:
+
+- First a ladder down from the highest clock, in equal steps, as long as some instruction of the pipeline takes less
+  energy at a lower clock. Two wider steps follow, for instructions that have time to spare: what they save is the
+  power of waiting, which is little, and smooth.
+- Then, between the two neighbours where a clock in the middle could show most, that clock; until nowhere it could show
+  more than a small share of what an iteration takes.
+
+What a clock in the middle can show is bounded: energy over time is convex as far as it matters, so that the curve
+lies below the chord of two neighbours, and above the lines through them and their own neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+__all__ = ["ClockSearch", "MeasuredPoint"]
+
+_STEP = 0.07  # of the highest clock
+_WIDE_STEP = 0.15
+_WIDE_STEPS = 2
+_RISE = 0.005  # of energy: less may be noise
+_WORTH_SHOWING = 0.004  # of the cost of an iteration
+
+
+class MeasuredPoint(NamedTuple):
+    """What one kind of instruction of one stage took at a clock.
+
+    Attributes:
+        time_seconds: Duration.
+        energy_joules: Energy.
+        cost_joules: Energy beyond that of waiting as long.
+    """
+
+    time_seconds: float
+    energy_joules: float
+    cost_joules: float
+
+
+Points = Mapping[object, MeasuredPoint]
+
+
+class ClockSearch:
+    """Asks for clocks, and is told what was measured at them. The same answers give the same questions.
+
+    Args:
+        clocks_mhz: Those that all GPUs of the pipelines support, highest first.
+        most_clocks: How many are asked for at most, the highest included.
+    """
+
+    def __init__(self, clocks_mhz: Sequence[int], most_clocks: int) -> None:
+        self._clocks = sorted(clocks_mhz, reverse=True)
+        self._most = most_clocks
+        self._told: dict[int, Points] = {}
+        self._wide_steps_left = _WIDE_STEPS
+
+    def ask(self) -> int | None:
+        """The next clock to measure; None when enough is known."""
+        if len(self._told) >= min(self._most, len(self._clocks)):
+            return None
+        if not self._told:
+            return self._clocks[0]
+        return self._next_rung() or self._middle()
+
+    def tell(self, clock_mhz: int, points: Points) -> None:
+        """What was measured at a clock, by stage and kind."""
+        self._told[clock_mhz] = points
+
+    def _next_rung(self) -> int | None:
+        lowest = min(self._told)
+        if lowest == self._clocks[-1]:
+            return None
+        step = _STEP
+        if len(self._told) > 1 and not self._still_falls():
+            if self._wide_steps_left == 0:
+                return None
+            self._wide_steps_left -= 1
+            step = _WIDE_STEP
+        return self._nearest(lowest - step * self._clocks[0], below=lowest)
+
+    def _still_falls(self) -> bool:
+        """Whether some kind took less energy at the lowest clock than at the one before."""
+        lowest, before = sorted(self._told)[:2]
+        return any(
+            point.energy_joules < (1 - _RISE) * self._told[before][name].energy_joules
+            for name, point in self._told[lowest].items()
+        )
+
+    def _middle(self) -> int | None:
+        told = sorted(self._told, reverse=True)
+        whole = sum(point.cost_joules for point in self._told[told[0]].values())
+        gains = [
+            (self._most_shown(told, number), self._nearest((upper + lower) / 2, below=upper))
+            for number, (upper, lower) in enumerate(pairwise(told))
+        ]
+        possible = [(gain, clock) for gain, clock in gains if clock is not None and clock not in self._told]
+        gain, clock = max(possible, default=(0.0, None))
+        return clock if gain > _WORTH_SHOWING * whole else None
+
+    def _most_shown(self, told: Sequence[int], number: int) -> float:
+        """By how much costs between two neighbours can lie below their chord, over all kinds, in joules."""
+        around = [self._told[clock] for clock in told[max(number - 1, 0) : number + 3]]
+        place = min(number, 1)
+        return sum(_depth([points[name] for points in around], place) for name in around[0])
+
+    def _nearest(self, target_mhz: float, below: int) -> int | None:
+        lower = [clock for clock in self._clocks if clock < below]
+        return min(lower, key=lambda clock: abs(clock - target_mhz), default=None)
+
+
+def _depth(points: Sequence[MeasuredPoint], place: int) -> float:
+    """How far below the chord from `place` to the next point a convex curve through all points can lie."""
+    left, right = points[place], points[place + 1]
+    width = right.time_seconds - left.time_seconds
+    if width <= 0:
+        return 0.0
+    chord = (right.cost_joules - left.cost_joules) / width
+    before = _slope(points[place - 1], left) if place > 0 else None
+    after = _slope(right, points[place + 2]) if place + 2 < len(points) else 0.0
+    if before is None or not before < chord < after:
+        return 0.0
+    # Where the lines from both sides meet.
+    share = (after - chord) / (after - before)
+    return (chord - before) * share * width
+
+
+def _slope(first: MeasuredPoint, second: MeasuredPoint) -> float:
+    width = second.time_seconds - first.time_seconds
+    return (second.cost_joules - first.cost_joules) / width if width > 0 else 0.0

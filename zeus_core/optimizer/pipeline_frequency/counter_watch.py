@@ -1,0 +1,83 @@
+"""Watching an energy counter, to know when it steps: between two steps its energy is exact."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from zeus_core.clock import Clock
+from zeus_core.device import Gpu
+from zeus_core.errors import DeviceError, NotSupportedError
+
+__all__ = ["POLL_SECONDS", "CounterStep", "CounterWatch"]
+
+POLL_SECONDS = 0.001
+_NEXT_STEP = 0.85  # of a period: before that no step is expected, and the driver not asked
+
+
+class CounterStep(NamedTuple):
+    """A step of an energy counter.
+
+    Attributes:
+        at_seconds: When it was, on the monitor's clock.
+        energy_joules: What the counter showed from then on.
+        half_width_seconds: By how much `at_seconds` can be off.
+    """
+
+    at_seconds: float
+    energy_joules: float
+    half_width_seconds: float
+
+
+class CounterWatch:
+    """Finds the steps of the energy counter of one GPU, by asking it often when it is about to step.
+
+    A GPU without a counter has its power added up instead, each sum a step of a counter of our own.
+
+    Args:
+        gpu: The GPU.
+        clock: Tells when it was asked.
+    """
+
+    def __init__(self, gpu: Gpu, clock: Clock) -> None:
+        self._gpu = gpu
+        self._clock = clock
+        self._period_seconds = gpu.energy_counter_period_seconds
+        self._has_counter = True
+        self._latest: tuple[float, float] | None = None  # when it was asked last, and what it showed
+        self._not_before = 0.0
+        self._steps: list[CounterStep] = []
+
+    def poll(self) -> None:
+        """Look whether the counter has stepped. To be called every `POLL_SECONDS`; never raises."""
+        now = self._clock.now()
+        if now < self._not_before:
+            return
+        try:
+            self._add(self._clock.now(), self._read_joules(now))
+        except DeviceError:
+            self._latest = None  # whoever needs steps finds none
+
+    def take(self) -> list[CounterStep]:
+        """The steps since the last call. The last of them is kept too, as the first of the next call."""
+        steps, self._steps = self._steps, self._steps[-1:]
+        return steps
+
+    def _add(self, now: float, joules: float) -> None:
+        before, self._latest = self._latest, (now, joules)
+        if before is None or joules == before[1]:
+            return
+        at_seconds = now if not self._has_counter else (before[0] + now) / 2
+        self._steps.append(CounterStep(at_seconds, joules, now - at_seconds))
+        self._not_before = now + _NEXT_STEP * self._period_seconds
+
+    def _read_joules(self, now: float) -> float:
+        if self._has_counter:
+            try:
+                return self._gpu.read_energy_counter_joules()
+            except NotSupportedError:
+                self._has_counter = False
+                self._period_seconds = 0.0
+        power_watts = self._gpu.read_power_watts()
+        if self._latest is None:
+            return 0.0
+        return self._latest[1] + power_watts * (now - self._latest[0])

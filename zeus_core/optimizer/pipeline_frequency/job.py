@@ -1,0 +1,234 @@
+"""The pipelines of a job, as put together from what each rank has told. Pure, so that all ranks agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, TypeVar
+
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency.clock_search import MeasuredPoint
+from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
+from zeus_core.optimizer.pipeline_frequency.profiler import InstructionRow, RankProfile
+from zeus_core.pipeline import (
+    COMPUTE_KINDS,
+    Instruction,
+    InstructionProfile,
+    Option,
+    PipelineProfile,
+    Schedule,
+)
+
+__all__ = ["Introduction", "Job", "fixed_joules", "job_of", "measured_points", "pipeline_profile"]
+
+_Value = TypeVar("_Value")
+
+_NAME = "as observed"
+_LEAST_SECONDS = 1e-6  # of an instruction that takes no time that could be seen
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What the others must know of a rank.
+
+    Attributes:
+        place: Where it stands.
+        order: What it runs in an iteration.
+        gpu: UUID and name of its GPU.
+        clocks_mhz: What can be set there, highest first.
+        identity: What its profile depends on beside its GPU.
+        denial: Why it may not set clocks; None if it may.
+    """
+
+    place: PipelinePlace
+    order: tuple[Instruction, ...]
+    gpu: tuple[str, str]
+    clocks_mhz: tuple[int, ...]
+    identity: Mapping[str, Any]
+    denial: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """In JSON's types."""
+        return {
+            "place": [self.place.rank, self.place.pipeline],
+            "order": [list(it) for it in self.order],
+            "gpu": list(self.gpu),
+            "clocks_mhz": list(self.clocks_mhz),
+            "identity": dict(self.identity),
+            "denial": self.denial,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Introduction:
+        """What `to_json` made."""
+        return cls(
+            PipelinePlace(*fields["place"]),
+            tuple(Instruction(*it) for it in fields["order"]),
+            (fields["gpu"][0], fields["gpu"][1]),
+            tuple(fields["clocks_mhz"]),
+            fields["identity"],
+            fields["denial"],
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """All pipelines, each with the same number of ranks.
+
+    Attributes:
+        introductions: Of all ranks.
+        schedules: What each pipeline runs.
+    """
+
+    introductions: tuple[Introduction, ...]
+    schedules: tuple[Schedule, ...]
+
+    @property
+    def pipelines(self) -> int:
+        """How many pipelines there are."""
+        return len(self.schedules)
+
+    def of_pipeline(self, values: Sequence[_Value], pipeline: int) -> list[_Value]:
+        """Of one value of each rank those of one pipeline."""
+        pairs = zip(values, self.introductions, strict=True)
+        return [value for value, it in pairs if it.place.pipeline == pipeline]
+
+    @property
+    def clocks_mhz(self) -> tuple[int, ...]:
+        """The clocks that every GPU supports, highest first."""
+        common = set.intersection(*(set(it.clocks_mhz) for it in self.introductions))
+        return tuple(sorted(common, reverse=True))
+
+    @property
+    def denials(self) -> list[str | None]:
+        """Why each rank may not set clocks."""
+        return [it.denial for it in self.introductions]
+
+    @property
+    def fingerprint(self) -> list[Any]:
+        """What a profile is good for, in JSON's types: the same work on the same GPUs at the same places."""
+        return [
+            {
+                "place": [it.place.rank, it.place.pipeline],
+                "gpu": it.gpu[1],
+                "work": sorted({f"{one.kind} of stage {one.stage}" for one in it.order}),
+                "identity": dict(it.identity),
+            }
+            for it in self.introductions
+        ]
+
+
+def job_of(introductions: Sequence[Introduction]) -> Job:
+    """The job of ranks that have introduced themselves.
+
+    Raises:
+        UsageError: A place of a pipeline is missing, two ranks of one place run different work, two ranks share a GPU,
+            or what they run is no schedule.
+    """
+    _check_own_gpus(introductions)
+    pipelines = 1 + max(it.place.pipeline for it in introductions)
+    schedules = [_schedule(introductions, pipeline) for pipeline in range(pipelines)]
+    job = Job(tuple(introductions), tuple(schedules))
+    if not job.clocks_mhz:
+        raise UsageError("the GPUs of this job have no SM clock in common; use GPUs of one model in a job")
+    return job
+
+
+def _check_own_gpus(introductions: Sequence[Introduction]) -> None:
+    owners: dict[str, int] = {}
+    for rank, it in enumerate(introductions):
+        other = owners.setdefault(it.gpu[0], rank)
+        if other != rank:
+            raise UsageError(
+                f"ranks {other} and {rank} share {it.gpu[1]} ({it.gpu[0]}); each rank of a pipeline needs a GPU of its "
+                "own: name them, such as ZeusMonitor(gpu_indices=[local_rank])"
+            )
+
+
+def _schedule(introductions: Sequence[Introduction], pipeline: int) -> Schedule:
+    orders: dict[int, tuple[Instruction, ...]] = {}
+    for it in introductions:
+        if it.place.pipeline == pipeline and orders.setdefault(it.place.rank, it.order) != it.order:
+            raise UsageError(f"two ranks at {it.place} report different work; tell each rank its own place")
+    missing = set(range(max(orders, default=0) + 1)) - orders.keys()
+    if missing:
+        raise UsageError(f"pipeline {pipeline} has no rank {min(missing)}; tell each rank its place, counted from 0")
+    return Schedule(_NAME, tuple(orders[rank] for rank in range(len(orders))))
+
+
+def pipeline_profile(job: Job, profiles: Sequence[RankProfile], pipeline: int) -> PipelineProfile:
+    """The profile of one pipeline; of ranks at the same place the mean.
+
+    Args:
+        job: The job.
+        profiles: What each rank has measured.
+        pipeline: Which pipeline.
+
+    Raises:
+        UsageError: Something was not measured.
+    """
+    members = [rank for rank, it in enumerate(job.introductions) if it.place.pipeline == pipeline]
+    rows: dict[tuple[int, str], dict[int | None, list[InstructionRow]]] = {}
+    for rank in members:
+        for row in profiles[rank].rows:
+            if row.kind in COMPUTE_KINDS and row.clock_mhz is not None:
+                rows.setdefault((row.stage, row.kind), {}).setdefault(row.clock_mhz, []).append(row)
+    stage_ranks = _ranks_of_stages(job, members)
+    return PipelineProfile(
+        [InstructionProfile(stage, kind, tuple(map(_option, it.values()))) for (stage, kind), it in rows.items()],
+        [_waiting_watts(profiles, ranks) for ranks in stage_ranks],
+        [len(ranks) for ranks in stage_ranks],
+    )
+
+
+def fixed_joules(job: Job, profiles: Sequence[RankProfile], pipeline: int) -> float:
+    """What the optimizer steps of one pipeline take more than waiting as long, over all its ranks."""
+    joules = 0.0
+    for rank, it in enumerate(job.introductions):
+        if it.place.pipeline == pipeline:
+            waiting_watts = _waiting_watts(profiles, [rank])
+            for row in profiles[rank].rows:
+                if row.kind not in COMPUTE_KINDS and row.energy_joules is not None:
+                    joules += row.energy_joules - waiting_watts * row.time_seconds
+    return joules
+
+
+def measured_points(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) -> dict[object, MeasuredPoint]:
+    """What each kind of instruction of every rank took at a clock."""
+    points: dict[object, MeasuredPoint] = {}
+    for rank, profile in enumerate(profiles):
+        waiting_watts = _waiting_watts(profiles, [rank])
+        for row in profile.rows:
+            if row.clock_mhz == clock_mhz and row.energy_joules is not None:
+                cost = row.energy_joules - waiting_watts * row.time_seconds
+                points[rank, row.stage, row.kind] = MeasuredPoint(row.time_seconds, row.energy_joules, cost)
+    return points
+
+
+def _ranks_of_stages(job: Job, members: Sequence[int]) -> list[list[int]]:
+    by_stage: dict[int, list[int]] = {}
+    for rank in members:
+        for stage in sorted({it.stage for it in job.introductions[rank].order}):
+            by_stage.setdefault(stage, []).append(rank)
+    return [by_stage[stage] for stage in sorted(by_stage)]
+
+
+def _waiting_watts(profiles: Sequence[RankProfile], ranks: Iterable[int]) -> float:
+    """Of some ranks; where none of them ever waits, of all."""
+    own = [watts for rank in ranks if (watts := profiles[rank].waiting_watts) is not None]
+    others = [it.waiting_watts for it in profiles if it.waiting_watts is not None]
+    return fmean(own or others or [0.0])
+
+
+def _option(rows: Sequence[InstructionRow]) -> Option:
+    first = rows[0]
+    seconds = max(fmean(row.time_seconds for row in rows), _LEAST_SECONDS)
+    energies = [row.energy_joules for row in rows if row.energy_joules is not None]
+    if not energies:
+        raise UsageError(
+            f"the energy of {first.kind} of stage {first.stage} at {first.clock_mhz} MHz could not be measured; "
+            "measure longer, with a larger profile_instructions"
+        )
+    errors = max(row.time_error_seconds for row in rows), max(row.energy_error_joules for row in rows)
+    return Option(first.clock_mhz, seconds, fmean(energies), *errors)

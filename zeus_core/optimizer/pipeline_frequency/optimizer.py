@@ -1,0 +1,269 @@
+"""`PipelineFrequencyOptimizer`: the clocks of a training pipeline, profiled, planned and replayed while it trains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from zeus_core.errors import UsageError
+from zeus_core.events import Activity
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.agreement import Agreement
+from zeus_core.optimizer.arguments import checked_monitor, checked_world
+from zeus_core.optimizer.pipeline_frequency.background import Background, ThreadBackground
+from zeus_core.optimizer.pipeline_frequency.clock_setter import ClockSetter
+from zeus_core.optimizer.pipeline_frequency.job import pipeline_profile
+from zeus_core.optimizer.pipeline_frequency.marks import HostMarks, MarkMaker
+from zeus_core.optimizer.pipeline_frequency.phases import Phase, PhaseName, Replaying, Resting, WarmingUp
+from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
+from zeus_core.optimizer.pipeline_frequency.planner import Prediction
+from zeus_core.optimizer.pipeline_frequency.rank import Iteration, Rank
+from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
+from zeus_core.optimizer.pipeline_frequency.timeline import Timeline
+from zeus_core.pipeline import COMPUTE_KINDS, TRANSFER_KINDS, PipelineProfile
+from zeus_core.world import World
+
+__all__ = ["PipelineFrequencyOptimizer"]
+
+
+class PipelineFrequencyOptimizer:
+    """Finds a clock for each instruction of a training pipeline, which saves energy and takes no longer (Perseus).
+
+    Each rank has one, and tells it what it does:
+
+        optimizer = PipelineFrequencyOptimizer(ZeusMonitor([local_rank]), PipelinePlace(stage), world=torch_world())
+        for batch in batches:
+            optimizer.on_step_begin()
+            for microbatch in microbatches:
+                optimizer.on_instruction_begin("forward")
+                ...
+                optimizer.on_instruction_end("forward")
+                ...
+            optimizer.on_step_end()
+
+    While training goes on, it measures the instructions at several clocks, plans (`zeus_core.pipeline`), and sets the
+    clock of each instruction from a background thread. The clocks found are put back at `close`, the end of the `with`
+    block if it is used as one, for evaluation, and at the end of the process by whatever but SIGKILL.
+
+    The hooks never raise, and wait for nothing but the other ranks, at the end of some steps: after each clock that is
+    profiled, every `check_steps` later on; where there are several data-parallel pipelines, after every step. After a
+    fault, which is logged with its remedy, the clocks are put back on all ranks and training goes on without it.
+    Without the right to set clocks it measures once, at the clock found, and says what is missing.
+
+    Args:
+        monitor: Measures the one GPU of this rank.
+        place: Where the rank stands.
+        settings: What is wanted; no slowdown if None.
+        world: All ranks of the job, such as `zeus_core.pytorch.torch_world()`; this one alone if None.
+        identity: What the profile depends on beside the GPU, such as the model's partition, in JSON's types: a profile
+            that was kept is used where all of it is the same.
+        marks: Marks points in the work of the GPU; those of a device that works while it is told to if None.
+        background: Does what is done beside training; threads if None.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        monitor: ZeusMonitor,
+        place: PipelinePlace,
+        settings: PipelineFrequencySettings | None = None,
+        *,
+        world: World | None = None,
+        identity: Mapping[str, Any] | None = None,
+        marks: MarkMaker | None = None,
+        background: Background | None = None,
+    ) -> None:
+        self._monitor = checked_monitor(monitor)
+        if len(monitor.gpus) != 1:
+            raise UsageError(
+                f"monitor measures {len(monitor.gpus)} GPUs; a rank of a pipeline has one: name it, such as "
+                "ZeusMonitor(gpu_indices=[local_rank])"
+            )
+        self._place = place
+        self._settings = settings or PipelineFrequencySettings()
+        self._identity = dict(identity or {})
+        self._mark: MarkMaker = marks or HostMarks(monitor.clock)
+        self._backgrounds = [background or ThreadBackground() for _ in range(2)]
+        self._timeline = Timeline(self._mark, place.rank)
+        self._agreement = Agreement(checked_world(world), self._put_back, "planning the clocks of the pipeline")
+        self._rank: Rank | None = None
+        self._kept: Any = None
+        self._announced_seconds: float | None = None
+        self._phase: Phase = Resting(PhaseName.RESTING)
+
+    @property
+    def phase(self) -> PhaseName:
+        """Where planning stands."""
+        return self._phase.name
+
+    @property
+    def baseline(self) -> Iteration | None:
+        """What an iteration took at the clocks found; None until it is known."""
+        return None if self._rank is None else self._rank.baseline
+
+    @property
+    def predicted(self) -> Prediction | None:
+        """What an iteration of all pipelines is to take with the plans in force; None while there are none."""
+        if not isinstance(self._phase, Replaying):
+            return None
+        predictions = [it.prediction for it in self._phase.deployments]
+        return Prediction(max(it.time_seconds for it in predictions), sum(it.energy_joules for it in predictions))
+
+    @property
+    def measured(self) -> Iteration | None:
+        """What it took, in the last `check_steps` iterations that were compared; None until then."""
+        return self._phase.measured if isinstance(self._phase, Replaying) else None
+
+    @property
+    def clocks_mhz(self) -> tuple[int | None, ...] | None:
+        """The clocks of this rank's instructions in the plan in force; None while there is none."""
+        if not isinstance(self._phase, Replaying):
+            return None
+        return self._phase.deployments[self._place.pipeline].clocks_mhz[self._place.rank]
+
+    def profile(self, pipeline: int = 0) -> PipelineProfile | None:
+        """What was measured of a pipeline; None until that is enough to plan with.
+
+        Args:
+            pipeline: Which of the data-parallel pipelines.
+        """
+        rank = self._rank
+        if rank is None or rank.job is None or not rank.profiles or self.phase is PhaseName.PROFILING:
+            return None
+        return pipeline_profile(rank.job, rank.profiles, pipeline)
+
+    def set_straggler(self, time_seconds: float | None) -> None:
+        """Say how long an iteration takes elsewhere, where this job waits for it; to be told to any rank.
+
+        Args:
+            time_seconds: The time; None when there is no such wait any more.
+
+        Raises:
+            UsageError: It is no time.
+        """
+        is_number = isinstance(time_seconds, int | float) and not isinstance(time_seconds, bool)
+        if time_seconds is not None and not (is_number and 0 < time_seconds < math.inf):
+            raise UsageError(f"time_seconds is {time_seconds!r}; give seconds above 0, such as 2.5, or None")
+        self._announced_seconds = time_seconds
+        if self._rank is not None:
+            self._rank.announced_seconds = time_seconds
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was measured, for a checkpoint, in JSON's types. The same on every rank."""
+        return {"profile": self._rank.state() if self._rank is not None else self._kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Use what an earlier run has measured, if it fits. To be called before training begins."""
+        self._kept = state.get("profile") if isinstance(state, Mapping) else None
+
+    def on_step_begin(self) -> None:
+        """An iteration begins."""
+        try:
+            if self.phase is PhaseName.RESTING:
+                self._begin()
+            self._timeline.begin_step()
+            if self._timeline.step is not None:
+                self._phase.begin_step(self._timeline.step.begin)
+        except Exception as error:
+            self._fail(error)
+
+    def on_instruction_begin(self, name: str, stage: int | None = None, microbatch: int | None = None) -> None:
+        """An instruction begins.
+
+        Args:
+            name: Its kind: one of `zeus_core.pipeline.COMPUTE_KINDS`, `TRANSFER_KINDS`, "optimizer-step" or
+                "all-reduce".
+            stage: The stage it belongs to, for ranks that have several; that of the rank's place if None.
+            microbatch: What it works on; counted by stage and kind if None.
+        """
+        if name in TRANSFER_KINDS:
+            return
+        try:
+            instruction = self._timeline.begin(name, stage, microbatch)
+            if name in COMPUTE_KINDS:
+                self._phase.begin_computation(instruction)
+        except Exception as error:
+            self._fail(error)
+
+    def on_instruction_end(self, name: str) -> None:
+        """The instruction that began last has ended."""
+        if name in TRANSFER_KINDS:
+            return
+        try:
+            end = self._timeline.end()
+            if end is not None and name in COMPUTE_KINDS:
+                self._phase.end_computation(end)
+        except Exception as error:
+            self._fail(error)
+
+    def on_step_end(self) -> None:
+        """The iteration has ended."""
+        step = self._timeline.end_step()
+        if step is None:
+            return
+        try:
+            self._phase = self._phase.end_step(step)
+        except Exception as error:
+            self._agreement.give_up(error)
+            self._stop(PhaseName.OFF)
+
+    def on_pause(self, activity: Activity = Activity.IDLE) -> None:
+        """Something else than training is about to happen, at the clocks found, until the next step."""
+        try:
+            self._phase.pause(self._mark())
+        except Exception as error:
+            self._fail(error)
+
+    def on_resume(self) -> None:
+        """What the latest `on_pause` announced is over. The next step goes on."""
+
+    def close(self) -> None:
+        """Training has ended, in whatever way: the clocks are put back. Training that begins again goes on."""
+        if self._rank is not None:
+            self._kept = self._rank.state() or self._kept
+        self._stop(self.phase if self.phase is PhaseName.OFF else PhaseName.RESTING)
+
+    def __enter__(self) -> PipelineFrequencyOptimizer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self) -> None:
+        (gpu,) = self._monitor.gpus.values()
+        background, profiling_background = self._backgrounds
+        setter = ClockSetter(gpu, self._monitor.clock, background, self._settings.found_clock_mhz)
+        self._rank = Rank(
+            self._monitor,
+            self._place,
+            self._settings,
+            self._identity,
+            self._agreement,
+            setter,
+            profiling_background,
+            profiling_background,
+            announced_seconds=self._announced_seconds,
+            kept=self._kept,
+        )
+        self._phase = WarmingUp(self._rank, self._settings.warmup_steps)
+
+    def _fail(self, error: Exception) -> None:
+        """A job of one process gives up at once; a rank of several at the next exchange, where all do."""
+        self._agreement.give_up(error)
+        if self._agreement.world.size == 1:
+            self._stop(PhaseName.OFF)
+
+    def _stop(self, name: PhaseName) -> None:
+        self._phase.leave()
+        self._phase = Resting(name)
+        self._put_back()
+
+    def _put_back(self) -> None:
+        if self._rank is not None:
+            self._rank.setter.put_back()

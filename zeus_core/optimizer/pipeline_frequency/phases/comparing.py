@@ -1,0 +1,53 @@
+"""Iterations at the clocks found: what plans are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zeus_core.optimizer.pipeline_frequency.marks import Mark
+from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
+from zeus_core.optimizer.pipeline_frequency.rank import Rank, StepWindow, iteration_of
+from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
+
+__all__ = ["Comparing"]
+
+_STEPS = 5
+
+
+class Comparing(Phase):
+    """Measures some iterations.
+
+    Args:
+        rank: This rank.
+        follow: Makes the phase that follows, once `rank.baseline` is known.
+    """
+
+    name = PhaseName.COMPARING
+
+    def __init__(self, rank: Rank, follow: Callable[[], Phase]) -> None:
+        self._rank = rank
+        self._follow = follow
+        self._window = StepWindow(rank)
+        rank.set_clock(None)
+
+    def begin_step(self, begin: Mark) -> None:
+        """Measure from here on."""
+        self._window.begin_step()
+
+    def end_step(self, step: RecordedStep) -> Phase:
+        """Tell what was measured, in the end."""
+        self._window.add(step)
+        if len(self._window) < _STEPS:
+            return self
+        rank = self._rank
+        told = rank.agreement.exchange(self.name, self._window.report)
+        rank.baseline = iteration_of(rank.knows(), told)
+        if rank.baseline is None:
+            self._window = StepWindow(rank)
+            return self
+        return self._follow()
+
+    def pause(self, now: Mark) -> None:
+        """Measure anew after it."""
+        # all ranks count the same steps: only the energy is lost
+        self._window.spoil()

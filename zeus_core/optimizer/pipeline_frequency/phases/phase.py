@@ -1,0 +1,54 @@
+"""What every phase does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum
+
+from zeus_core.optimizer.pipeline_frequency.marks import Mark
+from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
+from zeus_core.pipeline import Instruction
+
+__all__ = ["Phase", "PhaseName"]
+
+
+class PhaseName(Enum):
+    """Where planning stands."""
+
+    RESTING = "resting"
+    WARMING_UP = "warming up"
+    COMPARING = "comparing"
+    PROFILING = "profiling"
+    PLANNING = "planning"
+    REPLAYING = "replaying"
+    OBSERVED = "observed"
+    OFF = "off"
+
+
+class Phase(ABC):
+    """Is told what happens while it lasts. Computations are the instructions whose clock can be chosen."""
+
+    name: PhaseName
+
+    def begin_step(self, begin: Mark) -> None:  # noqa: B027 - most phases have nothing to do here, nor below
+        """A step begins, at a mark."""
+
+    def begin_computation(self, instruction: Instruction) -> None:  # noqa: B027
+        """A computation begins."""
+
+    def end_computation(self, end: Mark) -> None:  # noqa: B027
+        """A computation has ended, at a mark."""
+
+    @abstractmethod
+    def end_step(self, step: RecordedStep) -> Phase:
+        """A step has ended. Returns the phase that follows, or itself.
+
+        Raises:
+            Exception: Something has failed on some rank; all ranks are told.
+        """
+
+    def pause(self, now: Mark) -> None:  # noqa: B027
+        """Something else than training begins, at a mark."""
+
+    def leave(self) -> None:  # noqa: B027
+        """Training is over, or something has failed."""

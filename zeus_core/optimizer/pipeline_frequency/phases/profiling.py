@@ -1,0 +1,103 @@
+"""All instructions are measured at one clock after the other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from zeus_core.optimizer.pipeline_frequency.clock_search import ClockSearch
+from zeus_core.optimizer.pipeline_frequency.job import measured_points
+from zeus_core.optimizer.pipeline_frequency.marks import Mark
+from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
+from zeus_core.optimizer.pipeline_frequency.phases.planning import Planning
+from zeus_core.optimizer.pipeline_frequency.phases.resting import Resting
+from zeus_core.optimizer.pipeline_frequency.profiler import Profiler, RankProfile
+from zeus_core.optimizer.pipeline_frequency.rank import Rank
+from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
+
+__all__ = ["Profiling"]
+
+_MOST_TRIES = 4
+
+
+class Profiling(Phase):
+    """Measures clock after clock.
+
+    Args:
+        rank: This rank.
+        is_observing: Whether only the clock found may be measured.
+    """
+
+    name = PhaseName.PROFILING
+
+    def __init__(self, rank: Rank, is_observing: bool = False) -> None:
+        self._rank = rank
+        self._is_observing = is_observing
+        self._search = ClockSearch(rank.knows().clocks_mhz, rank.settings.most_clocks)
+        (gpu,) = rank.monitor.gpus.values()
+        self._profiler = Profiler(gpu, rank.monitor.clock, rank.profiling_background)
+        microbatches = min(schedule.microbatches for schedule in rank.knows().schedules)
+        self._trial_steps = math.ceil(rank.settings.profile_instructions / microbatches)
+        self._profiler.begin()
+        self._begin_trial(None if is_observing else self._search.ask())
+
+    def begin_step(self, begin: Mark) -> None:
+        """After a pause, back to the clock that is measured."""
+        if self._is_paused:
+            self._is_paused = False
+            self._rank.set_clock(self._clock_mhz)
+
+    def end_step(self, step: RecordedStep) -> Phase:
+        """Tell what was measured at the clock, once that is enough."""
+        self._steps.append(step)
+        if len(self._steps) < self._trial_steps:
+            return self
+        rank = self._rank
+        told = rank.agreement.exchange(self.name, self._report)
+        self._tries += 1
+        if self._tries < _MOST_TRIES and not all(it["is_enough"] for it in told):
+            self._steps = []
+            return self
+        rank.profiles = [RankProfile.from_json(it["profile"]) for it in told]
+        if self._is_observing:
+            return self._end(Resting(PhaseName.OBSERVED))
+        return self._next_trial()
+
+    def pause(self, now: Mark) -> None:
+        """Whatever it is, it is to run as found."""
+        self._is_paused = True
+        self._rank.set_clock(None)
+
+    def leave(self) -> None:
+        """Measure no more."""
+        self._profiler.end()
+
+    def _begin_trial(self, clock_mhz: int | None) -> None:
+        self._clock_mhz = clock_mhz
+        self._steps: list[RecordedStep] = []
+        self._tries = 0
+        self._is_paused = False
+        self._rank.set_clock(clock_mhz)
+
+    def _next_trial(self) -> Phase:
+        rank = self._rank
+        assert self._clock_mhz is not None
+        self._search.tell(self._clock_mhz, measured_points(rank.knows(), rank.profiles, self._clock_mhz))
+        clock_mhz = self._search.ask()
+        if clock_mhz is not None:
+            self._begin_trial(clock_mhz)
+            return self
+        rank.save()
+        return self._end(Planning(rank))
+
+    def _end(self, following: Phase) -> Phase:
+        self._rank.set_clock(None)
+        self._profiler.end()
+        return following
+
+    def _report(self) -> dict[str, Any]:
+        self._steps[-1].wait()
+        self._profiler.add(self._steps, self._clock_mhz)
+        # The first instruction of a trial does not count.
+        is_enough = self._profiler.is_enough(self._clock_mhz, self._rank.settings.profile_instructions - 1)
+        return {"profile": self._profiler.profile().to_json(), "is_enough": is_enough}

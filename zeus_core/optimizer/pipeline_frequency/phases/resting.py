@@ -1,0 +1,23 @@
+"""Nothing is done, and nothing changed."""
+
+from __future__ import annotations
+
+from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
+from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
+
+__all__ = ["Resting"]
+
+
+class Resting(Phase):
+    """Before training, after it, and where there is nothing more to do.
+
+    Args:
+        name: Why.
+    """
+
+    def __init__(self, name: PhaseName) -> None:
+        self.name = name
+
+    def end_step(self, step: RecordedStep) -> Phase:
+        """Rest on."""
+        return self

@@ -1,0 +1,93 @@
+"""From what was measured to a plan for each pipeline. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Schedule, make_plan
+
+__all__ = ["PipelinePlanner", "Prediction"]
+
+_LEAST_SWITCH_SECONDS = 0.001
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What an iteration of a pipeline takes with a plan.
+
+    Attributes:
+        time_seconds: Iteration time.
+        energy_joules: Energy of all its GPUs over it.
+    """
+
+    time_seconds: float
+    energy_joules: float
+
+
+@dataclass(frozen=True)
+class PipelinePlanner:
+    """Plans for one pipeline.
+
+    Times of an iteration are those of its work: from its beginning to its last computation.
+
+    Attributes:
+        profile: What its instructions take.
+        schedule: What it runs.
+        work_seconds: How long the work took, as measured at the clocks found.
+        tail_seconds: How long what follows the work took: exchanging gradients, the optimizer step, and the like.
+        tail_joules: What that took beyond the power of waiting, over all GPUs.
+        switch_seconds: What a switch of a clock costs; less than a millisecond is not worth planning for.
+    """
+
+    profile: PipelineProfile
+    schedule: Schedule
+    work_seconds: float
+    tail_seconds: float
+    tail_joules: float
+    switch_seconds: float
+
+    @cached_property
+    def frontier(self) -> Frontier:
+        """The time-energy frontier."""
+        return Frontier.of(self.profile, self.schedule)
+
+    @cached_property
+    def overhead_seconds(self) -> float:
+        """What the work takes beyond its instructions, whatever the clocks: transfers, and the program itself."""
+        return max(self.work_seconds - self.frontier.highest_clock_point[0], 0.0)
+
+    @property
+    def highest_clocks(self) -> Prediction:
+        """A whole iteration at the highest clocks."""
+        return self._whole(*self.frontier.highest_clock_point)
+
+    def plan(self, limit_seconds: float, is_waiting: bool = False) -> Plan:
+        """The plan of least energy for a time of the work, or the quickest there is.
+
+        Args:
+            limit_seconds: The longest time of the work.
+            is_waiting: Whether the pipeline waits until then in any case.
+        """
+        switch_seconds = self.switch_seconds if self.switch_seconds >= _LEAST_SWITCH_SECONDS else 0.0
+        # Without switches, the highest clock everywhere is the quickest there is.
+        quickest_seconds = self.frontier.highest_clock_point[0] if switch_seconds else self.frontier.shortest_seconds
+        seconds = max(limit_seconds - self.overhead_seconds, quickest_seconds)
+        if is_waiting:
+            return make_plan(self.frontier, straggler_seconds=seconds, switch_seconds=switch_seconds)
+        return make_plan(self.frontier, time_seconds=seconds, switch_seconds=switch_seconds)
+
+    def prediction(self, plan: Plan, until_seconds: float = 0.0) -> Prediction:
+        """A whole iteration of a plan.
+
+        Args:
+            plan: The plan.
+            until_seconds: The pipeline waits until then, if its work is done earlier.
+        """
+        seconds = max(until_seconds - self.overhead_seconds, plan.time_seconds)
+        return self._whole(seconds, plan.energy_joules_until(seconds))
+
+    def _whole(self, seconds: float, joules: float) -> Prediction:
+        rest_seconds = self.overhead_seconds + self.tail_seconds
+        waiting_joules = self.frontier.problem.blocking_power_watts * rest_seconds
+        return Prediction(seconds + rest_seconds, joules + waiting_joules + self.tail_joules)

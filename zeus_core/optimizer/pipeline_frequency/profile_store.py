@@ -1,0 +1,80 @@
+"""What was measured, kept for the same job to go on with: in a file, or in a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency.profiler import RankProfile
+from zeus_core.whole_file import write_whole
+
+__all__ = ["load_profiles", "profiles_from_json", "profiles_to_json", "save_profiles"]
+
+_FORMAT = "zeus-core pipeline profile of a job"
+_VERSION = 1
+
+_logger = logging.getLogger(__name__)
+
+
+def profiles_to_json(fingerprint: Sequence[Any], profiles: Sequence[RankProfile]) -> dict[str, Any]:
+    """The profiles of all ranks, and what they are good for."""
+    return {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "fingerprint": list(fingerprint),
+        "ranks": [it.to_json() for it in profiles],
+    }
+
+
+def profiles_from_json(fields: Any, fingerprint: Sequence[Any]) -> list[RankProfile]:
+    """What `profiles_to_json` made.
+
+    Raises:
+        UsageError: It is something else, or the profile of another job; the message says what differs.
+    """
+    if not isinstance(fields, Mapping) or fields.get("format") != _FORMAT or fields.get("version") != _VERSION:
+        raise UsageError(f'it does not say "format": "{_FORMAT}", "version": {_VERSION}')
+    _check_fingerprint(fields.get("fingerprint"), json.loads(json.dumps(list(fingerprint))))
+    try:
+        profiles = [RankProfile.from_json(it) for it in fields["ranks"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"it cannot be read: {error!r}") from error
+    if len(profiles) != len(fingerprint):
+        raise UsageError(f"it has {len(profiles)} ranks, and this job {len(fingerprint)}")
+    return profiles
+
+
+def load_profiles(path: Path, fingerprint: Sequence[Any]) -> list[RankProfile] | None:
+    """The profiles kept in a file; None, with a warning that says why, where there are none for this job."""
+    try:
+        return profiles_from_json(json.loads(path.read_text(encoding="utf-8")), fingerprint)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        _logger.warning("the profile %s is not used, and measured again: %s", path, error)
+        return None
+
+
+def save_profiles(path: Path, fields: Mapping[str, Any]) -> None:
+    """Keep profiles in a file, which is replaced as a whole. Never raises."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(fields) + "\n")
+    except (OSError, ValueError) as error:
+        _logger.warning("the profile %s cannot be written, and training goes on without it: %s", path, error)
+
+
+def _check_fingerprint(found: Any, wanted: Sequence[Mapping[str, Any]]) -> None:
+    if found == wanted:
+        return
+    if not isinstance(found, list) or len(found) != len(wanted):
+        raise UsageError(f"it is of another number of ranks than the {len(wanted)} of this job")
+    for rank, (theirs, ours) in enumerate(zip(found, wanted, strict=True)):
+        for name, value in ours.items():
+            other = theirs.get(name) if isinstance(theirs, Mapping) else theirs
+            if other != value:
+                raise UsageError(f"the {name} of rank {rank} was {other}, and is {value}")

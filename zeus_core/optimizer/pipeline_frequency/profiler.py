@@ -1,0 +1,170 @@
+"""What the instructions of one rank take at several clocks, measured while it trains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, median, stdev
+from typing import Any
+
+from zeus_core.clock import Clock
+from zeus_core.device import Gpu
+from zeus_core.optimizer.pipeline_frequency.attribution import WAITING, MeanPower, mean_powers
+from zeus_core.optimizer.pipeline_frequency.background import Background
+from zeus_core.optimizer.pipeline_frequency.counter_watch import POLL_SECONDS, CounterStep, CounterWatch
+from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep, Span
+from zeus_core.pipeline import COMPUTE_KINDS, Instruction
+
+__all__ = ["InstructionRow", "Profiler", "RankProfile"]
+
+_TO_THE_MEDIAN = math.sqrt(math.pi / 2)  # its standard error over that of the mean, for many normal values
+_SHORT = 0.05  # of a step
+_LEAST_STEPS = 20  # of the energy counter in each trial
+
+
+@dataclass(frozen=True)
+class InstructionRow:
+    """What one kind of instruction of a stage took at one clock.
+
+    Attributes:
+        stage: Its stage.
+        kind: Its kind.
+        clock_mhz: The clock; None where the GPU ran as it was found.
+        time_seconds: Median duration.
+        time_error_seconds: Its standard error.
+        energy_joules: Energy over that duration; None where it cannot be told.
+        energy_error_joules: Its standard error.
+    """
+
+    stage: int
+    kind: str
+    clock_mhz: int | None
+    time_seconds: float
+    time_error_seconds: float
+    energy_joules: float | None
+    energy_error_joules: float
+
+
+@dataclass(frozen=True)
+class RankProfile:
+    """Everything one rank has measured.
+
+    Attributes:
+        rows: Of each kind at each clock.
+        waiting_watts: The power while it waits; None where it never did.
+    """
+
+    rows: tuple[InstructionRow, ...]
+    waiting_watts: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """In JSON's types."""
+        return {"rows": [list(asdict(row).values()) for row in self.rows], "waiting_watts": self.waiting_watts}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> RankProfile:
+        """What `to_json` made."""
+        return cls(tuple(InstructionRow(*row) for row in fields["rows"]), fields["waiting_watts"])
+
+
+class Profiler:
+    """Takes in the steps of one rank, and says what its instructions take.
+
+    Args:
+        gpu: The GPU it runs on.
+        clock: The monitor's clock.
+        background: Watches the GPU.
+    """
+
+    def __init__(self, gpu: Gpu, clock: Clock, background: Background) -> None:
+        self._watch = CounterWatch(gpu, clock)
+        self._clock = clock
+        self._background = background
+        self._period_seconds = gpu.energy_counter_period_seconds
+        self._stop_watching: Callable[[], None] | None = None
+        self._counter_steps: list[CounterStep] = []
+        self._spans: list[Span] = []
+        self._known: list[Span] = []
+        self._durations: dict[tuple[int, str, int | None], list[float]] = {}
+        self._seconds_at: dict[int | None, float] = {}
+
+    def begin(self) -> None:
+        """Measure from now on."""
+        if self._stop_watching is None:
+            self._stop_watching = self._background.repeatedly(self._watch.poll, POLL_SECONDS)
+
+    def end(self) -> None:
+        """Measure no more."""
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
+
+    def add(self, steps: Sequence[RecordedStep], clock_mhz: int | None) -> None:
+        """Take in consecutive steps at one clock, all of which the device has done.
+
+        The very first instruction does not count: it may have begun before the clock was changed.
+        """
+        is_settled = False
+        for step in steps:
+            whole = step.whole
+            if whole is None:
+                continue
+            self._seconds_at[clock_mhz] = self._seconds_at.get(clock_mhz, 0.0) + whole.seconds
+            spans = step.spans()
+            if is_settled:
+                self._extend_known(whole)
+            else:
+                is_settled = True
+                _, first = spans.pop(0)
+                self._known.append(Span(None, first.end_seconds, whole.end_seconds))
+            for instruction, span in spans:
+                self._add_span(instruction, span, clock_mhz)
+
+    def is_enough(self, clock_mhz: int | None, instructions: int) -> bool:
+        """Whether at a clock so many of each kind were measured, for long enough to tell their energies."""
+        counts = [len(it) for (_, _, clock), it in self._durations.items() if clock == clock_mhz]
+        is_long = self._seconds_at.get(clock_mhz, 0.0) >= _LEAST_STEPS * self._period_seconds
+        return is_long and min(counts, default=0) >= instructions
+
+    def profile(self) -> RankProfile:
+        """What has been measured so far."""
+        self._counter_steps += self._watch.take()[1 if self._counter_steps else 0 :]
+        powers = mean_powers(self._counter_steps, self._spans, self._known)
+        rows = [_row(*name, durations, powers.get(name)) for name, durations in self._durations.items()]
+        waiting = powers.get(WAITING)
+        return RankProfile(tuple(rows), None if waiting is None else max(waiting.watts, 0.0))
+
+    def _add_span(self, instruction: Instruction, span: Span, clock_mhz: int | None) -> None:
+        kind, stage, _ = instruction
+        if kind == "all-reduce":  # waiting, mostly
+            return
+        name = (stage, kind, clock_mhz if kind in COMPUTE_KINDS else None)
+        self._spans.append(span._replace(what=name))
+        self._durations.setdefault(name, []).append(span.seconds)
+
+    def _extend_known(self, whole: Span) -> None:
+        """One more step is known. What comes between two steps is waiting, if it is short."""
+        before = self._known[-1]
+        if whole.begin_seconds - before.end_seconds < _SHORT * whole.seconds:
+            self._known[-1] = Span(None, before.begin_seconds, whole.end_seconds)
+        else:
+            self._known.append(whole)
+
+
+def _row(
+    stage: int, kind: str, clock_mhz: int | None, durations: Sequence[float], power: MeanPower | None
+) -> InstructionRow:
+    seconds, error = _median_and_error(durations)
+    if power is None or power.watts <= 0:
+        return InstructionRow(stage, kind, clock_mhz, seconds, error, None, 0.0)
+    joules = power.watts * seconds
+    joules_error = math.hypot(power.error_watts * seconds, power.watts * error)
+    return InstructionRow(stage, kind, clock_mhz, seconds, error, joules, joules_error)
+
+
+def _median_and_error(values: Iterable[float]) -> tuple[float, float]:
+    several = list(values)
+    if len(several) < 2:
+        return fmean(several), 0.0
+    return median(several), _TO_THE_MEDIAN * stdev(several) / math.sqrt(len(several))

@@ -1,0 +1,169 @@
+"""What one rank has at hand while clocks are profiled, planned and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor.instruments import Reading
+from zeus_core.optimizer.agreement import Agreement
+from zeus_core.optimizer.pipeline_frequency.background import Background
+from zeus_core.optimizer.pipeline_frequency.clock_setter import ClockSetter
+from zeus_core.optimizer.pipeline_frequency.job import Job
+from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
+from zeus_core.optimizer.pipeline_frequency.profile_store import profiles_to_json, save_profiles
+from zeus_core.optimizer.pipeline_frequency.profiler import RankProfile
+from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
+from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
+
+__all__ = ["Iteration", "Rank", "StepWindow", "iteration_of"]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What iterations took.
+
+    Attributes:
+        step_seconds: Median duration, on the slowest rank.
+        work_seconds: Median time up to the last computation, of each pipeline.
+        energy_joules: Mean energy of all GPUs; None where it was lost.
+    """
+
+    step_seconds: float
+    work_seconds: tuple[float, ...]
+    energy_joules: float | None
+
+
+@dataclass
+class Rank:
+    """One rank: what it was given, and what all ranks have agreed on so far.
+
+    Attributes:
+        monitor: Measures its GPU.
+        place: Where it stands.
+        settings: What the user wants.
+        identity: What its profile depends on beside its GPU.
+        agreement: What ties it to the others.
+        setter: Sets its clock.
+        background: Where planning is done.
+        profiling_background: Where its GPU is watched.
+        switch_seconds: How long the driver took for each clock that was set.
+        job: All ranks.
+        profiles: What each of them has measured; empty until then.
+        baseline: What an iteration took at the clocks found.
+        announced_seconds: How long an iteration takes elsewhere, as this rank was told.
+        kept: What an earlier run has measured, as kept in a checkpoint.
+    """
+
+    monitor: ZeusMonitor
+    place: PipelinePlace
+    settings: PipelineFrequencySettings
+    identity: Mapping[str, Any]
+    agreement: Agreement
+    setter: ClockSetter
+    background: Background
+    profiling_background: Background
+    switch_seconds: list[float] = field(default_factory=list)
+    job: Job | None = None
+    profiles: Sequence[RankProfile] = ()
+    baseline: Iteration | None = None
+    announced_seconds: float | None = None
+    kept: Any = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank decides what one alone can know."""
+        return self.agreement.world.rank == 0
+
+    def set_clock(self, clock_mhz: int | None) -> None:
+        """Set the clock at once, or release it for None."""
+        seconds = self.agreement.attempt(lambda: self.setter.set_now(clock_mhz))
+        if seconds is not None and clock_mhz is not None:
+            self.switch_seconds.append(seconds)
+
+    def knows(self) -> Job:
+        """The job, which is known by now."""
+        assert self.job is not None
+        return self.job
+
+    def known_baseline(self) -> Iteration:
+        """The baseline, which is known by now."""
+        assert self.baseline is not None
+        return self.baseline
+
+    def state(self) -> dict[str, Any]:
+        """What was measured, in JSON's types; empty where nothing was."""
+        if self.job is None or not self.profiles:
+            return {}
+        return profiles_to_json(self.job.fingerprint, self.profiles)
+
+    def save(self) -> None:
+        """Keep what was measured in the file of the user's, if there is one."""
+        path = self.settings.profile_path
+        if path is not None and self.is_first:
+            save_profiles(Path(path), self.state())
+
+
+class StepWindow:
+    """Some steps in a row of one rank, and the energy over them.
+
+    Args:
+        rank: The rank.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._begin: Reading | None = None
+        self._steps: list[RecordedStep] = []
+        self._is_spoilt = False
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def begin_step(self) -> None:
+        """A step begins."""
+        if self._begin is None:
+            self._begin = self._rank.monitor.read(sync_execution=False)
+
+    def add(self, step: RecordedStep) -> None:
+        """A step has ended."""
+        self._steps.append(step)
+
+    def spoil(self) -> None:
+        """Something else than training happens between the steps: their energy is lost, their times are not."""
+        self._is_spoilt = True
+
+    def report(self) -> dict[str, Any]:
+        """What this rank tells of it, in JSON's types; the device may still be busy with the last step."""
+        done = [(whole.seconds, step.work_seconds) for step in self._steps if (whole := step.whole) is not None]
+        return {
+            "step_seconds": [seconds for seconds, _ in done],
+            "work_seconds": [seconds for _, seconds in done if seconds is not None],
+            "energy_joules": self._energy_joules(),
+        }
+
+    def _energy_joules(self) -> float | None:
+        if self._begin is None or not self._steps or self._is_spoilt:
+            return None
+        measured = self._rank.monitor.between(self._begin, self._rank.monitor.read(sync_execution=False))
+        energies = list(measured.gpu_energy.values())
+        known = [joules for joules in energies if joules is not None]
+        return sum(known) / len(self._steps) if len(known) == len(energies) else None
+
+
+def iteration_of(job: Job, reports: Sequence[Mapping[str, Any]]) -> Iteration | None:
+    """What iterations took, from what each rank has told of the same steps; None if no device was done with any."""
+    if not all(it["step_seconds"] and it["work_seconds"] for it in reports):
+        return None
+    medians = [median(it["work_seconds"]) for it in reports]
+    works = tuple(max(job.of_pipeline(medians, pipeline)) for pipeline in range(job.pipelines))
+    energies = [it["energy_joules"] for it in reports]
+    return Iteration(
+        max(median(it["step_seconds"]) for it in reports),
+        works,
+        None if None in energies else sum(energies),
+    )

@@ -1,0 +1,141 @@
+"""What one rank of a pipeline has done, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from zeus_core.optimizer.pipeline_frequency.marks import Mark, MarkMaker
+from zeus_core.pipeline import COMPUTE_KINDS, Instruction
+
+__all__ = ["RecordedStep", "Span", "Timeline"]
+
+
+class Span(NamedTuple):
+    """Something that took time, as seen by the device.
+
+    Attributes:
+        what: What it was.
+        begin_seconds: When it began, on the monitor's clock.
+        end_seconds: When it ended.
+    """
+
+    what: Hashable
+    begin_seconds: float
+    end_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end_seconds - self.begin_seconds
+
+
+class _MarkedSpan(NamedTuple):
+    instruction: Instruction
+    begin: Mark
+    end: Mark
+
+
+class RecordedStep:
+    """One iteration of one rank: its instructions in their order, transfers left out.
+
+    Args:
+        begin: When it began.
+    """
+
+    def __init__(self, begin: Mark) -> None:
+        self.begin = begin
+        self._end: Mark | None = None
+        self._spans: list[_MarkedSpan] = []
+
+    @property
+    def order(self) -> tuple[Instruction, ...]:
+        """What it computed."""
+        return tuple(span.instruction for span in self._spans if span.instruction.kind in COMPUTE_KINDS)
+
+    def add(self, instruction: Instruction, begin: Mark, end: Mark) -> None:
+        """An instruction has ended."""
+        self._spans.append(_MarkedSpan(instruction, begin, end))
+
+    def finish(self, end: Mark) -> None:
+        """The iteration has ended."""
+        self._end = end
+
+    def wait(self) -> None:
+        """Wait for the device to have done it all."""
+        if self._end is not None:
+            self._end.wait()
+
+    @property
+    def whole(self) -> Span | None:
+        """From its beginning to its end; None until the device has done it all."""
+        return self._between(self.begin, self._end)
+
+    @property
+    def work_seconds(self) -> float | None:
+        """From its beginning to the end of its last computation, what it waited for meanwhile included.
+
+        None until the device has done it all.
+        """
+        last = next((it.end for it in reversed(self._spans) if it.instruction.kind in COMPUTE_KINDS), None)
+        span = self._between(self.begin, last)
+        return None if span is None or self.whole is None else span.seconds
+
+    def spans(self) -> list[tuple[Instruction, Span]]:
+        """When each instruction ran, as far as the device has done it."""
+        found = ((it.instruction, self._between(it.begin, it.end)) for it in self._spans)
+        return [(instruction, span) for instruction, span in found if span is not None]
+
+    def _between(self, begin: Mark, end: Mark | None) -> Span | None:
+        begin_seconds, end_seconds = begin.seconds(), None if end is None else end.seconds()
+        if begin_seconds is None or end_seconds is None:
+            return None
+        return Span(None, begin_seconds, end_seconds)
+
+
+class Timeline:
+    """Turns what is reported of one step into a `RecordedStep`.
+
+    Args:
+        mark: Marks the point the training thread has come to.
+        stage: The stage of instructions that do not say theirs.
+    """
+
+    def __init__(self, mark: MarkMaker, stage: int) -> None:
+        self._mark = mark
+        self._stage = stage
+        self.step: RecordedStep | None = None
+        """The step under way."""
+        self._counts: dict[tuple[str, int], int] = {}
+        self._open: tuple[Instruction, Mark] | None = None
+
+    def begin_step(self) -> None:
+        """A step begins; one whose end was not reported is forgotten."""
+        self._counts.clear()
+        self._open = None
+        self.step = RecordedStep(self._mark())
+
+    def begin(self, kind: str, stage: int | None, microbatch: int | None) -> Instruction:
+        """An instruction begins."""
+        of_stage = self._stage if stage is None else stage
+        count = self._counts.get((kind, of_stage), 0)
+        self._counts[kind, of_stage] = count + 1
+        instruction = Instruction(kind, of_stage, count if microbatch is None else microbatch)
+        self._open = (instruction, self._mark())
+        return instruction
+
+    def end(self) -> Mark | None:
+        """The instruction that began last has ended; returns when, None if none had begun."""
+        if self._open is None or self.step is None:
+            return None
+        (instruction, begin), self._open = self._open, None
+        end = self._mark()
+        self.step.add(instruction, begin, end)
+        return end
+
+    def end_step(self) -> RecordedStep | None:
+        """The step has ended; None if none had begun."""
+        step, self.step = self.step, None
+        if step is not None:
+            step.finish(self._mark())
+        return step

@@ -1,0 +1,222 @@
+"""The schedules of torch.distributed.pipelining: what they run, told to an observer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from zeus_core.errors import UsageError
+from zeus_core.events import Activity, PipelineObserver
+from zeus_core.method_wraps import MethodWraps
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
+from zeus_core.pytorch.marks import marks_for
+from zeus_core.pytorch.world import torch_world
+from zeus_core.world import World
+
+__all__ = ["AttachedOptimizer", "PipelineScheduleTap", "attach", "check_schedule"]
+
+_OF_SCHEDULES = ("_has_backward", "_maybe_compute_loss")
+_OF_STAGES = (
+    *("stage_index", "is_last", "group_rank", "device"),
+    *("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"),
+)
+
+
+class PipelineScheduleTap:
+    """Attached to a schedule, tells an observer each instruction that it runs. What it computes stays the same.
+
+    A step is a call of `schedule.step`: what the program does after it (the optimizer's step) is between two steps.
+    The loss is part of the last stage's forward pass. `schedule.eval`, and every step of a schedule without a loss, is
+    a pause for evaluation. A step that an exception leaves has no end.
+
+    Functions of one's own for overlapped actions (`register_custom_function`) must not run two passes at once.
+
+    Args:
+        schedule: Any schedule of torch.distributed.pipelining.
+        observer: Who is told.
+
+    Raises:
+        UsageError: `schedule` is none, or is one of a release of torch that does not have what this relies on.
+    """
+
+    def __init__(self, schedule: Any, observer: PipelineObserver) -> None:
+        check_schedule(schedule)
+        self._schedule = schedule
+        self._observer = observer
+        self._is_in_step = False
+        self._running: str | None = None
+        self._wraps = [self._wrap_schedule(), *map(self._wrap_stage, _stages_of(schedule))]
+
+    def detach(self) -> None:
+        """Leave the schedule and its stages as they were."""
+        for wraps in self._wraps:
+            wraps.undo()
+
+    def _wrap_schedule(self) -> MethodWraps:
+        wraps = MethodWraps(self._schedule)
+        wraps.wrap("step", self._step)
+        wraps.wrap("_maybe_compute_loss", self._compute_loss)
+        return wraps
+
+    def _wrap_stage(self, stage: Any) -> MethodWraps:
+        wraps = MethodWraps(stage)
+        wraps.wrap("forward_one_chunk", partial(self._forward, stage))
+        wraps.wrap("backward_one_chunk", partial(self._backward, stage))
+        wraps.wrap("backward_weight_one_chunk", partial(self._backward_weight, stage))
+        return wraps
+
+    def _step(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._schedule._has_backward:
+            return self._evaluate(method, *args, **kwargs)
+        self._observer.on_step_begin()
+        self._is_in_step = True
+        try:
+            output = method(*args, **kwargs)
+            self._end()
+        finally:
+            self._is_in_step, self._running = False, None
+        self._observer.on_step_end()
+        return output
+
+    def _evaluate(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        self._observer.on_pause(Activity.EVALUATION)
+        try:
+            return method(*args, **kwargs)
+        finally:
+            self._observer.on_resume()
+
+    def _forward(self, stage: Any, method: Any, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        self._begin("forward", stage, fwd_chunk_id)
+        output = method(fwd_chunk_id, *args, **kwargs)
+        if not stage.is_last:
+            self._end()
+        return output
+
+    def _compute_loss(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        output = method(*args, **kwargs)
+        self._end()  # of the last stage's forward pass
+        return output
+
+    def _backward(
+        self,
+        stage: Any,
+        method: Any,
+        bwd_chunk_id: int,
+        loss: Any = None,
+        full_backward: bool = True,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        self._begin("backward" if full_backward else "backward-input", stage, bwd_chunk_id)
+        output = method(bwd_chunk_id, loss, full_backward, *args, **kwargs)
+        self._end()
+        return output
+
+    def _backward_weight(self, stage: Any, method: Any, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        self._begin("backward-weight", stage, bwd_chunk_id)
+        output = method(bwd_chunk_id, *args, **kwargs)
+        self._end()
+        return output
+
+    def _begin(self, name: str, stage: Any, microbatch: int) -> None:
+        self._end()
+        if self._is_in_step:
+            self._running = name
+            self._observer.on_instruction_begin(name, stage.stage_index, microbatch)
+
+    def _end(self) -> None:
+        if (name := self._running) is not None:
+            self._running = None
+            self._observer.on_instruction_end(name)
+
+
+def check_schedule(schedule: Any) -> None:
+    """See that a schedule has all that `PipelineScheduleTap` relies on, much of which torch calls private.
+
+    Raises:
+        UsageError: It is no schedule, or one of another release of torch; the message names what is missing.
+    """
+    if not callable(getattr(schedule, "step", None)):
+        raise UsageError(f"schedule is {schedule!r}; give one of torch.distributed.pipelining, such as Schedule1F1B")
+    missing = [name for name in _OF_SCHEDULES if not hasattr(schedule, name)]
+    stages = _stages_of(schedule)
+    missing += [f"stage.{name}" for name in _OF_STAGES if not all(hasattr(stage, name) for stage in stages)]
+    missing += [] if stages else ["_stage", "_stages"]
+    if not missing and any(not _tells_halves(stage) for stage in stages):
+        missing.append("full_backward of stage.backward_one_chunk")
+    if missing:
+        raise UsageError(
+            f"{type(schedule).__name__} of torch {torch.__version__} lacks {', '.join(missing)}, by which its "
+            "instructions are followed; use another release of torch (2.13 has all)"
+        )
+
+
+def _stages_of(schedule: Any) -> list[Any]:
+    """The stages of this rank."""
+    stage = getattr(schedule, "_stage", None)
+    return list(getattr(schedule, "_stages", ())) or ([] if stage is None else [stage])
+
+
+def _tells_halves(stage: Any) -> bool:
+    return "full_backward" in inspect.signature(stage.backward_one_chunk).parameters
+
+
+@dataclass(frozen=True)
+class AttachedOptimizer:
+    """An optimizer that follows a schedule.
+
+    Attributes:
+        optimizer: The optimizer.
+        tap: What tells it.
+    """
+
+    optimizer: PipelineFrequencyOptimizer
+    tap: PipelineScheduleTap
+
+    def detach(self) -> None:
+        """Leave the schedule as it was, and close the optimizer, which puts the clocks back."""
+        self.tap.detach()
+        self.optimizer.close()
+
+
+def attach(
+    schedule: Any,
+    monitor: ZeusMonitor,
+    settings: PipelineFrequencySettings | None = None,
+    *,
+    pipeline: int = 0,
+    rank: int | None = None,
+    world: World | None = None,
+    identity: Mapping[str, Any] | None = None,
+) -> AttachedOptimizer:
+    """Have the clocks of a schedule planned. Unless `world` is given, a collective call: every rank makes it.
+
+    Args:
+        schedule: Any schedule of torch.distributed.pipelining.
+        monitor: Measures the one GPU of this rank.
+        settings: What is wanted; no slowdown if None.
+        pipeline: Which of the data-parallel pipelines this is, from 0.
+        rank: The rank's place in its pipeline; that in the process group of its stages if None.
+        world: The ranks of the job; those of torch.distributed if None.
+        identity: What the profile depends on beside the GPU; see `PipelineFrequencyOptimizer`.
+
+    Raises:
+        UsageError: An argument is wrong, or torch does not have what this relies on; the message says which.
+    """
+    check_schedule(schedule)
+    stage = _stages_of(schedule)[0]
+    optimizer = PipelineFrequencyOptimizer(
+        monitor,
+        PipelinePlace(stage.group_rank if rank is None else rank, pipeline),
+        settings,
+        world=torch_world() if world is None else world,
+        identity=identity,
+        marks=marks_for(stage.device, monitor.clock),
+    )
+    return AttachedOptimizer(optimizer, PipelineScheduleTap(schedule, optimizer))
