@@ -7,7 +7,7 @@ import os
 import threading
 
 from zeus_core.device import Gpu
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.errors import DeviceError, PermissionDeniedError, UsageError
 
 __all__ = ["ClockKnob"]
 
@@ -57,8 +57,12 @@ class ClockKnob:
         with self._lock:
             if self._is_restored:
                 raise DeviceError(f"the clock of {self._gpu.name} has been put back, and stays so")
-            self._changed_by = os.getpid()
-            self._gpu.lock_sm_clock(setting)
+            changed_before, self._changed_by = self._changed_by, os.getpid()
+            try:
+                self._gpu.lock_sm_clock(setting)
+            except (PermissionDeniedError, UsageError):
+                self._changed_by = changed_before
+                raise
             if self._is_restored:  # by a signal handler, before the clock was locked
                 self._changed_by = os.getpid()
                 self.restore()

@@ -84,12 +84,24 @@ class SimulatedJob:
         self._noise = noise
         self._grants_control = grants_control
         self._slowed_by = slowed_by
+        self._timeout_seconds = 0.0
         self._links: dict[tuple[int, Instruction, int], queue.SimpleQueue[float]] = {}
 
     def run(
         self, steps: int, observe: Callable[[SimulatedRank], PipelineObserver], timeout_seconds: float = 60.0
     ) -> list[SimulatedRank]:
-        """Train for some steps, each rank with an observer. Returns the ranks, pipeline by pipeline."""
+        """Train for some steps, each rank with an observer. Returns the ranks, pipeline by pipeline.
+
+        Args:
+            steps: How many.
+            observe: Makes the observer of a rank.
+            timeout_seconds: How long, in real time, a rank waits for another one.
+
+        Raises:
+            Exception: What was raised on the lowest rank something was raised on.
+        """
+
+        self._timeout_seconds = timeout_seconds
 
         def rank_main(world: World) -> SimulatedRank:
             rank = self._rank(world)
@@ -133,7 +145,7 @@ class SimulatedJob:
     def _wait(self, rank: SimulatedRank, schedule: Schedule, instruction: Instruction) -> None:
         for needed in schedule.needs(instruction):
             if schedule.rank_of_stage[needed.stage] != rank.rank:
-                _advance_to(rank.clock, self._link(rank, needed, rank.rank).get(timeout=60.0))
+                _advance_to(rank.clock, self._link(rank, needed, rank.rank).get(timeout=self._timeout_seconds))
 
     def _send(self, rank: SimulatedRank, schedule: Schedule, instruction: Instruction) -> None:
         for receiver, order in enumerate(schedule.ranks):

@@ -3,7 +3,7 @@
 Rules:
 
 - First a ladder down from the highest clock, in equal steps, as long as some instruction of the pipeline takes less
-  energy at a lower clock. Two wider steps follow, for instructions that have time to spare: what they save is the
+  energy at a lower clock. A wider step follows, for instructions that have time to spare: what they save is the
   power of waiting, which is little, and smooth.
 - Then, between the two neighbours where a clock in the middle could show most, that clock; until nowhere it could show
   more than a small share of what an iteration takes.
@@ -22,7 +22,7 @@ __all__ = ["ClockSearch", "MeasuredPoint"]
 
 _STEP = 0.07  # of the highest clock
 _WIDE_STEP = 0.15
-_WIDE_STEPS = 2
+_WIDE_STEPS = 1
 _RISE = 0.005  # of energy: less may be noise
 _WORTH_SHOWING = 0.004  # of the cost of an iteration
 

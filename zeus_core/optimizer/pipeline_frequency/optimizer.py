@@ -16,7 +16,7 @@ from zeus_core.optimizer.pipeline_frequency.background import Background, Thread
 from zeus_core.optimizer.pipeline_frequency.clock_setter import ClockSetter
 from zeus_core.optimizer.pipeline_frequency.job import pipeline_profile
 from zeus_core.optimizer.pipeline_frequency.marks import HostMarks, MarkMaker
-from zeus_core.optimizer.pipeline_frequency.phases import Phase, PhaseName, Replaying, Resting, WarmingUp
+from zeus_core.optimizer.pipeline_frequency.phases import Course, Phase, PhaseName, Replaying, Resting
 from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
 from zeus_core.optimizer.pipeline_frequency.planner import Prediction
 from zeus_core.optimizer.pipeline_frequency.rank import Iteration, Rank
@@ -132,7 +132,8 @@ class PipelineFrequencyOptimizer:
             pipeline: Which of the data-parallel pipelines.
         """
         rank = self._rank
-        if rank is None or rank.job is None or not rank.profiles or self.phase is PhaseName.PROFILING:
+        is_complete = self.phase in {PhaseName.PLANNING, PhaseName.REPLAYING}
+        if rank is None or rank.job is None or not rank.profiles or not is_complete:
             return None
         return pipeline_profile(rank.job, rank.profiles, pipeline)
 
@@ -247,11 +248,10 @@ class PipelineFrequencyOptimizer:
             self._agreement,
             setter,
             profiling_background,
-            profiling_background,
             announced_seconds=self._announced_seconds,
             kept=self._kept,
         )
-        self._phase = WarmingUp(self._rank, self._settings.warmup_steps)
+        self._phase = Course(self._rank).begin()
 
     def _fail(self, error: Exception) -> None:
         """A job of one process gives up at once; a rank of several at the next exchange, where all do."""

@@ -19,34 +19,33 @@ class PlanningTask:
 
     Args:
         rank: This rank; its profiles and its baseline are known.
+        haste_factor: The longest iteration that is planned for, over what the user allows: below 1 where an earlier
+            plan was too slow.
     """
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: Rank, haste_factor: float) -> None:
         self._rank = rank
+        baseline = rank.known_baseline()
+        longest_seconds = haste_factor * rank.settings.slowdown_factor * baseline.step_seconds
+        self.usual_seconds = [longest_seconds - (baseline.step_seconds - work) for work in baseline.work_seconds]
+        """The longest time of the work of each pipeline, where it does not wait for another."""
         self._planners: list[PipelinePlanner] = []
         self._result: list[dict[str, Any]] | None = None
         self._error: Exception | None = None
         self.is_busy = False
         """Whether a plan is being made, on whichever rank."""
 
-    def limits_seconds(self, haste_factor: float) -> list[float]:
-        """The longest time of the work of each pipeline that the user allows, times a factor."""
-        baseline = self._rank.known_baseline()
-        longest = haste_factor * self._rank.settings.slowdown_factor * baseline.step_seconds
-        return [longest - (baseline.step_seconds - work) for work in baseline.work_seconds]
-
-    def begin(self, limits_seconds: Sequence[float], is_waiting: Sequence[bool] | None = None) -> None:
+    def begin(self, until_seconds: Sequence[float | None]) -> None:
         """Plan.
 
         Args:
-            limits_seconds: The longest time of the work of each pipeline.
-            is_waiting: Whether each waits until then in any case.
+            until_seconds: How long the work of each pipeline may take because it waits for another one in any case;
+                None where it does not.
         """
         self.is_busy = True
         self._result = self._error = None
         if self._rank.is_first:
-            asked = list(zip(limits_seconds, is_waiting or [False] * len(limits_seconds), strict=True))
-            self._rank.background.soon(lambda: self._plan(asked))
+            self._rank.background.soon(lambda: self._plan(until_seconds))
 
     def result(self) -> list[dict[str, Any]] | None:
         """The plans in JSON's types, on rank 0; None until they are made.
@@ -58,14 +57,14 @@ class PlanningTask:
             raise self._error
         return self._result
 
-    def _plan(self, asked: Sequence[tuple[float, bool]]) -> None:
+    def _plan(self, until_seconds: Sequence[float | None]) -> None:
         """Runs in the background."""
         try:
             if not self._planners:
-                self._planners = [self._planner(pipeline) for pipeline in range(len(asked))]
+                self._planners = [self._planner(pipeline) for pipeline in range(len(until_seconds))]
             self._result = [
-                Deployment.of(planner, limit_seconds, is_waiting).to_json()
-                for planner, (limit_seconds, is_waiting) in zip(self._planners, asked, strict=True)
+                Deployment.of(planner, usual if until is None else until, is_waiting=until is not None).to_json()
+                for planner, usual, until in zip(self._planners, self.usual_seconds, until_seconds, strict=True)
             ]
         except Exception as error:
             self._error = error

@@ -49,8 +49,7 @@ class Rank:
         identity: What its profile depends on beside its GPU.
         agreement: What ties it to the others.
         setter: Sets its clock.
-        background: Where planning is done.
-        profiling_background: Where its GPU is watched.
+        background: Where its GPU is watched, and where rank 0 plans; not where clocks are set, which waits for nothing.
         switch_seconds: How long the driver took for each clock that was set.
         job: All ranks.
         profiles: What each of them has measured; empty until then.
@@ -66,7 +65,6 @@ class Rank:
     agreement: Agreement
     setter: ClockSetter
     background: Background
-    profiling_background: Background
     switch_seconds: list[float] = field(default_factory=list)
     job: Job | None = None
     profiles: Sequence[RankProfile] = ()

@@ -39,7 +39,7 @@ class PipelineFrequencySettings:
     slowdown_factor: float = 1.0
     tolerance_fraction: float = 0.02
     warmup_steps: int = 5
-    profile_instructions: int = 16
+    profile_instructions: int = 8
     most_clocks: int = 12
     lowest_clock_mhz: int | None = None
     found_clock_mhz: int | None = None

@@ -13,13 +13,13 @@ Rules, in the order of a run:
   is known of the instructions stays.
 - The end of training leads to RESTING. A fault, at any time, leads there for good: OFF.
 
-Each phase is told of steps and instructions, and names the phase after it at the end of a step. All ranks go through
-the phases together: what leads from one to the next is exchanged, and judged by all alike.
+Each phase is told of steps and instructions, and makes the one after it at the end of a step; which that is, `course`
+says. All ranks go through the phases together: what leads from one to the next is exchanged, and judged by all alike.
 """
 
+from zeus_core.optimizer.pipeline_frequency.phases.course import Course
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
 from zeus_core.optimizer.pipeline_frequency.phases.replaying import Replaying
 from zeus_core.optimizer.pipeline_frequency.phases.resting import Resting
-from zeus_core.optimizer.pipeline_frequency.phases.warming_up import WarmingUp
 
-__all__ = ["Phase", "PhaseName", "Replaying", "Resting", "WarmingUp"]
+__all__ = ["Course", "Phase", "PhaseName", "Replaying", "Resting"]

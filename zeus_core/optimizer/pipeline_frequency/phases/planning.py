@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from zeus_core.optimizer.pipeline_frequency.deployment import Deployment
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
-from zeus_core.optimizer.pipeline_frequency.phases.replaying import Replaying
 from zeus_core.optimizer.pipeline_frequency.planning_task import PlanningTask
 from zeus_core.optimizer.pipeline_frequency.rank import Rank
 from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
@@ -13,29 +14,22 @@ __all__ = ["Planning"]
 
 
 class Planning(Phase):
-    """Waits for a plan.
+    """Waits for the plans.
 
     Args:
         rank: This rank.
-        haste_factor: The longest iteration over what the user allows: below 1 where an earlier plan was too slow.
-        back_offs: How many were.
+        task: Makes them.
+        follow: Makes the phase that follows, from the plans.
     """
 
     name = PhaseName.PLANNING
 
-    def __init__(self, rank: Rank, haste_factor: float = 1.0, back_offs: int = 0) -> None:
+    def __init__(self, rank: Rank, task: PlanningTask, follow: Callable[[Sequence[Deployment]], Phase]) -> None:
         self._rank = rank
-        self._haste_factor = haste_factor
-        self._back_offs = back_offs
-        self._task = PlanningTask(rank)
-        rank.set_clock(None)
-        rank.agreement.attempt(lambda: self._task.begin(self._task.limits_seconds(haste_factor)))
+        self._task = task
+        self._follow = follow
 
     def end_step(self, step: RecordedStep) -> Phase:
-        """Ask for the plan."""
-        rank = self._rank
-        told = rank.agreement.decide(self.name, self._task.result)
-        if told is None:
-            return self
-        deployments = [Deployment.from_json(it) for it in told]
-        return Replaying(rank, deployments, self._task, self._haste_factor, self._back_offs)
+        """Ask for the plans."""
+        told = self._rank.agreement.decide(self.name, self._task.result)
+        return self if told is None else self._follow([Deployment.from_json(it) for it in told])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from zeus_core.optimizer.pipeline_frequency.clock_search import ClockSearch
 from zeus_core.optimizer.pipeline_frequency.job import measured_points
 from zeus_core.optimizer.pipeline_frequency.marks import Mark
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
-from zeus_core.optimizer.pipeline_frequency.phases.planning import Planning
-from zeus_core.optimizer.pipeline_frequency.phases.resting import Resting
 from zeus_core.optimizer.pipeline_frequency.profiler import Profiler, RankProfile
 from zeus_core.optimizer.pipeline_frequency.rank import Rank
 from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
@@ -25,19 +24,24 @@ class Profiling(Phase):
 
     Args:
         rank: This rank.
+        follow: Makes the phase that follows, once `rank.profiles` are complete.
         is_observing: Whether only the clock found may be measured.
     """
 
     name = PhaseName.PROFILING
 
-    def __init__(self, rank: Rank, is_observing: bool = False) -> None:
+    def __init__(self, rank: Rank, follow: Callable[[], Phase], is_observing: bool = False) -> None:
         self._rank = rank
-        self._is_observing = is_observing
+        self._follow = follow
+        self._clock_mhz: int | None = None
+        self._tries = 0
+        self._is_paused = False
         self._search = ClockSearch(rank.knows().clocks_mhz, rank.settings.most_clocks)
         (gpu,) = rank.monitor.gpus.values()
-        self._profiler = Profiler(gpu, rank.monitor.clock, rank.profiling_background)
+        self._profiler = Profiler(gpu, rank.monitor.clock, rank.background)
         microbatches = min(schedule.microbatches for schedule in rank.knows().schedules)
         self._trial_steps = math.ceil(rank.settings.profile_instructions / microbatches)
+        self._steps: list[RecordedStep] = []
         self._profiler.begin()
         self._begin_trial(None if is_observing else self._search.ask())
 
@@ -59,9 +63,13 @@ class Profiling(Phase):
             self._steps = []
             return self
         rank.profiles = [RankProfile.from_json(it["profile"]) for it in told]
-        if self._is_observing:
-            return self._end(Resting(PhaseName.OBSERVED))
-        return self._next_trial()
+        clock_mhz = self._next_clock()
+        if clock_mhz is not None:
+            self._begin_trial(clock_mhz)
+            return self
+        rank.set_clock(None)
+        self._profiler.end()
+        return self._follow()
 
     def pause(self, now: Mark) -> None:
         """Whatever it is, it is to run as found."""
@@ -74,26 +82,17 @@ class Profiling(Phase):
 
     def _begin_trial(self, clock_mhz: int | None) -> None:
         self._clock_mhz = clock_mhz
-        self._steps: list[RecordedStep] = []
+        self._steps = []
         self._tries = 0
         self._is_paused = False
         self._rank.set_clock(clock_mhz)
 
-    def _next_trial(self) -> Phase:
-        rank = self._rank
-        assert self._clock_mhz is not None
-        self._search.tell(self._clock_mhz, measured_points(rank.knows(), rank.profiles, self._clock_mhz))
-        clock_mhz = self._search.ask()
-        if clock_mhz is not None:
-            self._begin_trial(clock_mhz)
-            return self
-        rank.save()
-        return self._end(Planning(rank))
-
-    def _end(self, following: Phase) -> Phase:
-        self._rank.set_clock(None)
-        self._profiler.end()
-        return following
+    def _next_clock(self) -> int | None:
+        if self._clock_mhz is None:  # observing
+            return None
+        points = measured_points(self._rank.knows(), self._rank.profiles, self._clock_mhz)
+        self._search.tell(self._clock_mhz, points)
+        return self._search.ask()
 
     def _report(self) -> dict[str, Any]:
         self._steps[-1].wait()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zeus_core.optimizer.pipeline_frequency.deployment import Deployment
@@ -17,10 +16,7 @@ from zeus_core.pipeline import Instruction
 
 __all__ = ["Replaying"]
 
-_MOST_BACK_OFFS = 3
 _NOTEWORTHY = 0.01  # of an iteration: a smaller change of what is allowed needs no new plan
-
-_logger = logging.getLogger(__name__)
 
 
 class Replaying(Phase):
@@ -30,8 +26,8 @@ class Replaying(Phase):
         rank: This rank.
         deployments: The plan of each pipeline.
         task: What makes other plans; None where the plan was given.
-        haste_factor: See `Planning`.
-        back_offs: See `Planning`.
+        after_change: Makes the phase that follows where a step has run something else than was planned.
+        after_delay: Makes the phase that follows where steps took too long, from how long.
     """
 
     name = PhaseName.REPLAYING
@@ -41,13 +37,13 @@ class Replaying(Phase):
         rank: Rank,
         deployments: Sequence[Deployment],
         task: PlanningTask | None,
-        haste_factor: float = 1.0,
-        back_offs: int = 0,
+        after_change: Callable[[], Phase],
+        after_delay: Callable[[float], Phase],
     ) -> None:
         self._rank = rank
         self._task = task
-        self._haste_factor = haste_factor
-        self._back_offs = back_offs
+        self._after_change = after_change
+        self._after_delay = after_delay
         job = rank.knows()
         self._order = job.schedules[rank.place.pipeline].ranks[rank.place.rank]
         self._position = 0
@@ -133,7 +129,7 @@ class Replaying(Phase):
 
     def _judge(self, told: Sequence[Mapping[str, Any]]) -> Phase:
         if any(it["is_changed"] for it in told):
-            return self._learn_anew()
+            return self._after_change()
         if told[0]["plans"] is not None and self._task is not None:
             self._task.is_busy = False
             self._deploy([Deployment.from_json(it) for it in told[0]["plans"]])
@@ -142,43 +138,16 @@ class Replaying(Phase):
             self._window = StepWindow(self._rank)
             self.measured = iteration_of(self._rank.knows(), [it["window"] for it in told])
             if self.measured is not None and self._is_too_slow(self.measured):
-                return self._back_off(self.measured)
+                return self._after_delay(self.measured.step_seconds)
         self._follow_stragglers(told)
         return self
 
-    def _learn_anew(self) -> Phase:
-        from zeus_core.optimizer.pipeline_frequency.phases.warming_up import WarmingUp  # which leads here in the end
-
-        _logger.info("steps run other instructions than planned, as with another number of microbatches: planning anew")
-        self._rank.set_clock(None)
-        return WarmingUp(self._rank, 1)
-
     def _is_too_slow(self, measured: Iteration) -> bool:
-        return measured.step_seconds > self._longest_seconds() * (1 + self._rank.settings.tolerance_fraction)
-
-    def _longest_seconds(self) -> float:
-        """What an iteration may take, by the user or because pipelines wait."""
-        allowed = self._rank.settings.slowdown_factor * self._rank.known_baseline().step_seconds
-        return max(allowed, *(it.prediction.time_seconds for it in self._deployments))
-
-    def _back_off(self, measured: Iteration) -> Phase:
-        """Is it the plan, or is everything slower now? That shows at the clocks found."""
-        from zeus_core.optimizer.pipeline_frequency.phases.comparing import Comparing
-        from zeus_core.optimizer.pipeline_frequency.phases.planning import Planning
-        from zeus_core.optimizer.pipeline_frequency.phases.resting import Resting
-
-        rank = self._rank
-
-        def follow() -> Phase:
-            if not self._is_too_slow(measured):  # by the new baseline
-                return Planning(rank, self._haste_factor, self._back_offs)
-            if self._task is None or self._back_offs + 1 == _MOST_BACK_OFFS:
-                _logger.warning("no plan keeps the time that is allowed; training goes on at the clocks found")
-                return Resting(PhaseName.OFF)
-            haste_factor = self._haste_factor * self._longest_seconds() / measured.step_seconds
-            return Planning(rank, haste_factor, self._back_offs + 1)
-
-        return Comparing(rank, follow)
+        """Slower than the user allows, and than what other pipelines take in any case."""
+        settings = self._rank.settings
+        allowed_seconds = settings.slowdown_factor * self._rank.known_baseline().step_seconds
+        longest_seconds = max(allowed_seconds, *(it.prediction.time_seconds for it in self._deployments))
+        return measured.step_seconds > (1 + settings.tolerance_fraction) * longest_seconds
 
     def _follow_stragglers(self, told: Sequence[Mapping[str, Any]]) -> None:
         task, rank = self._task, self._rank
@@ -196,6 +165,4 @@ class Replaying(Phase):
         if any(abs(new - old) > _NOTEWORTHY * old for new, old in pairs):
             self._allowed_seconds = allowed
             is_waiting = [new > base * (1 + _NOTEWORTHY) for new, base in zip(allowed, usual, strict=True)]
-            limits = task.limits_seconds(self._haste_factor)
-            asked = [new if waits else limit for new, waits, limit in zip(allowed, is_waiting, limits, strict=True)]
-            rank.agreement.attempt(lambda: task.begin(asked, is_waiting))
+            task.begin([new if waits else None for new, waits in zip(allowed, is_waiting, strict=True)])

@@ -1,0 +1,421 @@
+"""From the first step to the deployed plan, on simulated pipelines in virtual time."""
+
+import itertools
+import logging
+from statistics import median
+
+import pytest
+
+from zeus_core.device import SimulatedNoise, Work, find_preset
+from zeus_core.errors import DriverFaultError, UsageError, WorldError
+from zeus_core.events import Activity
+from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
+from zeus_core.optimizer.pipeline_frequency import PhaseName
+from zeus_core.pipeline import (
+    Frontier,
+    InstructionProfile,
+    Option,
+    PipelineProfile,
+    make_plan,
+    read_plan,
+    schedules,
+    write_plan,
+)
+from zeus_core.testing import FaultyGpu, SimulatedJob
+
+A100 = "A100-SXM4-80GB"
+POWERS = {A100: 330.0, "A40": 270.0}
+UNEQUAL = (1.0, 1.15, 0.9, 1.05)
+
+
+@pytest.fixture(autouse=True)
+def ranks_are_threads(caplog):
+    """Signals are guarded against in the main thread only, which says so."""
+    logging.getLogger("zeus_core.exit_guard").setLevel(logging.ERROR)
+    yield
+    logging.getLogger("zeus_core.exit_guard").setLevel(logging.NOTSET)
+
+
+def works(stages, model=A100, kinds=("forward", "backward")):
+    seconds = {"forward": 0.06, "backward": 0.12, "backward-input": 0.06, "backward-weight": 0.06}
+    return {
+        (stage, kind): Work(seconds[kind] * UNEQUAL[stage % 4], POWERS[model], 1.0, 0.75 + 0.03 * (stage % 3))
+        for stage in range(stages)
+        for kind in kinds
+    }
+
+
+class Watched(PipelineFrequencyOptimizer):
+    """Notes the phase and the locked clock of each step, and what was known before its end."""
+
+    def __init__(self, rank, settings=None, **arguments):
+        arguments = {"world": rank.world, "background": rank.background, **arguments}
+        super().__init__(rank.monitor, PipelinePlace(rank.rank, rank.pipeline), settings, **arguments)
+        self.phases, self.known_profiles = [], []
+        self.gpu, self.latest = rank.gpu, {}
+
+    def on_step_end(self):
+        self.phases.append(self.phase)
+        super().on_step_end()
+        found = {"profile": self.profile(), "baseline": self.baseline, "predicted": self.predicted}
+        found |= {"measured": self.measured, "clocks": self.clocks_mhz, "state": self.state_dict()}
+        self.latest |= {name: value for name, value in found.items() if value is not None}
+
+
+class Run:
+    """A job that has been trained, with a `Watched` on each rank."""
+
+    def __init__(self, job, steps, make=Watched, timeout_seconds=60.0):
+        self.observers = {}
+
+        def observe(rank):
+            self.observers[rank.world.rank] = make(rank)
+            return self.observers[rank.world.rank]
+
+        self.ranks = job.run(steps, observe, timeout_seconds)
+        self.first = self.observers[0]
+
+    @property
+    def course(self):
+        return [phase for phase, _ in itertools.groupby(self.first.phases)]
+
+    def steps_of(self, phase):
+        return [number for number, it in enumerate(self.first.phases) if it is phase]
+
+    def seconds(self, steps):
+        return median(max(rank.step_seconds[step] for rank in self.ranks) for step in steps)
+
+    def joules(self, steps, ranks=None):
+        chosen = self.ranks if ranks is None else [self.ranks[number] for number in ranks]
+        return median(sum(rank.step_joules[step] for rank in chosen) for step in steps)
+
+    def is_put_back(self):
+        return all(rank.gpu._locked_clock_mhz == rank.gpu.preset.highest_clock_mhz for rank in self.ranks)
+
+
+def true_options(work, model):
+    preset = find_preset(model)
+    for clock in range(preset.highest_clock_mhz, preset.lowest_clock_mhz - 1, -preset.clock_step_mhz):
+        point = preset.physics.operating_point(work, preset.default_limit_watts, clock / preset.highest_clock_mhz)
+        yield Option(clock, point.seconds, point.energy_joules)
+
+
+def true_profile(work, model=A100):
+    instructions = [InstructionProfile(*name, tuple(true_options(one, model))) for name, one in work.items()]
+    return PipelineProfile(instructions, find_preset(model).physics.waiting_power_watts)
+
+
+FULL_COURSE = [
+    PhaseName.WARMING_UP,
+    PhaseName.COMPARING,
+    PhaseName.PROFILING,
+    PhaseName.PLANNING,
+    PhaseName.REPLAYING,
+]
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("microbatches", [8, 16])
+@pytest.mark.parametrize("model", [A100, "A40"])
+def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microbatches, model):
+    work, schedule = works(stages, model), schedules.one_f_one_b(stages, microbatches)
+    run = Run(SimulatedJob(schedule, work, model), 60)
+    assert run.course == FULL_COURSE
+
+    truth = true_profile(work, model)
+    for measured in run.first.latest["profile"].instructions:
+        true = {it.clock_mhz: it for it in truth.get(measured.stage, measured.kind).options}
+        pairs = [(it, true[it.clock_mhz]) for it in measured.options]
+        assert len(pairs) >= 6
+        for it, one in pairs:
+            assert it.time_seconds == pytest.approx(one.time_seconds, rel=1e-6)
+            assert it.energy_joules == pytest.approx(one.energy_joules, rel=0.01)
+        for (it, one), (next_it, next_one) in itertools.pairwise(pairs):
+            difference = (it.energy_joules - next_it.energy_joules) - (one.energy_joules - next_one.energy_joules)
+            assert abs(difference) <= 0.01 * one.energy_joules
+
+    replayed, found = run.steps_of(PhaseName.REPLAYING)[-20:], run.steps_of(PhaseName.COMPARING)
+    assert run.seconds(replayed) == pytest.approx(run.seconds(found), rel=1e-3)
+    assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.01)
+    assert run.seconds(replayed) == pytest.approx(run.first.latest["predicted"].time_seconds, rel=1e-3)
+    assert run.first.latest["measured"].energy_joules == pytest.approx(run.joules(replayed), rel=0.01)
+    frontier = Frontier.of(truth, schedule)
+    best = 1 - make_plan(frontier, slowdown_factor=1.0).energy_joules / frontier.highest_clock_point[1]
+    saved = 1 - run.joules(replayed) / run.joules(found)
+    assert saved >= 0.93 * best
+    assert run.is_put_back()
+
+
+@pytest.mark.parametrize("model", [A100, "A40"])
+def test_profiling_costs_few_iterations_and_ends(model):
+    run = Run(SimulatedJob(schedules.one_f_one_b(4, 8), works(4, model), model), 60)
+    steps = run.steps_of(PhaseName.PROFILING)
+    seconds = sum(max(rank.step_seconds[step] for rank in run.ranks) for step in steps)
+    assert seconds / run.seconds(run.steps_of(PhaseName.COMPARING)) - len(steps) <= 4.0
+
+
+def test_noise_of_one_percent_is_borne():
+    work, schedule = works(4), schedules.one_f_one_b(4, 16)
+    run = Run(SimulatedJob(schedule, work, noise=SimulatedNoise(0.01, 0.01, seed=3)), 60)
+    truth = true_profile(work)
+    for measured in run.first.latest["profile"].instructions:
+        true = {it.clock_mhz: it for it in truth.get(measured.stage, measured.kind).options}
+        for it in measured.options:
+            assert it.time_seconds == pytest.approx(true[it.clock_mhz].time_seconds, rel=0.02)
+            assert it.energy_joules == pytest.approx(true[it.clock_mhz].energy_joules, rel=0.04)
+            assert it.energy_spread_joules > 0
+    replayed, found = run.steps_of(PhaseName.REPLAYING)[-20:], run.steps_of(PhaseName.COMPARING)
+    assert run.seconds(replayed) <= 1.01 * run.seconds(found)
+    assert run.joules(replayed) <= 0.88 * run.joules(found)
+
+
+@pytest.mark.parametrize("schedule", [schedules.interleaved(2, 8), schedules.zb_h1(2, 8), schedules.gpipe(2, 8)])
+def test_any_schedule_is_learnt_by_watching(schedule):
+    kinds = {it.kind for it in schedule.instructions}
+    run = Run(SimulatedJob(schedule, works(schedule.stages, kinds=kinds)), 60)
+    replayed, found = run.steps_of(PhaseName.REPLAYING)[-20:], run.steps_of(PhaseName.COMPARING)
+    assert run.seconds(replayed) <= 1.001 * run.seconds(found)
+    assert run.joules(replayed) <= 0.95 * run.joules(found)
+    assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.01)
+
+
+def test_a_pipeline_that_waits_for_a_slowed_one_takes_its_time():
+    work, schedule = works(2), schedules.one_f_one_b(2, 8)
+    slow = range(50, 70)
+    job = SimulatedJob(schedule, work, pipelines=2, slowed_by=lambda p, step: 1.2 if p == 1 and step in slow else 1.0)
+    run = Run(job, 90)
+    usual, waiting, taken_back = run.steps_of(PhaseName.REPLAYING)[-10:], range(56, 70), range(73, 90)
+    assert run.seconds(waiting) == pytest.approx(1.2 * run.seconds(usual), rel=0.005)
+    frontier = Frontier.of(run.first.latest["profile"], schedule)
+    until = run.seconds(waiting)
+    plain = make_plan(frontier, slowdown_factor=1.0).energy_joules_until(until)
+    predicted = make_plan(frontier, straggler_seconds=until).energy_joules_until(until)
+    unaware = run.joules([50, 51], ranks=[0, 1])
+    assert unaware == pytest.approx(plain, rel=0.01)
+    assert unaware - run.joules(waiting, ranks=[0, 1]) >= 0.8 * (plain - predicted)
+    assert run.seconds(taken_back) == pytest.approx(run.seconds(usual), rel=0.005)
+    assert run.joules(taken_back) == pytest.approx(run.joules(usual), rel=0.005)
+
+
+def test_a_hiccup_of_one_iteration_slows_nobody_down():
+    job = SimulatedJob(
+        schedules.one_f_one_b(2, 8),
+        works(2),
+        pipelines=2,
+        slowed_by=lambda p, step: 1.5 if (p, step) == (1, 50) else 1.0,
+    )
+    run = Run(job, 70)
+    assert run.seconds(range(51, 60)) == pytest.approx(run.seconds(range(40, 50)), rel=1e-6)
+    assert run.joules(range(51, 60)) == pytest.approx(run.joules(range(40, 50)), rel=1e-6)
+
+
+def test_whoever_watches_the_whole_job_may_announce_a_straggler():
+    class Announcing(Watched):
+        def on_step_begin(self):
+            if len(self.phases) in {50, 70} and self.latest:
+                self.set_straggler(1.3 * self.baseline.step_seconds if len(self.phases) == 50 else None)
+            super().on_step_begin()
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 110, lambda rank: Announcing(rank, SHORT_CHECKS))
+    usual, announced, revoked = range(40, 50), range(56, 70), range(76, 110)
+    assert run.seconds(announced) == pytest.approx(1.3 * run.seconds(usual), rel=0.01)
+    assert run.joules(announced) <= 0.95 * run.joules(usual)
+    assert run.seconds(revoked) == pytest.approx(run.seconds(usual), rel=0.001)
+
+
+SHORT_CHECKS = PipelineFrequencySettings(check_steps=2)
+
+
+def test_another_number_of_microbatches_is_planned_for_without_profiling_again():
+    few, many = schedules.one_f_one_b(2, 8), schedules.one_f_one_b(2, 12)
+    job = SimulatedJob(few, works(2), schedule_of=lambda step: few if step < 50 else many)
+    run = Run(job, 100)
+    assert run.course == [*FULL_COURSE, PhaseName.WARMING_UP, PhaseName.COMPARING, *FULL_COURSE[-2:]]
+    found = [step for step in run.steps_of(PhaseName.COMPARING) if step > 50]
+    assert run.seconds(range(90, 100)) == pytest.approx(run.seconds(found), rel=0.001)
+    assert run.joules(range(90, 100)) <= 0.95 * run.joules(found)
+    assert run.is_put_back()
+
+
+def test_evaluation_runs_as_found_and_spoils_nothing():
+    class Evaluating(Watched):
+        locked = ()
+
+        def on_step_end(self):
+            super().on_step_end()
+            self.on_pause(Activity.EVALUATION)
+            self.locked = {*self.locked, self.gpu._locked_clock_mhz}
+            self.gpu.execute(Work(0.5, 400.0))
+            self.on_resume()
+
+    plain = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60)
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, Evaluating)
+    assert run.first.locked == {1410}
+    assert run.course == FULL_COURSE
+    energies = [it.energy_joules for one in run.first.latest["profile"].instructions for it in one.options]
+    expected = [it.energy_joules for one in plain.first.latest["profile"].instructions for it in one.options]
+    assert energies == pytest.approx(expected, rel=0.01)
+    assert run.seconds(range(50, 60)) == pytest.approx(plain.seconds(range(50, 60)), rel=0.001)
+
+
+def test_without_rights_it_observes_and_says_what_is_missing(caplog):
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), grants_control=False), 30)
+    assert run.course == [PhaseName.WARMING_UP, PhaseName.PROFILING, PhaseName.OBSERVED]
+    assert "may not change the SM clock" in caplog.text
+    assert run.first.latest.get("predicted") is None
+    assert [row[2] for row in run.first.latest["state"]["profile"]["ranks"][0]["rows"]] == [None, None]
+
+
+@pytest.mark.parametrize("step", [3, 12, 40])
+def test_a_driver_that_fails_on_one_rank_stops_all_with_the_clocks_as_found(step, caplog):
+    def make(rank):
+        faulty = FaultyGpu(rank.gpu)
+        if rank.world.rank == 0:  # of the lighter stage, whose clock is changed in every step
+            rank.monitor.gpus[0] = faulty
+
+        class Failing(Watched):
+            def on_step_begin(self):
+                if len(self.phases) == step and rank.world.rank == 0:
+                    faulty.fail("lock_sm_clock", DriverFaultError("the driver is not at home"))
+                super().on_step_begin()
+
+        return Failing(rank)
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, make)
+    assert [it.phase for it in run.observers.values()] == [PhaseName.OFF, PhaseName.OFF]
+    assert "the driver is not at home" in caplog.text
+    assert run.is_put_back()
+    assert len(run.first.phases) == 60
+
+
+def test_a_rank_that_is_gone_stops_the_others(caplog):
+    class Gone(Exception):
+        pass
+
+    def make(rank):
+        class Leaving(Watched):
+            def on_step_begin(self):
+                super().on_step_begin()
+                if len(self.phases) == 12 and rank.world.rank == 1:
+                    raise Gone
+
+        return Leaving(rank)
+
+    job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2))
+    seen = []
+
+    def remembering(rank):
+        seen.append(rank)
+        return make(rank)
+
+    with pytest.raises((Gone, WorldError, Exception)):
+        Run(job, 60, remembering, timeout_seconds=0.5)
+    assert all(rank.gpu._locked_clock_mhz == 1410 for rank in seen)
+
+
+def test_a_plan_that_is_too_slow_is_backed_off(caplog):
+    observers = []
+
+    def slowed_by(pipeline, step):
+        return 1.1 if observers and observers[0].phase is PhaseName.REPLAYING else 1.0
+
+    def make(rank):
+        observers.append(Watched(rank))
+        return observers[-1]
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 120, make)
+    assert run.course[-1] is PhaseName.OFF
+    assert run.course.count(PhaseName.REPLAYING) == 3
+    assert "no plan keeps the time that is allowed" in caplog.text
+    assert run.is_put_back()
+
+
+def test_a_machine_that_has_become_slower_is_not_the_fault_of_the_plan():
+    job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.1 if step > 50 else 1.0)
+    run = Run(job, 110)
+    assert run.course == [*FULL_COURSE, PhaseName.COMPARING, PhaseName.PLANNING, PhaseName.REPLAYING]
+    assert run.seconds(range(100, 110)) == pytest.approx(1.1 * run.seconds(range(40, 50)), rel=0.001)
+    assert run.joules(range(100, 110)) == pytest.approx(1.1 * run.joules(range(40, 50)), rel=0.01)
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path, caplog):
+    settings = PipelineFrequencySettings(profile_path=str(tmp_path / "profile.json"))
+
+    def train(identity):
+        job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2))
+        return Run(job, 40, lambda rank: Watched(rank, settings, identity=identity))
+
+    first = train({"layers": [0, 4]})
+    again = train({"layers": [0, 4]})
+    assert PhaseName.PROFILING not in again.course
+    assert again.first.latest["clocks"] == first.first.latest["clocks"]
+    other = train({"layers": [0, 5]})
+    assert PhaseName.PROFILING in other.course
+    assert "the identity of rank 0 was {'layers': [0, 4]}, and is {'layers': [0, 5]}" in caplog.text
+
+
+def test_a_checkpoint_holds_what_was_measured():
+    def train(state):
+        def make(rank):
+            optimizer = Watched(rank)
+            optimizer.load_state_dict(state)
+            return optimizer
+
+        return Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 40, make)
+
+    first = train({})
+    assert PhaseName.PROFILING not in train(first.first.state_dict()).course
+    for damaged in (
+        {"profile": 3},
+        {"profile": {"format": "?"}},
+        [],
+        None,
+        {"profile": {**first.first.state_dict()["profile"], "ranks": [1]}},
+    ):
+        assert train(damaged).course == FULL_COURSE
+
+
+def test_a_plan_made_beforehand_is_deployed_without_profiling(tmp_path):
+    work, schedule = works(2), schedules.one_f_one_b(2, 8)
+    path = tmp_path / "plan.json"
+    write_plan(make_plan(Frontier.of(true_profile(work), schedule), slowdown_factor=1.0), path)
+    settings = PipelineFrequencySettings(plan_path=str(path))
+    run = Run(SimulatedJob(schedule, work), 30, lambda rank: Watched(rank, settings))
+    assert run.course == [PhaseName.WARMING_UP, PhaseName.COMPARING, PhaseName.REPLAYING]
+    assert run.joules(range(20, 30)) == pytest.approx(read_plan(path).energy_joules, rel=0.001)
+
+
+@pytest.mark.parametrize("planned", [schedules.one_f_one_b(4, 8), schedules.one_f_one_b(2, 9), schedules.gpipe(2, 8)])
+def test_a_plan_for_another_job_is_refused_and_training_goes_on(planned, tmp_path, caplog):
+    path = tmp_path / "plan.json"
+    write_plan(make_plan(Frontier.of(true_profile(works(planned.stages)), planned), slowdown_factor=1.0), path)
+    settings = PipelineFrequencySettings(plan_path=str(path))
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 20, lambda rank: Watched(rank, settings))
+    assert run.course[-1] is PhaseName.OFF
+    assert "plan it for this job" in caplog.text
+    assert run.is_put_back()
+
+
+def test_training_that_begins_again_goes_on_where_it_was():
+    class TwoTrainings(Watched):
+        def on_step_begin(self):
+            if len(self.phases) == 40:
+                self.close()
+                assert self.gpu._locked_clock_mhz == 1410
+                assert self.phase is PhaseName.RESTING
+            super().on_step_begin()
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, TwoTrainings)
+    assert run.course.count(PhaseName.PROFILING) == 1
+    assert run.course.count(PhaseName.REPLAYING) == 2
+
+
+@pytest.mark.parametrize("value", ["soon", -1.0, 0, True, float("nan"), float("inf")])
+def test_a_straggler_takes_a_number_of_seconds(value):
+    def make(rank):
+        optimizer = Watched(rank)
+        with pytest.raises(UsageError, match="time_seconds"):
+            optimizer.set_straggler(value)
+        return optimizer
+
+    Run(SimulatedJob(schedules.one_f_one_b(1, 2), works(1)), 1, make)

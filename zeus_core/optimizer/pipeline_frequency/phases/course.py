@@ -1,0 +1,121 @@
+"""Which phase follows which."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency.deployment import Deployment, read_deployment
+from zeus_core.optimizer.pipeline_frequency.job import Job
+from zeus_core.optimizer.pipeline_frequency.phases.comparing import Comparing
+from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
+from zeus_core.optimizer.pipeline_frequency.phases.planning import Planning
+from zeus_core.optimizer.pipeline_frequency.phases.profiling import Profiling
+from zeus_core.optimizer.pipeline_frequency.phases.replaying import Replaying
+from zeus_core.optimizer.pipeline_frequency.phases.resting import Resting
+from zeus_core.optimizer.pipeline_frequency.phases.warming_up import WarmingUp
+from zeus_core.optimizer.pipeline_frequency.planning_task import PlanningTask
+from zeus_core.optimizer.pipeline_frequency.profile_store import load_profiles, profiles_from_json
+from zeus_core.optimizer.pipeline_frequency.profiler import RankProfile
+from zeus_core.optimizer.pipeline_frequency.rank import Rank
+
+__all__ = ["Course"]
+
+_MOST_BACK_OFFS = 3
+
+_logger = logging.getLogger(__name__)
+
+
+class Course:
+    """The course one rank takes through the phases, the same on all ranks.
+
+    Args:
+        rank: The rank.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._haste_factor = 1.0  # the longest iteration that is planned for, over what the user allows
+        self._back_offs = 0
+        self._task: PlanningTask | None = None
+
+    def begin(self) -> Phase:
+        """The first phase."""
+        return WarmingUp(self._rank, self._rank.settings.warmup_steps, self._after_introduction)
+
+    def _after_introduction(self, job: Job) -> Phase:
+        rank = self._rank
+        is_the_same_work = rank.job is not None and rank.job.fingerprint == job.fingerprint
+        rank.job = job
+        if any(job.denials):
+            return self._observe(job)
+        if rank.settings.plan_path is not None:
+            return Comparing(rank, partial(self._deploy_file, rank.settings.plan_path))
+        if not is_the_same_work:
+            rank.profiles = self._known_profiles(job)
+        return Comparing(rank, self._plan if rank.profiles else self._profile)
+
+    def _observe(self, job: Job) -> Phase:
+        _logger.warning(
+            "clocks are not changed: %s. Training goes on as found, where its instructions are measured once",
+            self._rank.agreement.complaint(job.denials),
+        )
+        return Profiling(self._rank, partial(Resting, PhaseName.OBSERVED), is_observing=True)
+
+    def _profile(self) -> Phase:
+        return Profiling(self._rank, self._after_profiling)
+
+    def _after_profiling(self) -> Phase:
+        self._rank.save()
+        return self._plan()
+
+    def _plan(self) -> Phase:
+        self._task = task = PlanningTask(self._rank, self._haste_factor)
+        task.begin([None] * self._rank.knows().pipelines)
+        return Planning(self._rank, task, self._replay)
+
+    def _deploy_file(self, path: str) -> Phase:
+        job = self._rank.knows()
+        told = self._rank.agreement.decide(PhaseName.PLANNING, lambda: read_deployment(path, job).to_json())
+        return self._replay([Deployment.from_json(told)] * job.pipelines)
+
+    def _replay(self, deployments: Sequence[Deployment]) -> Phase:
+        return Replaying(self._rank, deployments, self._task, self._after_change, self._after_delay)
+
+    def _after_change(self) -> Phase:
+        _logger.info("steps run other instructions than planned, such as of more microbatches: they are planned anew")
+        self._rank.set_clock(None)
+        return WarmingUp(self._rank, 1, self._after_introduction)
+
+    def _after_delay(self, step_seconds: float) -> Phase:
+        """Is it the plan that is too slow, or everything? That shows at the clocks found."""
+        return Comparing(self._rank, partial(self._judge_delay, step_seconds))
+
+    def _judge_delay(self, step_seconds: float) -> Phase:
+        rank = self._rank
+        allowed_seconds = rank.settings.slowdown_factor * rank.known_baseline().step_seconds
+        if step_seconds > (1 + rank.settings.tolerance_fraction) * allowed_seconds:
+            self._back_offs += 1
+            self._haste_factor *= allowed_seconds / step_seconds
+            if self._back_offs == _MOST_BACK_OFFS or not rank.profiles:
+                _logger.warning("no plan keeps the time that is allowed; training goes on at the clocks found")
+                return Resting(PhaseName.OFF)
+        path = rank.settings.plan_path
+        return self._plan() if path is None else self._deploy_file(path)
+
+    def _known_profiles(self, job: Job) -> list[RankProfile]:
+        """What an earlier run has measured, as rank 0 knows it."""
+        known = self._rank.agreement.decide(PhaseName.WARMING_UP, lambda: [it.to_json() for it in self._look_up(job)])
+        return [RankProfile.from_json(it) for it in known]
+
+    def _look_up(self, job: Job) -> list[RankProfile]:
+        path, kept = self._rank.settings.profile_path, self._rank.kept
+        if kept:
+            try:
+                return profiles_from_json(kept, job.fingerprint)
+            except UsageError as error:
+                _logger.warning("the profile in the checkpoint is not used: %s", error)
+        return (load_profiles(Path(path), job.fingerprint) if path is not None else None) or []
