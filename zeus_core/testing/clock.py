@@ -9,7 +9,7 @@ from dataclasses import dataclass
 __all__ = ["VirtualBackground", "VirtualClock"]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Repeated:
     action: Callable[[], object]
     period_seconds: float
@@ -44,7 +44,11 @@ class VirtualClock:
         """Do something every so many virtual seconds, until what is returned is called."""
         repeated = _Repeated(action, period_seconds, self.now() + period_seconds)
         self._repeated.append(repeated)
-        return lambda: self._repeated.remove(repeated)
+
+        def stop() -> None:
+            self._repeated = [it for it in self._repeated if it is not repeated]
+
+        return stop
 
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
         """Pass `timeout_seconds` at once, or none if `event` is set."""

@@ -100,7 +100,6 @@ class SimulatedJob:
         Raises:
             Exception: What was raised on the lowest rank something was raised on.
         """
-
         self._timeout_seconds = timeout_seconds
 
         def rank_main(world: World) -> SimulatedRank:

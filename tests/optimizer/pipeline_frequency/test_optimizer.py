@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from zeus_core.device import SimulatedNoise, Work, find_preset
-from zeus_core.errors import DriverFaultError, UsageError, WorldError
+from zeus_core.errors import DriverFaultError, NotSupportedError, UsageError, WorldError
 from zeus_core.events import Activity
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
 from zeus_core.optimizer.pipeline_frequency import PhaseName
@@ -419,3 +419,15 @@ def test_a_straggler_takes_a_number_of_seconds(value):
         return optimizer
 
     Run(SimulatedJob(schedules.one_f_one_b(1, 2), works(1)), 1, make)
+
+
+def test_a_rank_without_clocks_stops_all_at_the_first_exchange(caplog):
+    def make(rank):
+        if rank.world.rank == 1:
+            rank.monitor.gpus[0] = faulty = FaultyGpu(rank.gpu)
+            faulty.fail("read_supported_sm_clocks_mhz", NotSupportedError("this GPU has no clocks"), times=None)
+        return Watched(rank)
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 10, make)
+    assert run.course == [PhaseName.WARMING_UP, PhaseName.OFF]
+    assert "rank 1: this GPU has no clocks" in caplog.text

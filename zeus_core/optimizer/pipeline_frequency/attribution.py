@@ -21,7 +21,8 @@ __all__ = ["WAITING", "MeanPower", "mean_powers"]
 WAITING = "waiting"
 """What a GPU does between its spans."""
 
-_LEAST_SHARE = 1e-9
+_LEAST_SHARE = 1e-6  # of the time: what takes less tells nothing of its power
+_LEAST_SQUARE = 1e-12  # joules squared
 _MOST_CORRELATED = 0.4999
 _LONGEST_DOUBT = 0.05  # of an interval: steps that are less sure than that are passed over
 
@@ -61,6 +62,7 @@ def mean_powers(
     joules = np.diff([step.energy_joules for step in edges])
     names, seconds = _seconds_of_each(at, spans)
     is_known = _overlaps(at, known) > np.diff(at) * (1 - 1e-9)
+    is_known &= joules >= 0  # a counter that was reset has gone back
     return _regress(names, seconds[is_known], joules[is_known])
 
 
@@ -101,18 +103,19 @@ def _overlaps(at: Numbers, spans: Sequence[Span]) -> Numbers:
 
 def _regress(names: Sequence[Hashable], seconds: Numbers, joules: Numbers) -> Mapping[Hashable, MeanPower]:
     """Least squares, generalized: see `_whitened`."""
-    is_seen = seconds.sum(axis=0) > _LEAST_SHARE
+    is_seen = seconds.sum(axis=0) > _LEAST_SHARE * seconds.sum()
     seen = [name for name, is_one in zip(names, is_seen.tolist(), strict=True) if is_one]
     seconds = seconds[:, is_seen]
     if len(joules) <= len(seen) or np.linalg.matrix_rank(seconds) < len(seen):
         return {}
     residual = joules - seconds @ np.linalg.lstsq(seconds, joules, rcond=None)[0]
-    correlation = float(residual[1:] @ residual[:-1]) / max(float(residual @ residual), _LEAST_SHARE)
+    correlation = float(residual[1:] @ residual[:-1]) / max(float(residual @ residual), _LEAST_SQUARE)
     seconds, joules = _whitened(np.column_stack([seconds, joules]), correlation)
-    watts = np.linalg.lstsq(seconds, joules, rcond=None)[0]
+    inverse = np.linalg.pinv(seconds)
+    watts = inverse @ joules
     residual = joules - seconds @ watts
     variance = float(residual @ residual) / (len(joules) - len(seen))
-    errors = np.sqrt(variance * np.diag(np.linalg.inv(seconds.T @ seconds)))
+    errors = np.sqrt(variance * np.square(inverse).sum(axis=1))
     return {name: MeanPower(*pair) for name, *pair in zip(seen, watts.tolist(), errors.tolist(), strict=True)}
 
 

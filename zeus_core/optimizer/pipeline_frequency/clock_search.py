@@ -3,7 +3,7 @@
 Rules:
 
 - First a ladder down from the highest clock, in equal steps, as long as some instruction of the pipeline takes less
-  energy at a lower clock. A wider step follows, for instructions that have time to spare: what they save is the
+  energy at a lower clock, or none runs slower, as where the power limit holds them all below these clocks. A wider step follows, for instructions that have time to spare: what they save is the
   power of waiting, which is little, and smooth.
 - Then, between the two neighbours where a clock in the middle could show most, that clock; until nowhere it could show
   more than a small share of what an iteration takes.
@@ -23,7 +23,7 @@ __all__ = ["ClockSearch", "MeasuredPoint"]
 _STEP = 0.07  # of the highest clock
 _WIDE_STEP = 0.15
 _WIDE_STEPS = 1
-_RISE = 0.005  # of energy: less may be noise
+_RISE = 0.005  # of energy, or of time: less may be noise
 _WORTH_SHOWING = 0.004  # of the cost of an iteration
 
 
@@ -67,7 +67,9 @@ class ClockSearch:
         return self._next_rung() or self._middle()
 
     def tell(self, clock_mhz: int, points: Points) -> None:
-        """What was measured at a clock, by stage and kind."""
+        """What was measured at a clock, by stage and kind; what could not be is left out."""
+        if len(self._told) > 1 and clock_mhz < min(self._told) and not self._still_falls():
+            self._wide_steps_left -= 1
         self._told[clock_mhz] = points
 
     def _next_rung(self) -> int | None:
@@ -78,17 +80,15 @@ class ClockSearch:
         if len(self._told) > 1 and not self._still_falls():
             if self._wide_steps_left == 0:
                 return None
-            self._wide_steps_left -= 1
             step = _WIDE_STEP
         return self._nearest(lowest - step * self._clocks[0], below=lowest)
 
     def _still_falls(self) -> bool:
-        """Whether some kind took less energy at the lowest clock than at the one before."""
-        lowest, before = sorted(self._told)[:2]
-        return any(
-            point.energy_joules < (1 - _RISE) * self._told[before][name].energy_joules
-            for name, point in self._told[lowest].items()
-        )
+        """Whether some kind took less energy at the lowest clock than at the one before, or none took longer."""
+        lowest, before = (self._told[clock] for clock in sorted(self._told)[:2])
+        pairs = [(point, before[name]) for name, point in lowest.items() if name in before]
+        saves = any(point.energy_joules < (1 - _RISE) * other.energy_joules for point, other in pairs)
+        return saves or all(point.time_seconds < (1 + _RISE) * other.time_seconds for point, other in pairs)
 
     def _middle(self) -> int | None:
         told = sorted(self._told, reverse=True)
@@ -105,7 +105,8 @@ class ClockSearch:
         """By how much costs between two neighbours can lie below their chord, over all kinds, in joules."""
         around = [self._told[clock] for clock in told[max(number - 1, 0) : number + 3]]
         place = min(number, 1)
-        return sum(_depth([points[name] for points in around], place) for name in around[0])
+        names = [name for name in around[0] if all(name in points for points in around)]
+        return sum(_depth([points[name] for points in around], place) for name in names)
 
     def _nearest(self, target_mhz: float, below: int) -> int | None:
         lower = [clock for clock in self._clocks if clock < below]

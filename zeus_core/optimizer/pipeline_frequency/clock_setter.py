@@ -100,8 +100,9 @@ class ClockSetter:
         try:
             when.wait()
             is_overtaken = bool(requests) and requests[0][1].seconds() is not None
-            if requests is self._requests and not is_overtaken:
-                self._set(clock_mhz)
+            with self._lock:  # what is void stays void: `set_now` cannot come in between
+                if requests is self._requests and not is_overtaken:
+                    self._set(clock_mhz)
         except Exception as error:
             self.fault = error
 

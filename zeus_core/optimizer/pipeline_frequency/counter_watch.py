@@ -43,7 +43,7 @@ class CounterWatch:
         self._clock = clock
         self._period_seconds = gpu.energy_counter_period_seconds
         self._has_counter = True
-        self._latest: tuple[float, float] | None = None  # when it was asked last, and what it showed
+        self._latest: tuple[float, float] | None = None  # when it was begun to be asked last, and what it showed
         self._not_before = 0.0
         self._steps: list[CounterStep] = []
 
@@ -53,7 +53,7 @@ class CounterWatch:
         if now < self._not_before:
             return
         try:
-            self._add(self._clock.now(), self._read_joules(now))
+            self._add(now, self._read_joules(now))
         except DeviceError:
             self._latest = None  # whoever needs steps finds none
 
@@ -62,13 +62,16 @@ class CounterWatch:
         steps, self._steps = self._steps, self._steps[-1:]
         return steps
 
-    def _add(self, now: float, joules: float) -> None:
-        before, self._latest = self._latest, (now, joules)
-        if before is None or joules == before[1]:
-            return
-        at_seconds = now if not self._has_counter else (before[0] + now) / 2
-        self._steps.append(CounterStep(at_seconds, joules, now - at_seconds))
-        self._not_before = now + _NEXT_STEP * self._period_seconds
+    def _add(self, asked_at: float, joules: float) -> None:
+        before, self._latest = self._latest, (asked_at, joules)
+        if not self._has_counter:
+            self._steps.append(CounterStep(asked_at, joules, 0.0))
+        elif before is not None and joules != before[1]:
+            # It stepped after it began to be asked before, and before it has answered now.
+            now = self._clock.now()
+            at_seconds = (before[0] + now) / 2
+            self._steps.append(CounterStep(at_seconds, joules, now - at_seconds))
+            self._not_before = before[0] + _NEXT_STEP * self._period_seconds
 
     def _read_joules(self, now: float) -> float:
         if self._has_counter:
@@ -76,8 +79,7 @@ class CounterWatch:
                 return self._gpu.read_energy_counter_joules()
             except NotSupportedError:
                 self._has_counter = False
-                self._period_seconds = 0.0
         power_watts = self._gpu.read_power_watts()
         if self._latest is None:
-            return 0.0
+            return 0.0  # also after a fault: a sum that goes back spoils the time in which power was not known
         return self._latest[1] + power_watts * (now - self._latest[0])

@@ -238,16 +238,16 @@ class PipelineFrequencyOptimizer:
 
     def _begin(self) -> None:
         (gpu,) = self._monitor.gpus.values()
-        background, profiling_background = self._backgrounds
-        setter = ClockSetter(gpu, self._monitor.clock, background, self._settings.found_clock_mhz)
+        background, planning_background = self._backgrounds
+        found_mhz = self._settings.found_clock_mhz
         self._rank = Rank(
             self._monitor,
             self._place,
             self._settings,
             self._identity,
             self._agreement,
-            setter,
-            profiling_background,
+            lambda: ClockSetter(gpu, self._monitor.clock, background, found_mhz),
+            planning_background,
             announced_seconds=self._announced_seconds,
             kept=self._kept,
         )
@@ -266,4 +266,4 @@ class PipelineFrequencyOptimizer:
 
     def _put_back(self) -> None:
         if self._rank is not None:
-            self._rank.setter.put_back()
+            self._rank.put_back()

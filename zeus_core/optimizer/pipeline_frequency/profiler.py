@@ -64,8 +64,19 @@ class RankProfile:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> RankProfile:
-        """What `to_json` made."""
-        return cls(tuple(InstructionRow(*row) for row in fields["rows"]), fields["waiting_watts"])
+        """What `to_json` made.
+
+        Raises:
+            ValueError: A value is of the wrong type or out of its range.
+            TypeError: There is no such number of values.
+        """
+        rows = tuple(InstructionRow(*row) for row in fields["rows"])
+        for row in rows:
+            _check_types(row)
+        waiting_watts = fields["waiting_watts"]
+        if waiting_watts is not None and not _is_amount(waiting_watts):
+            raise ValueError(f"waiting_watts is {waiting_watts!r}")
+        return cls(rows, waiting_watts)
 
 
 class Profiler:
@@ -150,6 +161,25 @@ class Profiler:
             self._known[-1] = Span(None, before.begin_seconds, whole.end_seconds)
         else:
             self._known.append(whole)
+
+
+def _check_types(row: InstructionRow) -> None:
+    is_right = {
+        "stage": type(row.stage) is int and row.stage >= 0,
+        "kind": isinstance(row.kind, str),
+        "clock_mhz": row.clock_mhz is None or (type(row.clock_mhz) is int and row.clock_mhz > 0),
+        "time_seconds": _is_amount(row.time_seconds),
+        "time_error_seconds": _is_amount(row.time_error_seconds),
+        "energy_joules": row.energy_joules is None or _is_amount(row.energy_joules),
+        "energy_error_joules": _is_amount(row.energy_error_joules),
+    }
+    for name, holds in is_right.items():
+        if not holds:
+            raise ValueError(f"{name} is {getattr(row, name)!r}")
+
+
+def _is_amount(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf  # type: ignore[operator]
 
 
 def _row(

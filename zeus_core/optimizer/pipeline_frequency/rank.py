@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -48,7 +48,7 @@ class Rank:
         settings: What the user wants.
         identity: What its profile depends on beside its GPU.
         agreement: What ties it to the others.
-        setter: Sets its clock.
+        make_setter: Makes what sets its clock, once that is wanted.
         background: Where its GPU is watched, and where rank 0 plans; not where clocks are set, which waits for nothing.
         switch_seconds: How long the driver took for each clock that was set.
         job: All ranks.
@@ -63,7 +63,7 @@ class Rank:
     settings: PipelineFrequencySettings
     identity: Mapping[str, Any]
     agreement: Agreement
-    setter: ClockSetter
+    make_setter: Callable[[], ClockSetter]
     background: Background
     switch_seconds: list[float] = field(default_factory=list)
     job: Job | None = None
@@ -71,6 +71,19 @@ class Rank:
     baseline: Iteration | None = None
     announced_seconds: float | None = None
     kept: Any = None
+    _setter: ClockSetter | None = None
+
+    @property
+    def setter(self) -> ClockSetter:
+        """Sets its clock."""
+        if self._setter is None:
+            self._setter = self.make_setter()
+        return self._setter
+
+    def put_back(self) -> None:
+        """Put the clock back to what was found, for good."""
+        if self._setter is not None:
+            self._setter.put_back()
 
     @property
     def is_first(self) -> bool:

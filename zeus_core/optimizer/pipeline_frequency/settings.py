@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,7 @@ class PipelineFrequencySettings:
         value: Any = getattr(self, name)
         if value is None and name == "switch_seconds":
             return
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not least <= value <= most:
             raise UsageError(f"{name} is {value!r}; it must be {example}")
 

@@ -1,0 +1,53 @@
+"""Importing this gives every engine Perseus whose configuration has the block, whoever makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zeus_core.extras import require
+from zeus_core.method_wraps import MethodWraps
+from zeus_deepspeed import attach
+
+__all__ = ["disable", "enable"]
+
+_wraps: list[MethodWraps] = []
+
+
+def enable() -> None:
+    """Wrap the constructors of DeepSpeed's engines, unless they are wrapped already.
+
+    Raises:
+        ImportError: DeepSpeed is missing, or too old; the message holds the pip line.
+    """
+    require("deepspeed", "0.14.5", "deepspeed")
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    if _wraps:
+        return
+
+    def construct(constructor: Callable[..., None], engine: Any, *args: Any, **kwargs: Any) -> None:
+        constructor(engine, *args, **kwargs)
+        attach(engine)
+
+    def construct_plain(constructor: Callable[..., None], engine: Any, *args: Any, **kwargs: Any) -> None:
+        is_half_made = isinstance(engine, PipelineEngine)  # whose own constructor goes on from here
+        constructor(engine, *args, **kwargs)
+        if not is_half_made:
+            attach(engine)
+
+    for engine_class, around in ((PipelineEngine, construct), (DeepSpeedEngine, construct_plain)):
+        wraps = MethodWraps(engine_class)
+        wraps.wrap("__init__", around)
+        _wraps.append(wraps)
+
+
+def disable() -> None:
+    """Leave the constructors as they were. Engines that were made meanwhile keep what they have."""
+    for wraps in _wraps:
+        wraps.undo()
+    _wraps.clear()
+
+
+enable()

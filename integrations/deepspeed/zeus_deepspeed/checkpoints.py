@@ -1,0 +1,82 @@
+"""What an optimizer has found out, kept in the checkpoints of its engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+__all__ = ["CheckpointedState", "Stateful"]
+
+_KEY = "perseus"
+_MARK = "zeus_deepspeed"  # tells our entry from one that the user calls so too
+
+_logger = logging.getLogger(__name__)
+
+
+class Stateful(Protocol):
+    """Has a state, made of JSON's types."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        ...
+
+
+class CheckpointedState:
+    """Puts a state into the `client_state` of the checkpoints an engine saves, and takes it out when it loads one.
+
+    The user's own `client_state` stays as it is, and comes back as it was. DeepSpeed keeps that of one rank of each
+    stage, the one of the first data-parallel pipeline, and gives it to the ranks of that stage in all pipelines.
+
+    Args:
+        owner: Whose state it is. Where it cannot be told or used, a warning says so, and the checkpoint goes its way.
+    """
+
+    def __init__(self, owner: Stateful) -> None:
+        self._owner = owner
+
+    def save(
+        self,
+        save_checkpoint: Callable[..., Any],
+        save_dir: Any,
+        tag: Any = None,
+        client_state: Mapping[str, Any] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Wraps `save_checkpoint`, of whose `client_state` None will do too."""
+        users_state = client_state or {}
+        entry = {} if self._is_taken(users_state) else self._entry()
+        return save_checkpoint(save_dir, tag, {**users_state, **entry}, *args, **kwargs)
+
+    def load(self, load_checkpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Wraps `load_checkpoint`."""
+        path, client_state = load_checkpoint(*args, **kwargs)
+        entry = (client_state or {}).get(_KEY)
+        if isinstance(entry, dict) and _MARK in entry:
+            del client_state[_KEY]
+            self._restore(entry[_MARK])
+        return path, client_state
+
+    def _is_taken(self, users_state: Mapping[str, Any]) -> bool:
+        if _KEY in users_state:
+            _logger.warning("client_state has a %r of its own: what Perseus has found out is not kept", _KEY)
+            return True
+        return False
+
+    def _entry(self) -> dict[str, Any]:
+        try:
+            return {_KEY: {_MARK: self._owner.state_dict()}}
+        except Exception as error:
+            _logger.warning("what Perseus has found out is not in this checkpoint: %r", error)
+            return {}
+
+    def _restore(self, state: Any) -> None:
+        try:
+            self._owner.load_state_dict(state)
+        except Exception as error:
+            _logger.warning("what this checkpoint holds of Perseus cannot be used, and it begins anew: %r", error)

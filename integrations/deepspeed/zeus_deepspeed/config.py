@@ -1,0 +1,116 @@
+"""The `"perseus"` block of a DeepSpeed configuration.
+
+======================  =======  =======  =============================================================================
+Key                     Type     Default  Meaning
+======================  =======  =======  =============================================================================
+`enabled`               boolean  `false`  Whether anything is done at all; `false` switches the block off, whatever
+                                          else it holds.
+`monitor_events`        boolean  `true`   Write the energy of each step to DeepSpeed's monitors, where one is enabled.
+`gpu_index`             integer  `auto`   The GPU of this rank, after `CUDA_VISIBLE_DEVICES`; `auto` is the one its
+                                          engine uses, or without one that of its local rank.
+`slowdown_factor`       number   `1.0`    The longest iteration over that at the highest clocks; 1 is no slowdown.
+`tolerance_fraction`    number   `0.02`   By how much of that a plan may be slower than allowed before it is backed off.
+`warmup_steps`          integer  `5`      Iterations at the beginning that nothing is done in.
+`profile_instructions`  integer  `8`      How many instructions of each kind are measured at each clock, at least.
+`most_clocks`           integer  `12`     How many clocks are measured at most.
+`lowest_clock_mhz`      integer  `null`   The lowest clock to be used, in MHz; as low as it pays if `null`.
+`found_clock_mhz`       integer  `null`   The clock in MHz that the machine's GPUs were locked at by whoever set it up;
+                                          `null` if they were not.
+`switch_seconds`        number   `null`   What a switch of the clock costs, in seconds; as measured if `null`.
+`check_steps`           integer  `10`     Iterations between two comparisons of what is measured with what was
+                                          predicted, and between two times that energies are written.
+`follow_stragglers`     boolean  `true`   Whether a pipeline that waits for a slower one takes the time to save energy.
+`profile_path`          string   `null`   File in which the profile is kept; not kept if `null`.
+`plan_path`             string   `null`   A plan made beforehand, which is deployed without profiling.
+======================  =======  =======  =============================================================================
+
+As everywhere in DeepSpeed, `"auto"` is the default of any key.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
+from zeus_deepspeed.engine_facts import config_of
+
+__all__ = ["KEYS", "PerseusConfig", "read_perseus_block"]
+
+_BLOCK = "perseus"
+_OWN_KEYS = ("enabled", "monitor_events", "gpu_index")
+
+KEYS = (*_OWN_KEYS, *(it.name for it in fields(PipelineFrequencySettings)))
+"""The keys of the block."""
+
+
+@dataclass(frozen=True)
+class PerseusConfig:
+    """What the block says.
+
+    Attributes:
+        enabled: Whether anything is done at all.
+        monitor_events: Whether the energy of each step is written to DeepSpeed's monitors.
+        gpu_index: The GPU of this rank, by the framework's index; the one that the engine uses if None.
+        settings: The other keys.
+
+    Raises:
+        UsageError: A value is of the wrong type or out of its range.
+    """
+
+    enabled: bool = False
+    monitor_events: bool = True
+    gpu_index: int | None = None
+    settings: PipelineFrequencySettings = field(default_factory=PipelineFrequencySettings)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for name in ("enabled", "monitor_events"):
+            value: Any = getattr(self, name)
+            if not isinstance(value, bool):
+                raise UsageError(f"{name} is {value!r}; it must be true or false")
+        index: Any = self.gpu_index
+        if index is not None and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
+            raise UsageError(f'gpu_index is {index!r}; it must be a whole number from 0, or "auto"')
+
+
+def read_perseus_block(engine_or_config: Any) -> PerseusConfig | None:
+    """What the block of a DeepSpeed configuration says; None without one.
+
+    Args:
+        engine_or_config: An engine, or the configuration as a mapping.
+
+    Raises:
+        UsageError: A key is unknown, or its value will not do; the message names it, and what would do.
+        ZeusError: This DeepSpeed does not tell its configuration.
+    """
+    config = engine_or_config if isinstance(engine_or_config, Mapping) else config_of(engine_or_config)
+    if _BLOCK not in config:
+        return None
+    block = config[_BLOCK]
+    if not isinstance(block, Mapping):
+        raise UsageError(f'{_BLOCK} is {block!r}; it must be a block, such as {{"enabled": true}}')
+    if block.get("enabled") is False:
+        return PerseusConfig()
+    for key in block:
+        _check_key(key)
+    return _config_of({key: value for key, value in block.items() if value != "auto"})
+
+
+def _check_key(key: Any) -> None:
+    if key not in KEYS:
+        nearest = difflib.get_close_matches(str(key), KEYS, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(KEYS)}"
+        raise UsageError(f"{_BLOCK}.{key} is not known; {hint}")
+
+
+def _config_of(values: Mapping[str, Any]) -> PerseusConfig:
+    own = {key: value for key, value in values.items() if key in _OWN_KEYS}
+    others = {key: value for key, value in values.items() if key not in _OWN_KEYS}
+    try:
+        return PerseusConfig(**own, settings=PipelineFrequencySettings(**others))
+    except UsageError as error:
+        raise UsageError(f"{_BLOCK}.{error}") from None

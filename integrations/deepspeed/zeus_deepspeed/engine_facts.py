@@ -1,0 +1,64 @@
+"""What is read of an engine. With `tap.py`, all that touches names that DeepSpeed does not publish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from zeus_core.errors import ZeusError
+from zeus_core.optimizer.pipeline_frequency import PipelinePlace
+
+__all__ = ["config_of", "identity_of", "is_pipeline", "place_of", "release"]
+
+
+def release() -> str:
+    """The release of DeepSpeed that is in use."""
+    return metadata.version("deepspeed")
+
+
+def config_of(engine: Any) -> Mapping[str, Any]:
+    """The DeepSpeed configuration that an engine was made with, as its user wrote it.
+
+    Raises:
+        ZeusError: This DeepSpeed keeps it elsewhere.
+    """
+    try:
+        config: Mapping[str, Any] = engine._config._param_dict
+    except AttributeError as error:
+        raise ZeusError(
+            f"DeepSpeed {release()} keeps its configuration elsewhere than in engine._config._param_dict; "
+            "use another release of DeepSpeed, or a newer zeus-core"
+        ) from error
+    return config
+
+
+def is_pipeline(engine: Any) -> bool:
+    """Whether an engine runs a pipeline."""
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    return isinstance(engine, PipelineEngine)
+
+
+def place_of(engine: Any) -> PipelinePlace:
+    """Where this rank stands among the pipelines of its job."""
+    return PipelinePlace(rank=engine.stage_id, pipeline=engine.grid.get_data_parallel_id())
+
+
+def identity_of(engine: Any) -> dict[str, str | int | float]:
+    """What the times and energies of this rank's instructions depend on, as far as the engine knows it."""
+    module = engine.module
+    parameters = list(module.parameters())
+    bounds = getattr(module, "phase_bounds", [(module._local_start, module._local_stop)])  # DualPipeV has two
+    return {
+        "deepspeed": release(),
+        "torch": metadata.version("torch"),
+        "stages": engine.num_stages,
+        "stage": engine.stage_id,
+        "layers": ", ".join(f"{start}-{stop}" for start, stop in bounds),
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "dtype": ", ".join(sorted({str(parameter.dtype) for parameter in parameters})),
+        "micro_batch_size": engine.train_micro_batch_size_per_gpu(),
+        "activation_checkpoint_interval": module.activation_checkpoint_interval,
+        "zero_stage": int(engine.zero_optimization_stage()),
+    }

@@ -1,0 +1,145 @@
+"""Perseus on an engine: the clocks of its pipeline are planned while it trains."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from zeus_core.device import discover_gpus
+from zeus_core.errors import UsageError, ZeusError
+from zeus_core.events import PipelineObserver
+from zeus_core.method_wraps import MethodWraps
+from zeus_core.monitor import ZeusMonitor, warn_unless_measured
+from zeus_core.pytorch import torch_world
+from zeus_core.pytorch.marks import marks_for
+from zeus_deepspeed.checkpoints import CheckpointedState, Stateful
+from zeus_deepspeed.config import PerseusConfig, read_perseus_block
+from zeus_deepspeed.engine_facts import identity_of, is_pipeline, place_of
+from zeus_deepspeed.monitor_events import MonitorEvents
+from zeus_deepspeed.on_all_ranks import on_all_ranks
+from zeus_deepspeed.tap import PipelineTap, check_engine
+
+__all__ = ["Optimizer", "Perseus", "attach"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Optimizer(PipelineObserver, Stateful, Protocol):
+    """What is told of the pipeline and turns its clocks: a `PipelineFrequencyOptimizer`."""
+
+    def set_straggler(self, time_seconds: float | None) -> None:
+        """The iterations of another pipeline take this long; None if none is slower than this one."""
+        ...
+
+
+class Perseus:
+    """What is attached to an engine, as its `perseus`, until `detach` or the engine's `destroy`.
+
+    Args:
+        engine: A `PipelineEngine`.
+        optimizer: Is told what it does.
+        monitor_events: Writes the energy of its steps; None where it has no monitor.
+
+    Attributes:
+        optimizer: The same.
+        tap: What tells it.
+        monitor_events: The same.
+    """
+
+    def __init__(self, engine: Any, optimizer: Optimizer, monitor_events: MonitorEvents | None) -> None:
+        self._engine = engine
+        self.optimizer = optimizer
+        self.monitor_events = monitor_events
+        self.tap = PipelineTap(engine, optimizer)
+        state = CheckpointedState(optimizer)
+        self._wraps = MethodWraps(engine)
+        self._wraps.wrap("save_checkpoint", state.save)
+        self._wraps.wrap("load_checkpoint", state.load)
+        self._wraps.wrap("destroy", self._destroy)
+        if monitor_events is not None:
+            self._wraps.wrap("train_batch", monitor_events.measure)
+        engine.perseus = self
+
+    def detach(self) -> None:
+        """Leave the engine as it was, and close the optimizer, which puts the clocks back."""
+        self._wraps.undo()
+        self.tap.detach()
+        vars(self._engine).pop("perseus", None)
+        self.optimizer.close()
+
+    def _destroy(self, destroy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.detach()
+        return destroy(*args, **kwargs)
+
+
+def _pipeline_frequency_optimizer(*args: Any, **kwargs: Any) -> Optimizer:
+    from zeus_core.optimizer import PipelineFrequencyOptimizer
+
+    return PipelineFrequencyOptimizer(*args, **kwargs)
+
+
+def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_frequency_optimizer) -> Perseus | None:
+    """Have the clocks of an engine's pipeline planned, if the `"perseus"` block of its configuration says so.
+
+    Where the block is enabled, this is a collective call: every rank of the job makes it, at the same point. Where
+    something is missing on one of them, such as a GPU, all train on without Perseus, and the first one's log says why.
+
+    Args:
+        engine: Any engine of DeepSpeed. Attached to once, however often this is called.
+        make_optimizer: Makes what is told, of the arguments of `PipelineFrequencyOptimizer`.
+
+    Returns:
+        What is attached; None if nothing is.
+
+    Raises:
+        UsageError: The block is wrong; the message names the key, and what would do.
+    """
+    attached = vars(engine).get("perseus")
+    if isinstance(attached, Perseus):
+        return attached
+    try:
+        config = read_perseus_block(engine)
+        if config is None or not config.enabled:
+            return None
+        return _attached(engine, config, make_optimizer)
+    except UsageError:
+        raise
+    except Exception as error:
+        level = logging.WARNING if getattr(engine, "global_rank", 0) == 0 else logging.INFO
+        _logger.log(level, "Perseus stays off, and training goes on without it: %s", error)
+        return None
+
+
+def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., Optimizer]) -> Perseus:
+    if not is_pipeline(engine):
+        raise ZeusError(
+            f"it plans the clocks of pipelines, and this is a {type(engine).__name__}; "
+            "give deepspeed.initialize a PipelineModule, or set perseus.enabled to false"
+        )
+    world = torch_world()  # first of all, as all ranks must come this far
+    monitor = on_all_ranks(world, lambda: _monitor_of(engine, config))
+    has_events = world.gather(config.monitor_events and bool(engine.monitor.enabled))[0]
+    events = MonitorEvents(engine, monitor, world, config.settings.check_steps) if has_events else None
+
+    def make() -> Optimizer:
+        marks = marks_for(engine.device, monitor.clock)
+        arguments = {"world": world, "identity": identity_of(engine), "marks": marks}
+        return make_optimizer(monitor, place_of(engine), config.settings, **arguments)
+
+    return Perseus(engine, on_all_ranks(world, make, unmake=lambda made: made.close()), events)
+
+
+def _monitor_of(engine: Any, config: PerseusConfig) -> ZeusMonitor:
+    """What measures this rank's GPU, if there is nothing else in the way."""
+    check_engine(engine)
+    device = engine.device
+    if config.gpu_index is not None:
+        index = config.gpu_index
+    elif device.type == "cuda" and device.index is not None:
+        index = device.index
+    else:
+        index = max(engine.local_rank, 0) % len(discover_gpus())
+    monitor = ZeusMonitor(gpu_indices=[index], cpu_indices=[])
+    warn_unless_measured(monitor.gpu_indices, device)
+    return monitor

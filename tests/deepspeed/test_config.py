@@ -1,0 +1,109 @@
+"""The block of the configuration: what it may say, and how it is told that it is wrong."""
+
+import re
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zeus_deepspeed.config
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
+from zeus_deepspeed.config import KEYS, PerseusConfig, read_perseus_block
+
+
+def read(**block):
+    return read_perseus_block({"train_batch_size": 1, "perseus": block})
+
+
+def test_without_a_block_there_is_nothing():
+    assert read_perseus_block({"train_batch_size": 1}) is None
+
+
+def test_a_block_that_does_not_say_so_is_not_enabled():
+    assert read() == read(enabled="auto") == PerseusConfig(enabled=False)
+
+
+def test_a_block_that_is_switched_off_is_not_looked_at():
+    assert read(enabled=False, slowdwn=1) == PerseusConfig()
+
+
+def test_every_key_has_its_place():
+    config = read(
+        enabled=True, monitor_events=False, gpu_index=3, slowdown_factor=1.1, check_steps=7, plan_path="plan.json"
+    )
+    settings = PipelineFrequencySettings(slowdown_factor=1.1, check_steps=7, plan_path="plan.json")
+    assert config == PerseusConfig(True, False, 3, settings)
+
+
+def test_auto_is_the_default_of_every_key():
+    assert read(**dict.fromkeys(KEYS, "auto")) == PerseusConfig()
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"enable": True}, "perseus.enable is not known; did you mean 'enabled'?"),
+        (
+            {"enabled": True, "slowdown_facter": 1},
+            "perseus.slowdown_facter is not known; did you mean 'slowdown_factor'?",
+        ),
+        ({"zzz": 1}, f"perseus.zzz is not known; there are: {', '.join(KEYS)}"),
+        ({"enabled": "yes"}, "perseus.enabled is 'yes'; it must be true or false"),
+        ({"monitor_events": 1}, "perseus.monitor_events is 1; it must be true or false"),
+        ({"gpu_index": True}, 'perseus.gpu_index is True; it must be a whole number from 0, or "auto"'),
+        ({"gpu_index": -1}, 'perseus.gpu_index is -1; it must be a whole number from 0, or "auto"'),
+        (
+            {"slowdown_factor": "1.1"},
+            "perseus.slowdown_factor is '1.1'; it must be 1.0 (no slowdown) to 10.0, such as 1.05",
+        ),
+        ({"check_steps": 0}, "perseus.check_steps is 0; it must be a whole number, at least 1"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_would_do(block, message):
+    with pytest.raises(UsageError) as raised:
+        read(**block)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("block", [None, True, "auto", [], [("enabled", True)]])
+def test_a_block_that_is_none_is_refused(block):
+    with pytest.raises(UsageError, match=r'^perseus is .*; it must be a block, such as \{"enabled": true\}$'):
+        read_perseus_block({"perseus": block})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(), JSON, max_size=4))
+def test_any_block_is_read_or_refused_by_the_name_of_a_key(block):
+    config, message = outcome(block)
+    if config is None:
+        assert any(message.startswith(f"perseus.{key} is ") for key in block)
+    else:
+        assert config.enabled is (block.get("enabled") is True)
+        assert block.get("enabled") is False or set(block) <= set(KEYS)
+
+
+def outcome(block):
+    try:
+        return read(**block), ""
+    except UsageError as error:
+        return None, str(error)
+
+
+def test_the_documented_table_has_exactly_the_keys_and_their_defaults():
+    rows = re.findall(r"^`(\w+)` +\w+ +`([^`]+)`", zeus_deepspeed.config.__doc__, re.MULTILINE)
+    own = {it.name: it.default for it in fields(PerseusConfig) if it.name != "settings"}
+    defaults = {**own, "gpu_index": "auto", **{it.name: it.default for it in fields(PipelineFrequencySettings)}}
+    words = {None: "null", True: "true", False: "false"}
+    in_json = {
+        key: str(value) if type(value) in (int, float) else words.get(value, value) for key, value in defaults.items()
+    }
+    assert dict(rows) == in_json
+    assert [key for key, _ in rows] == list(KEYS)

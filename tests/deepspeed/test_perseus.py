@@ -1,0 +1,218 @@
+"""What is attached to real engines, over gloo: parts, checkpoints, events, and what is in the way."""
+
+import csv
+import logging
+import statistics
+
+import pytest
+import torch
+
+from tests.deepspeed.engines import RecordingOptimizer, batches, make_engine, make_module, run_engines
+from tests.nvml_driver import DeviceSpec
+from zeus_core.device import SIMULATED_GPUS_VARIABLE
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings, PipelinePlace
+from zeus_deepspeed.engine_facts import release
+from zeus_deepspeed.perseus import attach
+
+ENABLED = {"enabled": True}
+
+
+@pytest.fixture
+def _simulated(monkeypatch):
+    monkeypatch.setenv(SIMULATED_GPUS_VARIABLE, "A40:2")
+
+
+class Messages(logging.Handler):
+    """What this package has to say, from now on."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.texts = []
+        logging.getLogger("zeus_deepspeed").addHandler(self)
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+    def take(self):
+        texts, self.texts = self.texts, []
+        return texts
+
+
+def attached_rank():
+    engine = make_engine(make_module(2, 2), perseus={**ENABLED, "slowdown_factor": 1.1, "gpu_index": 1})
+    found = set(vars(engine))
+    handle = attach(engine, RecordingOptimizer)
+    assert attach(engine, RecordingOptimizer) is engine.perseus is handle
+    optimizer = handle.optimizer
+    monitor, place, settings = optimizer.arguments
+    identity, world = optimizer.options["identity"], optimizer.options["world"]
+    engine.train_batch(batches())
+    assert optimizer.take()[:2] == [
+        "step begin",
+        "forward begin" if engine.stage_id == 0 else "receive-activation begin",
+    ]
+    engine.destroy()
+    assert optimizer.is_closed
+    assert set(vars(engine)) & {"perseus", "train_batch", "save_checkpoint", "load_checkpoint", "destroy"} == set()
+    assert {"perseus"} & found == set()
+    return place, settings, identity, list(monitor.gpus), (world.rank, world.size), len(monitor.cpus)
+
+
+@pytest.mark.usefixtures("_simulated")
+def test_the_optimizer_is_given_what_the_engine_is():
+    answers = run_engines(4, attached_rank)
+    assert [place for place, *_ in answers] == [
+        PipelinePlace(stage, pipeline) for stage in (0, 1) for pipeline in (0, 1)
+    ]
+    for rank, (place, settings, identity, gpus, world, cpu_count) in enumerate(answers):
+        assert settings == PipelineFrequencySettings(slowdown_factor=1.1)
+        assert (gpus, world, cpu_count) == ([1], (rank, 4), 0)
+        assert identity == {
+            "deepspeed": release(),
+            "torch": torch.__version__,
+            "stages": 2,
+            "stage": place.rank,
+            "layers": ["0-2", "2-4"][place.rank],
+            "parameters": 40,
+            "dtype": "torch.float32",
+            "micro_batch_size": 2,
+            "activation_checkpoint_interval": 0,
+            "zero_stage": 0,
+        }
+
+
+def client_state(engine, folder, tag):
+    """What a checkpoint holds of the user's, without what DeepSpeed adds."""
+    _, state = engine.load_checkpoint(folder, tag)
+    return {key: value for key, value in state.items() if key in ("epoch", "perseus")}
+
+
+class StatelessOptimizer(RecordingOptimizer):
+    def state_dict(self):
+        raise RuntimeError("no state")
+
+
+def checkpointing_rank(folder):
+    engine = make_engine(make_module(2, 2), perseus=ENABLED)
+    optimizer, messages = attach(engine, RecordingOptimizer).optimizer, Messages()
+    rank = engine.global_rank
+    optimizer.state = {"found": rank}
+    users = {"epoch": 3}
+    engine.save_checkpoint(folder, "users", users)
+    assert users == {"epoch": 3}
+    engine.save_checkpoint(folder, tag="none", client_state=None)
+    engine.save_checkpoint(folder, "default")
+    assert optimizer.take() == 3 * ["checkpoint begin", "resume"]
+    loaded = [client_state(engine, folder, tag) for tag in ("users", "none", "default")]
+    assert loaded == [{"epoch": 3}, {}, {}]
+    assert optimizer.loaded == 3 * [engine.stage_id * 2], "that of the first pipeline's rank"
+    assert messages.take() == []
+
+    engine.save_checkpoint(folder, "own", {"perseus": "mine"})
+    assert client_state(engine, folder, "own") == {"perseus": "mine"}
+    assert messages.take() == ["client_state has a 'perseus' of its own: what Perseus has found out is not kept"]
+    optimizer.state = {}
+    engine.save_checkpoint(folder, "damaged")
+    assert client_state(engine, folder, "damaged") == {}
+    assert messages.take() == [
+        "what this checkpoint holds of Perseus cannot be used, and it begins anew: KeyError('found')"
+    ]
+    assert engine.load_checkpoint(folder + "/nowhere") == (None, None)
+    engine.perseus.detach()
+    attach(engine, StatelessOptimizer)
+    engine.save_checkpoint(folder, "stateless", users)
+    assert messages.take() == ["what Perseus has found out is not in this checkpoint: RuntimeError('no state')"]
+    engine.perseus.detach()
+    assert client_state(engine, folder, "stateless") == {"epoch": 3}
+
+
+@pytest.mark.usefixtures("_simulated")
+def test_checkpoints_keep_what_was_found_out_and_what_the_user_gave(tmp_path):
+    run_engines(4, checkpointing_rank, str(tmp_path))
+
+
+def monitored_rank(folder, monitor_events):
+    csv_monitor = {"enabled": True, "output_path": folder, "job_name": "job"}
+    perseus = {**ENABLED, "check_steps": 2, "monitor_events": monitor_events}
+    engine = make_engine(make_module(2), csv_monitor=csv_monitor, perseus=perseus)
+    attach(engine, RecordingOptimizer)
+    for _ in range(5):
+        engine.train_batch(batches())
+    return engine.perseus.monitor_events is not None
+
+
+def written(folder, name):
+    with (folder / "job" / f"Train_Samples_{name}.csv").open() as file:
+        (_, header), *rows = csv.reader(file)
+    assert header == name
+    return {int(samples): float(value) for samples, value in rows}
+
+
+@pytest.mark.parametrize(("gpu_count", "power_watts"), [(1, 400.0), (2, 700.0)])
+def test_the_energy_of_the_steps_is_written_with_each_gpu_counted_once(make_driver, tmp_path, gpu_count, power_watts):
+    driver = make_driver(*[DeviceSpec(counter_period_seconds=0.0) for _ in range(gpu_count)])
+    for device, load_watts in zip(driver, (400.0, 300.0), strict=False):
+        device.set_load([(1.0, load_watts)], repeat=True)
+    assert run_engines(2, monitored_rank, str(tmp_path), True) == [True, True]
+    powers, energies = written(tmp_path, "power_w"), written(tmp_path, "energy_j")
+    assert list(powers) == list(energies) == [6, 12, 18, 24], "of four steps, as two are added up at a time"
+    assert statistics.median(powers.values()) == pytest.approx(power_watts, rel=0.2)
+    assert all(joules > 0 for joules in energies.values())
+
+
+@pytest.mark.usefixtures("_simulated")
+def test_no_energy_is_written_where_the_block_says_so(tmp_path):
+    assert run_engines(2, monitored_rank, str(tmp_path), False) == [False, False]
+    assert not (tmp_path / "job" / "Train_Samples_energy_j.csv").exists()
+
+
+class MadeOptimizers:
+    """Makes optimizers on all ranks but one."""
+
+    def __init__(self, failing_rank):
+        self.failing_rank = failing_rank
+        self.made = []
+
+    def __call__(self, *arguments, world, **options):
+        if world.rank == self.failing_rank:
+            raise OSError("no such plan")
+        self.made.append(RecordingOptimizer())
+        return self.made[-1]
+
+
+def hindered_rank():
+    messages, told = Messages(), {}
+    plain = make_engine(torch.nn.Linear(1, 1), perseus=ENABLED)  # the first, as DeepSpeed makes none after a pipeline
+    assert attach(plain, RecordingOptimizer) is None
+    told["no pipeline"] = messages.take()
+    engine = make_engine(make_module(2), perseus=ENABLED)
+    found = set(vars(engine))
+    make_optimizer = MadeOptimizers(failing_rank=1)
+    assert attach(engine, make_optimizer) is None
+    assert all(optimizer.is_closed for optimizer in make_optimizer.made)
+    told["one rank"] = messages.take()
+    engine._config._param_dict["perseus"]["gpu_index"] = 7
+    assert attach(engine, RecordingOptimizer) is None
+    told["no such GPU"] = messages.take()
+    assert set(vars(engine)) == found
+    engine._config._param_dict["perseus"]["enabled"] = False
+    assert attach(engine, RecordingOptimizer) is None
+    del engine._config._param_dict["perseus"]
+    assert attach(engine, RecordingOptimizer) is None
+    told["nothing asked for"] = messages.take()
+    with pytest.raises(UsageError, match=r"^perseus.enable is not known; did you mean 'enabled'\?$"):
+        attach(make_engine(make_module(2), perseus={"enable": True}))
+    return told
+
+
+@pytest.mark.usefixtures("_simulated")
+def test_what_is_in_the_way_on_one_rank_is_said_by_the_first_and_training_is_left_alone():
+    first, second = run_engines(2, hindered_rank)
+    begin = "Perseus stays off, and training goes on without it: "
+    assert first["one rank"] == [begin + "rank 1: no such plan"]
+    assert first["no such GPU"] == [begin + "gpu_indices is [7], but there is no GPU 7; there are: 0, 1"]
+    assert first["nothing asked for"] == []
+    (no_pipeline,) = first["no pipeline"]
+    assert no_pipeline.startswith(begin + "it plans the clocks of pipelines, and this is a DeepSpeedEngine; give ")
+    assert not any(second.values())

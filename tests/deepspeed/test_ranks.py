@@ -1,0 +1,123 @@
+"""What ranks agree on, as threads: what one of them lacks, and the energy of steps."""
+
+import pytest
+
+from tests.deepspeed.engines import RecordingOptimizer
+from zeus_core.errors import DriverFaultError, WorldError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.testing import FaultyGpu, ThreadWorld
+from zeus_core.world import SoloWorld
+from zeus_deepspeed.monitor_events import MonitorEvents
+from zeus_deepspeed.on_all_ranks import on_all_ranks
+
+
+def test_what_every_rank_makes_is_given_to_each():
+    assert ThreadWorld.run(3, lambda world: on_all_ranks(world, lambda: world.rank)) == [0, 1, 2]
+
+
+def refused(world, fault_of):
+    made = []
+
+    def make():
+        if world.rank in fault_of:
+            raise OSError(fault_of[world.rank])
+        made.append(RecordingOptimizer())
+        return made[0]
+
+    with pytest.raises(WorldError) as raised:
+        on_all_ranks(world, make, unmake=lambda it: it.close())
+    assert all(it.is_closed for it in made)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("fault_of", "message"),
+    [
+        ({1: "no GPU"}, "rank 1: no GPU"),
+        ({0: "no GPU", 1: "no right", 2: "no GPU"}, "rank 0, 2: no GPU; rank 1: no right"),
+        ({0: "no GPU", 1: "no GPU", 2: "no GPU"}, "no GPU"),
+    ],
+)
+def test_what_one_rank_lacks_keeps_all_of_them_off_and_is_told_to_each(fault_of, message):
+    assert ThreadWorld.run(3, lambda world: refused(world, fault_of)) == [message] * 3
+
+
+class TrainingEngine:
+    """In the place of an engine: takes a second a step."""
+
+    def __init__(self, clock):
+        self.global_samples = 0
+        self.events = []
+        self.monitor = self
+        self.clock = clock
+
+    def train_batch(self):
+        self.clock.advance(1.0)
+        self.global_samples += 4
+        return "loss"
+
+    def write_events(self, events):
+        self.events += events
+
+
+def train(engine, events, steps):
+    assert [events.measure(engine.train_batch) for _ in range(steps)] == ["loss"] * steps
+
+
+def test_each_step_is_written_over_the_samples_seen_by_its_end(gpu, clock, monitor):
+    engine = TrainingEngine(clock)
+    train(engine, MonitorEvents(engine, monitor, SoloWorld(), exchange_steps=2), steps=5)
+    idle_watts = gpu.read_power_watts()
+    assert [(name, samples) for name, _, samples in engine.events] == [
+        (f"Train/Samples/{name}", samples) for samples in (4, 8, 12, 16) for name in ("energy_j", "power_w")
+    ]
+    assert [value for _, value, _ in engine.events] == pytest.approx([idle_watts] * 8, rel=0.1)
+
+
+def test_a_step_of_which_a_part_is_lost_is_left_out(gpu, clock):
+    engine, faulty = TrainingEngine(clock), FaultyGpu(gpu)
+    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    events = MonitorEvents(engine, monitor, SoloWorld(), exchange_steps=3)
+    train(engine, events, steps=1)
+    for method in ("read_energy_counter_joules", "read_power_watts"):
+        faulty.fail(method, DriverFaultError("no answer"))
+    train(engine, events, steps=1)
+    faulty.heal()
+    train(engine, events, steps=1)
+    assert {samples for *_, samples in engine.events} == {4, 12}
+
+
+class FullDiskEngine(TrainingEngine):
+    def write_events(self, events):
+        super().write_events(events)
+        raise OSError("no space left")
+
+
+def test_a_monitor_that_fails_is_told_of_once_and_left_behind(clock, monitor, caplog):
+    engine = FullDiskEngine(clock)
+    train(engine, MonitorEvents(engine, monitor, SoloWorld(), exchange_steps=1), steps=3)
+    assert len(engine.events) == 6
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+class LostWorld:
+    """A job whose other rank answers once, when the devices are shared out."""
+
+    rank, size = 0, 2
+
+    def __init__(self):
+        self.gathered = 0
+
+    def gather(self, value):
+        self.gathered += 1
+        if self.gathered > 1:
+            raise WorldError("a rank did not answer in time")
+        return [value, value]
+
+
+def test_a_rank_that_does_not_answer_is_not_waited_for_twice(clock, monitor, caplog):
+    engine, world = TrainingEngine(clock), LostWorld()
+    train(engine, MonitorEvents(engine, monitor, world, exchange_steps=2), steps=8)
+    assert (world.gathered, engine.events) == (2, [])
+    assert len(caplog.records) == 1
+    assert "a rank did not answer in time" in caplog.text

@@ -1,0 +1,121 @@
+"""Which clocks are measured, on the physics of every simulated GPU."""
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zeus_core.device import PRESETS, Work
+from zeus_core.optimizer.pipeline_frequency.clock_search import ClockSearch, MeasuredPoint
+
+
+class Truth:
+    """What some kinds of instruction take on a GPU at any clock."""
+
+    def __init__(self, preset, works, noise=0.0, seed=0):
+        self.preset, self.works = preset, works
+        self.clocks_mhz = tuple(range(preset.highest_clock_mhz, preset.lowest_clock_mhz - 1, -preset.clock_step_mhz))
+        self._noise, self._random = noise, np.random.default_rng(seed)
+
+    def points(self, clock_mhz):
+        return {name: self._point(work, clock_mhz) for name, work in enumerate(self.works)}
+
+    def _point(self, work, clock_mhz):
+        preset = self.preset
+        point = preset.physics.operating_point(
+            work, preset.default_limit_watts, clock_mhz / preset.highest_clock_mhz
+        )
+        joules = point.energy_joules * float(1 + self._noise * self._random.standard_normal())
+        return MeasuredPoint(point.seconds, joules, joules - preset.physics.waiting_power_watts * point.seconds)
+
+    def ask_all(self, most_clocks=12):
+        """The clocks a search asks for, in its order."""
+        search, asked = ClockSearch(self.clocks_mhz, most_clocks), []
+        while (clock_mhz := search.ask()) is not None:
+            assert search.ask() == clock_mhz, "asking changes nothing"
+            asked.append(clock_mhz)
+            assert len(asked) <= most_clocks
+            search.tell(clock_mhz, self.points(clock_mhz))
+        return asked
+
+
+@st.composite
+def truths(draw, noise=0.0):
+    preset = draw(st.sampled_from(list(PRESETS.values())))
+    static, limit = preset.physics.static_power_watts, preset.default_limit_watts
+    works = st.builds(
+        Work,
+        st.floats(0.005, 0.2),
+        st.floats(max(static, preset.physics.waiting_power_watts) + 0.3 * (limit - static), 1.2 * limit),
+        st.floats(0.85, 1.0),
+        st.floats(0.4, 0.95),
+    )
+    return Truth(preset, draw(st.lists(works, min_size=1, max_size=6)), noise, draw(st.integers(0, 99)))
+
+
+@given(truths(noise=0.01), st.integers(2, 20))
+def test_it_ends_and_asks_for_no_clock_twice(truth, most_clocks):
+    asked = truth.ask_all(most_clocks)
+    assert asked[0] == truth.clocks_mhz[0]
+    assert len(set(asked)) == len(asked) >= 2
+    assert set(asked) <= set(truth.clocks_mhz)
+
+
+@settings(max_examples=50)
+@given(truths())
+def test_the_curve_through_the_clocks_it_asked_for_is_the_true_one_within_a_percent(truth):
+    asked = sorted(truth.ask_all())
+    measured = [truth.points(clock) for clock in asked]
+    whole = sum(point.cost_joules for point in measured[-1].values())
+    deviations = []
+    for clock in truth.clocks_mhz:
+        if clock >= asked[0]:
+            chords = 0.0
+            for name, point in truth.points(clock).items():
+                seconds = [points[name].time_seconds for points in reversed(measured)]
+                costs = [points[name].cost_joules for points in reversed(measured)]
+                chords += float(np.interp(point.time_seconds, seconds, costs)) - point.cost_joules
+            deviations.append(chords / whole)
+    assert max(deviations) < 0.01
+    assert min(deviations) > -0.01
+
+
+@settings(max_examples=50)
+@given(truths())
+def test_no_clock_that_it_left_out_takes_much_less_energy(truth):
+    lowest = min(truth.ask_all(most_clocks=20))
+    for name, least in truth.points(lowest).items():
+        asked = min(truth.points(clock)[name].energy_joules for clock in truth.clocks_mhz if clock >= lowest)
+        for clock in truth.clocks_mhz:
+            assert truth.points(clock)[name].energy_joules > 0.98 * min(asked, least.energy_joules)
+
+
+@given(truths())
+def test_it_stops_going_down_when_that_does_not_pay(truth):
+    rungs = sorted({min(asked) for asked in accumulate([clock] for clock in truth.ask_all(most_clocks=30))})
+    rises = 0
+    for lower, upper in pairwise(rungs):
+        before = truth.points(upper)
+        rises += all(it.energy_joules > before[name].energy_joules for name, it in truth.points(lower).items())
+    assert rises <= 2
+
+
+@pytest.mark.parametrize(("clocks", "expected"), [([1410], [1410]), ([1395, 1410], [1410, 1395])])
+def test_few_clocks_are_all_asked_for(clocks, expected):
+    search = ClockSearch(clocks, 12)
+    for clock in expected:
+        assert search.ask() == clock
+        search.tell(clock, {"forward": MeasuredPoint(0.1, 30.0, 20.0)})
+    assert search.ask() is None
+
+
+@given(truths(), st.sets(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=60))
+def test_what_could_not_be_measured_at_some_clock_does_no_harm(truth, lost):
+    search, asked = ClockSearch(truth.clocks_mhz, 12), []
+    while (clock := search.ask()) is not None:
+        points = truth.points(clock)
+        search.tell(clock, {name: it for name, it in points.items() if (len(asked), name) not in lost})
+        asked.append(clock)
+    assert 2 <= len(set(asked)) == len(asked) <= 12

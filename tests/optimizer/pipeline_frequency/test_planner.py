@@ -1,0 +1,99 @@
+"""From a profile to what the ranks are told."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.pipeline.instances import smooth_profile
+from zeus_core.optimizer.pipeline_frequency.deployment import Deployment
+from zeus_core.optimizer.pipeline_frequency.planner import PipelinePlanner, Prediction
+from zeus_core.pipeline import make_plan, schedules
+
+SCHEDULE = schedules.one_f_one_b(3, 6)
+PROFILE = smooth_profile(3, seed=1)
+
+
+def planner(work_seconds=None, switch_seconds=0.0, overhead_seconds=0.0):
+    bare = PipelinePlanner(PROFILE, SCHEDULE, 1e-9, 0.25, 40.0, switch_seconds)
+    work_seconds = bare.frontier.highest_clock_point[0] + overhead_seconds if work_seconds is None else work_seconds
+    return PipelinePlanner(PROFILE, SCHEDULE, work_seconds, 0.25, 40.0, switch_seconds)
+
+
+def watts():
+    return sum(PROFILE.blocking_power_watts)
+
+
+@pytest.mark.parametrize("overhead_seconds", [0.0, 0.2])
+def test_work_that_took_longer_than_its_instructions_has_an_overhead_whatever_the_clocks(overhead_seconds):
+    it = planner(overhead_seconds=overhead_seconds)
+    assert it.overhead_seconds == pytest.approx(overhead_seconds)
+    seconds, joules = it.frontier.highest_clock_point
+    whole = it.highest_clocks
+    assert whole.time_seconds == pytest.approx(it.work_seconds + 0.25)
+    assert whole.energy_joules == pytest.approx(joules + watts() * (overhead_seconds + 0.25) + 40.0)
+    assert whole.time_seconds == pytest.approx(seconds + overhead_seconds + 0.25)
+
+
+def test_work_that_took_less_than_its_instructions_has_none():
+    assert planner(work_seconds=0.1).overhead_seconds == 0.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.8, 1.6), st.sampled_from([0.0, 0.0005, 0.003]), st.floats(0.0, 0.3), st.booleans())
+def test_a_plan_keeps_its_limit_or_is_the_quickest_and_is_what_it_predicts(
+    factor, switch_seconds, overhead_seconds, is_waiting
+):
+    it = planner(None, switch_seconds, overhead_seconds)
+    limit_seconds = factor * it.work_seconds
+    deployment = Deployment.of(it, limit_seconds, is_waiting)
+    quickest = it.overhead_seconds + max(it.frontier.highest_clock_point[0], it.frontier.shortest_seconds)
+    assert deployment.work_seconds <= max(limit_seconds, quickest) * (1 + 1e-9)
+    work_seconds = max(deployment.work_seconds, limit_seconds) if is_waiting else deployment.work_seconds
+    assert deployment.prediction.time_seconds == pytest.approx(work_seconds + 0.25)
+    if factor >= 1 and not is_waiting:
+        assert deployment.prediction.energy_joules <= it.highest_clocks.energy_joules * (1 + 1e-9)
+    assert [len(of_rank) for of_rank in deployment.clocks_mhz] == [len(of_rank) for of_rank in SCHEDULE.ranks]
+
+
+def test_more_time_takes_less_energy():
+    it = planner()
+    predictions = [Deployment.of(it, factor * it.work_seconds, False).prediction for factor in (1.0, 1.05, 1.1, 1.2)]
+    energies = [prediction.energy_joules for prediction in predictions]
+    assert energies == sorted(energies, reverse=True)
+    assert energies[0] < it.highest_clocks.energy_joules
+
+
+def test_a_pipeline_that_waits_in_any_case_takes_less_energy_for_taking_its_time():
+    it = planner()
+    until = 1.5 * it.work_seconds
+    waiting = Deployment.of(it, until, True)
+    hurrying = it.prediction(it.plan(it.work_seconds), until)
+    assert waiting.prediction.time_seconds == pytest.approx(hurrying.time_seconds) == pytest.approx(until + 0.25)
+    assert waiting.prediction.energy_joules < hurrying.energy_joules
+    assert waiting.work_seconds <= until * (1 + 1e-9)
+
+
+def test_what_a_switch_costs_makes_for_fewer_of_them_and_next_to_nothing_is_nothing():
+    free, dear = planner(), planner(switch_seconds=0.02)
+    limit = 1.05 * free.work_seconds
+    assert dear.plan(limit).switches < free.plan(limit).switches
+    assert planner(switch_seconds=0.0009).plan(limit) == free.plan(limit)
+
+
+clocks = st.lists(st.lists(st.one_of(st.none(), st.integers(1, 3000))).map(tuple)).map(tuple)
+amounts = st.floats(0.0, 1e9)
+
+
+@given(st.builds(Deployment, clocks, amounts, st.builds(Prediction, amounts, amounts)))
+def test_a_deployment_comes_through_json_as_it_was(deployment):
+    assert Deployment.from_json(json.loads(json.dumps(deployment.to_json()))) == deployment
+
+
+def test_a_plan_made_beforehand_is_deployed_as_it_is():
+    plan = make_plan(planner().frontier, slowdown_factor=1.1)
+    deployment = Deployment.of_file(plan)
+    assert deployment.clocks_mhz == plan.clocks_mhz
+    assert deployment.work_seconds == deployment.prediction.time_seconds == plan.time_seconds
+    assert deployment.prediction.energy_joules == plan.energy_joules

@@ -1,0 +1,135 @@
+"""What a rank has done, from what it reports."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_core.optimizer.pipeline_frequency import HostMarks
+from zeus_core.optimizer.pipeline_frequency.timeline import Timeline
+from zeus_core.pipeline import COMPUTE_KINDS, Instruction
+from zeus_core.testing import VirtualClock
+
+
+@pytest.fixture
+def timeline(clock):
+    return Timeline(HostMarks(clock), stage=2)
+
+
+def work(timeline, clock, kind, seconds=1.0, stage=None, microbatch=None):
+    timeline.begin(kind, stage, microbatch)
+    clock.advance(seconds)
+    timeline.end()
+
+
+def test_a_step_is_its_instructions_and_when_they_ran(timeline, clock):
+    timeline.begin_step()
+    work(timeline, clock, "forward", 1.0)
+    clock.advance(0.5)
+    work(timeline, clock, "backward", 2.0)
+    work(timeline, clock, "optimizer-step", 4.0)
+    step = timeline.end_step()
+    assert step.order == (Instruction("forward", 2, 0), Instruction("backward", 2, 0))
+    assert [(it.kind, span.begin_seconds - 1000, span.seconds) for it, span in step.spans()] == [
+        ("forward", 0.0, 1.0),
+        ("backward", 1.5, 2.0),
+        ("optimizer-step", 3.5, 4.0),
+    ]
+    assert step.whole.seconds == 7.5
+    assert step.work_seconds == 3.5, "up to the last computation"
+
+
+def test_microbatches_are_counted_by_stage_and_kind_unless_they_are_said(timeline, clock):
+    timeline.begin_step()
+    for kind, stage, microbatch in [
+        ("forward", None, None),
+        ("forward", None, None),
+        ("forward", 5, None),
+        ("backward", None, None),
+        ("backward", None, 7),
+        ("backward", None, None),
+    ]:
+        work(timeline, clock, kind, stage=stage, microbatch=microbatch)
+    assert [tuple(it)[1:] for it in timeline.end_step().order] == [(2, 0), (2, 1), (5, 0), (2, 0), (2, 7), (2, 2)]
+
+
+def test_each_step_counts_anew(timeline, clock):
+    for _ in range(2):
+        timeline.begin_step()
+        work(timeline, clock, "forward")
+        assert timeline.end_step().order == (Instruction("forward", 2, 0),)
+
+
+def test_a_step_whose_end_was_not_reported_is_forgotten(timeline, clock):
+    timeline.begin_step()
+    timeline.begin("forward", None, None)
+    timeline.begin_step()
+    assert timeline.end() is None
+    work(timeline, clock, "forward")
+    assert len(timeline.end_step().order) == 1
+
+
+def test_ends_without_a_beginning_are_nothing(timeline):
+    assert timeline.end_step() is None
+    assert timeline.end() is None
+    timeline.begin("forward", None, None)
+    assert timeline.end() is None, "outside of a step"
+    timeline.begin_step()
+    assert timeline.end() is None
+    assert timeline.end_step().work_seconds is None
+
+
+def test_of_what_the_device_has_not_done_yet_nothing_is_told(clock):
+    reached = []
+
+    class LaterMark:
+        def __init__(self):
+            self._number = len(marks)
+            marks.append(self)
+
+        def seconds(self):
+            return float(self._number) if self._number in reached else None
+
+        def wait(self):
+            reached.extend(range(self._number + 1))
+
+    marks = []
+    timeline = Timeline(LaterMark, stage=0)
+    timeline.begin_step()
+    work(timeline, clock, "forward")
+    work(timeline, clock, "backward")
+    step = timeline.end_step()
+    assert (step.whole, step.work_seconds, step.spans()) == (None, None, [])
+    assert len(step.order) == 2
+    reached.extend([0, 1, 2])
+    assert [it.kind for it, _ in step.spans()] == ["forward"]
+    assert step.work_seconds is None
+    step.wait()
+    assert (step.whole.seconds, step.work_seconds) == (5.0, 4.0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["begin step", "end step", "begin", "end", "pass"]),
+            st.sampled_from([*COMPUTE_KINDS, "optimizer-step", "anything"]),
+        )
+    )
+)
+def test_whatever_is_reported_spans_are_in_order_within_the_step_and_do_not_overlap(reports):
+    clock = VirtualClock()
+    timeline, steps = Timeline(HostMarks(clock), stage=0), []
+    for what, kind in reports:
+        clock.advance(0.1)
+        if what == "begin step":
+            timeline.begin_step()
+        elif what == "end step":
+            steps.append(timeline.end_step())
+        elif what == "begin":
+            timeline.begin(kind, None, None)
+        elif what == "end":
+            timeline.end()
+    for step in filter(None, steps):
+        edges = [edge for _, span in step.spans() for edge in span[1:]]
+        edges = [step.whole.begin_seconds, *edges, step.whole.end_seconds]
+        assert edges == sorted(edges)
+        assert len({it for it, _ in step.spans()}) == len(step.spans())

@@ -1,0 +1,199 @@
+"""Marks in the work of a device, on a fake of torch.cuda that lives in virtual time. No GPU has run these."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from zeus_core.optimizer.pipeline_frequency.marks import HostMarks
+from zeus_core.pytorch.marks import CudaMarks, marks_for
+
+ERROR_OF_AN_EVENT = 0.5e-6
+HOUR = 3600.0
+
+
+class FakeCuda:
+    """Streams that work one thing after the other, and a device clock that drifts from the host's."""
+
+    def __init__(self, clock, drift_fraction=0.0, seconds_to_notice=0.0):
+        self.clock = clock
+        self.drift_fraction = drift_fraction
+        self.seconds_to_notice = seconds_to_notice
+        self.stream = Stream()
+        self.waits = 0
+        self.events = 0
+
+    def Event(self, enable_timing, blocking):  # noqa: N802
+        assert enable_timing
+        self.events += 1
+        return FakeEvent(self)
+
+    def current_stream(self, device):
+        assert device == torch.device("cuda:0")
+        return self.stream
+
+    def synchronize(self, device):
+        self.wait_until(self.stream.free_at)
+
+    def submit(self, seconds):
+        """Work that the host does not wait for; returns when it will be done."""
+        self.stream.free_at = max(self.stream.free_at, self.clock.now()) + seconds
+        return self.stream.free_at
+
+    def wait_until(self, seconds):
+        self.waits += 1
+        left = seconds - self.clock.now()
+        self.clock.wait(threading.Event(), max(left, 0.0) + self.seconds_to_notice)
+
+
+class Stream:
+    free_at = 0.0
+
+
+class FakeEvent:
+    def __init__(self, cuda):
+        self.cuda = cuda
+
+    def record(self, stream):
+        self.at = max(stream.free_at, self.cuda.clock.now())
+
+    def query(self):
+        return self.cuda.clock.now() >= self.at
+
+    def synchronize(self):
+        self.cuda.wait_until(self.at)
+
+    def elapsed_time(self, other):
+        if not (self.query() and other.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        seconds = (other.at - self.at) * (1.0 + self.cuda.drift_fraction)
+        return float(np.float32(1000.0 * seconds))
+
+
+@pytest.fixture
+def cuda(clock):
+    return FakeCuda(clock)
+
+
+@pytest.fixture
+def marks(cuda, clock):
+    return CudaMarks("cuda:0", clock, cuda)
+
+
+def test_a_mark_is_when_the_device_comes_to_it(cuda, marks):
+    ends = [cuda.submit(0.5), None, None]
+    first = marks()
+    ends[1] = cuda.submit(0.25)
+    second = marks()
+    assert (first.seconds(), second.seconds()) == (None, None)
+    first.wait()
+    assert first.seconds() == pytest.approx(ends[0], abs=ERROR_OF_AN_EVENT)
+    assert second.seconds() is None
+    second.wait()
+    assert second.seconds() == pytest.approx(ends[1], abs=ERROR_OF_AN_EVENT)
+
+
+def test_marking_waits_for_nothing(cuda, marks, clock):
+    cuda.submit(60.0)
+    begin, waits = clock.now(), cuda.waits
+    for _ in range(1000):
+        marks().seconds()
+    assert (clock.now(), cuda.waits) == (begin, waits)
+
+
+def test_work_under_way_does_not_spoil_the_first_comparison_with_the_clock(cuda, clock):
+    end = cuda.submit(3.0)
+    mark = CudaMarks("cuda:0", clock, cuda)()
+    assert clock.now() >= end
+    assert mark.seconds() == pytest.approx(clock.now(), abs=ERROR_OF_AN_EVENT)
+
+
+def test_times_stay_exact_over_hours(cuda, marks, clock):
+    for _ in range(3 * 360):
+        clock.advance(10.0)
+        begin = marks()
+        end_seconds = cuda.submit(0.001)
+        end = marks()
+        end.wait()
+        assert end.seconds() - begin.seconds() == pytest.approx(0.001, abs=ERROR_OF_AN_EVENT)
+    assert end.seconds() == pytest.approx(end_seconds, abs=20e-6)
+
+
+def test_hours_without_a_mark_cost_one_rounding(cuda, marks, clock):
+    clock.advance(3 * HOUR)
+    marks()
+    clock.advance(1.0)
+    begin = marks()
+    end_seconds = cuda.submit(0.001)
+    end = marks()
+    end.wait()
+    assert end.seconds() - begin.seconds() == pytest.approx(0.001, abs=ERROR_OF_AN_EVENT)
+    assert end.seconds() == pytest.approx(end_seconds, abs=1e-3)
+
+
+@pytest.mark.parametrize("drift_fraction", [50e-6, -50e-6])
+def test_the_clock_of_the_device_does_not_run_away(clock, drift_fraction):
+    """Uncorrected, the times would be off by half a second after 3 hours."""
+    cuda = FakeCuda(clock, drift_fraction, seconds_to_notice=100e-6)
+    marks = CudaMarks("cuda:0", clock, cuda)
+    for _ in range(3 * 3600):
+        begin_seconds = cuda.submit(0.004)  # how far the device runs behind
+        begin = marks()
+        end_seconds = cuda.submit(0.01)
+        end = marks()
+        end.wait()
+        assert end.seconds() - begin.seconds() == pytest.approx(0.01, abs=2e-6)
+        assert begin.seconds() == pytest.approx(begin_seconds, abs=0.02)
+        clock.advance(1.0)
+    assert end.seconds() == pytest.approx(end_seconds, abs=0.02)
+
+
+def test_marks_that_nobody_asks_may_go_on_for_days(cuda, marks, clock):
+    for _ in range(20_000):
+        clock.advance(5.0)
+        mark = marks()
+    assert mark.seconds() == pytest.approx(clock.now(), abs=1e-3)
+
+
+def test_a_device_far_behind_is_asked_once_it_is_there(cuda, marks, clock):
+    ends = []
+    for _ in range(5):
+        ends.append((cuda.submit(100.0), marks()))
+        clock.advance(10.0)
+    ends[-1][1].wait()
+    for end_seconds, mark in ends:
+        assert mark.seconds() == pytest.approx(end_seconds, abs=1e-4)
+
+
+def test_a_mark_in_another_stream_waits_for_the_one_it_is_timed_from(cuda, marks, clock):
+    clock.advance(10.0)
+    cuda.submit(1.0)
+    marks()  # the anchor, in the busy stream
+    cuda.stream = Stream()
+    mark = marks()
+    at = clock.now()
+    assert mark.seconds() is None
+    mark.wait()
+    assert mark.seconds() == pytest.approx(at, abs=ERROR_OF_AN_EVENT)
+
+
+def test_every_mark_takes_one_event(cuda, marks):
+    before = cuda.events
+    for _ in range(10):
+        marks()
+    assert cuda.events == before + 10
+
+
+def test_marks_of_the_host_are_of_the_present_time(clock):
+    marks = HostMarks(clock)
+    first = marks()
+    clock.advance(2.0)
+    second = marks()
+    second.wait()
+    assert (first.seconds(), second.seconds()) == (clock.now() - 2.0, clock.now())
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), "meta"])
+def test_a_device_without_a_timeline_of_its_own_has_that_of_the_host(clock, device):
+    assert isinstance(marks_for(device, clock), HostMarks)

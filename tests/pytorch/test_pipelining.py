@@ -1,0 +1,342 @@
+"""Real schedules of torch.distributed.pipelining, on two processes over gloo and on one."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from tests.ranks import run_ranks
+from zeus_core.errors import UsageError
+from zeus_core.events import Activity
+from zeus_core.optimizer.pipeline_frequency import PhaseName, PipelineFrequencySettings, PipelinePlace
+from zeus_core.optimizer.pipeline_frequency.marks import HostMarks
+from zeus_core.pipeline import Instruction
+from zeus_core.pipeline.schedules import gpipe, one_f_one_b
+from zeus_core.pytorch import pipelining, torch_world
+from zeus_core.pytorch.pipelining import PipelineScheduleTap, attach, check_schedule
+from zeus_core.world import SoloWorld
+
+MICROBATCHES = 8
+WIDTH = 4
+IN_TURN = {0: (0, 2), 1: (1, 3)}
+AS_A_V = {0: (0, 3), 1: (1, 2)}
+STAGES = {
+    "ScheduleGPipe": {0: (0,), 1: (1,)},
+    "Schedule1F1B": {0: (0,), 1: (1,)},
+    "ScheduleInterleaved1F1B": IN_TURN,
+    "ScheduleLoopedBFS": IN_TURN,
+    "ScheduleInterleavedZeroBubble": IN_TURN,
+    "ScheduleZBVZeroBubble": AS_A_V,
+    "ScheduleDualPipeV": AS_A_V,
+}
+NO_EVALUATION = {"ScheduleZBVZeroBubble", "ScheduleDualPipeV"}  # torch 2.13 fails in the `eval` of these, tap or not
+KINDS = {"F": "forward", "B": "backward", "I": "backward-input", "W": "backward-weight"}
+STEP = ["step begin", "step end"]
+
+
+class Recorder:
+    """Keeps what it is told, in order."""
+
+    def __init__(self):
+        self.told = []
+        self.running = None
+
+    def on_step_begin(self):
+        self.told.append("step begin")
+        self.running = None
+
+    def on_step_end(self):
+        assert self.running is None, "instructions end before their step"
+        self.told.append("step end")
+
+    def on_instruction_begin(self, name, stage=None, microbatch=None):
+        assert self.running is None, "instructions do not nest"
+        self.running = name
+        self.told.append(Instruction(name, stage, microbatch))
+
+    def on_instruction_end(self, name):
+        assert self.running == name
+        self.running = None
+
+    def on_pause(self, activity=Activity.IDLE):
+        self.told.append(activity)
+
+    def on_resume(self):
+        self.told.append("resume")
+
+    def close(self):
+        self.told.append("close")
+
+    @property
+    def instructions(self):
+        return [it for it in self.told if isinstance(it, Instruction)]
+
+
+def make_schedule(name, stages, count):
+    """A schedule of small stages, each always with the same weights."""
+    made = []
+    for index in stages:
+        torch.manual_seed(index)
+        layers = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH))
+        made.append(PipelineStage(layers, index, count, torch.device("cpu")))
+    kind = getattr(schedules, name)
+    is_single = issubclass(kind, schedules.PipelineScheduleSingle)
+    return kind(made[0] if is_single else made, MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
+
+
+def stages_of(schedule):
+    return getattr(schedule, "_stages", None) or [schedule._stage]
+
+
+def data():
+    torch.manual_seed(100)
+    return torch.randn(2 * MICROBATCHES, WIDTH), torch.randn(2 * MICROBATCHES, WIDTH)
+
+
+def run_step(schedule, run):
+    """One iteration; returns all it has computed, as bytes."""
+    inputs, target = data()
+    stages, losses = stages_of(schedule), []
+    arguments = (inputs,) if any(stage.is_first for stage in stages) else ()
+    has_last = any(stage.is_last for stage in stages)
+    output = run(*arguments, **({"target": target, "losses": losses} if has_last else {}))
+    gradients = [parameter.grad for stage in stages for parameter in stage.submod.parameters()]
+    tensors = [output, *losses, *gradients]
+    return [None if tensor is None else tensor.detach().numpy().tobytes() for tensor in tensors]
+
+
+def listed(schedule, rank):
+    """What the schedule's own list of a rank says, in the words of an observer."""
+    for action in filter(None, schedule.pipeline_order[rank]):
+        for part in action.sub_actions or (action,):
+            if part.computation_type.value in KINDS:
+                yield Instruction(KINDS[part.computation_type.value], part.stage_index, part.microbatch_index)
+
+
+def run_all_schedules():
+    """On each rank: every schedule without the tap, with it, in evaluation, and after it is detached."""
+    torch.distributed.init_process_group("gloo")
+    return {name: run_schedule(name, stages) for name, stages in STAGES.items()}
+
+
+def run_schedule(name, stages_by_rank):
+    rank, count = torch.distributed.get_rank(), sum(map(len, stages_by_rank.values()))
+    plain, tapped = (make_schedule(name, stages_by_rank[rank], count) for _ in range(2))
+    recorder, told, is_same = Recorder(), [], []
+    tap = PipelineScheduleTap(tapped, recorder)
+
+    def run(method):
+        computed = [run_step(schedule, getattr(schedule, method)) for schedule in (plain, tapped)]
+        is_same.append(computed[0] == computed[1])
+        told.append(recorder.told)
+        recorder.told = []
+
+    run("step")
+    if name not in NO_EVALUATION:
+        run("eval")
+    run("step")
+    tap.detach()
+    run("step")
+    owners = (tapped, *stages_of(tapped))
+    left = [
+        name for it in owners for name in vars(it) if name in {"step", "_maybe_compute_loss"} or "one_chunk" in name
+    ]
+    return SimpleNamespace(told=told, is_same=is_same, listed=list(listed(tapped, rank)), left=left)
+
+
+@pytest.fixture(scope="module")
+def answers():
+    return run_ranks(2, run_all_schedules)
+
+
+@pytest.fixture(params=[(name, rank) for name in STAGES for rank in (0, 1)], ids=lambda it: f"{it[0]}-{it[1]}")
+def answer(request, answers):
+    name, rank = request.param
+    return answers[rank][name]
+
+
+@pytest.mark.parametrize(("name", "ours"), [("ScheduleGPipe", gpipe), ("Schedule1F1B", one_f_one_b)])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_instructions_are_those_of_the_schedule_of_that_name(answers, name, ours, rank):
+    assert answers[rank][name].told[0] == [STEP[0], *ours(2, MICROBATCHES).ranks[rank], STEP[1]]
+
+
+@pytest.mark.parametrize("name", sorted(STAGES.keys() - {"Schedule1F1B"}))  # its list is off by one, in torch 2.13
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_instructions_are_told_in_the_order_of_the_schedules_own_list(answers, name, rank):
+    answer = answers[rank][name]
+    assert answer.told[0] == [STEP[0], *answer.listed, STEP[1]]
+
+
+def test_what_is_computed_stays_the_same_bit_by_bit(answer):
+    assert set(answer.is_same) == {True}
+
+
+def test_evaluation_is_a_pause_and_training_goes_on_after_it(answer):
+    first, *evaluation, again, _ = answer.told
+    assert evaluation in ([], [[Activity.EVALUATION, "resume"]])
+    assert again == first
+
+
+def test_detaching_leaves_nothing(answer):
+    assert (answer.told[-1], answer.left) == ([], [])
+
+
+def test_halves_of_the_backward_pass_are_told_apart(answers):
+    told = answers[0]["ScheduleDualPipeV"].told[0]
+    assert {it.kind for it in told[1:-1]} == set(KINDS.values())
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of this process."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def schedule(alone):
+    return make_schedule("Schedule1F1B", [0], 1)
+
+
+class Broken(torch.nn.Module):
+    """Fails in its third forward or backward pass, once it is told to."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where, self.is_broken, self.calls = where, False, 0
+        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs):
+        output = self.layer(inputs)
+        if self.where == "forward":
+            self.fail()
+        elif output.requires_grad:
+            output.register_hook(lambda gradient: self.fail())
+        return output
+
+    def fail(self):
+        self.calls += self.is_broken
+        if self.calls == 3:
+            raise ArithmeticError("the third")
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [("forward", [*(2 * ["forward", "backward"]), "forward"]), ("backward", 3 * ["forward", "backward"])],
+)
+def test_an_exception_passes_and_the_step_has_no_end(alone, where, told):
+    module, recorder = Broken(where), Recorder()
+    stage = PipelineStage(module, 0, 1, torch.device("cpu"))
+    schedule = schedules.Schedule1F1B(stage, MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
+    PipelineScheduleTap(schedule, recorder)
+    run_step(schedule, schedule.step)
+    recorder.told.clear()
+    module.is_broken = True
+    with pytest.raises((RuntimeError, ArithmeticError)) as raised:
+        run_step(schedule, schedule.step)
+    assert isinstance(raised.value.__cause__ or raised.value, ArithmeticError)
+    assert recorder.told[0] == STEP[0]
+    assert [it.kind for it in recorder.told[1:]] == told
+
+
+def test_the_step_after_a_failed_one_is_told_whole(schedule):
+    recorder = Recorder()
+    PipelineScheduleTap(schedule, recorder)
+    with pytest.raises(AssertionError, match="smaller than num_chunks"):
+        schedule.step(data()[0], target=torch.zeros(1, WIDTH))
+    assert recorder.told == STEP[:1]
+    recorder.told.clear()
+    run_step(schedule, schedule.step)
+    assert (recorder.told[0], recorder.told[-1]) == tuple(STEP)
+
+
+def test_the_loss_belongs_to_the_forward_pass(schedule):
+    recorder, running = Recorder(), []
+    loss = schedule._loss_fn
+    run_step(schedule, schedule.step)  # torch asks for a loss to learn its shape
+    schedule._loss_fn = lambda *tensors: running.append(recorder.running) or loss(*tensors)
+    PipelineScheduleTap(schedule, recorder)
+    run_step(schedule, schedule.step)
+    assert running == ["forward"] * MICROBATCHES
+
+
+def test_a_schedule_without_a_loss_only_evaluates(alone):
+    stage = PipelineStage(torch.nn.Linear(WIDTH, WIDTH), 0, 1, torch.device("cpu"))
+    schedule, recorder = schedules.ScheduleGPipe(stage, MICROBATCHES), Recorder()
+    PipelineScheduleTap(schedule, recorder)
+    schedule.step(data()[0])
+    assert recorder.told == [Activity.EVALUATION, "resume"]
+
+
+def test_two_taps_do_not_disturb_each_other(schedule):
+    first, second = Recorder(), Recorder()
+    tap = PipelineScheduleTap(schedule, first)
+    PipelineScheduleTap(schedule, second)
+    run_step(schedule, schedule.step)
+    tap.detach()
+    run_step(schedule, schedule.step)
+    assert second.told == 2 * first.told
+
+
+def test_what_is_no_schedule_is_refused(schedule):
+    with pytest.raises(UsageError, match="such as Schedule1F1B"):
+        PipelineScheduleTap(schedule._stage, Recorder())
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda it: delattr(it, "_has_backward"), "_has_backward"),
+        (lambda it: delattr(it, "_stage"), "_stage, _stages"),
+        (lambda it: delattr(it._stage, "group_rank"), "stage.group_rank"),
+        (lambda it: setattr(it._stage, "backward_one_chunk", lambda chunk: None), "full_backward"),
+    ],
+)
+def test_another_torch_is_refused_by_what_it_lacks(schedule, change, named):
+    changed = copy.copy(schedule)
+    changed._stage = copy.copy(schedule._stage)
+    change(changed)
+    with pytest.raises(UsageError, match=rf"torch {torch.__version__.split('+')[0]}.* lacks .*{named}"):
+        check_schedule(changed)
+
+
+class FakeOptimizer(Recorder):
+    """Keeps what it is made of."""
+
+    def __init__(self, monitor, place, settings, *, world, identity, marks):
+        super().__init__()
+        self.made_of = (monitor, place, settings, world, identity, type(marks))
+
+
+def test_attaching_makes_an_optimizer_for_the_place_of_the_stages(schedule, monitor, monkeypatch):
+    monkeypatch.setattr(pipelining, "PipelineFrequencyOptimizer", FakeOptimizer)
+    attached = attach(schedule, monitor, pipeline=2)
+    *made_of, world, identity, marks = attached.optimizer.made_of
+    assert made_of == [monitor, PipelinePlace(0, 2), None]
+    assert (type(world), identity, marks) == (SoloWorld, None, HostMarks)
+    run_step(schedule, schedule.step)
+    assert len(attached.optimizer.instructions) == 2 * MICROBATCHES
+    attached.detach()
+    run_step(schedule, schedule.step)
+    assert len(attached.optimizer.instructions) == 2 * MICROBATCHES
+    assert attached.optimizer.told[-1] == "close"
+
+
+def test_what_the_caller_says_of_the_rank_holds(schedule, monitor, monkeypatch):
+    monkeypatch.setattr(pipelining, "PipelineFrequencyOptimizer", FakeOptimizer)
+    settings, world = PipelineFrequencySettings(slowdown_factor=1.1), torch_world()
+    attached = attach(schedule, monitor, settings, rank=3, world=world, identity={"model": "tiny"})
+    assert attached.optimizer.made_of[:-1] == (monitor, PipelinePlace(3), settings, world, {"model": "tiny"})
+
+
+def test_attaching_the_optimizer_itself_changes_nothing_that_is_computed(schedule, monitor):
+    plain = make_schedule("Schedule1F1B", [0], 1)
+    attached = attach(schedule, monitor)
+    assert run_step(schedule, schedule.step) == run_step(plain, plain.step)
+    attached.detach()
+    assert attached.optimizer.phase is PhaseName.RESTING

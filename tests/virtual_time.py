@@ -1,0 +1,190 @@
+"""Real frameworks on simulated GPUs in virtual time, in several processes.
+
+A stage begins with a microbatch no earlier than the neighbour it has it from was done with it; a step ends for all ranks
+at once. The frameworks see to the order, by passing the data; when it was is passed beside it.
+"""
+
+import multiprocessing
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+import torch
+import torch.distributed
+
+from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import PipelineFrequencyOptimizer
+from zeus_core.pipeline import InstructionProfile, Option, PipelineProfile
+from zeus_core.testing import VirtualBackground, VirtualClock
+
+A100 = "A100-SXM4-80GB"
+_POWERS = {A100: 330.0, "A40": 270.0}
+_UNEQUAL = (1.0, 1.15, 0.9, 1.05)
+_SECONDS = {"forward": 0.06, "backward": 0.12, "backward-input": 0.06, "backward-weight": 0.06}
+_BEFORE = {"forward": -1, "backward": 1, "backward-input": 1}  # from which stage a microbatch comes
+
+
+def work_of(stage, kind, model, factor=1.0):
+    """What a pass of a stage is: stages are unequal."""
+    seconds = _SECONDS[kind] * _UNEQUAL[stage % 4] * factor
+    return Work(seconds, _POWERS[model], 1.0, 0.75 + 0.03 * (stage % 3))
+
+
+def true_profile(stages, model, kinds=("forward", "backward")):
+    """The profile at every clock, as the physics have it."""
+    preset = find_preset(model)
+
+    def option(work, clock):
+        point = preset.physics.operating_point(work, preset.default_limit_watts, clock / preset.highest_clock_mhz)
+        return Option(clock, point.seconds, point.energy_joules)
+
+    clocks = range(preset.highest_clock_mhz, preset.lowest_clock_mhz - 1, -preset.clock_step_mhz)
+    names = [(stage, kind) for stage in range(stages) for kind in kinds]
+    instructions = [
+        InstructionProfile(*it, tuple(option(work_of(*it, model), clock) for clock in clocks)) for it in names
+    ]
+    return PipelineProfile(instructions, preset.physics.waiting_power_watts)
+
+
+def check_profile(measured, truth):
+    """Times within 2 %, energies within 4 %, their differences between neighbouring clocks within 1.5 %."""
+    for instruction in measured.instructions:
+        true = {it.clock_mhz: it for it in truth.get(instruction.stage, instruction.kind).options}
+        pairs = [(it, true[it.clock_mhz]) for it in instruction.options]
+        assert len(pairs) >= 6
+        for it, one in pairs:
+            assert abs(it.time_seconds / one.time_seconds - 1) <= 0.02, it
+            assert abs(it.energy_joules / one.energy_joules - 1) <= 0.04, it
+        for (it, one), (next_it, next_one) in pairwise(pairs):
+            off = (it.energy_joules - next_it.energy_joules) - (one.energy_joules - next_one.energy_joules)
+            assert abs(off) <= 0.015 * one.energy_joules, (it, next_it)
+
+
+class SharedTimes:
+    """When which stage was done with which microbatch; to be made before the ranks are forked."""
+
+    def __init__(self, stages, microbatches, pipelines=1):
+        self._shape = (pipelines, 2, 2, stages, microbatches)
+        size = pipelines * 4 * stages * microbatches
+        self._times = torch.frombuffer(multiprocessing.get_context("fork").RawArray("d", size), dtype=torch.float64)
+
+    def of(self, pipeline, step, kind, stage, microbatch):
+        """Where the time of a microbatch is kept: `times[index]`."""
+        index = (pipeline, step % 2, int(kind != "forward"), stage, microbatch)
+        return self._times.view(self._shape)[index]
+
+    @property
+    def stages(self):
+        return self._shape[3]
+
+
+@dataclass
+class Record:
+    """What one rank went through, step by step."""
+
+    phases: list = field(default_factory=list)
+    seconds: list = field(default_factory=list)
+    joules: list = field(default_factory=list)
+    losses: list = field(default_factory=list)
+    latest: dict = field(default_factory=dict)
+    clocks_at_pauses: set = field(default_factory=set)
+    end_phase: str = ""
+    end_clock_mhz: int = 0
+
+
+class VirtualOptimizer(PipelineFrequencyOptimizer):
+    """Lets time pass as the messages of the pipeline say, and notes what happens."""
+
+    def __init__(self, gpu, clock, times, place, settings, **options):
+        monitor = ZeusMonitor(gpus=[gpu], cpus=CpuDiscovery(()), gpu_indices=[0], clock=clock)
+        super().__init__(monitor, place, settings, background=VirtualBackground(clock), **options)
+        self.record = Record()
+        self.gpu, self.clock, self._times, self.place = gpu, clock, times, place
+        self.steps = 0
+        self._running = ()
+
+    def on_step_begin(self):
+        self._began = (self.clock.now(), self.gpu.exact_energy_joules())
+        self._counts = {}
+        super().on_step_begin()
+
+    def on_instruction_begin(self, name, stage=None, microbatch=None):
+        stage = self.place.rank if stage is None else stage
+        count = self._counts[name, stage] = self._counts.get((name, stage), -1) + 1
+        self._running = (name, stage, count if microbatch is None else microbatch)
+        neighbour = stage + _BEFORE.get(name, self._times.stages)
+        if 0 <= neighbour < self._times.stages:
+            self._advance_to(self._time_of(name, neighbour, self._running[2]).item())
+        super().on_instruction_begin(name, stage, microbatch)
+
+    def on_instruction_end(self, name):
+        if name in _BEFORE:
+            self._time_of(*self._running).fill_(self.clock.now())
+        super().on_instruction_end(name)
+
+    def on_step_end(self):
+        latest = torch.tensor(self.clock.now(), dtype=torch.float64)
+        torch.distributed.all_reduce(latest, torch.distributed.ReduceOp.MAX)
+        self._advance_to(latest.item())
+        self.record.phases.append(self.phase.value)
+        self.record.seconds.append(self.clock.now() - self._began[0])
+        self.record.joules.append(self.gpu.exact_energy_joules() - self._began[1])
+        super().on_step_end()
+        self.steps += 1
+        found = {"profile": self.profile(self.place.pipeline), "clocks": self.clocks_mhz, "baseline": self.baseline}
+        found |= {"predicted": self.predicted, "measured": self.measured}
+        self.record.latest |= {name: value for name, value in found.items() if value is not None}
+
+    def on_pause(self, activity):
+        super().on_pause(activity)
+        self.record.clocks_at_pauses.add(self.gpu._locked_clock_mhz)
+
+    def close(self):
+        self.record.end_phase = self.record.end_phase or self.phase.value
+        super().close()
+        self.record.end_clock_mhz = self.gpu._locked_clock_mhz
+
+    def _time_of(self, kind, stage, microbatch):
+        return self._times.of(self.place.pipeline, self.steps, kind, stage, microbatch)
+
+    def _advance_to(self, seconds):
+        self.clock.advance(seconds - self.clock.now())
+
+
+def virtual_gpu(model, index):
+    """A simulated GPU and its clock."""
+    clock = VirtualClock()
+    return SimulatedGpu(find_preset(model), index, clock=clock), clock
+
+
+class Run:
+    """The records of all ranks of a job."""
+
+    def __init__(self, records):
+        self.records = records
+
+    def steps_of(self, phase):
+        return [step for step, it in enumerate(self.records[0].phases) if it == phase]
+
+    def seconds(self, steps):
+        return median(max(it.seconds[step] for it in self.records) for step in steps)
+
+    def joules(self, steps, ranks=None):
+        chosen = self.records if ranks is None else [self.records[rank] for rank in ranks]
+        return median(sum(it.joules[step] for it in chosen) for step in steps)
+
+    def saved_fraction(self):
+        """Energy saved in the last 20 steps of the plan, over the steps at the clocks found."""
+        return 1 - self.joules(self.steps_of("replaying")[-20:]) / self.joules(self.steps_of("comparing"))
+
+    def check_plan(self, least_saved_fraction):
+        """The plan gives what was predicted, takes no longer, saves enough; and the clocks are as found in the end."""
+        replayed, found = self.steps_of("replaying")[-20:], self.steps_of("comparing")
+        predicted = self.records[0].latest["predicted"]
+        assert len(replayed) == 20
+        assert abs(self.joules(replayed) / predicted.energy_joules - 1) <= 0.03
+        assert abs(self.seconds(replayed) / self.seconds(found) - 1) <= 0.01
+        assert self.saved_fraction() >= least_saved_fraction
+        assert len({it.end_clock_mhz for it in self.records}) == 1
+        assert self.records[0].end_clock_mhz in {1410, 1740}
