@@ -5,10 +5,13 @@ RUN := $(VENV)/bin/python
 TOO_OLD := 'Python 3.10 or newer is needed, and this is ' + sys.version.split()[0] + ': make PYTHON=python3.11'
 DEMO := OMP_NUM_THREADS=1 $(RUN)
 
-.PHONY: demo test test-long test-frameworks test-floors lint wheel benchmarks clean
+.PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed lint wheel benchmarks clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --factor 1.125 --output zeus-demo
+
+demo-perseus: $(VENV)/.ready-all  ## plan the clocks of a DeepSpeed pipeline of four stages on simulated GPUs
+	$(DEMO) examples/deepspeed/train_gpt2_pipeline.py --output zeus-demo/perseus
 
 test: $(VENV)/.ready-dev  ## the tests, without the long ones
 	OMP_NUM_THREADS=1 $(RUN) -m pytest
@@ -17,10 +20,17 @@ test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -m long
 
 test-frameworks: $(VENV)/.ready-dev  ## the tests of the integrations alone
-	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/huggingface tests/accelerate tests/lightning tests/plain_torch
+	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/huggingface tests/accelerate tests/lightning tests/plain_torch tests/deepspeed
 
 test-floors:  ## the same with the oldest frameworks that are supported, in an environment of its own
 	PIP_CONSTRAINT=tools/floors.txt $(MAKE) VENV=.venv-floors test-frameworks
+
+test-deepspeed: $(VENV)/.ready-dev  ## the tests of Perseus in DeepSpeed, with releases from the oldest supported to the newest
+	for release in 0.14.5 0.16.9; do \
+		$(RUN) -m pip install --quiet --no-deps --upgrade --target .deepspeed/$$release deepspeed==$$release && \
+		OMP_NUM_THREADS=1 PYTHONPATH=.deepspeed/$$release $(RUN) -m pytest tests/deepspeed || exit 1; \
+	done
+	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/deepspeed
 
 lint: $(VENV)/.ready-dev  ## style and types
 	$(RUN) -m ruff check .

@@ -1,5 +1,6 @@
 import os
 
+import hypothesis
 import pytest
 
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_library
@@ -9,6 +10,9 @@ from zeus_core.testing import VirtualClock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+hypothesis.settings.register_profile("zeus-core", deadline=None)  # timing never decides a test
+hypothesis.settings.load_profile("zeus-core")
 
 
 @pytest.fixture

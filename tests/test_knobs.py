@@ -1,9 +1,10 @@
-"""One power limit for several GPUs, and what was found put back."""
+"""Power limits and clocks, and what was found put back."""
 
 import itertools
 import logging
 import math
 import os
+import threading
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceError, DeviceLostError, DriverFaultError, UsageError
-from zeus_core.knobs import PowerLimitKnob, StuckKnob
+from zeus_core.knobs import ClockKnob, PowerLimitKnob, StuckKnob
 from zeus_core.testing import FaultyGpu, VirtualClock
 
 A40 = find_preset("A40")  # 100 to 300 W
@@ -244,3 +245,180 @@ class TestStuckKnob:
         knob.apply(250)
         knob.restore()
         assert knob.settings == (250,)
+
+
+class LoggedGpu(FaultyGpu):
+    """Remembers which clocks it was locked at; None is unlocked."""
+
+    def __init__(self):
+        super().__init__(a100())
+        self.clocks = []
+
+    def lock_sm_clock(self, clock_mhz):
+        super().lock_sm_clock(clock_mhz)
+        self.clocks.append(clock_mhz)
+
+    def unlock_sm_clock(self):
+        super().unlock_sm_clock()
+        self.clocks.append(None)
+
+
+@pytest.fixture
+def gpu():
+    return LoggedGpu()
+
+
+class TestClock:
+    def test_settings_are_the_clocks_up_to_the_one_found(self, gpu):
+        assert ClockKnob(gpu).settings == gpu.read_supported_sm_clocks_mhz()
+        assert ClockKnob(gpu, 1200).settings[0] == 1200
+        assert ClockKnob(gpu, 1200).settings[-1] == A100.lowest_clock_mhz
+        assert gpu.clocks == [], "nothing is changed by asking"
+
+    @pytest.mark.parametrize("found_mhz", [1, 1201, 99999])
+    def test_a_clock_found_that_cannot_be_is_a_usage_error(self, gpu, found_mhz):
+        with pytest.raises(UsageError, match=f"found_clock_mhz is {found_mhz}; .* supports 1410 down to 210 MHz"):
+            ClockKnob(gpu, found_mhz)
+
+    def test_clocks_that_cannot_be_read_are_the_error_of_the_device(self, gpu):
+        gpu.fail("read_supported_sm_clocks_mhz", DeviceLostError("gone"))
+        with pytest.raises(DeviceLostError):
+            ClockKnob(gpu)
+
+    def test_a_clock_that_is_not_supported_changes_nothing(self, gpu):
+        knob = ClockKnob(gpu)
+        with pytest.raises(UsageError, match="clock_mhz is 1201"):
+            knob.apply(1201)
+        assert gpu.clocks == []
+
+    @pytest.mark.parametrize("found_mhz", [None, 1305])
+    def test_it_is_released_for_a_while_and_restored_for_good(self, gpu, found_mhz):
+        knob = ClockKnob(gpu, found_mhz)
+        knob.apply(900)
+        knob.release()
+        knob.apply(1200)
+        assert knob.restore()
+        knob.release()
+        assert knob.restore()
+        assert gpu.clocks == [900, found_mhz, 1200, found_mhz]
+        with pytest.raises(DeviceError, match="has been put back, and stays so"):
+            knob.apply(900)
+        assert gpu.clocks[-1] == found_mhz
+
+    def test_what_was_never_changed_is_left_alone(self, gpu):
+        knob = ClockKnob(gpu, 1305)
+        knob.release()
+        assert knob.restore()
+        assert gpu.clocks == []
+
+    def test_a_change_that_failed_may_have_come_through_and_is_put_back(self, gpu):
+        knob = ClockKnob(gpu)
+        gpu.fail("lock_sm_clock", DriverFaultError("no answer"), times=1)
+        with pytest.raises(DriverFaultError):
+            knob.apply(900)
+        assert knob.restore()
+        assert gpu.clocks == [None]
+
+    def test_a_driver_that_refuses_once_is_asked_again_at_once_and_for_long_by_the_next_call(self, gpu, caplog):
+        knob = ClockKnob(gpu)
+        knob.apply(900)
+        gpu.fail("unlock_sm_clock", DriverFaultError("no answer"))
+        with pytest.raises(DriverFaultError):
+            knob.release()
+        assert not knob.restore()
+        (record,) = caplog.records
+        assert "could not be put back: no answer" in record.message
+        gpu.fail("unlock_sm_clock", RuntimeError("for once"), times=1)
+        assert knob.restore()
+        assert gpu.clocks == [900, None]
+
+    @pytest.mark.parametrize("moment", ["before the driver", "after the driver"])
+    def test_restored_by_a_signal_handler_amid_a_change_nothing_stays_changed(self, moment):
+        class Interrupted(LoggedGpu):
+            def lock_sm_clock(self, clock_mhz):
+                if moment == "before the driver":
+                    knob.restore()
+                super().lock_sm_clock(clock_mhz)
+                if moment == "after the driver":
+                    knob.restore()
+
+        gpu = Interrupted()
+        knob = ClockKnob(gpu)
+        knob.apply(900)
+        assert gpu.clocks[-1] is None
+        assert gpu.clocks.count(900) == 1
+
+    def test_restored_by_a_signal_handler_amid_a_release_nothing_stays_changed(self):
+        class Interrupted(LoggedGpu):
+            def unlock_sm_clock(self):
+                if not knob._is_restored:
+                    knob.restore()
+                super().unlock_sm_clock()
+
+        gpu = Interrupted()
+        knob = ClockKnob(gpu)
+        knob.apply(900)
+        knob.release()
+        assert gpu.clocks[:2] == [900, None]
+        assert set(gpu.clocks[1:]) == {None}
+
+    def test_restored_from_another_thread_while_a_change_is_under_way_nothing_stays_changed(self):
+        is_under_way, may_go_on = threading.Event(), threading.Event()
+
+        class SlowGpu(LoggedGpu):
+            def lock_sm_clock(self, clock_mhz):
+                is_under_way.set()
+                assert may_go_on.wait(30.0)
+                super().lock_sm_clock(clock_mhz)
+
+        gpu = SlowGpu()
+        knob = ClockKnob(gpu)
+        changing = threading.Thread(target=lambda: knob.apply(900))
+        restoring = threading.Thread(target=knob.restore)
+        changing.start()
+        assert is_under_way.wait(30.0)
+        restoring.start()
+        may_go_on.set()
+        changing.join(30.0)
+        restoring.join(30.0)
+        assert gpu.clocks[0] == 900
+        assert gpu.clocks[-1] is None
+
+    def test_a_driver_that_hangs_in_another_thread_does_not_keep_it_from_being_restored(self, monkeypatch):
+        monkeypatch.setattr("zeus_core.knobs.clock._UNDER_WAY_SECONDS", 0.05)
+        is_under_way, may_go_on = threading.Event(), threading.Event()
+
+        class HangingGpu(LoggedGpu):
+            def lock_sm_clock(self, clock_mhz):
+                is_under_way.set()
+                assert may_go_on.wait(30.0)
+                super().lock_sm_clock(clock_mhz)
+
+        gpu = HangingGpu()
+        knob = ClockKnob(gpu)
+        changing = threading.Thread(target=lambda: knob.apply(900))
+        changing.start()
+        assert is_under_way.wait(30.0)
+        assert knob.restore()
+        assert gpu.clocks == [None]
+        may_go_on.set()
+        changing.join(30.0)
+        assert gpu.clocks == [None, 900, None], "what comes later is put back too"
+
+    def test_a_forked_child_leaves_the_hardware_alone_until_it_turns_it_itself(self, gpu):
+        knob = ClockKnob(gpu)
+        knob.apply(900)
+        child = os.fork()
+        if child == 0:
+            knob.release()
+            knob.restore()
+            os._exit(int(gpu.clocks != [900]))
+        assert os.waitpid(child, 0)[1] == 0
+        child = os.fork()
+        if child == 0:
+            knob.apply(1200)
+            knob.restore()
+            os._exit(int(gpu.clocks != [900, 1200, None]))
+        assert os.waitpid(child, 0)[1] == 0
+        assert knob.restore()
+        assert gpu.clocks == [900, None]

@@ -1,6 +1,9 @@
 """Perseus on real engines: from the first batch to the deployed plan, in virtual time."""
 
+import inspect
+
 import pytest
+from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
 
 from tests.deepspeed.engines import run_engines
 from tests.deepspeed.virtual_engine import Trainer
@@ -136,15 +139,16 @@ def test_another_number_of_microbatches_is_planned_for():
     assert run.joules(range(60, 70)) <= 0.97 * run.joules(found)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"zero_optimization": {"stage": 1}},
-        {"module": {"is_tied": True}},
-        {"module": {"activation_checkpoint_interval": 1}, "pipeline": {"use_reentrant": False}},
-    ],
-    ids=["ZeRO-1", "tied layers", "activation checkpointing"],
-)
+OPTIONS = {
+    "ZeRO-1": {"zero_optimization": {"stage": 1}},
+    "tied layers": {"module": {"is_tied": True}},
+    "activation checkpointing": {"module": {"activation_checkpoint_interval": 1}, "pipeline": {"use_reentrant": False}},
+}
+if "Stream(" in inspect.getsource(non_reentrant_checkpoint):  # older releases checkpoint activations on GPUs only
+    del OPTIONS["activation checkpointing"]
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_it_goes_with(options):
     run = Run(run_engines(2, train_so, SharedTimes(2, 8), options))
     run.check_plan(least_saved_fraction=0.08)

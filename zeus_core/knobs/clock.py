@@ -52,7 +52,7 @@ class ClockKnob:
 
         Raises:
             UsageError: The GPU does not support it.
-            DeviceError: The driver refuses, or `restore` was called before, or meanwhile.
+            DeviceError: The driver refuses, or `restore` was called before.
         """
         with self._lock:
             if self._is_restored:

@@ -24,9 +24,7 @@ class Truth:
 
     def _point(self, work, clock_mhz):
         preset = self.preset
-        point = preset.physics.operating_point(
-            work, preset.default_limit_watts, clock_mhz / preset.highest_clock_mhz
-        )
+        point = preset.physics.operating_point(work, preset.default_limit_watts, clock_mhz / preset.highest_clock_mhz)
         joules = point.energy_joules * float(1 + self._noise * self._random.standard_normal())
         return MeasuredPoint(point.seconds, joules, joules - preset.physics.waiting_power_watts * point.seconds)
 
@@ -63,10 +61,11 @@ def test_it_ends_and_asks_for_no_clock_twice(truth, most_clocks):
     assert set(asked) <= set(truth.clocks_mhz)
 
 
-@settings(max_examples=50)
+@pytest.mark.parametrize(("most_clocks", "share"), [(12, 0.025), (20, 0.012)])
+@settings(max_examples=30)
 @given(truths())
-def test_the_curve_through_the_clocks_it_asked_for_is_the_true_one_within_a_percent(truth):
-    asked = sorted(truth.ask_all())
+def test_the_curve_through_the_clocks_it_asked_for_is_near_the_true_one(most_clocks, share, truth):
+    asked = sorted(truth.ask_all(most_clocks))
     measured = [truth.points(clock) for clock in asked]
     whole = sum(point.cost_joules for point in measured[-1].values())
     deviations = []
@@ -78,8 +77,8 @@ def test_the_curve_through_the_clocks_it_asked_for_is_the_true_one_within_a_perc
                 costs = [points[name].cost_joules for points in reversed(measured)]
                 chords += float(np.interp(point.time_seconds, seconds, costs)) - point.cost_joules
             deviations.append(chords / whole)
-    assert max(deviations) < 0.01
-    assert min(deviations) > -0.01
+    assert max(deviations) < share
+    assert min(deviations) > -0.001, "it is convex"
 
 
 @settings(max_examples=50)
@@ -100,6 +99,14 @@ def test_it_stops_going_down_when_that_does_not_pay(truth):
         before = truth.points(upper)
         rises += all(it.energy_joules > before[name].energy_joules for name, it in truth.points(lower).items())
     assert rises <= 2
+
+
+def test_clocks_that_a_power_limit_keeps_from_being_reached_do_not_end_it():
+    preset = PRESETS["A100-PCIE-80GB"]
+    truth = Truth(preset, [Work(0.1, 2.0 * preset.default_limit_watts)])
+    held_mhz = 1410 * preset.physics.operating_point(truth.works[0], preset.default_limit_watts).clock_fraction
+    assert held_mhz < 0.8 * 1410
+    assert min(truth.ask_all()) < 0.8 * held_mhz
 
 
 @pytest.mark.parametrize(("clocks", "expected"), [([1410], [1410]), ([1395, 1410], [1410, 1395])])

@@ -44,9 +44,7 @@ def watch(gpu, clock, seconds):
 
 
 @settings(max_examples=50)
-@given(
-    st.sampled_from([0.02, 0.025, 0.1]), st.floats(0.0, 0.99), st.floats(0.0, 0.0009), st.floats(0.0, 0.0009)
-)
+@given(st.sampled_from([0.02, 0.025, 0.1]), st.floats(0.0, 0.99), st.floats(0.0, 0.0009), st.floats(0.0, 0.0009))
 def test_each_step_is_within_its_doubt_also_where_reading_takes_time(period_seconds, phase, before, after):
     clock = VirtualClock()
     gpu = SlowCounterGpu(clock, period_seconds, phase, before, after)
@@ -55,7 +53,9 @@ def test_each_step_is_within_its_doubt_also_where_reading_takes_time(period_seco
     assert numbers == [numbers[0] + place for place in range(len(numbers))], "none is missed"
     assert len(steps) >= 2.0 / period_seconds - 2
     for step in steps:
-        assert step.at_seconds == pytest.approx(gpu.step_seconds(step.energy_joules), abs=step.half_width_seconds + 1e-9)
+        assert step.at_seconds == pytest.approx(
+            gpu.step_seconds(step.energy_joules), abs=step.half_width_seconds + 1e-9
+        )
         assert step.half_width_seconds <= POLL_SECONDS / 2 + before + after + 1e-9
 
 

@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.instances import smooth_profile
-from zeus_core.optimizer.pipeline_frequency.deployment import Deployment
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency import PipelinePlace
+from zeus_core.optimizer.pipeline_frequency.deployment import Deployment, read_deployment
+from zeus_core.optimizer.pipeline_frequency.job import Introduction, job_of
 from zeus_core.optimizer.pipeline_frequency.planner import PipelinePlanner, Prediction
-from zeus_core.pipeline import make_plan, schedules
+from zeus_core.pipeline import make_plan, schedules, write_plan
 
 SCHEDULE = schedules.one_f_one_b(3, 6)
 PROFILE = smooth_profile(3, seed=1)
@@ -91,9 +94,36 @@ def test_a_deployment_comes_through_json_as_it_was(deployment):
     assert Deployment.from_json(json.loads(json.dumps(deployment.to_json()))) == deployment
 
 
-def test_a_plan_made_beforehand_is_deployed_as_it_is():
-    plan = make_plan(planner().frontier, slowdown_factor=1.1)
-    deployment = Deployment.of_file(plan)
-    assert deployment.clocks_mhz == plan.clocks_mhz
-    assert deployment.work_seconds == deployment.prediction.time_seconds == plan.time_seconds
-    assert deployment.prediction.energy_joules == plan.energy_joules
+class TestPlanFiles:
+    PLAN = make_plan(planner().frontier, slowdown_factor=1.1)
+
+    def read(self, tmp_path, schedule=SCHEDULE, clocks_mhz=None):
+        if clocks_mhz is None:
+            clocks_mhz = sorted({clock for of_rank in self.PLAN.clocks_mhz for clock in of_rank}, reverse=True)
+        job = job_of(
+            [
+                Introduction(PipelinePlace(rank), order, (f"GPU-{rank}", "A100"), tuple(clocks_mhz), {}, None)
+                for rank, order in enumerate(schedule.ranks)
+            ]
+        )
+        write_plan(self.PLAN, tmp_path / "plan.json")
+        return read_deployment(str(tmp_path / "plan.json"), job)
+
+    def test_a_plan_made_beforehand_is_deployed_as_it_is(self, tmp_path):
+        deployment = self.read(tmp_path)
+        assert deployment.clocks_mhz == self.PLAN.clocks_mhz
+        assert deployment.work_seconds == deployment.prediction.time_seconds == self.PLAN.time_seconds
+        assert deployment.prediction.energy_joules == self.PLAN.energy_joules
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"schedule": schedules.one_f_one_b(2, 6)}, "a plan for 3 pipeline ranks, and this job has 2"),
+            ({"schedule": schedules.gpipe(3, 6)}, "rank 0 runs 12 instructions in another order than the 12"),
+            ({"schedule": schedules.one_f_one_b(3, 7)}, "rank 0 runs 12 instructions in another order than the 14"),
+            ({"clocks_mhz": (1410, 850)}, "with clocks that the GPUs of this job do not support"),
+        ],
+    )
+    def test_a_plan_for_another_job_is_refused(self, tmp_path, arguments, message):
+        with pytest.raises(UsageError, match=rf"plan_path is '.*plan.json', .*{message}"):
+            self.read(tmp_path, **arguments)

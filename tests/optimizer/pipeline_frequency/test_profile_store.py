@@ -21,9 +21,7 @@ FINGERPRINT = [
     {"place": [rank, 0], "gpu": "A100", "work": [f"forward of stage {rank}"], "identity": {"layers": [1, 2]}}
     for rank in range(2)
 ]
-PROFILES = [
-    RankProfile((InstructionRow(rank, "forward", 1410, 0.05, 0.001, 20.0, 0.1),), 80.0) for rank in range(2)
-]
+PROFILES = [RankProfile((InstructionRow(rank, "forward", 1410, 0.05, 0.001, 20.0, 0.1),), 80.0) for rank in range(2)]
 
 amounts = st.floats(0.0, 1e9)
 rows = st.builds(

@@ -34,7 +34,7 @@ class ThreadBackground:
     def soon(self, action: Callable[[], object]) -> None:
         """Do something as soon as everything that was given before is done."""
         self._actions.put(action)
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():  # as in a forked child
             self._thread = threading.Thread(target=self._run, name="zeus-core background", daemon=True)
             self._thread.start()
 

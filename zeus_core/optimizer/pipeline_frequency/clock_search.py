@@ -3,8 +3,9 @@
 Rules:
 
 - First a ladder down from the highest clock, in equal steps, as long as some instruction of the pipeline takes less
-  energy at a lower clock, or none runs slower, as where the power limit holds them all below these clocks. A wider step follows, for instructions that have time to spare: what they save is the
-  power of waiting, which is little, and smooth.
+  energy at a lower clock, or none runs slower, as where the power limit holds all below these clocks. A wider step
+  follows, for instructions that have time to spare: what they save is the power of waiting, which is little, and
+  smooth.
 - Then, between the two neighbours where a clock in the middle could show most, that clock; until nowhere it could show
   more than a small share of what an iteration takes.
 
@@ -120,9 +121,10 @@ def _depth(points: Sequence[MeasuredPoint], place: int) -> float:
     if width <= 0:
         return 0.0
     chord = (right.cost_joules - left.cost_joules) / width
-    before = _slope(points[place - 1], left) if place > 0 else None
     after = _slope(right, points[place + 2]) if place + 2 < len(points) else 0.0
-    if before is None or not before < chord < after:
+    # Above the highest clock there is nothing to go by: as if the curve bent there as it does below.
+    before = _slope(points[place - 1], left) if place > 0 else 2 * chord - after
+    if not before < chord < after:
         return 0.0
     # Where the lines from both sides meet.
     share = (after - chord) / (after - before)

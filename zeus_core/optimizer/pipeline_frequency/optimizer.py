@@ -203,11 +203,10 @@ class PipelineFrequencyOptimizer:
 
     def on_step_end(self) -> None:
         """The iteration has ended."""
-        step = self._timeline.end_step()
-        if step is None:
-            return
         try:
-            self._phase = self._phase.end_step(step)
+            step = self._timeline.end_step()
+            if step is not None:
+                self._phase = self._phase.end_step(step)
         except Exception as error:
             self._agreement.give_up(error)
             self._stop(PhaseName.OFF)

@@ -74,7 +74,8 @@ def _check_fingerprint(found: Any, wanted: Sequence[Mapping[str, Any]]) -> None:
     if not isinstance(found, list) or len(found) != len(wanted):
         raise UsageError(f"it is of another number of ranks than the {len(wanted)} of this job")
     for rank, (theirs, ours) in enumerate(zip(found, wanted, strict=True)):
-        for name, value in ours.items():
-            other = theirs.get(name) if isinstance(theirs, Mapping) else theirs
-            if other != value:
-                raise UsageError(f"the {name} of rank {rank} was {other}, and is {value}")
+        if not isinstance(theirs, Mapping):
+            raise UsageError(f"rank {rank} was {theirs}, and is {ours}")
+        for name in {**ours, **theirs}:
+            if theirs.get(name) != ours.get(name):
+                raise UsageError(f"the {name} of rank {rank} was {theirs.get(name)}, and is {ours.get(name)}")

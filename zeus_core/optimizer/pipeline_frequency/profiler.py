@@ -20,6 +20,7 @@ __all__ = ["InstructionRow", "Profiler", "RankProfile"]
 
 _TO_THE_MEDIAN = math.sqrt(math.pi / 2)  # its standard error over that of the mean, for many normal values
 _SHORT = 0.05  # of a step
+_MOST_DOUBT = 0.1  # of the power of waiting
 _LEAST_STEPS = 20  # of the energy counter in each trial
 
 
@@ -52,7 +53,7 @@ class RankProfile:
 
     Attributes:
         rows: Of each kind at each clock.
-        waiting_watts: The power while it waits; None where it never did.
+        waiting_watts: The power while it waits; None where it hardly ever did.
     """
 
     rows: tuple[InstructionRow, ...]
@@ -134,23 +135,31 @@ class Profiler:
 
     def is_enough(self, clock_mhz: int | None, instructions: int) -> bool:
         """Whether at a clock so many of each kind were measured, for long enough to tell their energies."""
-        counts = [len(it) for (_, _, clock), it in self._durations.items() if clock == clock_mhz]
+        measured = self._durations.items()
+        counts = [len(it) for (_, kind, clock), it in measured if clock == clock_mhz and kind in COMPUTE_KINDS]
         is_long = self._seconds_at.get(clock_mhz, 0.0) >= _LEAST_STEPS * self._period_seconds
         return is_long and min(counts, default=0) >= instructions
 
     def profile(self) -> RankProfile:
-        """What has been measured so far."""
+        """What has been measured so far; of work whose clock is not chosen, what it takes at the highest clock."""
         self._counter_steps += self._watch.take()[1 if self._counter_steps else 0 :]
         powers = mean_powers(self._counter_steps, self._spans, self._known)
-        rows = [_row(*name, durations, powers.get(name)) for name, durations in self._durations.items()]
-        waiting = powers.get(WAITING)
-        return RankProfile(tuple(rows), None if waiting is None else max(waiting.watts, 0.0))
+        rows = [
+            _row(stage, kind, clock if kind in COMPUTE_KINDS else None, durations, powers.get((stage, kind, clock)))
+            for (stage, kind, clock), durations in self._durations.items()
+            if kind in COMPUTE_KINDS or clock == self._highest_clock(stage, kind)
+        ]
+        return RankProfile(tuple(rows), _sure_watts(powers.get(WAITING)))
+
+    def _highest_clock(self, stage: int, kind: str) -> int | None:
+        clocks = [clock for *name, clock in self._durations if name == [stage, kind]]
+        return None if None in clocks else max(filter(None, clocks))
 
     def _add_span(self, instruction: Instruction, span: Span, clock_mhz: int | None) -> None:
         kind, stage, _ = instruction
         if kind == "all-reduce":  # waiting, mostly
             return
-        name = (stage, kind, clock_mhz if kind in COMPUTE_KINDS else None)
+        name = (stage, kind, clock_mhz)
         self._spans.append(span._replace(what=name))
         self._durations.setdefault(name, []).append(span.seconds)
 
@@ -180,6 +189,13 @@ def _check_types(row: InstructionRow) -> None:
 
 def _is_amount(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value < math.inf  # type: ignore[operator]
+
+
+def _sure_watts(power: MeanPower | None) -> float | None:
+    """A power; None where too little was seen of it."""
+    if power is None or not power.error_watts <= _MOST_DOUBT * power.watts:
+        return None
+    return power.watts
 
 
 def _row(

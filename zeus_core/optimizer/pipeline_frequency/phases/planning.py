@@ -32,4 +32,7 @@ class Planning(Phase):
     def end_step(self, step: RecordedStep) -> Phase:
         """Ask for the plans."""
         told = self._rank.agreement.decide(self.name, self._task.result)
-        return self if told is None else self._follow([Deployment.from_json(it) for it in told])
+        if told is None:
+            return self
+        self._task.is_busy = False  # or the next phase would take these plans for newer ones
+        return self._follow([Deployment.from_json(it) for it in told])

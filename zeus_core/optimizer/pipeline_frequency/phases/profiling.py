@@ -34,6 +34,7 @@ class Profiling(Phase):
         self._rank = rank
         self._follow = follow
         self._clock_mhz: int | None = None
+        self._clocks_mhz: list[int] = []
         self._tries = 0
         self._is_paused = False
         self._search = ClockSearch(rank.knows().clocks_mhz, rank.settings.most_clocks)
@@ -90,8 +91,9 @@ class Profiling(Phase):
     def _next_clock(self) -> int | None:
         if self._clock_mhz is None:  # observing
             return None
-        points = measured_points(self._rank.knows(), self._rank.profiles, self._clock_mhz)
-        self._search.tell(self._clock_mhz, points)
+        self._clocks_mhz.append(self._clock_mhz)
+        for clock_mhz in self._clocks_mhz:  # what is measured later makes the earlier surer
+            self._search.tell(clock_mhz, measured_points(self._rank.knows(), self._rank.profiles, clock_mhz))
         return self._search.ask()
 
     def _report(self) -> dict[str, Any]:

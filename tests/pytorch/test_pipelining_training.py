@@ -1,0 +1,110 @@
+"""The schedules of torch.distributed.pipelining from the first step to the deployed plan, in virtual time."""
+
+import pytest
+import torch
+import torch.distributed
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from tests.ranks import run_ranks
+from tests.virtual_time import (
+    A100,
+    Run,
+    SharedTimes,
+    VirtualOptimizer,
+    check_profile,
+    true_profile,
+    virtual_gpu,
+    work_of,
+)
+from zeus_core.optimizer import PipelineFrequencySettings, PipelinePlace
+from zeus_core.pipeline import COMPUTE_KINDS, Frontier, make_plan
+from zeus_core.pytorch import torch_world
+from zeus_core.pytorch.pipelining import PipelineScheduleTap
+
+MICROBATCHES, WIDTH, STEPS = 8, 4, 50
+STAGES = {
+    "Schedule1F1B": {0: (0,), 1: (1,)},
+    "ScheduleInterleavedZeroBubble": {0: (0, 2), 1: (1, 3)},
+    "ScheduleZBVZeroBubble": {0: (0, 3), 1: (1, 2)},
+}
+
+
+class ComputingOptimizer(VirtualOptimizer):
+    """Each instruction takes place on the simulated GPU too."""
+
+    def on_instruction_end(self, name):
+        if name in COMPUTE_KINDS:
+            self.gpu.execute(work_of(self._running[1], name, A100))
+        super().on_instruction_end(name)
+
+    def on_step_end(self):
+        super().on_step_end()
+        if self.baseline is not None:
+            self.record.latest["schedule"] = self._rank.knows().schedules[0]
+
+
+def make_schedule(name, own_stages, count):
+    made = []
+    for stage in own_stages:
+        torch.manual_seed(stage)
+        module = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())
+        made.append(PipelineStage(module, stage, count, torch.device("cpu")))
+    schedule_class = getattr(schedules, name)
+    is_of_one = issubclass(schedule_class, schedules.PipelineScheduleSingle)
+    return schedule_class(made[0] if is_of_one else made, MICROBATCHES, loss_fn=torch.nn.functional.mse_loss), made
+
+
+def train(name, times, has_perseus):
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    torch.set_num_threads(1)
+    stages_by_rank = STAGES[name]
+    count = sum(map(len, stages_by_rank.values()))
+    schedule, stages = make_schedule(name, stages_by_rank[rank], count)
+    gpu, clock = virtual_gpu(A100, rank)
+    optimizer = None
+    if has_perseus:
+        settings = PipelineFrequencySettings()
+        optimizer = ComputingOptimizer(gpu, clock, times, PipelinePlace(rank), settings, world=torch_world())
+        PipelineScheduleTap(schedule, optimizer)
+    losses = step_all(schedule, stages, count)
+    if optimizer is None:
+        return losses
+    optimizer.record.losses = losses
+    optimizer.close()
+    return optimizer.record
+
+
+def step_all(schedule, stages, count):
+    parameters = [it for stage in stages for it in stage.submod.parameters()]
+    torch_optimizer = torch.optim.SGD(parameters, lr=0.01)
+    generator = torch.Generator().manual_seed(0)
+    all_losses = []
+    for _ in range(STEPS):
+        inputs, targets = (torch.randn(MICROBATCHES, WIDTH, generator=generator) for _ in range(2))
+        indices = {stage.stage_index for stage in stages}
+        arguments = (inputs,) if 0 in indices else ()
+        losses = []
+        options = {"target": targets, "losses": losses} if count - 1 in indices else {}
+        schedule.step(*arguments, **options)
+        torch_optimizer.step()
+        torch_optimizer.zero_grad()
+        all_losses.append([it.item() for it in losses])
+    return all_losses
+
+
+@pytest.mark.parametrize("name", list(STAGES))
+def test_a_plan_is_found_and_keeps_what_it_promises(name):
+    count = sum(map(len, STAGES[name].values()))
+    times = SharedTimes(count, MICROBATCHES)
+    run = Run(run_ranks(2, train, name, times, True))
+    halves = {"backward-input", "backward-weight"}
+    profile = run.records[0].latest["profile"]
+    kinds = {it.kind for it in profile.instructions}
+    assert (name == "Schedule1F1B") == (not kinds & halves)
+    truth = true_profile(count, A100, kinds=sorted(kinds))
+    check_profile(profile, truth)
+    frontier = Frontier.of(truth, run.records[0].latest["schedule"])
+    best = 1 - make_plan(frontier, slowdown_factor=1.0).energy_joules / frontier.highest_clock_point[1]
+    run.check_plan(least_saved_fraction=0.85 * best)
+    assert [it.losses for it in run.records] == run_ranks(2, train, name, times, False)
