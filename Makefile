@@ -40,6 +40,7 @@ lint: $(VENV)/.ready-dev  ## style and types
 benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run; PROFILES=FOLDER for published ones
 	$(RUN) benchmarks/import_time.py && $(RUN) benchmarks/window_overhead.py
 	$(RUN) benchmarks/callback_overhead.py
+	$(RUN) benchmarks/pipeline_hooks.py
 	$(RUN) benchmarks/pipeline_frontier.py $(PROFILES)
 
 wheel: $(VENV)/.ready-dev

@@ -1,0 +1,136 @@
+"""What following a pipeline costs, per instruction and per exchange of the ranks.
+
+Prints the time that the tap of DeepSpeed adds to an instruction, over an instruction of the engine's own loop that does
+nothing; the time of the optimizer's hooks while a plan is replayed, where the clock stays and where it changes in every
+instruction; and both over an instruction of 10 ms. Exits with 1 beyond the limits below.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from types import MethodType
+from typing import Any, ClassVar
+
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
+from zeus_core.optimizer.pipeline_frequency import PhaseName
+from zeus_core.testing import VirtualBackground, VirtualClock
+
+LARGEST_TAP_SECONDS = 5e-6
+LARGEST_HOOK_FRACTION = 0.005
+INSTRUCTION_SECONDS = 0.01
+MICROBATCHES = 1000
+
+
+def best_of(action: Callable[[], object], rounds: int = 15) -> float:
+    """Seconds of one call, in the quickest of some rounds: whatever else runs can only add."""
+    seconds = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+class NoPipelineObserver:
+    """Is told, and does nothing."""
+
+    def on_step_begin(self) -> None: ...
+
+    on_step_end = on_resume = close = on_step_begin
+
+    def on_instruction_begin(self, name: str, stage: int | None = None, microbatch: int | None = None) -> None: ...
+
+    def on_instruction_end(self, name: str) -> None: ...
+
+    def on_pause(self, activity: object = None) -> None: ...
+
+
+COMMANDS = [
+    type(name, (), {})
+    for name in (
+        *("ForwardPass", "BackwardPass", "SendActivation", "RecvActivation", "SendGrad", "RecvGrad"),
+        *("ReduceTiedGrads", "ReduceGrads", "OptimizerStep", "LoadMicroBatch"),
+    )
+]
+
+
+class Engine:
+    """The loop of a `PipelineEngine`, around instructions that do nothing."""
+
+    _INSTRUCTION_MAP: ClassVar[dict[type, Callable[..., None]]] = {it: lambda self, buffer_id: None for it in COMMANDS}
+    stage_id, num_stages = 0, 2
+
+    def _exec_schedule(self, schedule: list[Any]) -> None:
+        for command in schedule:
+            self._exec_instr = MethodType(self._INSTRUCTION_MAP[command], self)
+            self._exec_instr(buffer_id=0)
+
+    def train_batch(self, schedule: list[Any]) -> None:
+        self._exec_schedule(schedule)
+
+    eval_batch = save_checkpoint = load_checkpoint = destroy = train_batch
+
+
+class Schedule(list[Any]):
+    """The forward passes of an iteration."""
+
+
+def tap_costs() -> tuple[float, float]:
+    """Seconds per instruction of the bare loop, and what the tap adds."""
+    from zeus_deepspeed.tap import PipelineTap
+
+    schedule = Schedule([COMMANDS[0]] * MICROBATCHES)
+    bare = best_of(lambda: Engine().train_batch(schedule)) / MICROBATCHES
+    engine = Engine()
+    PipelineTap(engine, NoPipelineObserver())
+    return bare, best_of(lambda: engine.train_batch(schedule)) / MICROBATCHES - bare
+
+
+def hook_seconds(changes_clock: bool) -> float:
+    """Seconds of the two hooks of an instruction while a plan is replayed."""
+    clock = VirtualClock()
+    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), clock=clock)
+    monitor = ZeusMonitor(gpus=[gpu], gpu_indices=[0], cpu_indices=[], clock=clock)
+    settings = PipelineFrequencySettings(warmup_steps=1, check_steps=10_000)
+    optimizer = PipelineFrequencyOptimizer(monitor, PipelinePlace(0), settings, background=VirtualBackground(clock))
+    work = {"forward": Work(0.05, 300.0), "backward": Work(0.1, 300.0)}
+
+    def step(compute: Callable[[str], object]) -> None:
+        optimizer.on_step_begin()
+        for kind in work:
+            for _ in range(8):
+                optimizer.on_instruction_begin(kind)
+                compute(kind)
+                optimizer.on_instruction_end(kind)
+        optimizer.on_step_end()
+
+    while optimizer.phase is not PhaseName.REPLAYING:
+        step(lambda kind: gpu.execute(work[kind]))
+    phase: Any = optimizer._phase
+    phase._clocks_mhz = tuple(1410 - 15 * (number % 2 if changes_clock else 0) for number in range(16))
+    seconds = best_of(lambda: step(lambda kind: None), rounds=200) / 16
+    optimizer.close()
+    return seconds
+
+
+def main() -> int:
+    logging.disable(logging.CRITICAL)
+    bare, added = tap_costs()
+    print(f"tap: {added * 1e6:.2f} us per instruction, {added / bare:.1f} times the bare loop of the engine")
+    is_within = added <= LARGEST_TAP_SECONDS
+    for changes_clock, what in ((False, "the clock stays"), (True, "the clock changes, driver included")):
+        seconds = hook_seconds(changes_clock)
+        fraction = (seconds + added) / INSTRUCTION_SECONDS
+        is_within = is_within and fraction <= LARGEST_HOOK_FRACTION
+        print(f"hooks while {what}: {seconds * 1e6:.2f} us; with the tap {fraction:.3%} of 10 ms")
+    print("within the limits" if is_within else "beyond the limits")
+    return 0 if is_within else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
