@@ -23,6 +23,7 @@ class FakeCuda:
         self.stream = Stream()
         self.waits = 0
         self.events = 0
+        self.entered = []
 
     def Event(self, enable_timing, blocking):  # noqa: N802
         assert enable_timing
@@ -32,6 +33,9 @@ class FakeCuda:
     def current_stream(self, device):
         assert device == torch.device("cuda:0")
         return self.stream
+
+    def set_device(self, device):
+        self.entered.append((threading.get_ident(), device))
 
     def synchronize(self, device):
         self.wait_until(self.stream.free_at)
@@ -79,6 +83,16 @@ def cuda(clock):
 @pytest.fixture
 def marks(cuda, clock):
     return CudaMarks("cuda:0", clock, cuda)
+
+
+def test_another_thread_that_waits_uses_the_same_device_and_the_training_thread_is_left_alone(cuda, marks):
+    mark = marks()
+    mark.wait()
+    assert cuda.entered == []
+    thread = threading.Thread(target=lambda: [mark.wait(), mark.wait()])
+    thread.start()
+    thread.join()
+    assert [device for _, device in cuda.entered] == [torch.device("cuda:0")]
 
 
 def test_a_mark_is_when_the_device_comes_to_it(cuda, marks):

@@ -51,9 +51,14 @@ class ClockKnob:
         """Lock the clock.
 
         Raises:
-            UsageError: The GPU does not support it.
+            UsageError: There is no such setting.
             DeviceError: The driver refuses, or `restore` was called before.
         """
+        if setting not in self.settings:
+            raise UsageError(
+                f"clock_mhz is {setting!r}; {self._gpu.name} is set to clocks from {self.settings[0]} down to "
+                f"{self.settings[-1]} MHz"
+            )
         with self._lock:
             if self._is_restored:
                 raise DeviceError(f"the clock of {self._gpu.name} has been put back, and stays so")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -29,16 +30,20 @@ class CudaMarks:
 
     Marks of one anchor are not corrected against each other: how far they lie apart is what the device says.
 
+    While a mark is waited for in another thread, no CUDA graph can be captured in CUDA's global mode.
+
     Args:
         device: The device, which the marked work runs on. Waited for once, here.
         clock: The monitor's clock.
-        cuda: What has `Event`, `current_stream` and `synchronize` as `torch.cuda` has them.
+        cuda: What has `Event`, `current_stream`, `set_device` and `synchronize` as `torch.cuda` has them.
     """
 
     def __init__(self, device: torch.device | str, clock: Clock, cuda: Any = torch.cuda) -> None:
         self._device = torch.device(device)
         self._clock = clock
         self._cuda = cuda
+        self._threads = threading.local()
+        self._threads.is_on_device = True  # this one, where training decides
         self._anchor = self._first_anchor()
 
     def __call__(self) -> Mark:
@@ -48,7 +53,13 @@ class CudaMarks:
         if now_seconds - self._anchor.recorded_seconds >= _ANCHOR_SECONDS:
             self._anchor.seconds()  # so that there are never many anchors of unknown time
             self._anchor = _Anchor(event, now_seconds, self._clock, previous=self._anchor)
-        return _CudaMark(event, self._anchor)
+        return _CudaMark(event, self._anchor, self)
+
+    def enter_thread(self) -> None:
+        """Have the calling thread use this device; else it would take hold of the first one, and of memory there."""
+        if not getattr(self._threads, "is_on_device", False):
+            self._cuda.set_device(self._device)
+            self._threads.is_on_device = True
 
     def _record(self) -> Any:
         event = self._cuda.Event(enable_timing=True, blocking=True)
@@ -104,14 +115,16 @@ class _Anchor:
 
 
 class _CudaMark:
-    __slots__ = ("_anchor", "_event", "_seconds")
+    __slots__ = ("_anchor", "_event", "_marks", "_seconds")
 
-    def __init__(self, event: Any, anchor: _Anchor) -> None:
+    def __init__(self, event: Any, anchor: _Anchor, marks: CudaMarks) -> None:
         self._event = event
         self._anchor = anchor
+        self._marks = marks
         self._seconds: float | None = None
 
     def wait(self) -> None:
+        self._marks.enter_thread()
         self._anchor.wait()  # past already, unless the current stream was another one
         self._event.synchronize()
 

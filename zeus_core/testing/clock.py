@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 __all__ = ["VirtualBackground", "VirtualClock"]
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(eq=False)
@@ -77,3 +80,7 @@ class VirtualBackground:
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
         """Do something every so many virtual seconds, until what is returned is called."""
         return self._clock.repeatedly(action, period_seconds)
+
+    def run_apart(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """What a function returns."""
+        return function(*arguments)

@@ -36,7 +36,7 @@ class SlowCounterGpu(SimulatedGpu):
 
 
 def watch(gpu, clock, seconds):
-    found, until = CounterWatch(gpu, clock), clock.now() + seconds
+    found, until = CounterWatch(gpu, clock, gpu.energy_counter_period_seconds), clock.now() + seconds
     while clock.now() < until:
         found.poll()
         clock.advance(POLL_SECONDS)
@@ -61,7 +61,7 @@ def test_each_step_is_within_its_doubt_also_where_reading_takes_time(period_seco
 
 def test_between_two_steps_the_energy_is_exact(clock):
     gpu = SimulatedGpu(A100, clock=clock)
-    found = CounterWatch(gpu, clock)
+    found = CounterWatch(gpu, clock, gpu.energy_counter_period_seconds)
     VirtualBackground(clock).repeatedly(found.poll, POLL_SECONDS)
     work = Work(0.13, 300.0, 0.8)
     begin_joules, begin_seconds = gpu.exact_energy_joules(), clock.now()
@@ -88,7 +88,7 @@ def test_the_driver_is_asked_only_when_a_step_is_near(clock):
 
 
 def test_the_last_step_is_the_first_of_the_next_call(clock):
-    found = CounterWatch(SimulatedGpu(A100, clock=clock), clock)
+    found = CounterWatch(SimulatedGpu(A100, clock=clock), clock, 0.1)
     assert found.take() == []
     VirtualBackground(clock).repeatedly(found.poll, POLL_SECONDS)
     clock.advance(1.0)
@@ -102,7 +102,7 @@ def test_the_last_step_is_the_first_of_the_next_call(clock):
 @pytest.mark.parametrize("error", [DriverFaultError("no answer"), DeviceLostError("gone")])
 def test_steps_missed_while_the_driver_failed_are_not_guessed_at(clock, error):
     gpu = FaultyGpu(SimulatedGpu(A100, clock=clock))
-    found = CounterWatch(gpu, clock)
+    found = CounterWatch(gpu, clock, gpu.energy_counter_period_seconds)
     VirtualBackground(clock).repeatedly(found.poll, POLL_SECONDS)
     clock.advance(1.0)
     gpu.fail("read_energy_counter_joules", error)
@@ -130,7 +130,7 @@ class TestWithoutACounter:
         assert len(steps) == pytest.approx(1.0 / POLL_SECONDS, abs=2)
 
     def test_energy_is_nowhere_made_up_while_power_could_not_be_read(self, clock, gpu):
-        found = CounterWatch(gpu, clock)
+        found = CounterWatch(gpu, clock, gpu.energy_counter_period_seconds)
         VirtualBackground(clock).repeatedly(found.poll, POLL_SECONDS)
         clock.advance(0.5)
         gpu.fail("read_power_watts", DriverFaultError("no answer"), times=100)

@@ -12,6 +12,7 @@ from zeus_core.optimizer.pipeline_frequency import PipelinePlace
 from zeus_core.optimizer.pipeline_frequency.clock_search import MeasuredPoint
 from zeus_core.optimizer.pipeline_frequency.job import (
     Introduction,
+    check_energies,
     fixed_joules,
     job_of,
     measured_points,
@@ -26,7 +27,14 @@ CLOCKS = (1410, 1200, 1050)
 def introduce(number, rank, pipeline=0, *, schedule=None, **changes):
     schedule = schedule or schedules.one_f_one_b(2, 3)
     introduction = Introduction(
-        PipelinePlace(rank, pipeline), schedule.ranks[rank], (f"GPU-{number}", "A100"), CLOCKS, {"layers": 12}, None
+        PipelinePlace(rank, pipeline),
+        schedule.ranks[rank],
+        (f"GPU-{number}", "A100", 400.0),
+        0.1,
+        CLOCKS,
+        {"layers": 12},
+        {},
+        None,
     )
     return replace(introduction, **changes)
 
@@ -58,8 +66,10 @@ instructions = st.builds(Instruction, st.sampled_from(["forward", "backward"]), 
         Introduction,
         places,
         st.lists(instructions).map(tuple),
-        st.tuples(st.text(), st.text()),
+        st.tuples(st.text(), st.text(), st.one_of(st.none(), st.floats(50.0, 900.0))),
+        st.floats(0.01, 0.2),
         st.lists(st.integers(1, 3000)).map(tuple),
+        st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none())),
         st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none())),
         st.one_of(st.none(), st.text()),
     )
@@ -117,7 +127,12 @@ class TestJobOf:
 
     @pytest.mark.parametrize(
         "change",
-        [{"identity": {"layers": 13}}, {"gpu": ("GPU-x", "H100")}, {"order": schedules.zb_h1(2, 3).ranks[1]}],
+        [
+            {"identity": {"layers": 13}},
+            {"gpu": ("GPU-x", "H100", 400.0)},
+            {"gpu": ("GPU-x", "A100", 300.0)},
+            {"order": schedules.zb_h1(2, 3).ranks[1]},
+        ],
     )
     def test_the_fingerprint_tells_other_work_apart(self, change):
         first, second = introduce(0, 0), introduce(1, 1)
@@ -153,8 +168,10 @@ class TestProfile:
         profile = pipeline_profile(job, [lacking, measured(0), measured(1)], 0)
         assert profile.get(0, "forward").at_highest_clock.energy_joules == pytest.approx(20.0)
         assert profile.blocking_power_watts == (80.0, 80.0)
-        with pytest.raises(UsageError, match=r"the energy of forward of stage 0 at 1410 MHz .* profile_instructions"):
+        with pytest.raises(UsageError, match="no instruction of stage 0"):
             pipeline_profile(job, [lacking, lacking, measured(1)], 0)
+        with pytest.raises(UsageError, match=r"the energy of forward of stage 0 .* rank 1 .* profile_instructions"):
+            check_energies(job, [measured(0), lacking, measured(1)], 1410)
 
     def test_ranks_that_never_wait_are_given_the_waiting_power_of_the_others(self):
         profiles = [replace(measured(0), waiting_watts=None), measured(1, waiting_watts=70.0)]

@@ -11,12 +11,14 @@ from zeus_core.device import SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError, UsageError, WorldError
 from zeus_core.events import Activity
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
-from zeus_core.optimizer.pipeline_frequency import PhaseName
+from zeus_core.optimizer.pipeline_frequency import HostMarks, PhaseName
 from zeus_core.pipeline import (
     Frontier,
+    Instruction,
     InstructionProfile,
     Option,
     PipelineProfile,
+    Schedule,
     make_plan,
     read_plan,
     schedules,
@@ -264,7 +266,10 @@ def test_without_rights_it_observes_and_says_what_is_missing(caplog):
     assert run.course == [PhaseName.WARMING_UP, PhaseName.PROFILING, PhaseName.OBSERVED]
     assert "may not change the SM clock" in caplog.text
     assert run.first.latest.get("predicted") is None
-    assert [row[2] for row in run.first.latest["state"]["profile"]["ranks"][0]["rows"]] == [None, None]
+    observed = run.first.observations[0].rows
+    assert [row.clock_mhz for row in observed] == [None, None]
+    assert all(row.energy_joules for row in observed)
+    assert run.first.latest["state"] == {"profile": {}}
 
 
 @pytest.mark.parametrize("step", [3, 12, 40])
@@ -386,6 +391,29 @@ def test_a_plan_made_beforehand_is_deployed_without_profiling(tmp_path):
     assert run.joules(range(20, 30)) == pytest.approx(read_plan(path).energy_joules, rel=0.001)
 
 
+def test_a_plan_with_the_transfers_of_deepspeed_is_deployed_too(tmp_path):
+    work, schedule = works(2), schedules.one_f_one_b(2, 2)
+    ranks = tuple(tuple(Instruction(*it) for it in order) for order in TRANSFERRING)
+    with_transfers = Schedule("with transfers", ranks)
+    path = tmp_path / "plan.json"
+    write_plan(make_plan(Frontier.of(true_profile(work), with_transfers), slowdown_factor=1.0), path)
+    settings = PipelineFrequencySettings(plan_path=str(path))
+    run = Run(SimulatedJob(schedule, work), 20, lambda rank: Watched(rank, settings))
+    assert run.first.phases[-1] is PhaseName.REPLAYING
+
+
+TRANSFERRING = (
+    [
+        *(("forward", 0, 0), ("send-activation", 0, 0), ("forward", 0, 1), ("send-activation", 0, 1)),
+        *(("receive-gradient", 0, 0), ("backward", 0, 0), ("receive-gradient", 0, 1), ("backward", 0, 1)),
+    ],
+    [
+        *(("receive-activation", 1, 0), ("forward", 1, 0), ("backward", 1, 0), ("send-gradient", 1, 0)),
+        *(("receive-activation", 1, 1), ("forward", 1, 1), ("backward", 1, 1), ("send-gradient", 1, 1)),
+    ],
+)
+
+
 @pytest.mark.parametrize("planned", [schedules.one_f_one_b(4, 8), schedules.one_f_one_b(2, 9), schedules.gpipe(2, 8)])
 def test_a_plan_for_another_job_is_refused_and_training_goes_on(planned, tmp_path, caplog):
     path = tmp_path / "plan.json"
@@ -432,3 +460,218 @@ def test_a_rank_without_clocks_stops_all_at_the_first_exchange(caplog):
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 10, make)
     assert run.course == [PhaseName.WARMING_UP, PhaseName.OFF]
     assert "rank 1: this GPU has no clocks" in caplog.text
+
+
+class TailedRank(Watched):
+    """After the work of each step, an optimizer step of half a second."""
+
+    def on_instruction_end(self, name):
+        super().on_instruction_end(name)
+        if name == "all-reduce":
+            self.on_instruction_begin("optimizer-step")
+            self.gpu.execute(Work(0.5, 200.0))
+            super().on_instruction_end("optimizer-step")
+
+
+def test_an_announced_time_is_that_of_a_whole_iteration():
+    class Announcing(TailedRank):
+        def on_step_begin(self):
+            if len(self.phases) in {50, 70} and self.place_is(1 if len(self.phases) == 50 else 0):
+                self.set_straggler(1.3 * self.baseline.step_seconds if len(self.phases) == 50 else None)
+            super().on_step_begin()
+
+        def place_is(self, rank):
+            return self._place.rank == rank
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 100, lambda rank: Announcing(rank, SHORT_CHECKS))
+    usual, announced, revoked = range(40, 50), range(56, 70), range(76, 100)
+    assert run.seconds(announced) == pytest.approx(1.3 * run.seconds(usual), rel=0.02)
+    assert run.seconds(announced) <= 1.3001 * run.seconds(usual)
+    assert run.seconds(revoked) == pytest.approx(run.seconds(usual), rel=0.001)
+    assert run.joules(usual) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.02)
+
+
+class LateMarks:
+    """Marks of a device that is known to have done something only a step later."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.horizon = clock.now()
+
+    def __call__(self):
+        return LateMark(self, self.clock.now())
+
+
+class LateMark:
+    def __init__(self, marks, at):
+        self.marks, self.at = marks, at
+
+    def wait(self):
+        self.marks.horizon = max(self.marks.horizon, self.at)
+
+    def seconds(self):
+        return self.at if self.at <= self.marks.horizon else None
+
+
+def test_stragglers_are_followed_where_the_device_is_a_step_behind():
+    def make(rank):
+        marks = LateMarks(rank.clock)
+
+        class Late(Watched):
+            def on_step_begin(self):
+                marks.horizon = max(marks.horizon, rank.clock.now() - 1e-9)
+                super().on_step_begin()
+
+        return Late(rank, marks=marks)
+
+    slow = range(50, 70)
+    job = SimulatedJob(
+        schedules.one_f_one_b(2, 8),
+        works(2),
+        pipelines=2,
+        slowed_by=lambda p, step: 1.2 if p == 1 and step in slow else 1.0,
+    )
+    run = Run(job, 90, make)
+    usual = range(40, 50)
+    assert run.joules(range(58, 70), [0, 1]) < 0.9 * run.joules(usual, [0, 1])
+    assert run.seconds(range(74, 90)) == pytest.approx(run.seconds(usual), rel=0.005)
+
+
+def train_with(state, settings=None, steps=40, **arguments):
+    def make(rank):
+        optimizer = Watched(rank, settings)
+        optimizer.load_state_dict(state)
+        return optimizer
+
+    arguments = {"work": works(2), **arguments}
+    return Run(SimulatedJob(schedules.one_f_one_b(2, 8), **arguments), steps, make)
+
+
+@pytest.mark.parametrize("steps", range(10, 24, 3))
+def test_an_unfinished_profile_is_not_kept(steps):
+    state = train_with({}, steps=steps).first.state_dict()
+    assert PhaseName.PROFILING in train_with(state).course or "ranks" in state["profile"]
+    assert train_with(state).first.phases[-1] is PhaseName.REPLAYING
+
+
+def test_what_was_observed_is_not_planned_with():
+    state = train_with({}, grants_control=False).first.state_dict()
+    assert train_with(state).course == FULL_COURSE
+
+
+@pytest.mark.parametrize("limits", [{"found_clock_mhz": 1200}, {"lowest_clock_mhz": 1200}])
+def test_a_kept_profile_of_other_clocks_is_measured_anew(limits, caplog):
+    state = train_with({}).first.state_dict()
+    run = train_with(state, PipelineFrequencySettings(**limits))
+    assert PhaseName.PROFILING in run.course
+    assert "the clocks of rank 0" in caplog.text
+    clocks = {clock for it in run.observers.values() for clock in it.latest["clocks"]}
+    assert max(clocks) <= limits.get("found_clock_mhz", 1410)
+    assert min(clocks) >= limits.get("lowest_clock_mhz", 0)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_kept_profile_that_is_true_no_more_is_measured_anew(factor, caplog):
+    state = train_with({}).first.state_dict()
+    work = {name: Work(it.seconds * factor, it.active_power_watts, 1.0, 0.8) for name, it in works(2).items()}
+    run = train_with(state, work=work)
+    assert PhaseName.PROFILING in run.course
+    assert "the profile kept is not used" in caplog.text
+
+
+@pytest.mark.parametrize("factor", [0.2, 0.1])
+def test_short_steps_are_profiled_for_longer(factor):
+    work = {name: Work(it.seconds * factor, it.active_power_watts, 1.0, 0.8) for name, it in works(2).items()}
+    run = train_with({}, work=work, steps=400)
+    assert run.course == FULL_COURSE
+    found = run.steps_of(PhaseName.COMPARING)
+    assert run.seconds(range(380, 400)) == pytest.approx(run.seconds(found), rel=0.01)
+    assert run.joules(range(380, 400)) <= 0.95 * run.joules(found)
+
+
+def test_a_counter_that_does_not_step_ends_it_with_the_reason(caplog):
+    class StuckGpu(FaultyGpu):
+        def read_energy_counter_joules(self):
+            return 5.0
+
+    def make(rank):
+        rank.monitor.gpus[0] = StuckGpu(rank.gpu)
+        return Watched(rank)
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 40, make)
+    assert run.first.phases[-1] is PhaseName.OFF
+    assert "its energy counter does not step" in caplog.text
+    assert len(run.steps_of(PhaseName.PROFILING)) <= 8
+    assert run.is_put_back()
+
+
+@pytest.mark.parametrize("call", [3, 40, 600, 2000])
+def test_a_mark_that_fails_stops_all_ranks_and_nothing_else(call, caplog):
+    def make(rank):
+        calls = itertools.count()
+
+        def mark():
+            if next(calls) == call and rank.world.rank == 1:
+                raise RuntimeError("no event could be made")
+            return HostMarks(rank.clock)()
+
+        return Watched(rank, marks=mark)
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, make, timeout_seconds=5.0)
+    assert [it.phase for it in run.observers.values()] == [PhaseName.OFF] * 2
+    assert "no event could be made" in caplog.text
+    assert "in time" not in caplog.text
+    assert run.is_put_back()
+
+
+def test_hiccups_now_and_then_do_not_switch_it_off():
+    slow = {*range(60, 70), *range(140, 150), *range(220, 230), *range(300, 310)}
+    job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.05 if step in slow else 1.0)
+    run = Run(job, 380)
+    assert run.first.phases[-1] is PhaseName.REPLAYING
+    assert run.joules(range(360, 380)) == pytest.approx(run.joules(range(50, 60)), rel=0.01)
+
+
+def test_a_machine_that_is_quicker_again_is_compared_anew():
+    job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.1 if step < 60 else 1.0)
+    run = Run(job, 120)
+    assert run.first.phases[-1] is PhaseName.REPLAYING
+    assert run.first.latest["baseline"].step_seconds == pytest.approx(run.seconds(range(110, 120)), rel=0.01)
+
+
+def test_settings_that_differ_are_refused_on_all_ranks(caplog):
+    def make(rank):
+        return Watched(rank, PipelineFrequencySettings(check_steps=5 + rank.world.rank))
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 10, make, timeout_seconds=5.0)
+    assert [it.phase for it in run.observers.values()] == [PhaseName.OFF] * 2
+    assert "check_steps is 5 on rank 0 and 6 on rank 1" in caplog.text
+
+
+def test_a_plan_that_is_too_slow_is_refused_wherever_it_comes_from(tmp_path):
+    work, schedule = works(2), schedules.one_f_one_b(2, 8)
+    path = tmp_path / "plan.json"
+    write_plan(make_plan(Frontier.of(true_profile(work), schedule), slowdown_factor=1.15), path)
+    settings = PipelineFrequencySettings(plan_path=str(path))
+    run = Run(SimulatedJob(schedule, work), 120, lambda rank: Watched(rank, settings))
+    assert run.first.phases[-1] is PhaseName.OFF
+
+
+def test_after_the_last_computation_the_clock_is_that_found():
+    class Noting(Watched):
+        def on_instruction_begin(self, name, stage=None, microbatch=None):
+            super().on_instruction_begin(name, stage, microbatch)
+            if name == "all-reduce" and self.phase is PhaseName.REPLAYING:
+                assert self.gpu._locked_clock_mhz == 1410
+
+    assert Run(SimulatedJob(schedules.gpipe(2, 8), works(2)), 40, Noting).course == FULL_COURSE
+
+
+@pytest.mark.parametrize("identity", [{"path": object()}, {1j: 2}, {"dtype": {1, 2}}])
+def test_an_identity_is_made_of_what_json_can_hold(identity):
+    def make(rank):
+        with pytest.raises(UsageError, match="identity"):
+            Watched(rank, identity=identity)
+        return Watched(rank)
+
+    Run(SimulatedJob(schedules.one_f_one_b(1, 2), works(1)), 1, make)

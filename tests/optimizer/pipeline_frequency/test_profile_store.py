@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -54,7 +55,7 @@ def test_profiles_come_through_json_as_they_were(found):
 
 def test_profiles_come_back_from_a_file_in_a_new_folder(tmp_path):
     path = tmp_path / "a" / "b" / "profile.json"
-    assert load_profiles(path, FINGERPRINT) is None
+    assert load_profiles(path, FINGERPRINT) == []
     save_profiles(path, good())
     assert load_profiles(path, FINGERPRINT) == PROFILES
     assert [it.name for it in path.parent.iterdir()] == ["profile.json"]
@@ -62,31 +63,30 @@ def test_profiles_come_back_from_a_file_in_a_new_folder(tmp_path):
 
 def test_a_missing_file_is_nothing_to_speak_of(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    assert load_profiles(tmp_path / "none.json", FINGERPRINT) is None
-    assert load_profiles(tmp_path / "file" / "profile.json", FINGERPRINT) is None
+    assert load_profiles(tmp_path / "none.json", FINGERPRINT) == []
+    assert load_profiles(tmp_path / "file" / "profile.json", FINGERPRINT) == []
     assert caplog.records == []
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"\xff\xfe", b"null", b"[]", b"[" * 100_000, json.dumps(good()).encode()[:-9], b"{}"]
 )
-def test_a_damaged_file_is_not_used_and_the_warning_names_it(tmp_path, caplog, content):
+def test_a_damaged_file_is_named(tmp_path, content):
     path = tmp_path / "profile.json"
     path.write_bytes(content)
-    assert load_profiles(path, FINGERPRINT) is None
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert f"the profile {path} is not used, and measured again: " in record.message
+    with pytest.raises(UsageError, match=re.escape(str(path))):
+        load_profiles(path, FINGERPRINT)
 
 
-def test_a_file_that_cannot_be_read_or_written_is_a_warning(tmp_path, caplog):
-    assert load_profiles(tmp_path, FINGERPRINT) is None  # a folder
+def test_a_file_that_cannot_be_written_is_a_warning(tmp_path, caplog):
+    with pytest.raises(UsageError):
+        load_profiles(tmp_path, FINGERPRINT)  # a folder
     (tmp_path / "file").write_text("")
     save_profiles(tmp_path / "file" / "profile.json", good())
     save_profiles(tmp_path, good())
     save_profiles(tmp_path / "nul\0.json", good())
-    assert len(caplog.records) == 4
-    assert all("training goes on" in it.message for it in caplog.records[1:])
+    assert len(caplog.records) == 3
+    assert all("training goes on" in it.message for it in caplog.records)
     assert [it.name for it in tmp_path.iterdir()] == ["file"]
 
 

@@ -18,7 +18,7 @@ class Rank:
     def __init__(self, noise=None):
         self.clock = VirtualClock()
         self.gpu = SimulatedGpu(A100, clock=self.clock, noise=noise)
-        self.profiler = Profiler(self.gpu, self.clock, VirtualBackground(self.clock))
+        self.profiler = Profiler(self.gpu, self.clock, VirtualBackground(self.clock), 0.1)
         self._timeline = Timeline(HostMarks(self.clock), stage=1)
 
     def step(self):

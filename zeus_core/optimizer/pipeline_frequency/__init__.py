@@ -7,14 +7,18 @@ from zeus_core.optimizer.pipeline_frequency.marks import HostMarks, Mark, MarkMa
 from zeus_core.optimizer.pipeline_frequency.optimizer import PipelineFrequencyOptimizer
 from zeus_core.optimizer.pipeline_frequency.phases import PhaseName
 from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
+from zeus_core.optimizer.pipeline_frequency.planner import Prediction
+from zeus_core.optimizer.pipeline_frequency.rank import Iteration
 from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
 
 __all__ = [
     "HostMarks",
+    "Iteration",
     "Mark",
     "MarkMaker",
     "PhaseName",
     "PipelineFrequencyOptimizer",
     "PipelineFrequencySettings",
     "PipelinePlace",
+    "Prediction",
 ]

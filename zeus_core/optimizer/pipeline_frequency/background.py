@@ -5,11 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from zeus_core.monitor.sampler import Sampler
+from zeus_core.optimizer.pipeline_frequency.apart import run_apart
 
 __all__ = ["Background", "ThreadBackground"]
+
+_Result = TypeVar("_Result")
 
 
 class Background(Protocol):
@@ -21,6 +24,10 @@ class Background(Protocol):
 
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
         """Do something every so many seconds, until what is returned is called."""
+        ...
+
+    def run_apart(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """What a function of a module returns; to be called in the background. What it raises is passed on."""
         ...
 
 
@@ -43,6 +50,10 @@ class ThreadBackground:
         sampler = Sampler(action, period_seconds)
         sampler.start()
         return sampler.stop
+
+    def run_apart(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """What a function returns, computed in a process of its own."""
+        return run_apart(function, *arguments)
 
     def _run(self) -> None:
         while True:

@@ -61,7 +61,7 @@ class ClockSetter:
         begin_seconds = self._clock.now()
         self._requests = deque()  # what was requested before is void, also what is being waited for
         self._requested_mhz = clock_mhz
-        self._guard.arm()
+        self.guard()
         self._set(clock_mhz)
         return self._clock.now() - begin_seconds
 
@@ -69,9 +69,12 @@ class ClockSetter:
         """Set the clock, or release it for None, in the background, once the GPU has come to a mark."""
         if clock_mhz != self._requested_mhz and self.fault is None:
             self._requested_mhz = clock_mhz
-            self._guard.arm()
             self._requests.append((clock_mhz, when))
             self._background.soon(partial(self._serve, self._requests))
+
+    def guard(self) -> None:
+        """See to it that the clock is put back if the process ends, also where signals are handled anew since."""
+        self._guard.arm()
 
     def may_set(self) -> str | None:
         """Why this process may not set clocks; None if it may. Tries it, at the highest clock.

@@ -36,12 +36,13 @@ class CounterWatch:
     Args:
         gpu: The GPU.
         clock: Tells when it was asked.
+        period_seconds: How often its counter steps.
     """
 
-    def __init__(self, gpu: Gpu, clock: Clock) -> None:
+    def __init__(self, gpu: Gpu, clock: Clock, period_seconds: float) -> None:
         self._gpu = gpu
         self._clock = clock
-        self._period_seconds = gpu.energy_counter_period_seconds
+        self._period_seconds = period_seconds
         self._has_counter = True
         self._latest: tuple[float, float] | None = None  # when it was begun to be asked last, and what it showed
         self._not_before = 0.0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency.job import Job
 from zeus_core.optimizer.pipeline_frequency.planner import PipelinePlanner, Prediction
-from zeus_core.pipeline import Plan, read_plan
+from zeus_core.pipeline import COMPUTE_KINDS, Instruction, Schedule, read_plan
 
 __all__ = ["Deployment", "read_deployment"]
 
@@ -22,11 +22,13 @@ class Deployment:
         clocks_mhz: Of each rank, in the order it runs its instructions; None where the clock stays as it is.
         work_seconds: How long the work of an iteration takes, up to its last computation.
         prediction: What a whole iteration takes.
+        is_waiting: Whether the pipeline waits for something slower in any case, and takes its time.
     """
 
     clocks_mhz: tuple[tuple[int | None, ...], ...]
     work_seconds: float
     prediction: Prediction
+    is_waiting: bool = False
 
     @classmethod
     def of(cls, planner: PipelinePlanner, limit_seconds: float, is_waiting: bool) -> Deployment:
@@ -39,7 +41,7 @@ class Deployment:
         """
         plan = planner.plan(limit_seconds, is_waiting)
         prediction = planner.prediction(plan, limit_seconds if is_waiting else 0.0)
-        return cls(plan.clocks_mhz, plan.time_seconds + planner.overhead_seconds, prediction)
+        return cls(plan.clocks_mhz, plan.time_seconds + planner.overhead_seconds, prediction, is_waiting)
 
     def to_json(self) -> dict[str, Any]:
         """In JSON's types."""
@@ -47,41 +49,54 @@ class Deployment:
             "clocks_mhz": [list(clocks) for clocks in self.clocks_mhz],
             "work_seconds": self.work_seconds,
             "prediction": [self.prediction.time_seconds, self.prediction.energy_joules],
+            "is_waiting": self.is_waiting,
         }
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Deployment:
         """What `to_json` made."""
         clocks = tuple(tuple(of_rank) for of_rank in fields["clocks_mhz"])
-        return cls(clocks, fields["work_seconds"], Prediction(*fields["prediction"]))
+        return cls(clocks, fields["work_seconds"], Prediction(*fields["prediction"]), fields["is_waiting"])
 
 
-def read_deployment(path: str, job: Job) -> Deployment:
+def read_deployment(path: str, job: Job, tail_seconds: float) -> Deployment:
     """A plan made beforehand, for all pipelines of a job.
+
+    Args:
+        path: Its file.
+        job: The job.
+        tail_seconds: What follows the work in an iteration; the energy of that is not in the prediction.
 
     Raises:
         UsageError: The file cannot be read, is no plan, or one for another job; the message names it.
     """
     plan = read_plan(path)
-    _check(path, plan, job)
-    return Deployment(plan.clocks_mhz, plan.time_seconds, Prediction(plan.time_seconds, plan.energy_joules))
-
-
-def _check(path: str, plan: Plan, job: Job) -> None:
-    schedule = job.schedules[0]
-    if len(plan.schedule.ranks) != len(schedule.ranks):
+    ranks = [
+        [(it, clock) for it, clock in zip(order, clocks, strict=True) if it.kind in COMPUTE_KINDS]
+        for order, clocks in zip(plan.schedule.ranks, plan.clocks_mhz, strict=True)
+    ]
+    for schedule in job.schedules:
+        _check_schedule(path, [[it for it, _ in pairs] for pairs in ranks], schedule)
+    clocks_mhz = tuple(tuple(clock for _, clock in pairs) for pairs in ranks)
+    unknown = {it for of_rank in clocks_mhz for it in of_rank if it is not None} - set(job.clocks_mhz)
+    if unknown:
         raise UsageError(
-            f"plan_path is {path!r}, a plan for {len(plan.schedule.ranks)} pipeline ranks, and this job has "
+            f"plan_path is {path!r}, with clocks that are not to be set in this job: {sorted(unknown)} MHz; it has "
+            f"{job.clocks_mhz[0]} down to {job.clocks_mhz[-1]} MHz"
+        )
+    prediction = Prediction(plan.time_seconds + tail_seconds, plan.energy_joules)
+    return Deployment(clocks_mhz, plan.time_seconds, prediction)
+
+
+def _check_schedule(path: str, planned_ranks: Sequence[Sequence[Instruction]], schedule: Schedule) -> None:
+    if len(planned_ranks) != len(schedule.ranks):
+        raise UsageError(
+            f"plan_path is {path!r}, a plan for {len(planned_ranks)} pipeline ranks, and this job has "
             f"{len(schedule.ranks)}; plan it for this job"
         )
-    for rank, (planned, run) in enumerate(zip(plan.schedule.ranks, schedule.ranks, strict=True)):
-        if planned != run:
+    for rank, (planned, run) in enumerate(zip(planned_ranks, schedule.ranks, strict=True)):
+        if tuple(planned) != run:
             raise UsageError(
                 f"plan_path is {path!r}, whose rank {rank} runs {len(planned)} instructions in another order than the "
                 f"{len(run)} of this job; plan it for this job's schedule, partition and microbatches"
             )
-    unknown = {it for clocks in plan.clocks_mhz for it in clocks if it is not None} - set(job.clocks_mhz)
-    if unknown:
-        raise UsageError(
-            f"plan_path is {path!r}, with clocks that the GPUs of this job do not support: {sorted(unknown)} MHz"
-        )

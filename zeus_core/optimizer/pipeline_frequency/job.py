@@ -20,7 +20,7 @@ from zeus_core.pipeline import (
     Schedule,
 )
 
-__all__ = ["Introduction", "Job", "fixed_joules", "job_of", "measured_points", "pipeline_profile"]
+__all__ = ["Introduction", "Job", "check_energies", "fixed_joules", "job_of", "measured_points", "pipeline_profile"]
 
 _Value = TypeVar("_Value")
 
@@ -35,17 +35,21 @@ class Introduction:
     Attributes:
         place: Where it stands.
         order: What it runs in an iteration.
-        gpu: UUID and name of its GPU.
-        clocks_mhz: What can be set there, highest first.
+        gpu: UUID and name of its GPU, and its power limit in watts if that can be read.
+        counter_period_seconds: How often the energy counter of its GPU steps.
+        clocks_mhz: What may be set there, highest first.
         identity: What its profile depends on beside its GPU.
+        settings: What its user wants.
         denial: Why it may not set clocks; None if it may.
     """
 
     place: PipelinePlace
     order: tuple[Instruction, ...]
-    gpu: tuple[str, str]
+    gpu: tuple[str, str, float | None]
+    counter_period_seconds: float
     clocks_mhz: tuple[int, ...]
     identity: Mapping[str, Any]
+    settings: Mapping[str, Any]
     denial: str | None
 
     def to_json(self) -> dict[str, Any]:
@@ -54,8 +58,10 @@ class Introduction:
             "place": [self.place.rank, self.place.pipeline],
             "order": [list(it) for it in self.order],
             "gpu": list(self.gpu),
+            "counter_period_seconds": self.counter_period_seconds,
             "clocks_mhz": list(self.clocks_mhz),
             "identity": dict(self.identity),
+            "settings": dict(self.settings),
             "denial": self.denial,
         }
 
@@ -65,9 +71,11 @@ class Introduction:
         return cls(
             PipelinePlace(*fields["place"]),
             tuple(Instruction(*it) for it in fields["order"]),
-            (fields["gpu"][0], fields["gpu"][1]),
+            (fields["gpu"][0], fields["gpu"][1], fields["gpu"][2]),
+            fields["counter_period_seconds"],
             tuple(fields["clocks_mhz"]),
             fields["identity"],
+            fields["settings"],
             fields["denial"],
         )
 
@@ -101,6 +109,11 @@ class Job:
         return tuple(sorted(common, reverse=True))
 
     @property
+    def counter_period_seconds(self) -> float:
+        """How often the slowest energy counter steps."""
+        return max(it.counter_period_seconds for it in self.introductions)
+
+    @property
     def denials(self) -> list[str | None]:
         """Why each rank may not set clocks."""
         return [it.denial for it in self.introductions]
@@ -112,6 +125,8 @@ class Job:
             {
                 "place": [it.place.rank, it.place.pipeline],
                 "gpu": it.gpu[1],
+                "power limit": it.gpu[2],
+                "clocks": [it.clocks_mhz[0], it.clocks_mhz[-1], len(it.clocks_mhz)],
                 "work": sorted({f"{one.kind} of stage {one.stage}" for one in it.order}),
                 "identity": dict(it.identity),
             }
@@ -124,11 +139,15 @@ def job_of(introductions: Sequence[Introduction]) -> Job:
 
     Raises:
         UsageError: A place of a pipeline is missing, two ranks of one place run different work, two ranks share a GPU,
-            or what they run is no schedule.
+            what they run is no schedule, or their settings differ.
     """
     _check_own_gpus(introductions)
+    _check_settings(introductions)
     pipelines = 1 + max(it.place.pipeline for it in introductions)
     schedules = [_schedule(introductions, pipeline) for pipeline in range(pipelines)]
+    ranks = {len(schedule.ranks) for schedule in schedules}
+    if len(ranks) > 1:
+        raise UsageError(f"the pipelines of this job have {sorted(ranks)} ranks; tell each rank its place")
     job = Job(tuple(introductions), tuple(schedules))
     if not job.clocks_mhz:
         raise UsageError("the GPUs of this job have no SM clock in common; use GPUs of one model in a job")
@@ -144,6 +163,15 @@ def _check_own_gpus(introductions: Sequence[Introduction]) -> None:
                 f"ranks {other} and {rank} share {it.gpu[1]} ({it.gpu[0]}); each rank of a pipeline needs a GPU of its "
                 "own: name them, such as ZeusMonitor(gpu_indices=[local_rank])"
             )
+
+
+def _check_settings(introductions: Sequence[Introduction]) -> None:
+    for rank, it in enumerate(introductions):
+        for name, value in introductions[0].settings.items():
+            if it.settings[name] != value:
+                raise UsageError(
+                    f"{name} is {value!r} on rank 0 and {it.settings[name]!r} on rank {rank}; give every rank the same"
+                )
 
 
 def _schedule(introductions: Sequence[Introduction], pipeline: int) -> Schedule:
@@ -172,11 +200,11 @@ def pipeline_profile(job: Job, profiles: Sequence[RankProfile], pipeline: int) -
     rows: dict[tuple[int, str], dict[int | None, list[InstructionRow]]] = {}
     for rank in members:
         for row in profiles[rank].rows:
-            if row.kind in COMPUTE_KINDS and row.clock_mhz is not None:
+            if row.kind in COMPUTE_KINDS and row.clock_mhz is not None and row.energy_joules is not None:
                 rows.setdefault((row.stage, row.kind), {}).setdefault(row.clock_mhz, []).append(row)
     stage_ranks = _ranks_of_stages(job, members)
     return PipelineProfile(
-        [InstructionProfile(stage, kind, tuple(map(_option, it.values()))) for (stage, kind), it in rows.items()],
+        [InstructionProfile(*name, tuple(map(_option, by_clock.values()))) for name, by_clock in rows.items()],
         [_waiting_watts(profiles, ranks) for ranks in stage_ranks],
         [len(ranks) for ranks in stage_ranks],
     )
@@ -206,6 +234,23 @@ def measured_points(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) -
     return points
 
 
+def check_energies(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) -> None:
+    """Check that all energies at a clock could be told.
+
+    Raises:
+        UsageError: One could not; the message says which, and what to do.
+    """
+    for rank, profile in enumerate(profiles):
+        for row in profile.rows:
+            if row.kind in COMPUTE_KINDS and row.clock_mhz == clock_mhz and row.energy_joules is None:
+                raise UsageError(
+                    f"the energy of {row.kind} of stage {row.stage} could not be told on rank {rank} "
+                    f"({job.introductions[rank].gpu[1]}): its energy counter does not step, or its instructions "
+                    f"({row.time_seconds:.3g} s) are too short for one that steps every {job.counter_period_seconds:g} "
+                    "s, in which case more of them may help: a larger profile_instructions"
+                )
+
+
 def _ranks_of_stages(job: Job, members: Sequence[int]) -> list[list[int]]:
     by_stage: dict[int, list[int]] = {}
     for rank in members:
@@ -225,10 +270,5 @@ def _option(rows: Sequence[InstructionRow]) -> Option:
     first = rows[0]
     seconds = max(fmean(row.time_seconds for row in rows), _LEAST_SECONDS)
     energies = [row.energy_joules for row in rows if row.energy_joules is not None]
-    if not energies:
-        raise UsageError(
-            f"the energy of {first.kind} of stage {first.stage} at {first.clock_mhz} MHz could not be measured; "
-            "measure longer, with a larger profile_instructions"
-        )
     errors = max(row.time_error_seconds for row in rows), max(row.energy_error_joules for row in rows)
     return Option(first.clock_mhz, seconds, fmean(energies), *errors)

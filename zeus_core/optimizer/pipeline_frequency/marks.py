@@ -11,7 +11,7 @@ from typing import Protocol
 
 from zeus_core.clock import Clock
 
-__all__ = ["HostMarks", "Mark", "MarkMaker"]
+__all__ = ["HostMarks", "LostMark", "Mark", "MarkMaker"]
 
 
 class Mark(Protocol):
@@ -56,3 +56,14 @@ class _PastMark:
 
     def seconds(self) -> float:
         return self._seconds
+
+
+class LostMark:
+    """A point that could not be marked."""
+
+    def wait(self) -> None:
+        """Do not wait."""
+
+    def seconds(self) -> None:
+        """It is not known when that was."""
+        return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,11 +16,12 @@ from zeus_core.optimizer.arguments import checked_monitor, checked_world
 from zeus_core.optimizer.pipeline_frequency.background import Background, ThreadBackground
 from zeus_core.optimizer.pipeline_frequency.clock_setter import ClockSetter
 from zeus_core.optimizer.pipeline_frequency.job import pipeline_profile
-from zeus_core.optimizer.pipeline_frequency.marks import HostMarks, MarkMaker
+from zeus_core.optimizer.pipeline_frequency.marks import HostMarks, LostMark, Mark, MarkMaker
 from zeus_core.optimizer.pipeline_frequency.phases import Course, Phase, PhaseName, Replaying, Resting
 from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
 from zeus_core.optimizer.pipeline_frequency.planner import Prediction
-from zeus_core.optimizer.pipeline_frequency.rank import Iteration, Rank
+from zeus_core.optimizer.pipeline_frequency.profiler import RankProfile
+from zeus_core.optimizer.pipeline_frequency.rank import NO_ANNOUNCEMENT, Announcement, Iteration, Rank
 from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
 from zeus_core.optimizer.pipeline_frequency.timeline import Timeline
 from zeus_core.pipeline import COMPUTE_KINDS, TRANSFER_KINDS, PipelineProfile
@@ -85,14 +87,14 @@ class PipelineFrequencyOptimizer:
             )
         self._place = place
         self._settings = settings or PipelineFrequencySettings()
-        self._identity = dict(identity or {})
-        self._mark: MarkMaker = marks or HostMarks(monitor.clock)
+        self._identity = _checked_identity(identity or {})
+        self._marks: MarkMaker = marks or HostMarks(monitor.clock)
         self._backgrounds = [background or ThreadBackground() for _ in range(2)]
         self._timeline = Timeline(self._mark, place.rank)
         self._agreement = Agreement(checked_world(world), self._put_back, "planning the clocks of the pipeline")
         self._rank: Rank | None = None
         self._kept: Any = None
-        self._announced_seconds: float | None = None
+        self._announcement = NO_ANNOUNCEMENT
         self._phase: Phase = Resting(PhaseName.RESTING)
 
     @property
@@ -119,6 +121,11 @@ class PipelineFrequencyOptimizer:
         return self._phase.measured if isinstance(self._phase, Replaying) else None
 
     @property
+    def observations(self) -> Sequence[RankProfile]:
+        """What each rank has measured at the clocks found, where they may not be set; empty until then."""
+        return () if self._rank is None else self._rank.observations
+
+    @property
     def clocks_mhz(self) -> tuple[int | None, ...] | None:
         """The clocks of this rank's instructions in the plan in force; None while there is none."""
         if not isinstance(self._phase, Replaying):
@@ -138,7 +145,9 @@ class PipelineFrequencyOptimizer:
         return pipeline_profile(rank.job, rank.profiles, pipeline)
 
     def set_straggler(self, time_seconds: float | None) -> None:
-        """Say how long an iteration takes elsewhere, where this job waits for it; to be told to any rank.
+        """Say how long an iteration takes elsewhere, where this job waits for it.
+
+        May be told to any rank, or to all; of several times, what was told last holds.
 
         Args:
             time_seconds: The time; None when there is no such wait any more.
@@ -149,9 +158,10 @@ class PipelineFrequencyOptimizer:
         is_number = isinstance(time_seconds, int | float) and not isinstance(time_seconds, bool)
         if time_seconds is not None and not (is_number and 0 < time_seconds < math.inf):
             raise UsageError(f"time_seconds is {time_seconds!r}; give seconds above 0, such as 2.5, or None")
-        self._announced_seconds = time_seconds
+        latest = self._announcement if self._rank is None else self._rank.announcement
+        self._announcement = Announcement(latest.number + 1, self._agreement.world.rank, time_seconds)
         if self._rank is not None:
-            self._rank.announced_seconds = time_seconds
+            self._rank.announcement = self._announcement
 
     def state_dict(self) -> dict[str, Any]:
         """What was measured, for a checkpoint, in JSON's types. The same on every rank."""
@@ -181,7 +191,7 @@ class PipelineFrequencyOptimizer:
             stage: The stage it belongs to, for ranks that have several; that of the rank's place if None.
             microbatch: What it works on; counted by stage and kind if None.
         """
-        if name in TRANSFER_KINDS:
+        if name in TRANSFER_KINDS or isinstance(self._phase, Resting):
             return
         try:
             instruction = self._timeline.begin(name, stage, microbatch)
@@ -192,7 +202,7 @@ class PipelineFrequencyOptimizer:
 
     def on_instruction_end(self, name: str) -> None:
         """The instruction that began last has ended."""
-        if name in TRANSFER_KINDS:
+        if name in TRANSFER_KINDS or isinstance(self._phase, Resting):
             return
         try:
             end = self._timeline.end()
@@ -223,9 +233,9 @@ class PipelineFrequencyOptimizer:
 
     def close(self) -> None:
         """Training has ended, in whatever way: the clocks are put back. Training that begins again goes on."""
+        self._stop(self.phase if self.phase is PhaseName.OFF else PhaseName.RESTING)
         if self._rank is not None:
             self._kept = self._rank.state() or self._kept
-        self._stop(self.phase if self.phase is PhaseName.OFF else PhaseName.RESTING)
 
     def __enter__(self) -> PipelineFrequencyOptimizer:
         return self
@@ -247,10 +257,18 @@ class PipelineFrequencyOptimizer:
             self._agreement,
             lambda: ClockSetter(gpu, self._monitor.clock, background, found_mhz),
             planning_background,
-            announced_seconds=self._announced_seconds,
+            announcement=self._announcement,
             kept=self._kept,
         )
         self._phase = Course(self._rank).begin()
+
+    def _mark(self) -> Mark:
+        """Marks the point the training thread has come to; where that fails, steps are still counted."""
+        try:
+            return self._marks()
+        except Exception as error:
+            self._fail(error)
+            return LostMark()
 
     def _fail(self, error: Exception) -> None:
         """A job of one process gives up at once; a rank of several at the next exchange, where all do."""
@@ -259,10 +277,18 @@ class PipelineFrequencyOptimizer:
             self._stop(PhaseName.OFF)
 
     def _stop(self, name: PhaseName) -> None:
-        self._phase.leave()
-        self._phase = Resting(name)
+        left, self._phase = self._phase, Resting(name)
         self._put_back()
+        left.leave()
 
     def _put_back(self) -> None:
         if self._rank is not None:
             self._rank.put_back()
+
+
+def _checked_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        checked: dict[str, Any] = json.loads(json.dumps(dict(identity)))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"identity is {identity!r}; give numbers and text, as JSON can hold") from error
+    return checked

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Schedule, make_plan
+from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Problem, Schedule, make_plan
 
-__all__ = ["PipelinePlanner", "Prediction"]
+__all__ = ["PipelinePlanner", "Prediction", "highest_clocks_seconds"]
 
 _LEAST_SWITCH_SECONDS = 0.001
 
@@ -57,11 +57,6 @@ class PipelinePlanner:
         """What the work takes beyond its instructions, whatever the clocks: transfers, and the program itself."""
         return max(self.work_seconds - self.frontier.highest_clock_point[0], 0.0)
 
-    @property
-    def highest_clocks(self) -> Prediction:
-        """A whole iteration at the highest clocks."""
-        return self._whole(*self.frontier.highest_clock_point)
-
     def plan(self, limit_seconds: float, is_waiting: bool = False) -> Plan:
         """The plan of least energy for a time of the work, or the quickest there is.
 
@@ -91,3 +86,9 @@ class PipelinePlanner:
         rest_seconds = self.overhead_seconds + self.tail_seconds
         waiting_joules = self.frontier.problem.blocking_power_watts * rest_seconds
         return Prediction(seconds + rest_seconds, joules + waiting_joules + self.tail_joules)
+
+
+def highest_clocks_seconds(profile: PipelineProfile, schedule: Schedule) -> float:
+    """How long the instructions of an iteration take at the highest clocks."""
+    problem = Problem(profile, schedule)
+    return problem.iteration_seconds(problem.durations_of(problem.highest_clocks))

@@ -11,7 +11,7 @@ from zeus_core.optimizer.pipeline_frequency.job import fixed_joules, pipeline_pr
 from zeus_core.optimizer.pipeline_frequency.planner import PipelinePlanner
 from zeus_core.optimizer.pipeline_frequency.rank import Rank
 
-__all__ = ["PlanningTask"]
+__all__ = ["PlanningTask", "plan_all"]
 
 
 class PlanningTask:
@@ -32,8 +32,8 @@ class PlanningTask:
         self._planners: list[PipelinePlanner] = []
         self._result: list[dict[str, Any]] | None = None
         self._error: Exception | None = None
-        self.is_busy = False
-        """Whether a plan is being made, on whichever rank."""
+        self.is_wanted = False
+        """Whether a plan is being made that the ranks have not got yet."""
 
     def begin(self, until_seconds: Sequence[float | None]) -> None:
         """Plan.
@@ -42,10 +42,10 @@ class PlanningTask:
             until_seconds: How long the work of each pipeline may take because it waits for another one in any case;
                 None where it does not.
         """
-        self.is_busy = True
+        self.is_wanted = True
         self._result = self._error = None
         if self._rank.is_first:
-            self._rank.background.soon(lambda: self._plan(until_seconds))
+            self._rank.agreement.attempt(lambda: self._rank.background.soon(lambda: self._plan(until_seconds)))
 
     def result(self) -> list[dict[str, Any]] | None:
         """The plans in JSON's types, on rank 0; None until they are made.
@@ -62,10 +62,8 @@ class PlanningTask:
         try:
             if not self._planners:
                 self._planners = [self._planner(pipeline) for pipeline in range(len(until_seconds))]
-            self._result = [
-                Deployment.of(planner, usual if until is None else until, is_waiting=until is not None).to_json()
-                for planner, usual, until in zip(self._planners, self.usual_seconds, until_seconds, strict=True)
-            ]
+            asked = list(zip(self._planners, self.usual_seconds, until_seconds, strict=True))
+            self._result = self._rank.background.run_apart(plan_all, asked)
         except Exception as error:
             self._error = error
 
@@ -84,3 +82,15 @@ class PlanningTask:
             fixed_joules(job, rank.profiles, pipeline),
             switch_seconds,
         )
+
+
+def plan_all(asked: Sequence[tuple[PipelinePlanner, float, float | None]]) -> list[dict[str, Any]]:
+    """The plan of each pipeline, in JSON's types. Pure.
+
+    Args:
+        asked: For each its planner, the longest time of its work, and until when it waits in any case, if it does.
+    """
+    return [
+        Deployment.of(planner, usual if until is None else until, is_waiting=until is not None).to_json()
+        for planner, usual, until in asked
+    ]

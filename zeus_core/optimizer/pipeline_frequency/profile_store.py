@@ -48,15 +48,18 @@ def profiles_from_json(fields: Any, fingerprint: Sequence[Any]) -> list[RankProf
     return profiles
 
 
-def load_profiles(path: Path, fingerprint: Sequence[Any]) -> list[RankProfile] | None:
-    """The profiles kept in a file; None, with a warning that says why, where there are none for this job."""
+def load_profiles(path: Path, fingerprint: Sequence[Any]) -> list[RankProfile]:
+    """The profiles kept in a file; none if there is no file.
+
+    Raises:
+        UsageError: The file cannot be read, or is not the profile of this job; the message names it.
+    """
     try:
         return profiles_from_json(json.loads(path.read_text(encoding="utf-8")), fingerprint)
     except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        _logger.warning("the profile %s is not used, and measured again: %s", path, error)
-        return None
+        return []
+    except (OSError, ValueError, RecursionError) as error:  # a UsageError is a ValueError too
+        raise UsageError(f"{path}: {error}") from error
 
 
 def save_profiles(path: Path, fields: Mapping[str, Any]) -> None:

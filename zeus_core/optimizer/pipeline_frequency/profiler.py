@@ -16,12 +16,14 @@ from zeus_core.optimizer.pipeline_frequency.counter_watch import POLL_SECONDS, C
 from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep, Span
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
 
-__all__ = ["InstructionRow", "Profiler", "RankProfile"]
+__all__ = ["LEAST_COUNTER_STEPS", "InstructionRow", "Profiler", "RankProfile"]
 
 _TO_THE_MEDIAN = math.sqrt(math.pi / 2)  # its standard error over that of the mean, for many normal values
 _SHORT = 0.05  # of a step
+_SETTLING_SECONDS = 0.05  # of a clock that was set, on the safe side
 _MOST_DOUBT = 0.1  # of the power of waiting
-_LEAST_STEPS = 20  # of the energy counter in each trial
+LEAST_COUNTER_STEPS = 20
+"""How many steps of the energy counter a clock is measured for, at least."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,13 @@ class Profiler:
         gpu: The GPU it runs on.
         clock: The monitor's clock.
         background: Watches the GPU.
+        period_seconds: How often its energy counter steps.
     """
 
-    def __init__(self, gpu: Gpu, clock: Clock, background: Background) -> None:
-        self._watch = CounterWatch(gpu, clock)
-        self._clock = clock
+    def __init__(self, gpu: Gpu, clock: Clock, background: Background, period_seconds: float) -> None:
+        self._watch = CounterWatch(gpu, clock, period_seconds)
         self._background = background
-        self._period_seconds = gpu.energy_counter_period_seconds
+        self._period_seconds = period_seconds
         self._stop_watching: Callable[[], None] | None = None
         self._counter_steps: list[CounterStep] = []
         self._spans: list[Span] = []
@@ -115,29 +117,30 @@ class Profiler:
     def add(self, steps: Sequence[RecordedStep], clock_mhz: int | None) -> None:
         """Take in consecutive steps at one clock, all of which the device has done.
 
-        The very first instruction does not count: it may have begun before the clock was changed.
+        What begins within a moment does not count, nor does the very first instruction: the clock may still change.
         """
-        is_settled = False
+        settled_seconds: float | None = None  # when that moment is over
         for step in steps:
-            whole = step.whole
-            if whole is None:
+            whole, spans = step.whole, step.spans()
+            if whole is None or not spans:
                 continue
+            if settled_seconds is None:
+                _, first = spans[0]
+                settled_seconds = max(first.end_seconds, first.begin_seconds + _SETTLING_SECONDS)
             self._seconds_at[clock_mhz] = self._seconds_at.get(clock_mhz, 0.0) + whole.seconds
-            spans = step.spans()
-            if is_settled:
-                self._extend_known(whole)
-            else:
-                is_settled = True
-                _, first = spans.pop(0)
-                self._known.append(Span(None, first.end_seconds, whole.end_seconds))
-            for instruction, span in spans:
+            settled = [(it, span) for it, span in spans if span.begin_seconds >= settled_seconds]
+            for instruction, span in settled:
                 self._add_span(instruction, span, clock_mhz)
+            if settled:
+                _, first = settled[0]
+                begin_seconds = whole.begin_seconds if len(settled) == len(spans) else first.begin_seconds
+                self._extend_known(whole._replace(begin_seconds=begin_seconds), is_new=len(settled) < len(spans))
 
     def is_enough(self, clock_mhz: int | None, instructions: int) -> bool:
-        """Whether at a clock so many of each kind were measured, for long enough to tell their energies."""
+        """Whether at a clock so many of each kind were measured, and for long enough."""
         measured = self._durations.items()
         counts = [len(it) for (_, kind, clock), it in measured if clock == clock_mhz and kind in COMPUTE_KINDS]
-        is_long = self._seconds_at.get(clock_mhz, 0.0) >= _LEAST_STEPS * self._period_seconds
+        is_long = self._seconds_at.get(clock_mhz, 0.0) >= LEAST_COUNTER_STEPS * self._period_seconds
         return is_long and min(counts, default=0) >= instructions
 
     def profile(self) -> RankProfile:
@@ -163,13 +166,12 @@ class Profiler:
         self._spans.append(span._replace(what=name))
         self._durations.setdefault(name, []).append(span.seconds)
 
-    def _extend_known(self, whole: Span) -> None:
+    def _extend_known(self, whole: Span, is_new: bool) -> None:
         """One more step is known. What comes between two steps is waiting, if it is short."""
-        before = self._known[-1]
-        if whole.begin_seconds - before.end_seconds < _SHORT * whole.seconds:
-            self._known[-1] = Span(None, before.begin_seconds, whole.end_seconds)
-        else:
-            self._known.append(whole)
+        gap_seconds = whole.begin_seconds - self._known[-1].end_seconds if self._known else math.inf
+        if not is_new and gap_seconds < _SHORT * whole.seconds:
+            whole = whole._replace(begin_seconds=self._known.pop().begin_seconds)
+        self._known.append(whole)
 
 
 def _check_types(row: InstructionRow) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.instruments import Reading
@@ -20,7 +20,7 @@ from zeus_core.optimizer.pipeline_frequency.profiler import RankProfile
 from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
 from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
 
-__all__ = ["Iteration", "Rank", "StepWindow", "iteration_of"]
+__all__ = ["NO_ANNOUNCEMENT", "Announcement", "Iteration", "Rank", "StepWindow", "iteration_of"]
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,30 @@ class Iteration:
     Attributes:
         step_seconds: Median duration, on the slowest rank.
         work_seconds: Median time up to the last computation, of each pipeline.
-        energy_joules: Mean energy of all GPUs; None where it was lost.
+        energy_joules: Mean energy of all GPUs, from the beginning to the end of a step; None where it was lost.
     """
 
     step_seconds: float
     work_seconds: tuple[float, ...]
     energy_joules: float | None
+
+
+class Announcement(NamedTuple):
+    """How long an iteration takes elsewhere, as a rank was told; of several, the greatest holds.
+
+    Attributes:
+        number: Counts the announcements that a rank knows of.
+        rank: Which rank was told.
+        time_seconds: The time; None where nothing is waited for.
+    """
+
+    number: int = 0
+    rank: int = 0
+    time_seconds: float | None = None
+
+
+NO_ANNOUNCEMENT = Announcement()
+"""Nobody has told anything."""
 
 
 @dataclass
@@ -52,9 +70,10 @@ class Rank:
         background: Where its GPU is watched, and where rank 0 plans; not where clocks are set, which waits for nothing.
         switch_seconds: How long the driver took for each clock that was set.
         job: All ranks.
-        profiles: What each of them has measured; empty until then.
+        profiles: What each of them has measured, once it is enough to plan with; empty until then.
         baseline: What an iteration took at the clocks found.
-        announced_seconds: How long an iteration takes elsewhere, as this rank was told.
+        observations: The same where clocks may not be set: of the clocks found alone.
+        announcement: How long an iteration takes elsewhere, as somebody has told a rank of this job.
         kept: What an earlier run has measured, as kept in a checkpoint.
     """
 
@@ -69,7 +88,8 @@ class Rank:
     job: Job | None = None
     profiles: Sequence[RankProfile] = ()
     baseline: Iteration | None = None
-    announced_seconds: float | None = None
+    observations: Sequence[RankProfile] = ()
+    announcement: Announcement = NO_ANNOUNCEMENT
     kept: Any = None
     _setter: ClockSetter | None = None
 
@@ -120,7 +140,7 @@ class Rank:
 
 
 class StepWindow:
-    """Some steps in a row of one rank, and the energy over them.
+    """Some steps of one rank, and the energy in them; what lies between them is not in it.
 
     Args:
         rank: The rank.
@@ -130,40 +150,36 @@ class StepWindow:
         self._rank = rank
         self._begin: Reading | None = None
         self._steps: list[RecordedStep] = []
-        self._is_spoilt = False
+        self._joules: list[float | None] = []
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def begin_step(self) -> None:
         """A step begins."""
-        if self._begin is None:
-            self._begin = self._rank.monitor.read(sync_execution=False)
+        self._begin = self._rank.monitor.read(sync_execution=False)
 
     def add(self, step: RecordedStep) -> None:
         """A step has ended."""
         self._steps.append(step)
-
-    def spoil(self) -> None:
-        """Something else than training happens between the steps: their energy is lost, their times are not."""
-        self._is_spoilt = True
+        self._joules.append(self._step_joules())
 
     def report(self) -> dict[str, Any]:
         """What this rank tells of it, in JSON's types; the device may still be busy with the last step."""
         done = [(whole.seconds, step.work_seconds) for step in self._steps if (whole := step.whole) is not None]
+        known = [joules for joules in self._joules if joules is not None]
         return {
             "step_seconds": [seconds for seconds, _ in done],
             "work_seconds": [seconds for _, seconds in done if seconds is not None],
-            "energy_joules": self._energy_joules(),
+            "energy_joules": fmean(known) if len(known) == len(self._joules) > 0 else None,
         }
 
-    def _energy_joules(self) -> float | None:
-        if self._begin is None or not self._steps or self._is_spoilt:
+    def _step_joules(self) -> float | None:
+        begin, self._begin = self._begin, None
+        if begin is None:
             return None
-        measured = self._rank.monitor.between(self._begin, self._rank.monitor.read(sync_execution=False))
-        energies = list(measured.gpu_energy.values())
-        known = [joules for joules in energies if joules is not None]
-        return sum(known) / len(self._steps) if len(known) == len(energies) else None
+        (joules,) = self._rank.monitor.between(begin, self._rank.monitor.read(sync_execution=False)).gpu_energy.values()
+        return joules
 
 
 def iteration_of(job: Job, reports: Sequence[Mapping[str, Any]]) -> Iteration | None:

@@ -1,7 +1,8 @@
 """Which pipelines wait for which, and how long each may take. Pure.
 
-A pipeline is slowed by as much as it took longer than its own plan says. The time it would take with its quickest plan
-follows, for each pipeline alike; the longest of these is what all the others wait for in any case.
+All times are those of the work of an iteration, up to its last computation. A pipeline is slowed by as much as it took
+longer than its own plan says. The time it would take with its usual plan follows, for each pipeline alike; the longest
+of these is what all the others wait for in any case.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["PipelineTimes", "StragglerWatch"]
+__all__ = ["NOTEWORTHY", "PipelineTimes", "StragglerWatch"]
 
 _PATIENCE = 3  # iterations: a hiccup of one slows nobody down
-_NOTEWORTHY = 0.015  # of an iteration
+NOTEWORTHY = 0.015
+"""The share of an iteration below which a wait is not worth another plan."""
 
 
 class PipelineTimes(NamedTuple):
@@ -22,12 +24,12 @@ class PipelineTimes(NamedTuple):
     Attributes:
         measured_seconds: From its beginning to its last computation.
         planned_seconds: What the plan in force says.
-        quickest_seconds: What the quickest plan says.
+        usual_seconds: What the plan says that waits for nobody.
     """
 
     measured_seconds: float
     planned_seconds: float
-    quickest_seconds: float
+    usual_seconds: float
 
     @property
     def slowdown_factor(self) -> float:
@@ -49,14 +51,14 @@ class StragglerWatch:
 
         Args:
             pipelines: What the latest iteration of each took.
-            announced_seconds: How long an iteration takes elsewhere, as somebody knows who watches the whole job; that
-                is granted at once.
+            announced_seconds: How long the work takes elsewhere, as somebody knows who watches the whole job; that is
+                granted at once.
         """
-        quickest = [it.quickest_seconds * it.slowdown_factor for it in pipelines]
-        self._longest.append(max(quickest))
+        usual = [it.usual_seconds * it.slowdown_factor for it in pipelines]
+        self._longest.append(max(usual))
         is_patient = len(self._longest) == _PATIENCE
         longest = max(min(self._longest) if is_patient else 0.0, announced_seconds or 0.0)
         return [
-            it.quickest_seconds if longest <= (1 + _NOTEWORTHY) * own else longest / it.slowdown_factor
-            for it, own in zip(pipelines, quickest, strict=True)
+            it.usual_seconds if longest <= (1 + NOTEWORTHY) * own else longest / it.slowdown_factor
+            for it, own in zip(pipelines, usual, strict=True)
         ]

@@ -46,8 +46,3 @@ class Comparing(Phase):
             self._window = StepWindow(rank)
             return self
         return self._follow()
-
-    def pause(self, now: Mark) -> None:
-        """Measure anew after it."""
-        # all ranks count the same steps: only the energy is lost
-        self._window.spoil()

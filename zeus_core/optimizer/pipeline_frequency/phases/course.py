@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency.deployment import Deployment, read_deployment
-from zeus_core.optimizer.pipeline_frequency.job import Job
+from zeus_core.optimizer.pipeline_frequency.job import Job, pipeline_profile
 from zeus_core.optimizer.pipeline_frequency.phases.comparing import Comparing
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
 from zeus_core.optimizer.pipeline_frequency.phases.planning import Planning
@@ -17,6 +17,7 @@ from zeus_core.optimizer.pipeline_frequency.phases.profiling import Profiling
 from zeus_core.optimizer.pipeline_frequency.phases.replaying import Replaying
 from zeus_core.optimizer.pipeline_frequency.phases.resting import Resting
 from zeus_core.optimizer.pipeline_frequency.phases.warming_up import WarmingUp
+from zeus_core.optimizer.pipeline_frequency.planner import highest_clocks_seconds
 from zeus_core.optimizer.pipeline_frequency.planning_task import PlanningTask
 from zeus_core.optimizer.pipeline_frequency.profile_store import load_profiles, profiles_from_json
 from zeus_core.optimizer.pipeline_frequency.profiler import RankProfile
@@ -25,6 +26,8 @@ from zeus_core.optimizer.pipeline_frequency.rank import Rank
 __all__ = ["Course"]
 
 _MOST_BACK_OFFS = 3
+_FORGIVING_WINDOWS = 5
+_LEAST_AGREEMENT, _MOST_AGREEMENT = 0.9, 1.5  # an iteration takes its instructions, and what lies between them
 
 _logger = logging.getLogger(__name__)
 
@@ -56,20 +59,41 @@ class Course:
             return Comparing(rank, partial(self._deploy_file, rank.settings.plan_path))
         if not is_the_same_work:
             rank.profiles = self._known_profiles(job)
-        return Comparing(rank, self._plan if rank.profiles else self._profile)
+        return Comparing(rank, self._plan_if_true if rank.profiles else self._profile)
 
     def _observe(self, job: Job) -> Phase:
         _logger.warning(
             "clocks are not changed: %s. Training goes on as found, where its instructions are measured once",
             self._rank.agreement.complaint(job.denials),
         )
-        return Profiling(self._rank, partial(Resting, PhaseName.OBSERVED), is_observing=True)
+        return Profiling(self._rank, self._after_observing, is_observing=True)
+
+    def _after_observing(self, profiles: Sequence[RankProfile]) -> Phase:
+        self._rank.observations = profiles
+        return Resting(PhaseName.OBSERVED)
 
     def _profile(self) -> Phase:
         return Profiling(self._rank, self._after_profiling)
 
-    def _after_profiling(self) -> Phase:
+    def _after_profiling(self, profiles: Sequence[RankProfile]) -> Phase:
+        self._rank.profiles = profiles
         self._rank.save()
+        return self._plan()
+
+    def _plan_if_true(self) -> Phase:
+        """A profile that was kept is used if what is measured now agrees with it."""
+        rank = self._rank
+        job, works = rank.knows(), rank.known_baseline().work_seconds
+        for pipeline, (schedule, seconds) in enumerate(zip(job.schedules, works, strict=True)):
+            expected_seconds = highest_clocks_seconds(pipeline_profile(job, rank.profiles, pipeline), schedule)
+            if not _LEAST_AGREEMENT * expected_seconds <= seconds <= _MOST_AGREEMENT * expected_seconds:
+                _logger.warning(
+                    "the profile kept is not used, and measured again: an iteration takes %.4g s at the clocks found, "
+                    "where it has %.4g s",
+                    seconds,
+                    expected_seconds,
+                )
+                return self._profile()
         return self._plan()
 
     def _plan(self) -> Phase:
@@ -79,32 +103,42 @@ class Course:
 
     def _deploy_file(self, path: str) -> Phase:
         job = self._rank.knows()
-        told = self._rank.agreement.decide(PhaseName.PLANNING, lambda: read_deployment(path, job).to_json())
+        baseline = self._rank.known_baseline()
+        tail_seconds = baseline.step_seconds - max(baseline.work_seconds)
+        told = self._rank.agreement.decide(
+            PhaseName.PLANNING, lambda: read_deployment(path, job, tail_seconds).to_json()
+        )
         return self._replay([Deployment.from_json(told)] * job.pipelines)
 
     def _replay(self, deployments: Sequence[Deployment]) -> Phase:
-        return Replaying(self._rank, deployments, self._task, self._after_change, self._after_delay)
+        return Replaying(self._rank, deployments, self._task, self._after_change, self._after_surprise)
 
     def _after_change(self) -> Phase:
         _logger.info("steps run other instructions than planned, such as of more microbatches: they are planned anew")
         self._rank.set_clock(None)
         return WarmingUp(self._rank, 1, self._after_introduction)
 
-    def _after_delay(self, step_seconds: float) -> Phase:
-        """Is it the plan that is too slow, or everything? That shows at the clocks found."""
-        return Comparing(self._rank, partial(self._judge_delay, step_seconds))
+    def _after_surprise(self, replaying: Replaying) -> Phase:
+        """Is it the plan that took another time than it should, or the machine? That shows at the clocks found."""
+        if replaying.good_windows >= _FORGIVING_WINDOWS:
+            self._back_offs, self._haste_factor = 0, 1.0
+        return Comparing(self._rank, partial(self._judge_surprise, replaying))
 
-    def _judge_delay(self, step_seconds: float) -> Phase:
-        rank = self._rank
+    def _judge_surprise(self, replaying: Replaying) -> Phase:
+        rank, measured = self._rank, replaying.measured
+        assert measured is not None
         allowed_seconds = rank.settings.slowdown_factor * rank.known_baseline().step_seconds
-        if step_seconds > (1 + rank.settings.tolerance_fraction) * allowed_seconds:
+        is_slow = measured.step_seconds > (1 + rank.settings.tolerance_fraction) * allowed_seconds
+        if is_slow and replaying.good_windows > 0:  # a hiccup that is over: the plan was good before
+            return self._replay(replaying.deployments)
+        if is_slow:
             self._back_offs += 1
-            self._haste_factor *= allowed_seconds / step_seconds
+            self._haste_factor *= allowed_seconds / measured.step_seconds
             if self._back_offs == _MOST_BACK_OFFS or not rank.profiles:
                 _logger.warning("no plan keeps the time that is allowed; training goes on at the clocks found")
                 return Resting(PhaseName.OFF)
         path = rank.settings.plan_path
-        return self._plan() if path is None else self._deploy_file(path)
+        return self._plan_if_true() if path is None else self._deploy_file(path)
 
     def _known_profiles(self, job: Job) -> list[RankProfile]:
         """What an earlier run has measured, as rank 0 knows it."""
@@ -112,10 +146,17 @@ class Course:
         return [RankProfile.from_json(it) for it in known]
 
     def _look_up(self, job: Job) -> list[RankProfile]:
+        try:
+            profiles = self._kept_profiles(job)
+            for pipeline in range(job.pipelines if profiles else 0):
+                pipeline_profile(job, profiles, pipeline)
+        except UsageError as error:
+            _logger.warning("the profile that was kept is not used, and measured again: %s", error)
+            return []
+        return profiles
+
+    def _kept_profiles(self, job: Job) -> list[RankProfile]:
         path, kept = self._rank.settings.profile_path, self._rank.kept
         if kept:
-            try:
-                return profiles_from_json(kept, job.fingerprint)
-            except UsageError as error:
-                _logger.warning("the profile in the checkpoint is not used: %s", error)
-        return (load_profiles(Path(path), job.fingerprint) if path is not None else None) or []
+            return profiles_from_json(kept, job.fingerprint)
+        return [] if path is None else load_profiles(Path(path), job.fingerprint)

@@ -34,5 +34,5 @@ class Planning(Phase):
         told = self._rank.agreement.decide(self.name, self._task.result)
         if told is None:
             return self
-        self._task.is_busy = False  # or the next phase would take these plans for newer ones
+        self._task.is_wanted = False  # or the next phase would take these plans for newer ones
         return self._follow([Deployment.from_json(it) for it in told])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from zeus_core.optimizer.pipeline_frequency.clock_search import ClockSearch
-from zeus_core.optimizer.pipeline_frequency.job import measured_points
+from zeus_core.optimizer.pipeline_frequency.job import check_energies, measured_points
 from zeus_core.optimizer.pipeline_frequency.marks import Mark
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
-from zeus_core.optimizer.pipeline_frequency.profiler import Profiler, RankProfile
+from zeus_core.optimizer.pipeline_frequency.profiler import LEAST_COUNTER_STEPS, Profiler, RankProfile
 from zeus_core.optimizer.pipeline_frequency.rank import Rank
 from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
 
@@ -24,13 +24,15 @@ class Profiling(Phase):
 
     Args:
         rank: This rank.
-        follow: Makes the phase that follows, once `rank.profiles` are complete.
+        follow: Makes the phase that follows, from what each rank has measured.
         is_observing: Whether only the clock found may be measured.
     """
 
     name = PhaseName.PROFILING
 
-    def __init__(self, rank: Rank, follow: Callable[[], Phase], is_observing: bool = False) -> None:
+    def __init__(
+        self, rank: Rank, follow: Callable[[Sequence[RankProfile]], Phase], is_observing: bool = False
+    ) -> None:
         self._rank = rank
         self._follow = follow
         self._clock_mhz: int | None = None
@@ -39,11 +41,11 @@ class Profiling(Phase):
         self._is_paused = False
         self._search = ClockSearch(rank.knows().clocks_mhz, rank.settings.most_clocks)
         (gpu,) = rank.monitor.gpus.values()
-        self._profiler = Profiler(gpu, rank.monitor.clock, rank.background)
-        microbatches = min(schedule.microbatches for schedule in rank.knows().schedules)
-        self._trial_steps = math.ceil(rank.settings.profile_instructions / microbatches)
+        self._profiler = Profiler(gpu, rank.monitor.clock, rank.background, rank.knows().counter_period_seconds)
+        self._profiles: list[RankProfile] = []
+        self._trial_steps = self._steps_of_a_trial()
         self._steps: list[RecordedStep] = []
-        self._profiler.begin()
+        rank.agreement.attempt(self._profiler.begin)
         self._begin_trial(None if is_observing else self._search.ask())
 
     def begin_step(self, begin: Mark) -> None:
@@ -63,14 +65,14 @@ class Profiling(Phase):
         if self._tries < _MOST_TRIES and not all(it["is_enough"] for it in told):
             self._steps = []
             return self
-        rank.profiles = [RankProfile.from_json(it["profile"]) for it in told]
-        clock_mhz = self._next_clock()
+        self._profiles = [RankProfile.from_json(it["profile"]) for it in told]
+        clock_mhz = None if self._clock_mhz is None else self._clock_after(self._clock_mhz)
         if clock_mhz is not None:
             self._begin_trial(clock_mhz)
             return self
         rank.set_clock(None)
         self._profiler.end()
-        return self._follow()
+        return self._follow(self._profiles)
 
     def pause(self, now: Mark) -> None:
         """Whatever it is, it is to run as found."""
@@ -81,6 +83,15 @@ class Profiling(Phase):
         """Measure no more."""
         self._profiler.end()
 
+    def _steps_of_a_trial(self) -> int:
+        """As all ranks know them: enough instructions, and enough steps of the energy counters."""
+        job, baseline = self._rank.knows(), self._rank.baseline
+        microbatches = min(schedule.microbatches for schedule in job.schedules)
+        steps = math.ceil(self._rank.settings.profile_instructions / microbatches)
+        if baseline is None:  # observing
+            return steps
+        return max(steps, math.ceil(LEAST_COUNTER_STEPS * job.counter_period_seconds / baseline.step_seconds))
+
     def _begin_trial(self, clock_mhz: int | None) -> None:
         self._clock_mhz = clock_mhz
         self._steps = []
@@ -88,12 +99,12 @@ class Profiling(Phase):
         self._is_paused = False
         self._rank.set_clock(clock_mhz)
 
-    def _next_clock(self) -> int | None:
-        if self._clock_mhz is None:  # observing
-            return None
-        self._clocks_mhz.append(self._clock_mhz)
-        for clock_mhz in self._clocks_mhz:  # what is measured later makes the earlier surer
-            self._search.tell(clock_mhz, measured_points(self._rank.knows(), self._rank.profiles, clock_mhz))
+    def _clock_after(self, clock_mhz: int) -> int | None:
+        job = self._rank.knows()
+        check_energies(job, self._profiles, clock_mhz)
+        self._clocks_mhz.append(clock_mhz)
+        for measured_mhz in self._clocks_mhz:  # what is measured later makes the earlier surer
+            self._search.tell(measured_mhz, measured_points(job, self._profiles, measured_mhz))
         return self._search.ask()
 
     def _report(self) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
-from zeus_core.errors import UsageError
+from zeus_core.device import Gpu
+from zeus_core.errors import DeviceError, UsageError
 from zeus_core.optimizer.pipeline_frequency.job import Introduction, Job, job_of
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
 from zeus_core.optimizer.pipeline_frequency.rank import Rank
@@ -49,4 +51,21 @@ class WarmingUp(Phase):
                 f"lowest_clock_mhz is {lowest_mhz!r}, which leaves {gpu.name} {len(clocks)} of its clocks from "
                 f"{rank.setter.clocks_mhz[0]} down to {rank.setter.clocks_mhz[-1]} MHz; leave it two at least"
             )
-        return Introduction(rank.place, step.order, (gpu.uuid, gpu.name), clocks, rank.identity, rank.setter.may_set())
+        return Introduction(
+            place=rank.place,
+            order=step.order,
+            gpu=(gpu.uuid, gpu.name, _power_limit_watts(gpu)),
+            counter_period_seconds=gpu.energy_counter_period_seconds,
+            clocks_mhz=clocks,
+            identity=rank.identity,
+            settings=asdict(rank.settings),
+            denial=rank.setter.may_set(),
+        )
+
+
+def _power_limit_watts(gpu: Gpu) -> float | None:
+    """Times and energies depend on it; None where it cannot be read."""
+    try:
+        return gpu.read_power_limit_watts()
+    except DeviceError:
+        return None

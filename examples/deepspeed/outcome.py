@@ -1,0 +1,189 @@
+"""What came of the example: what was measured, what was planned, and what that has saved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from zeus_core.device import SimulatedGpu, Work
+from zeus_core.optimizer.pipeline_frequency import PhaseName
+from zeus_core.pipeline import (
+    Option,
+    PipelineProfile,
+    Plan,
+    Problem,
+    baselines,
+    schedules,
+    write_plan,
+)
+from zeus_core.report import draw_timelines
+
+Gather = Callable[[Any], list[Any]]
+
+
+class StepLog:
+    """The time and the true energy of each step of one rank, and how far training has come.
+
+    Args:
+        gpu: The rank's GPU; a simulated one tells its exact energy.
+        is_shown: Whether to print a line where a phase begins.
+    """
+
+    def __init__(self, gpu: SimulatedGpu, is_shown: bool) -> None:
+        self._gpu = gpu
+        self._is_shown = is_shown
+        self._begin_seconds = time.monotonic()
+        self._steps: list[tuple[PhaseName, float, float]] = []
+        self.losses: list[float] = []
+
+    @contextmanager
+    def step(self, phase: PhaseName) -> Iterator[None]:
+        begin_seconds, begin_joules = time.monotonic(), self._gpu.exact_energy_joules()
+        if self._is_shown and (not self._steps or self._steps[-1][0] is not phase):
+            print(
+                f"{begin_seconds - self._begin_seconds:6.1f} s  step {len(self._steps) + 1:3}  {phase.value}",
+                flush=True,
+            )
+        yield
+        joules = self._gpu.exact_energy_joules() - begin_joules
+        self._steps.append((phase, time.monotonic() - begin_seconds, joules))
+
+    def latest(self, phase: PhaseName) -> tuple[float, float]:
+        """The median time and the mean energy of the steps when a phase was there last."""
+        runs = [list(run) for it, run in groupby(self._steps, key=lambda step: step[0]) if it is phase]
+        _, seconds, joules = zip(*runs[-1], strict=True)
+        return median(seconds), fmean(joules)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an iteration takes: seconds, and joules of all GPUs."""
+
+    seconds: float
+    joules: float
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.3f} s and {self.joules:.1f} J per iteration"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What all ranks know in the end."""
+
+    profile: PipelineProfile
+    microbatches: int
+    clocks_mhz: Mapping[int, Sequence[int | None]]  # of each stage, in the order it runs its instructions
+    before: Cost
+    predicted: Cost
+    after: Cost
+    true_before: Cost
+    true_after: Cost
+    losses: Sequence[float]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan in force, as something that can be drawn and written."""
+        schedule = schedules.one_f_one_b(self.profile.stages, self.microbatches)  # which is DeepSpeed's
+        problem = Problem(self.profile, schedule)
+        clocks = {
+            it: clock
+            for stage, order in enumerate(schedule.ranks)
+            for it, clock in zip(order, self.clocks_mhz[stage], strict=True)
+        }
+        choices = [problem.choice_at(it.stage, it.kind, clocks[it]) for it in problem.graph.instructions]
+        return Plan.of("planned", problem, choices)
+
+    @property
+    def saving_fraction(self) -> float:
+        return 1 - self.after.joules / self.before.joules
+
+    @property
+    def slowdown_factor(self) -> float:
+        return self.after.seconds / self.before.seconds
+
+    def __str__(self) -> str:
+        true_saving = 1 - self.true_after.joules / self.true_before.joules
+        lines = [
+            "\nMeasured while training, at the highest clock and at that of least energy",
+            *self._profile_lines(),
+            "\nThe plan: the clock (MHz) of each instruction, in order",
+            *self._plan_lines(),
+            f"\nbefore:    {self.before}",
+            f"predicted: {self.predicted}",
+            f"after:     {self.after}",
+            f"truth:     {self.true_before.joules:.1f} J before and {self.true_after.joules:.1f} J after, by what the "
+            f"simulated GPUs themselves know: saving {true_saving:.1%}",
+            f"loss:      {self.losses[0]:.2f} at first, {self.losses[-1]:.2f} at last",
+        ]
+        return "\n".join(lines)
+
+    def _profile_lines(self) -> Iterator[str]:
+        for it in self.profile.instructions:
+            options = it.at_highest_clock, min(it.options, key=lambda option: option.energy_joules)
+            yield f"stage {it.stage} {it.kind:9} " + "   ".join(map(_told, options)) + f"   ({len(it.options)} clocks)"
+
+    def _plan_lines(self) -> Iterator[str]:
+        for rank, clocks in sorted(self.clocks_mhz.items()):
+            runs = [(clock, len(list(run))) for clock, run in groupby(clocks)]
+            yield f"rank {rank}: " + ", ".join(
+                f"{clock}" if count == 1 else f"{count} x {clock}" for clock, count in runs
+            )
+
+    def draw(self, path: Path) -> Path:
+        """Draw the timeline before and after, as planned."""
+        before = baselines.highest_clocks_plan(Problem(self.profile, self.plan.schedule))
+        draw_timelines(self.profile, [before, self.plan], path)
+        return path
+
+    def write(self, path: Path) -> Path:
+        """Write the plan, for `plan_path`."""
+        write_plan(self.plan, path)
+        return path
+
+
+def _told(option: Option) -> str:
+    return f"{option.clock_mhz:4} MHz {option.time_seconds * 1e3:6.1f} ms {option.energy_joules:6.2f} J"
+
+
+def gather_outcome(engine: Any, log: StepLog, gather: Gather) -> Outcome | None:
+    """What all ranks know in the end, of the first pipeline; None where no plan was measured."""
+    optimizer = engine.perseus.optimizer
+    baseline, predicted, measured = optimizer.baseline, optimizer.predicted, optimizer.measured
+    if measured is None or baseline.energy_joules is None or measured.energy_joules is None:
+        return None
+    told = gather(
+        [engine.stage_id, optimizer.clocks_mhz, log.latest(PhaseName.COMPARING), log.latest(PhaseName.REPLAYING)]
+    )
+    stages, clocks, *truths = zip(*told, strict=True)
+    profile = optimizer.profile()
+    return Outcome(
+        profile=profile,
+        microbatches=engine.gradient_accumulation_steps(),
+        clocks_mhz=dict(zip(stages, clocks, strict=True)),
+        before=Cost(baseline.step_seconds, baseline.energy_joules),
+        predicted=Cost(predicted.time_seconds, predicted.energy_joules),
+        after=Cost(measured.step_seconds, measured.energy_joules),
+        true_before=_of_all_ranks(truths[0]),
+        true_after=_of_all_ranks(truths[1]),
+        losses=log.losses,
+    )
+
+
+def _of_all_ranks(costs: Sequence[tuple[float, float]]) -> Cost:
+    seconds, joules = zip(*costs, strict=True)
+    return Cost(max(seconds), sum(joules))
+
+
+def clock_under_load_mhz(gpu: SimulatedGpu) -> int:
+    """What the clock is while there is work: the highest, where nothing holds it."""
+    gpu.submit(Work(seconds=0.01, active_power_watts=300.0))
+    clock_mhz = gpu.read_sm_clock_mhz()
+    gpu.synchronize()
+    return clock_mhz

@@ -1,0 +1,165 @@
+"""Train a small GPT-2 as a DeepSpeed pipeline of four stages, and have the clocks of its GPUs planned meanwhile.
+
+The pipeline is a real one, on the CPU and over gloo. Each rank has a simulated GPU, which sets the pace and burns the
+joules. Everything is written under `--output`. Exits with 1 if no plan was measured.
+
+    python examples/deepspeed/train_gpt2_pipeline.py
+    torchrun --nproc-per-node 4 examples/deepspeed/train_gpt2_pipeline.py
+
+What a training script of your own needs of this: the import of `zeus_deepspeed.auto`, and the block `"perseus"` in
+ds_config.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import multiprocessing.connection
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import deepspeed
+import torch
+from gpt2 import make_module, microbatches, simulate
+from outcome import Outcome, StepLog, clock_under_load_mhz, gather_outcome
+
+import zeus_deepspeed.auto  # noqa: F401 - the one line: from here on, the "perseus" block of ds_config.json counts
+from zeus_core.device import SIMULATED_GPUS_VARIABLE, discover_gpus
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency import PhaseName
+from zeus_core.pytorch import torch_world
+
+STAGES = 4
+GPU_MODEL = "A100-SXM4-80GB"
+WITHOUT_PLAN = {PhaseName.OFF, PhaseName.OBSERVED}
+
+
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--output", type=Path, default=Path("zeus-deepspeed"), help="folder for all files (%(default)s)"
+    )
+    parser.add_argument("--steps", type=int, default=200, help="at most; it ends with a measured plan (%(default)s)")
+    parser.add_argument("--block-seconds", type=float, default=0.02, help="forward pass of a block (%(default)s)")
+    parser.add_argument("--activation-checkpointing", action="store_true", help="backward passes compute forward again")
+    parser.add_argument("--picture", choices=["png", "svg"], default="png", help="format of the picture (%(default)s)")
+    config = Path(__file__).parent / "ds_config.json"
+    parser.add_argument("--config", type=Path, default=config, help="configuration of DeepSpeed (ds_config.json)")
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)  # which the launcher of DeepSpeed gives
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parsed_arguments()
+    if "RANK" not in os.environ:
+        return start_ranks()
+    try:
+        return train(arguments)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def start_ranks() -> int:
+    """What a launcher does: a process for each rank. When one fails, the others are ended."""
+    import torch._dynamo  # noqa: F401 - or each rank would import it by itself, which takes a while
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=run_rank, args=(rank, port), daemon=True) for rank in range(STAGES)]
+    for process in processes:
+        process.start()
+    running = {process.sentinel: process for process in processes}
+    code = 0
+    while running and code == 0:
+        for sentinel in multiprocessing.connection.wait(list(running)):
+            code = code or running.pop(sentinel).exitcode or 0
+    for process in running.values():
+        process.terminate()
+        process.join()
+    return code
+
+
+def run_rank(rank: int, port: int) -> None:
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": STAGES, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    sys.exit(main())
+
+
+def train(arguments: argparse.Namespace) -> int:
+    rank = int(os.environ["RANK"])
+    be_quiet(is_first=rank == 0)
+    os.environ.setdefault(SIMULATED_GPUS_VARIABLE, f"{GPU_MODEL}:{os.environ['WORLD_SIZE']}")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which would be compiled first, for a minute
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+
+    with contextlib.redirect_stdout(io.StringIO()):  # DeepSpeed lists the layers
+        module = make_module(STAGES)
+    parameters, config = list(module.parameters()), read_config(arguments)
+    engine, *_ = deepspeed.initialize(model=module, model_parameters=parameters, config=config)
+    perseus = getattr(engine, "perseus", None)
+    if perseus is None:  # the log has said why
+        return 1
+
+    gpu = discover_gpus()[engine.local_rank]
+    simulate(module, gpu, arguments.block_seconds, 3.0 if arguments.activation_checkpointing else 2.0)
+    log = StepLog(gpu, is_shown=rank == 0)
+    batches = microbatches(engine.train_micro_batch_size_per_gpu(), seed=engine.grid.get_data_parallel_id())
+    optimizer = perseus.optimizer
+    for _ in range(arguments.steps):
+        with log.step(optimizer.phase):
+            log.losses.append(float(engine.train_batch(batches)))
+        if optimizer.measured is not None or optimizer.phase in WITHOUT_PLAN:
+            break  # for this is a demonstration; a real training goes on with its plan
+
+    gather = torch_world().gather
+    outcome = gather_outcome(engine, log, gather)
+    engine.destroy()  # puts the clocks back, as does the end of the process
+    clocks_mhz = gather(clock_under_load_mhz(gpu))
+    torch.distributed.destroy_process_group()
+    if outcome is None:
+        print("no plan was measured", file=sys.stderr) if rank == 0 else None
+        return 1
+    if rank == 0:
+        report(outcome, clocks_mhz, arguments)
+    return 0
+
+
+def be_quiet(is_first: bool) -> None:
+    """One rank says what is worth knowing."""
+    logging.basicConfig(level=logging.WARNING if is_first else logging.ERROR, format="%(levelname)s: %(message)s")
+    logging.getLogger("zeus_core").setLevel(logging.INFO if is_first else logging.ERROR)
+    deepspeed.utils.logger.setLevel(logging.ERROR)
+
+
+def read_config(arguments: argparse.Namespace) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(arguments.config.read_text())
+    if arguments.activation_checkpointing:
+        config["pipeline"]["activation_checkpoint_interval"] = 1
+    return config
+
+
+def report(outcome: Outcome, clocks_mhz: list[int], arguments: argparse.Namespace) -> None:
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("MPLCONFIGDIR", str(arguments.output / "matplotlib"))  # nothing is written elsewhere
+    print(outcome)
+    print(f"\nclocks under load after training (MHz): {', '.join(map(str, clocks_mhz))}")
+    print(f"picture: {outcome.draw(arguments.output / f'timeline.{arguments.picture}')}")
+    print(f"plan: {outcome.write(arguments.output / 'plan.json')}")
+    print(f"saving {outcome.saving_fraction:.1%}, slowdown {outcome.slowdown_factor:.3f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""A schedule of torch.distributed.pipelining, whose clocks are planned while it trains.
+
+torchrun --nproc-per-node 2 examples/pytorch/pipelining_1f1b.py --simulate A100-SXM4-80GB
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed
+from pipeline_toy import MICROBATCHES, SETTINGS, loss_of, make_batch, parsed_arguments, report, set_up
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+from zeus_core.pytorch import pipelining
+
+
+def main() -> None:
+    arguments = parsed_arguments(__doc__ or "")
+    module, device, monitor = set_up(arguments)
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+    stage = PipelineStage(module, rank, size, device)
+    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=loss_of)
+    attached = pipelining.attach(schedule, monitor, SETTINGS, identity={"model": "toy"})
+
+    optimizer = torch.optim.AdamW(module.parameters(), 3e-3)
+    for _ in range(arguments.steps):
+        tokens, targets = make_batch(device)
+        schedule.step(*([tokens] if stage.is_first else []), target=targets if stage.is_last else None)
+        optimizer.step()
+        optimizer.zero_grad()
+    report(attached.optimizer)
+    attached.detach()  # puts the clocks back, as does the end of the process
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The example behind `make demo-perseus`, as a user runs it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.pages import ROOT
+from zeus_core.pipeline import read_plan
+from zeus_deepspeed.config import read_perseus_block
+
+EXAMPLE = ROOT / "examples" / "deepspeed" / "train_gpt2_pipeline.py"
+CONFIG = EXAMPLE.parent / "ds_config.json"
+SHORT = {"most_clocks": 3, "check_steps": 5, "tolerance_fraction": 0.5}  # other programs may want the cores meanwhile
+
+
+def run(folder, *arguments, launcher=(sys.executable,)):
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    compiled = os.environ.get("NUMBA_CACHE_DIR", Path.home() / ".cache" / "zeus-core" / "numba")  # a while's work
+    paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT), str(ROOT / "integrations" / "deepspeed")]
+    return subprocess.run(
+        [*launcher, EXAMPLE, *arguments],
+        cwd=folder,
+        env={
+            **os.environ,
+            "HOME": str(home),
+            "NUMBA_CACHE_DIR": str(compiled),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(paths),
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+def short(folder, **keys):
+    """The arguments of a run of some 15 s."""
+    config = json.loads(CONFIG.read_text())
+    config["perseus"] |= {**SHORT, **keys}
+    (folder / "short.json").write_text(json.dumps(config))
+    return ["--config", "short.json", "--block-seconds", "0.005"]
+
+
+def cost(printed, name):
+    found = re.search(rf"^{name}: +([\d.]+) s and ([\d.]+) J per iteration$", printed, re.MULTILINE)
+    return float(found[1]), float(found[2])
+
+
+def check_claims(finished, folder, least_saving):
+    """See that what is printed agrees with itself, with the simulated GPUs, and with the files. Returns it."""
+    assert finished.returncode == 0, finished.stderr
+    printed = finished.stdout
+    last = re.fullmatch(r"saving ([\d.]+)%, slowdown ([\d.]+)", printed.splitlines()[-1])
+    saving, slowdown = float(last[1]) / 100, float(last[2])
+    before, predicted, after = (cost(printed, name) for name in ("before", "predicted", "after"))
+    assert saving == pytest.approx(1 - after[1] / before[1], abs=0.002)
+    assert slowdown == pytest.approx(after[0] / before[0], abs=0.003)
+    assert saving > least_saving
+    assert predicted[1] == pytest.approx(after[1], rel=0.05)
+    true_saving = re.search(r"^truth: .* simulated GPUs themselves know: saving ([\d.]+)%$", printed, re.MULTILINE)
+    assert saving == pytest.approx(float(true_saving[1]) / 100, abs=0.04)
+    assert "clocks under load after training (MHz): 1410, 1410, 1410, 1410\n" in printed
+    plan = read_plan(folder / "plan.json")
+    assert len(plan.clocks_mhz) == 4
+    assert min(min(clocks) for clocks in plan.clocks_mhz) < 1410
+    assert (folder / "timeline.png").stat().st_size > 10_000
+    return printed
+
+
+def test_the_configuration_is_short_and_right():
+    assert read_perseus_block(json.loads(CONFIG.read_text())).enabled
+
+
+def test_a_short_run_saves_energy_and_writes_only_into_its_folder(tmp_path):
+    check_claims(run(tmp_path, *short(tmp_path)), tmp_path / "zeus-deepspeed", least_saving=0.05)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "short.json", "zeus-deepspeed"]
+    assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []
+
+
+def test_a_wrong_key_is_a_sentence(tmp_path):
+    finished = run(tmp_path, *short(tmp_path, slowdown_facter=1.1))
+    assert finished.returncode == 2
+    assert "perseus.slowdown_facter is not known; did you mean 'slowdown_factor'?" in finished.stderr.splitlines()
+
+
+@pytest.mark.long
+def test_a_plan_is_deployed_in_another_run(tmp_path):
+    first = run(tmp_path, *short(tmp_path))
+    check_claims(first, tmp_path / "zeus-deepspeed", least_saving=0.05)
+    arguments = short(tmp_path, plan_path="zeus-deepspeed/plan.json")
+    second = run(tmp_path, *arguments, "--steps", "12")
+    assert "profiling" not in second.stdout
+    assert "replaying" in second.stdout
+
+
+@pytest.mark.long
+def test_torchrun_with_activation_checkpointing(tmp_path):
+    torchrun = [Path(sysconfig.get_path("scripts")) / "torchrun", "--nproc-per-node", "4"]
+    arguments = [*short(tmp_path), "--activation-checkpointing"]
+    finished = run(tmp_path, *arguments, launcher=torchrun)
+    printed = check_claims(finished, tmp_path / "zeus-deepspeed", least_saving=0.05)
+    times = re.findall(r"^stage 0 (?:forward|backward) +1410 MHz +([\d.]+) ms", printed, re.MULTILINE)
+    assert float(times[1]) == pytest.approx(3 * float(times[0]), rel=0.1)
+
+
+@pytest.mark.long
+def test_the_launcher_of_deepspeed(tmp_path):
+    launcher = [Path(sysconfig.get_path("scripts")) / "deepspeed", "--num_accelerators", "4"]
+    finished = run(tmp_path, *short(tmp_path), launcher=launcher)
+    assert finished.returncode == 0, finished.stderr
+    assert re.search(r"saving \d+\.\d%, slowdown [\d.]+$", finished.stdout, re.MULTILINE)
+
+
+@pytest.mark.long
+def test_the_demonstration(tmp_path):
+    finished = run(tmp_path, "--output", "zeus-demo/perseus")
+    check_claims(finished, tmp_path / "zeus-demo" / "perseus", least_saving=0.12)

@@ -1,0 +1,62 @@
+"""Work that is done in a process of its own, so that it takes nothing from the training threads of this one.
+
+Python runs one thread at a time. A thread that computes would hold up training wherever training lets go of Python for
+a moment, which it does at every launch.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from zeus_core.errors import ZeusError
+
+__all__ = ["answer", "run_apart"]
+
+_Result = TypeVar("_Result")
+
+
+def run_apart(function: Callable[..., _Result], *arguments: Any) -> _Result:
+    """What a function returns, computed in a process of its own, which ends with it.
+
+    The process imports the function's module, and not the program that is running, which need not be guarded.
+
+    Args:
+        function: A function of a module.
+        arguments: What it is called with; anything that can be pickled, as what it returns.
+
+    Raises:
+        ZeusError: The process could not be started, or has died.
+        Exception: What the function raised.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", f"import {__name__} as apart; apart.answer()"]
+    call = pickle.dumps((function, arguments))
+    try:
+        finished = subprocess.run(command, input=call, stdout=subprocess.PIPE, env=environment)
+        has_returned, result = pickle.loads(finished.stdout)
+    except (OSError, EOFError, pickle.UnpicklingError) as error:
+        raise ZeusError(
+            f"{function.__name__} cannot be run in a process of its own ({sys.executable}): {error!r}"
+        ) from error
+    if not has_returned:
+        raise result
+    value: _Result = result
+    return value
+
+
+def answer() -> None:
+    """What the other process does: call the function it is told, and tell what came of it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program
+    replies, sys.stdout = sys.stdout.buffer, sys.stderr  # what is printed is no reply
+    try:
+        function, arguments = pickle.load(sys.stdin.buffer)
+        reply = True, function(*arguments)
+    except Exception as error:
+        reply = False, error
+    pickle.dump(reply, replies)
