@@ -22,7 +22,7 @@ _TO_THE_MEDIAN = math.sqrt(math.pi / 2)  # its standard error over that of the m
 _SHORT = 0.05  # of a step
 _SETTLING_SECONDS = 0.05  # of a clock that was set, on the safe side
 _MOST_DOUBT = 0.1  # of the power of waiting
-LEAST_COUNTER_STEPS = 20
+LEAST_COUNTER_STEPS = 15
 """How many steps of the energy counter a clock is measured for, at least."""
 
 
