@@ -4,8 +4,10 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 TOO_OLD := 'Python 3.10 or newer is needed, and this is ' + sys.version.split()[0] + ': make PYTHON=python3.11'
 DEMO := OMP_NUM_THREADS=1 $(RUN)
+LONG := OMP_NUM_THREADS=1 $(RUN) -m pytest -m long
+FRAMEWORKS := $(addprefix tests/,huggingface accelerate lightning plain_torch deepspeed)
 
-.PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed lint wheel benchmarks clean
+.PHONY: demo demo-perseus test test-long test-long-frameworks test-long-core test-frameworks test-floors test-deepspeed lint wheel benchmarks clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --factor 1.125 --output zeus-demo
@@ -16,11 +18,17 @@ demo-perseus: $(VENV)/.ready-all  ## plan the clocks of a DeepSpeed pipeline of 
 test: $(VENV)/.ready-dev  ## the tests, without the long ones
 	OMP_NUM_THREADS=1 $(RUN) -m pytest
 
-test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -m long
+test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests, in two processes: they wait most of the time
+	$(MAKE) --jobs 2 --output-sync=target test-long-frameworks test-long-core
+
+test-long-frameworks: $(VENV)/.ready-dev
+	$(LONG) $(FRAMEWORKS)
+
+test-long-core: $(VENV)/.ready-dev
+	$(LONG) $(FRAMEWORKS:%=--ignore=%)
 
 test-frameworks: $(VENV)/.ready-dev  ## the tests of the integrations alone
-	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/huggingface tests/accelerate tests/lightning tests/plain_torch tests/deepspeed
+	OMP_NUM_THREADS=1 $(RUN) -m pytest $(FRAMEWORKS)
 
 test-floors:  ## the same with the oldest frameworks that are supported, in an environment of its own
 	PIP_CONSTRAINT=tools/floors.txt $(MAKE) VENV=.venv-floors test-frameworks

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -26,10 +27,11 @@ _ENDING_BY_DEFAULT = _available("SIGINT", "SIGUSR1", "SIGUSR2", "SIGXCPU")  # ha
 class ExitGuard:
     """Calls `undo` at the end of the process: a normal end, an exception, Ctrl-C, SIGTERM, SIGHUP and their like.
 
-    It acts in the process that armed it only: a forked child that ends leaves its parent's hardware alone. A signal is
-    passed on to whoever handled it before, or ends the process as it would have. Signals are guarded against only if
-    `arm` is called in the main thread, where Python handles them as soon as that thread is out of C code. Nothing in
-    this process can guard against SIGKILL.
+    It acts in the process that armed it only: a forked child that ends leaves its parent's hardware alone, and one of
+    `multiprocessing` that armed a guard of its own is guarded as any other process. A signal is passed on to whoever
+    handled it before, or ends the process as it would have. Signals are guarded against only if `arm` is called in the
+    main thread, where Python handles them as soon as that thread is out of C code. Nothing in this process can guard
+    against SIGKILL.
 
     Args:
         undo: Undoes the change; calling it again must do no harm. It must not refer to whoever owns the guard, which
@@ -40,12 +42,14 @@ class ExitGuard:
         self._undo = undo
         self._process_id: int | None = None
         self._handlers: dict[int, _Handler] = {}
+        self._finalizer: Any = None
 
     def arm(self) -> None:
         """From now on, call `undo` at the end of the process."""
         if self._process_id != os.getpid():
             self._process_id = os.getpid()
             atexit.register(self._undo_here)
+            self._finalizer = _at_end_of_worker(self._undo_here)
             if threading.current_thread() is not threading.main_thread():
                 _logger.warning("training is not in the main thread: SIGTERM would leave the hardware changed")
         if threading.current_thread() is threading.main_thread():
@@ -57,6 +61,8 @@ class ExitGuard:
         """Never mind: what was changed has been undone."""
         self._process_id = None
         atexit.unregister(self._undo_here)
+        if self._finalizer is not None:
+            self._finalizer.cancel()
         for signal_number, ours in list(self._handlers.items()):
             # A handler installed after ours stays; ours, when that one calls it, only passes the signal on.
             is_latest = signal.getsignal(signal_number) is ours
@@ -78,7 +84,21 @@ class ExitGuard:
 
     def _undo_here(self) -> None:
         if self._process_id == os.getpid():
-            self._undo()
+            try:
+                self._undo()
+            except BaseException:  # Ctrl-C, once more
+                self._undo()
+                raise
+
+
+def _at_end_of_worker(undo: Callable[[], object]) -> Any:
+    """Have something done at the end of a forked child of `multiprocessing`, which older Pythons ask no `atexit` at."""
+    if "multiprocessing.util" in sys.modules:  # as in every such child
+        from multiprocessing import parent_process, util
+
+        if parent_process() is not None:
+            return util.Finalize(None, undo, exitpriority=0)
+    return None
 
 
 class _Handler:

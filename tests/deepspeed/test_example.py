@@ -78,6 +78,7 @@ def test_the_configuration_is_short_and_right():
     assert read_perseus_block(json.loads(CONFIG.read_text())).enabled
 
 
+@pytest.mark.long
 def test_a_short_run_saves_energy_and_writes_only_into_its_folder(tmp_path):
     check_claims(run(tmp_path, *short(tmp_path)), tmp_path / "zeus-deepspeed", least_saving=0.05)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "short.json", "zeus-deepspeed"]

@@ -162,7 +162,7 @@ REAL_DEVICES = {
 }
 
 
-@pytest.mark.parametrize("load", ["constant", "bursty", "gaps"])
+@pytest.mark.parametrize("load", ["bursty", *(pytest.param(it, marks=pytest.mark.long) for it in ("constant", "gaps"))])
 @pytest.mark.parametrize("precise", [False, True])
 def test_real_windows_hold_the_truth(make_driver, load, precise):
     driver = make_driver(*REAL_DEVICES.values())
