@@ -675,3 +675,19 @@ def test_an_identity_is_made_of_what_json_can_hold(identity):
         return Watched(rank)
 
     Run(SimulatedJob(schedules.one_f_one_b(1, 2), works(1)), 1, make)
+
+
+@pytest.mark.parametrize("arguments", [{"place": 0}, {"settings": {"slowdown_factor": 1.1}}])
+def test_an_argument_of_another_kind_is_named(arguments, monitor):
+    with pytest.raises(UsageError, match=f"{next(iter(arguments))} is .*; it must be a Pipeline"):
+        PipelineFrequencyOptimizer(monitor, **arguments)
+
+
+def test_a_rank_stands_where_its_number_says_if_nothing_else_does():
+    def make(rank):
+        optimizer = Watched(rank)
+        plain = PipelineFrequencyOptimizer(rank.monitor, world=rank.world)
+        assert plain._place == PipelinePlace(rank.rank)
+        return optimizer
+
+    Run(SimulatedJob(schedules.one_f_one_b(2, 2), works(2)), 1, make)

@@ -3,12 +3,12 @@
 Source: Chung et al., "Reducing Energy Bloat in Large Model Training", SOSP'24.
 """
 
+from zeus_core.optimizer.pipeline_frequency.iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency.marks import HostMarks, Mark, MarkMaker
 from zeus_core.optimizer.pipeline_frequency.optimizer import PipelineFrequencyOptimizer
 from zeus_core.optimizer.pipeline_frequency.phases import PhaseName
 from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
 from zeus_core.optimizer.pipeline_frequency.planner import Prediction
-from zeus_core.optimizer.pipeline_frequency.rank import Iteration
 from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
 
 __all__ = [

@@ -15,13 +15,14 @@ from zeus_core.optimizer.agreement import Agreement
 from zeus_core.optimizer.arguments import checked_monitor, checked_world
 from zeus_core.optimizer.pipeline_frequency.background import Background, ThreadBackground
 from zeus_core.optimizer.pipeline_frequency.clock_setter import ClockSetter
+from zeus_core.optimizer.pipeline_frequency.iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency.job import pipeline_profile
 from zeus_core.optimizer.pipeline_frequency.marks import HostMarks, LostMark, Mark, MarkMaker
 from zeus_core.optimizer.pipeline_frequency.phases import Course, Phase, PhaseName, Replaying, Resting
 from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
 from zeus_core.optimizer.pipeline_frequency.planner import Prediction
 from zeus_core.optimizer.pipeline_frequency.profiler import RankProfile
-from zeus_core.optimizer.pipeline_frequency.rank import NO_ANNOUNCEMENT, Announcement, Iteration, Rank
+from zeus_core.optimizer.pipeline_frequency.rank import NO_ANNOUNCEMENT, Announcement, Rank
 from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
 from zeus_core.optimizer.pipeline_frequency.timeline import Timeline
 from zeus_core.pipeline import COMPUTE_KINDS, TRANSFER_KINDS, PipelineProfile
@@ -35,7 +36,7 @@ class PipelineFrequencyOptimizer:
 
     Each rank has one, and tells it what it does:
 
-        optimizer = PipelineFrequencyOptimizer(ZeusMonitor([local_rank]), PipelinePlace(stage), world=torch_world())
+        optimizer = PipelineFrequencyOptimizer(ZeusMonitor([local_rank]), world=torch_world())
         for batch in batches:
             optimizer.on_step_begin()
             for microbatch in microbatches:
@@ -56,7 +57,7 @@ class PipelineFrequencyOptimizer:
 
     Args:
         monitor: Measures the one GPU of this rank.
-        place: Where the rank stands.
+        place: Where the rank stands; that of its number, in one pipeline of all ranks, if None.
         settings: What is wanted; no slowdown if None.
         world: All ranks of the job, such as `zeus_core.pytorch.torch_world()`; this one alone if None.
         identity: What the profile depends on beside the GPU, such as the model's partition, in JSON's types: a profile
@@ -71,7 +72,7 @@ class PipelineFrequencyOptimizer:
     def __init__(
         self,
         monitor: ZeusMonitor,
-        place: PipelinePlace,
+        place: PipelinePlace | None = None,
         settings: PipelineFrequencySettings | None = None,
         *,
         world: World | None = None,
@@ -85,13 +86,16 @@ class PipelineFrequencyOptimizer:
                 f"monitor measures {len(monitor.gpus)} GPUs; a rank of a pipeline has one: name it, such as "
                 "ZeusMonitor(gpu_indices=[local_rank])"
             )
-        self._place = place
-        self._settings = settings or PipelineFrequencySettings()
+        self._agreement = Agreement(checked_world(world), self._put_back, "planning the clocks of the pipeline")
+        self._place = PipelinePlace(self._agreement.world.rank) if place is None else place
+        self._settings = PipelineFrequencySettings() if settings is None else settings
+        for name, value, kind in (("place", place, PipelinePlace), ("settings", settings, PipelineFrequencySettings)):
+            if value is not None and not isinstance(value, kind):
+                raise UsageError(f"{name} is {value!r}; it must be a {kind.__name__}, or left out")
         self._identity = _checked_identity(identity or {})
         self._marks: MarkMaker = marks or HostMarks(monitor.clock)
         self._backgrounds = [background or ThreadBackground() for _ in range(2)]
-        self._timeline = Timeline(self._mark, place.rank)
-        self._agreement = Agreement(checked_world(world), self._put_back, "planning the clocks of the pipeline")
+        self._timeline = Timeline(self._mark, self._place.rank)
         self._rank: Rank | None = None
         self._kept: Any = None
         self._announcement = NO_ANNOUNCEMENT

@@ -5,37 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor.instruments import Reading
 from zeus_core.optimizer.agreement import Agreement
 from zeus_core.optimizer.pipeline_frequency.background import Background
 from zeus_core.optimizer.pipeline_frequency.clock_setter import ClockSetter
+from zeus_core.optimizer.pipeline_frequency.iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency.job import Job
 from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
 from zeus_core.optimizer.pipeline_frequency.profile_store import profiles_to_json, save_profiles
 from zeus_core.optimizer.pipeline_frequency.profiler import RankProfile
 from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
-from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
 
-__all__ = ["NO_ANNOUNCEMENT", "Announcement", "Iteration", "Rank", "StepWindow", "iteration_of"]
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """What iterations took.
-
-    Attributes:
-        step_seconds: Median duration, on the slowest rank.
-        work_seconds: Median time up to the last computation, of each pipeline.
-        energy_joules: Mean energy of all GPUs, from the beginning to the end of a step; None where it was lost.
-    """
-
-    step_seconds: float
-    work_seconds: tuple[float, ...]
-    energy_joules: float | None
+__all__ = ["NO_ANNOUNCEMENT", "Announcement", "Rank"]
 
 
 class Announcement(NamedTuple):
@@ -137,60 +120,3 @@ class Rank:
         path = self.settings.profile_path
         if path is not None and self.is_first:
             save_profiles(Path(path), self.state())
-
-
-class StepWindow:
-    """Some steps of one rank, and the energy in them; what lies between them is not in it.
-
-    Args:
-        rank: The rank.
-    """
-
-    def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-        self._begin: Reading | None = None
-        self._steps: list[RecordedStep] = []
-        self._joules: list[float | None] = []
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def begin_step(self) -> None:
-        """A step begins."""
-        self._begin = self._rank.monitor.read(sync_execution=False)
-
-    def add(self, step: RecordedStep) -> None:
-        """A step has ended."""
-        self._steps.append(step)
-        self._joules.append(self._step_joules())
-
-    def report(self) -> dict[str, Any]:
-        """What this rank tells of it, in JSON's types; the device may still be busy with the last step."""
-        done = [(whole.seconds, step.work_seconds) for step in self._steps if (whole := step.whole) is not None]
-        known = [joules for joules in self._joules if joules is not None]
-        return {
-            "step_seconds": [seconds for seconds, _ in done],
-            "work_seconds": [seconds for _, seconds in done if seconds is not None],
-            "energy_joules": fmean(known) if len(known) == len(self._joules) > 0 else None,
-        }
-
-    def _step_joules(self) -> float | None:
-        begin, self._begin = self._begin, None
-        if begin is None:
-            return None
-        (joules,) = self._rank.monitor.between(begin, self._rank.monitor.read(sync_execution=False)).gpu_energy.values()
-        return joules
-
-
-def iteration_of(job: Job, reports: Sequence[Mapping[str, Any]]) -> Iteration | None:
-    """What iterations took, from what each rank has told of the same steps; None if no device was done with any."""
-    if not all(it["step_seconds"] and it["work_seconds"] for it in reports):
-        return None
-    medians = [median(it["work_seconds"]) for it in reports]
-    works = tuple(max(job.of_pipeline(medians, pipeline)) for pipeline in range(job.pipelines))
-    energies = [it["energy_joules"] for it in reports]
-    return Iteration(
-        max(median(it["step_seconds"]) for it in reports),
-        works,
-        None if None in energies else sum(energies),
-    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from zeus_core.optimizer.pipeline_frequency.iterations import StepWindow, iteration_of
 from zeus_core.optimizer.pipeline_frequency.marks import Mark
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
-from zeus_core.optimizer.pipeline_frequency.rank import Rank, StepWindow, iteration_of
+from zeus_core.optimizer.pipeline_frequency.rank import Rank
 from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
 
 __all__ = ["Comparing"]
@@ -27,7 +28,7 @@ class Comparing(Phase):
     def __init__(self, rank: Rank, follow: Callable[[], Phase]) -> None:
         self._rank = rank
         self._follow = follow
-        self._window = StepWindow(rank)
+        self._window = StepWindow(rank.monitor)
         rank.set_clock(None)
 
     def begin_step(self, begin: Mark) -> None:
@@ -43,6 +44,6 @@ class Comparing(Phase):
         told = rank.agreement.exchange(self.name, self._window.report)
         rank.baseline = iteration_of(rank.knows(), told)
         if rank.baseline is None:
-            self._window = StepWindow(rank)
+            self._window = StepWindow(rank.monitor)
             return self
         return self._follow()

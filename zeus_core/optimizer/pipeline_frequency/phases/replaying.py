@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zeus_core.optimizer.pipeline_frequency.deployment import Deployment
+from zeus_core.optimizer.pipeline_frequency.iterations import Iteration, StepWindow, iteration_of
 from zeus_core.optimizer.pipeline_frequency.marks import Mark
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
 from zeus_core.optimizer.pipeline_frequency.planning_task import PlanningTask
-from zeus_core.optimizer.pipeline_frequency.rank import Announcement, Iteration, Rank, StepWindow, iteration_of
+from zeus_core.optimizer.pipeline_frequency.rank import Announcement, Rank
 from zeus_core.optimizer.pipeline_frequency.stragglers import NOTEWORTHY, PipelineTimes, StragglerWatch
 from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
 from zeus_core.pipeline import Instruction
@@ -114,7 +115,7 @@ class Replaying(Phase):
         place = self._rank.place
         self._deployments = deployments
         self._clocks_mhz = deployments[place.pipeline].clocks_mhz[place.rank]
-        self._window = StepWindow(self._rank)
+        self._window = StepWindow(self._rank.monitor)
 
     def _request_next(self, when: Mark) -> None:
         """The clock of the next computation; after the last one, and where nothing is as planned, the one found."""
@@ -145,7 +146,7 @@ class Replaying(Phase):
             self._deploy([Deployment.from_json(it) for it in told[0]["plans"]])
             return self
         if told[0]["window"] is not None:
-            self._window = StepWindow(self._rank)
+            self._window = StepWindow(self._rank.monitor)
             measured = iteration_of(self._rank.knows(), [it["window"] for it in told])
             self.measured = measured or self.measured
             if measured is not None and self._is_surprising(measured):
