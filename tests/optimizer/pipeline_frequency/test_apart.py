@@ -36,3 +36,9 @@ def test_a_program_that_cannot_be_started_is_an_error(monkeypatch):
     monkeypatch.setattr(apart.sys, "executable", "/nowhere/python")
     with pytest.raises(ZeusError, match="nowhere"):
         run_apart(os.getpid)
+
+
+def test_files_where_training_is_started_do_not_get_in_the_way(tmp_path, monkeypatch):
+    (tmp_path / "queue.py").write_text("raise RuntimeError('not the one of Python')")
+    monkeypatch.chdir(tmp_path)
+    assert run_apart(divmod, 7, 3) == (2, 1)

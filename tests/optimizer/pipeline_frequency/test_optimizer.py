@@ -263,7 +263,7 @@ def test_evaluation_runs_as_found_and_spoils_nothing():
 
 def test_without_rights_it_observes_and_says_what_is_missing(caplog):
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), grants_control=False), 30)
-    assert run.course == [PhaseName.WARMING_UP, PhaseName.PROFILING, PhaseName.OBSERVED]
+    assert run.course == [PhaseName.WARMING_UP, PhaseName.COMPARING, PhaseName.PROFILING, PhaseName.OBSERVED]
     assert "may not change the SM clock" in caplog.text
     assert run.first.latest.get("predicted") is None
     observed = run.first.observations[0].rows
@@ -632,7 +632,7 @@ def test_hiccups_now_and_then_do_not_switch_it_off():
     assert run.joules(range(360, 380)) == pytest.approx(run.joules(range(50, 60)), rel=0.01)
 
 
-def test_a_machine_that_is_quicker_again_is_compared_anew():
+def test_a_machine_that_is_quicker_again_has_a_quicker_baseline():
     job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.1 if step < 60 else 1.0)
     run = Run(job, 120)
     assert run.first.phases[-1] is PhaseName.REPLAYING
@@ -691,3 +691,60 @@ def test_a_rank_stands_where_its_number_says_if_nothing_else_does():
         return optimizer
 
     Run(SimulatedJob(schedules.one_f_one_b(2, 2), works(2)), 1, make)
+
+
+def test_short_steps_are_observed_too():
+    work = {name: Work(it.seconds * 0.02, it.active_power_watts, 1.0, 0.8) for name, it in works(2).items()}
+    run = train_with({}, work=work, steps=200, grants_control=False)
+    assert run.course[-1] is PhaseName.OBSERVED
+    assert [row.kind for row in run.first.observations[0].rows] == ["forward", "backward"]
+
+
+def test_a_hiccup_while_others_are_waited_for_does_not_make_that_the_rule():
+    class Announcing(Watched):
+        def on_step_begin(self):
+            if len(self.phases) in {45, 100}:
+                self.set_straggler(1.2 * self.baseline.step_seconds if len(self.phases) == 45 else None)
+            super().on_step_begin()
+
+    job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.6 if 75 <= step < 90 else 1.0)
+    run = Run(job, 160, Announcing)
+    assert run.seconds(range(150, 160)) == pytest.approx(run.seconds(range(35, 45)), rel=0.005)
+
+
+def test_a_time_that_is_never_waited_for_changes_the_plan_once():
+    class Announcing(Watched):
+        def on_step_begin(self):
+            if len(self.phases) == 45:
+                self.set_straggler(4.0 * self.baseline.step_seconds)
+            super().on_step_begin()
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 200, Announcing)
+    assert run.course == FULL_COURSE
+
+
+@pytest.mark.parametrize("share", [0.96, 1.04])
+def test_a_plan_of_a_file_that_is_a_little_wrong_is_followed(share, tmp_path):
+    work, schedule = works(2), schedules.one_f_one_b(2, 8)
+    truth = true_profile(work)
+    wrong = PipelineProfile(
+        [
+            InstructionProfile(
+                it.stage,
+                it.kind,
+                tuple(Option(o.clock_mhz, o.time_seconds * share, o.energy_joules) for o in it.options),
+            )
+            for it in truth.instructions
+        ],
+        truth.blocking_power_watts,
+    )
+    path = tmp_path / "plan.json"
+    write_plan(make_plan(Frontier.of(wrong, schedule), slowdown_factor=1.0), path)
+    settings = PipelineFrequencySettings(plan_path=str(path))
+    run = Run(SimulatedJob(schedule, work), 100, lambda rank: Watched(rank, settings))
+    assert run.course == [PhaseName.WARMING_UP, PhaseName.COMPARING, PhaseName.REPLAYING]
+
+
+def test_a_checkpoint_soon_after_a_resume_holds_the_profile_too():
+    state = train_with({}).first.state_dict()
+    assert train_with(state, steps=3).first.latest["state"] == state

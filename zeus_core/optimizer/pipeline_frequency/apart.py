@@ -6,7 +6,6 @@ a moment, which it does at every launch.
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import subprocess
@@ -19,6 +18,8 @@ from zeus_core.errors import ZeusError
 __all__ = ["answer", "run_apart"]
 
 _Result = TypeVar("_Result")
+
+_REPLY = b"\0zeus-core reply\0"  # comes after whatever else the process has printed
 
 
 def run_apart(function: Callable[..., _Result], *arguments: Any) -> _Result:
@@ -34,16 +35,15 @@ def run_apart(function: Callable[..., _Result], *arguments: Any) -> _Result:
         ZeusError: The process could not be started, or has died.
         Exception: What the function raised.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", f"import {__name__} as apart; apart.answer()"]
+    path = [str(folder) for folder in sys.path]
+    program = f"import sys; sys.path[:] = {path!r}; import {__name__} as apart; apart.answer()"
     call = pickle.dumps((function, arguments))
     try:
-        finished = subprocess.run(command, input=call, stdout=subprocess.PIPE, env=environment)
-        has_returned, result = pickle.loads(finished.stdout)
-    except (OSError, EOFError, pickle.UnpicklingError) as error:
-        raise ZeusError(
-            f"{function.__name__} cannot be run in a process of its own ({sys.executable}): {error!r}"
-        ) from error
+        finished = subprocess.run([sys.executable, "-c", program], input=call, stdout=subprocess.PIPE)
+        has_returned, result = pickle.loads(finished.stdout.rpartition(_REPLY)[2])
+    except Exception as error:  # whatever pickle makes of half a reply
+        where = f"in a process of its own ({sys.executable})"
+        raise ZeusError(f"{function.__name__} cannot be run {where}: {error!r}") from error
     if not has_returned:
         raise result
     value: _Result = result
@@ -59,4 +59,5 @@ def answer() -> None:
         reply = True, function(*arguments)
     except Exception as error:
         reply = False, error
-    pickle.dump(reply, replies)
+    replies.write(_REPLY + pickle.dumps(reply))
+    replies.flush()

@@ -169,7 +169,7 @@ class PipelineFrequencyOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """What was measured, for a checkpoint, in JSON's types. The same on every rank."""
-        return {"profile": self._rank.state() if self._rank is not None else self._kept}
+        return {"profile": (self._rank.state() if self._rank is not None else {}) or self._kept or {}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Use what an earlier run has measured, if it fits. To be called before training begins."""

@@ -117,7 +117,8 @@ class Profiler:
     def add(self, steps: Sequence[RecordedStep], clock_mhz: int | None) -> None:
         """Take in consecutive steps at one clock, all of which the device has done.
 
-        What begins within a moment does not count, nor does the very first instruction: the clock may still change.
+        Where the clock was set, what begins within a moment does not count, nor does the very first instruction: the
+        clock may still change.
         """
         settled_seconds: float | None = None  # when that moment is over
         for step in steps:
@@ -126,7 +127,10 @@ class Profiler:
                 continue
             if settled_seconds is None:
                 _, first = spans[0]
-                settled_seconds = max(first.end_seconds, first.begin_seconds + _SETTLING_SECONDS)
+                is_set = clock_mhz is not None
+                settled_seconds = (
+                    max(first.end_seconds, first.begin_seconds + _SETTLING_SECONDS) if is_set else -math.inf
+                )
             self._seconds_at[clock_mhz] = self._seconds_at.get(clock_mhz, 0.0) + whole.seconds
             settled = [(it, span) for it, span in spans if span.begin_seconds >= settled_seconds]
             for instruction, span in settled:

@@ -66,7 +66,7 @@ class Course:
             "clocks are not changed: %s. Training goes on as found, where its instructions are measured once",
             self._rank.agreement.complaint(job.denials),
         )
-        return Profiling(self._rank, self._after_observing, is_observing=True)
+        return Comparing(self._rank, lambda: Profiling(self._rank, self._after_observing, is_observing=True))
 
     def _after_observing(self, profiles: Sequence[RankProfile]) -> Phase:
         self._rank.observations = profiles
@@ -111,26 +111,26 @@ class Course:
         return self._replay([Deployment.from_json(told)] * job.pipelines)
 
     def _replay(self, deployments: Sequence[Deployment]) -> Phase:
-        return Replaying(self._rank, deployments, self._task, self._after_change, self._after_surprise)
+        return Replaying(self._rank, deployments, self._task, self._after_change, self._after_delay)
 
     def _after_change(self) -> Phase:
         _logger.info("steps run other instructions than planned, such as of more microbatches: they are planned anew")
         self._rank.set_clock(None)
         return WarmingUp(self._rank, 1, self._after_introduction)
 
-    def _after_surprise(self, replaying: Replaying) -> Phase:
-        """Is it the plan that took another time than it should, or the machine? That shows at the clocks found."""
+    def _after_delay(self, replaying: Replaying) -> Phase:
+        """Is it the plan that is too slow, or the machine? That shows at the clocks found."""
         if replaying.good_windows >= _FORGIVING_WINDOWS:
             self._back_offs, self._haste_factor = 0, 1.0
-        return Comparing(self._rank, partial(self._judge_surprise, replaying))
+        return Comparing(self._rank, partial(self._judge_delay, replaying))
 
-    def _judge_surprise(self, replaying: Replaying) -> Phase:
+    def _judge_delay(self, replaying: Replaying) -> Phase:
         rank, measured = self._rank, replaying.measured
         assert measured is not None
         allowed_seconds = rank.settings.slowdown_factor * rank.known_baseline().step_seconds
         is_slow = measured.step_seconds > (1 + rank.settings.tolerance_fraction) * allowed_seconds
         if is_slow and replaying.good_windows > 0:  # a hiccup that is over: the plan was good before
-            return self._replay(replaying.deployments)
+            return self._replay(replaying.deployments) if replaying.is_usual else self._plan()
         if is_slow:
             self._back_offs += 1
             self._haste_factor *= allowed_seconds / measured.step_seconds

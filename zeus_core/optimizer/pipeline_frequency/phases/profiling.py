@@ -85,11 +85,9 @@ class Profiling(Phase):
 
     def _steps_of_a_trial(self) -> int:
         """As all ranks know them: enough instructions, and enough steps of the energy counters."""
-        job, baseline = self._rank.knows(), self._rank.baseline
+        job, baseline = self._rank.knows(), self._rank.known_baseline()
         microbatches = min(schedule.microbatches for schedule in job.schedules)
         steps = math.ceil(self._rank.settings.profile_instructions / microbatches)
-        if baseline is None:  # observing
-            return steps
         return max(steps, math.ceil(LEAST_COUNTER_STEPS * job.counter_period_seconds / baseline.step_seconds))
 
     def _begin_trial(self, clock_mhz: int | None) -> None:

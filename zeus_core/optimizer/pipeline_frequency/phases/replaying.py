@@ -31,8 +31,8 @@ class Replaying(Phase):
         deployments: The plan of each pipeline.
         task: What makes other plans; None where the plan was given.
         after_change: Makes the phase that follows where a step has run something else than was planned.
-        after_surprise: Makes the phase that follows where steps have taken another time than they should, from this
-            phase: see `measured` and `good_windows`.
+        after_delay: Makes the phase that follows where steps take too long, from this phase: see `measured`,
+            `good_windows` and `is_usual`.
     """
 
     name = PhaseName.REPLAYING
@@ -43,12 +43,12 @@ class Replaying(Phase):
         deployments: Sequence[Deployment],
         task: PlanningTask | None,
         after_change: Callable[[], Phase],
-        after_surprise: Callable[[Replaying], Phase],
+        after_delay: Callable[[Replaying], Phase],
     ) -> None:
         self._rank = rank
         self._task = task
         self._after_change = after_change
-        self._after_surprise = after_surprise
+        self._after_delay = after_delay
         job = rank.knows()
         self._order = job.schedules[rank.place.pipeline].ranks[rank.place.rank]
         self._position = 0
@@ -58,6 +58,7 @@ class Replaying(Phase):
         self._stragglers = StragglerWatch() if task is not None and rank.settings.follow_stragglers else None
         self._exchange_steps = self._steps_between_exchanges()
         self._steps_since_exchange = 0
+        self._announcement = rank.announcement  # as all ranks know it
         self._recent: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self.measured: Iteration | None = None
         """What the latest iterations took that were compared; None until then."""
@@ -69,6 +70,12 @@ class Replaying(Phase):
     def deployments(self) -> Sequence[Deployment]:
         """The plan each pipeline follows."""
         return self._deployments
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether no pipeline takes the time of a slower one, or is about to."""
+        is_settled = self._task is None or not self._task.is_wanted
+        return is_settled and not any(it.is_waiting for it in self._deployments)
 
     def begin_step(self, begin: Mark) -> None:
         """Set the first clock."""
@@ -138,7 +145,8 @@ class Replaying(Phase):
         }
 
     def _judge(self, told: Sequence[Mapping[str, Any]]) -> Phase:
-        self._rank.announcement = max(Announcement(*it["announcement"]) for it in told)
+        self._announcement = max(Announcement(*it["announcement"]) for it in told)
+        self._rank.announcement = max(self._rank.announcement, self._announcement)  # it may have been told meanwhile
         if any(it["is_changed"] for it in told):
             return self._after_change()
         if told[0]["plans"] is not None and self._task is not None:
@@ -148,23 +156,22 @@ class Replaying(Phase):
         if told[0]["window"] is not None:
             self._window = StepWindow(self._rank.monitor)
             measured = iteration_of(self._rank.knows(), [it["window"] for it in told])
-            self.measured = measured or self.measured
-            if measured is not None and self._is_surprising(measured):
-                return self._after_surprise(self)
+            if measured is not None:
+                self.measured = measured
+                # No plan is quicker than the clocks found: a baseline that was slower was slowed by something else.
+                self._rank.baseline = self._rank.known_baseline().no_slower_than(measured)
+                if self._is_too_slow(measured):
+                    return self._after_delay(self)
             self.good_windows += 1
         self._follow_stragglers([it["work_seconds"] for it in told])
         return self
 
-    def _is_surprising(self, measured: Iteration) -> bool:
-        """Slower than the user allows, where nothing slower is waited for; or quicker than can be."""
+    def _is_too_slow(self, measured: Iteration) -> bool:
+        """Slower than the user allows, and than what is waited for in any case."""
         settings = self._rank.settings
         allowed_seconds = settings.slowdown_factor * self._rank.known_baseline().step_seconds
         waiting_seconds = [it.prediction.time_seconds for it in self._deployments if it.is_waiting]
-        longest_seconds = max(allowed_seconds, *waiting_seconds, 0.0)
-        shortest_seconds = min(it.prediction.time_seconds for it in self._deployments)
-        share = measured.step_seconds / longest_seconds
-        is_too_quick = measured.step_seconds < (1 - settings.tolerance_fraction) * shortest_seconds
-        return share > 1 + settings.tolerance_fraction or is_too_quick
+        return measured.step_seconds > (1 + settings.tolerance_fraction) * max(allowed_seconds, *waiting_seconds, 0.0)
 
     def _follow_stragglers(self, works: Sequence[float | None]) -> None:
         known = [seconds for seconds in works if seconds is not None]
@@ -182,7 +189,7 @@ class Replaying(Phase):
             self._task.begin([new if new > usual else None for new, usual in granted])
 
     def _announced_work_seconds(self) -> float | None:
-        announced_seconds, baseline = self._rank.announcement.time_seconds, self._rank.known_baseline()
+        announced_seconds, baseline = self._announcement.time_seconds, self._rank.known_baseline()
         if announced_seconds is None:
             return None
         return announced_seconds - (baseline.step_seconds - max(baseline.work_seconds))
