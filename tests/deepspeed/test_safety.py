@@ -1,29 +1,37 @@
 """The clocks of all GPUs after training has ended, in whatever way, as another process sees them."""
 
 import logging
+import mmap
 import multiprocessing
 import os
+import random
 import signal
+import subprocess
 import sys
 import time
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import deepspeed
 import pytest
 import torch
 
+import zeus_deepspeed
+from tests.deepspeed.engines import batches, make_engine, make_module
 from tests.deepspeed.virtual_engine import Trainer
 from tests.ranks import torchrun_environments
 from tests.virtual_time import A100, SharedTimes
+from zeus_core.device import Work, discover_gpus
 from zeus_core.method_wraps import MethodWraps
+from zeus_core.pipeline import Plan, schedules, write_plan
 from zeus_core.pytorch import TorchWorld
+from zeus_core.pytorch.simulated_compute import SimulatedCompute
 
 RANKS = 2
 MICROBATCHES = 4
 FOUND_MHZ = 1200
-TRAINING_TIMEOUT_SECONDS, EXCHANGE_TIMEOUT_SECONDS = 4.0, 1.0
-QUICK = {"warmup_steps": 1, "most_clocks": 3, "profile_instructions": 4}
+NOT_CHANGED = 99  # exit code
 FORK = multiprocessing.get_context("fork")
 
 
@@ -36,23 +44,35 @@ class Hardware:
     """What the GPUs are locked at, also once the processes of their ranks are gone; 0 is unlocked.
 
     Args:
+        folder: Where it is kept, for other processes too.
         found_mhz: What they were locked at before.
         latency_seconds: How long the driver takes.
     """
 
-    def __init__(self, found_mhz=0, latency_seconds=0.0):
-        self.found_mhz = found_mhz
-        self._latency_seconds = latency_seconds
-        self._clocks_mhz = FORK.RawArray("i", [found_mhz] * RANKS)
-        self._noted_mhz = FORK.RawArray("i", [found_mhz] * RANKS)
-        self._interruptions = FORK.RawArray("i", RANKS)
+    def __init__(self, folder, found_mhz=0, latency_seconds=0.0):
+        self.folder, self.found_mhz, self._latency_seconds = folder, found_mhz, latency_seconds
+        file = folder / "hardware"
+        is_new = not file.exists()
+        with file.open("w+b" if is_new else "r+b") as opened:
+            if is_new:
+                opened.truncate(4 * RANKS * 4)
+            cells = memoryview(mmap.mmap(opened.fileno(), 0)).cast("i")
+        self._clocks_mhz, self._was_changed, self._is_noted, self._is_to_be_interrupted = (
+            cells[row * RANKS : (row + 1) * RANKS] for row in range(4)
+        )
+        for rank in range(RANKS * is_new):
+            self._clocks_mhz[rank] = found_mhz
 
     def plug_in(self, gpu, rank):
-        def change(driver_call, clock_mhz=0):
-            self._interrupt(rank)
-            driver_call(*[clock_mhz] if clock_mhz else [])
-            time.sleep(self._latency_seconds)
-            self._clocks_mhz[rank] = clock_mhz
+        def change(driver_call, *clocks_mhz):
+            if self._is_to_be_interrupted[rank]:
+                self._is_to_be_interrupted[rank] = 0
+                os.kill(os.getpid(), signal.SIGINT)
+            driver_call(*clocks_mhz)
+            if self._latency_seconds:
+                time.sleep(self._latency_seconds)
+            self._clocks_mhz[rank] = sum(clocks_mhz)  # of none or one
+            self._was_changed[rank] |= self.is_changed(rank)
 
         wraps = MethodWraps(gpu)
         wraps.wrap("lock_sm_clock", change)
@@ -60,29 +80,28 @@ class Hardware:
 
     def interrupt_next(self, rank):
         """Ctrl-C, as the driver is called next."""
-        self._interruptions[rank] = 1
+        self._is_to_be_interrupted[rank] = 1
 
     def note(self, rank):
-        """Let the test know what this GPU is locked at now."""
-        self._noted_mhz[rank] = self._clocks_mhz[rank]
+        """Forget how the clock was before."""
+        self._was_changed[rank] = self.is_changed(rank)
+        self._is_noted[rank] = 1
 
     def clock_mhz(self, rank):
         return self._clocks_mhz[rank]
 
+    def is_changed(self, rank):
+        return self._clocks_mhz[rank] != self.found_mhz
+
     @property
     def changed(self):
-        """The ranks whose clock was not what was found, as noted."""
-        return [rank for rank, clock_mhz in enumerate(self._noted_mhz) if clock_mhz != self.found_mhz]
+        """The ranks whose clock is not what was found."""
+        return [rank for rank in range(RANKS) if self.is_changed(rank)]
 
     @property
-    def left_changed(self):
-        """The ranks whose clock is not what was found."""
-        return [rank for rank, clock_mhz in enumerate(self._clocks_mhz) if clock_mhz != self.found_mhz]
-
-    def _interrupt(self, rank):
-        if self._interruptions[rank]:
-            self._interruptions[rank] = 0
-            os.kill(os.getpid(), signal.SIGINT)
+    def ever_changed(self):
+        """The ranks whose clock was not what was found, at some time since `note`."""
+        return [rank for rank in range(RANKS) if self._is_noted[rank] and self._was_changed[rank]]
 
 
 class Job:
@@ -92,20 +111,19 @@ class Job:
         folder.mkdir(exist_ok=True)
         self._logs = [folder / f"rank-{rank}.txt" for rank in range(RANKS)]
         self.processes = [
-            FORK.Process(target=_run_rank, args=(environment, log, rank_main, arguments))
+            FORK.Process(target=_run_rank, args=(environment, log, rank_main, arguments), daemon=True)
             for environment, log in zip(torchrun_environments(RANKS), self._logs, strict=True)
         ]
         for process in self.processes:
             process.start()
 
-    def wait(self):
-        """Until all have ended; returns their exit codes, None for one that had to be killed."""
-        codes = []
+    def codes(self):
+        """The exit codes, once all have ended; None for one that had to be killed."""
         for process in self.processes:
             process.join(30.0)
-            codes.append(process.exitcode)
-            if process.exitcode is None:
-                process.kill()
+        codes = [process.exitcode for process in self.processes]
+        for process in self.processes:
+            process.kill()
         return codes
 
     def said(self, rank):
@@ -115,11 +133,14 @@ class Job:
 def _run_rank(environment, log, rank_main, arguments):
     os.environ.update(environment)
     sys.stdout = sys.stderr = log.open("w", buffering=1)
-    logging.basicConfig(force=True, level=logging.WARNING, stream=sys.stderr)
-    timeout = timedelta(seconds=TRAINING_TIMEOUT_SECONDS)
-    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timeout)
-    torch.set_num_threads(1)
+    initialize()
     rank_main(int(environment["RANK"]), *arguments)
+
+
+def initialize():
+    logging.basicConfig(force=True, level=logging.WARNING, stream=sys.stderr)
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=60))
+    torch.set_num_threads(1)
 
 
 # How training ends on a rank: functions of its trainer.
@@ -157,9 +178,16 @@ def going_on(trainer):
 
 
 def amid(end, trainer):
-    """In a forward pass, with the GPU busy."""
-    passes = iter(range(100))
-    trainer.engine.module.register_forward_pre_hook(lambda *_: end(trainer) if next(passes) == 1 else None)
+    """In a forward pass, with the GPU busy at a clock that is not the one found."""
+    rank, passes = trainer.engine.global_rank, iter(range(100))
+
+    def begin_pass(*_):
+        if next(passes) == 1:
+            if not trainer.hardware.is_changed(rank):
+                os._exit(NOT_CHANGED)
+            end(trainer)
+
+    trainer.engine.module.register_forward_pre_hook(begin_pass)
     trainer.train(1)
 
 
@@ -169,12 +197,9 @@ def in_exchange(end, trainer):
     trainer.train(100)
 
 
-def noting_that_it_stopped(trainer):
-    try:
-        trainer.train(100)
-    except RuntimeError:
-        trainer.hardware.note(trainer.engine.global_rank)
-        raise
+def stuck(trainer):
+    while True:
+        time.sleep(0.1)
 
 
 terminated, hung_up, interrupted, killed = (
@@ -183,44 +208,233 @@ terminated, hung_up, interrupted, killed = (
 
 
 def train(rank, hardware, times, phase, ends):
-    block = {**QUICK, "found_clock_mhz": hardware.found_mhz or None}
+    quick = {"warmup_steps": 1, "most_clocks": 3, "profile_instructions": 4, "slowdown_factor": 1.2}
+    block = {**quick, "found_clock_mhz": hardware.found_mhz or None}
     trainer = Trainer(times, RANKS, MICROBATCHES, A100, perseus=block)
     trainer.hardware = hardware
-    trainer.optimizer._agreement.world = TorchWorld(EXCHANGE_TIMEOUT_SECONDS)
     hardware.plug_in(trainer.gpu, rank)
     while trainer.optimizer.phase.value != phase:
+        assert trainer.optimizer.steps < 60
         trainer.train(1)
     while phase == "profiling" and hardware.clock_mhz(rank) in (hardware.found_mhz, 1410):
         trainer.train(1)
-    trainer.train(phase == "replaying")
+    hardware.note(rank)
+    trainer.train(2 * (phase == "replaying"))
+    ends[rank](trainer)
+
+
+def start(hardware, phase, *ends):
+    return Job(hardware.folder, train, hardware, SharedTimes(RANKS, MICROBATCHES), phase, ends)
+
+
+def end(hardware, phase, ends, codes):
+    """Train up to a phase, and end there."""
+    job = start(hardware, phase, *ends)
+    assert job.codes() == codes, [job.said(rank) for rank in range(RANKS)]
+    assert hardware.ever_changed == ([0, 1] if phase in ("profiling", "replaying") else [])
+
+
+BETWEEN_STEPS = [
+    pytest.param([returning, raising], [0, 1], id="returns and raises"),
+    pytest.param([destroying, exiting], [0, 3], id="destroys and exits"),
+    pytest.param([terminated, interrupted], [-signal.SIGTERM, 1], id="SIGTERM and Ctrl-C"),
+    pytest.param([hung_up, interrupted_twice], [-signal.SIGHUP, 1], id="SIGHUP and Ctrl-C twice"),
+]
+IN_A_STEP = [
+    pytest.param([partial(amid, raising), going_on], [1, 1], id="raises"),
+    pytest.param([going_on, partial(amid, interrupted)], [1, 1], id="Ctrl-C"),
+    pytest.param([partial(amid, terminated), going_on], [-signal.SIGTERM, 1], id="SIGTERM"),
+    pytest.param([going_on, partial(amid, terminated)], [1, -signal.SIGTERM], id="SIGTERM at the last stage"),
+]
+
+
+@pytest.mark.parametrize(("ends", "codes"), BETWEEN_STEPS)
+@pytest.mark.parametrize(
+    ("phase", "found_mhz"),
+    [
+        ("profiling", 0),
+        *(pytest.param(*it, marks=pytest.mark.long) for it in [("profiling", FOUND_MHZ), ("replaying", 0)]),
+    ],
+)
+def test_clocks_are_put_back_where_training_ends_between_steps(tmp_path, phase, found_mhz, ends, codes):
+    hardware = Hardware(tmp_path, found_mhz)
+    end(hardware, phase, ends, codes)
+    assert hardware.changed == []
+
+
+@pytest.mark.parametrize(("ends", "codes"), IN_A_STEP)
+@pytest.mark.parametrize(
+    ("phase", "found_mhz"),
+    [
+        ("replaying", FOUND_MHZ),
+        *(pytest.param(*it, marks=pytest.mark.long) for it in [("replaying", 0), ("profiling", FOUND_MHZ)]),
+    ],
+)
+def test_clocks_are_put_back_where_training_ends_in_a_step(tmp_path, phase, found_mhz, ends, codes):
+    """The other rank, left alone, fails in its turn."""
+    hardware = Hardware(tmp_path, found_mhz)
+    end(hardware, phase, ends, codes)
+    assert hardware.changed == []
+
+
+@pytest.mark.parametrize("phase", ["comparing", pytest.param("planning", marks=pytest.mark.long)])
+def test_clocks_that_are_as_found_stay_so(tmp_path, phase):
+    hardware = Hardware(tmp_path, FOUND_MHZ)
+    end(hardware, phase, [terminated, raising], [-signal.SIGTERM, 1])
+    assert hardware.changed == []
+
+
+@pytest.mark.parametrize(("phase", "found_mhz"), [("profiling", FOUND_MHZ), ("replaying", 0)])
+def test_of_a_rank_that_is_killed_the_clock_stays_and_that_of_the_other_is_put_back(tmp_path, phase, found_mhz):
+    hardware = Hardware(tmp_path, found_mhz)
+    end(hardware, phase, [going_on, partial(amid, killed)], [1, -signal.SIGKILL])
+    assert hardware.changed == [1], "which nothing in that process could help"
+
+
+STOPPED = (
+    "planning the clocks of the pipeline has stopped, and training goes on without it: "
+    "the ranks of this job did not reach each other"
+)
+
+
+def noting_how_it_fails(trainer):
+    with pytest.raises(RuntimeError):
+        trainer.train(100)
+    trainer.hardware.note(trainer.engine.global_rank)
+
+
+def test_a_rank_that_is_killed_before_an_exchange_is_missed(tmp_path):
+    hardware = Hardware(tmp_path)
+    job = start(hardware, "profiling", noting_how_it_fails, partial(in_exchange, killed))
+    assert job.codes() == [0, -signal.SIGKILL]
+    assert hardware.changed == hardware.ever_changed == [1], "put back before training itself failed"
+    assert STOPPED in job.said(0)
+
+
+def impatiently(end, trainer):
+    trainer.optimizer._agreement.world = TorchWorld(timeout_seconds=1.0)
+    end(trainer)
+
+
+def test_a_rank_that_hangs_is_not_waited_for_longer_than_said(tmp_path):
+    hardware = Hardware(tmp_path)
+    ends = noting_how_it_fails, partial(in_exchange, stuck)
+    job = start(hardware, "profiling", *(partial(impatiently, it) for it in ends))
+    wait_until(lambda: hardware.ever_changed == [0, 1])
+    wait_until(lambda: hardware.changed == [1])
+    job.processes[1].terminate()
+    assert job.codes() == [0, -signal.SIGTERM]
+    assert hardware.changed == []
+    assert STOPPED in job.said(0)
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + 30.0
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# In real time: a thread sets the clocks, and signals come from outside at any moment.
+
+
+class RealTimeTrainer:
+    """One rank as users have it, that replays a plan with a switch before each instruction."""
+
+    def __init__(self, hardware):
+        plan_path = str(hardware.folder / "plan.json")
+        block = {"enabled": True, "warmup_steps": 1, "plan_path": plan_path, "check_steps": 1000}
+        blocks = {"gradient_accumulation_steps": MICROBATCHES, "perseus": block}
+        block["found_clock_mhz"] = hardware.found_mhz or None
+        self.engine = make_engine(make_module(RANKS), initialize=zeus_deepspeed.initialize, **blocks)
+        self.hardware = hardware
+        gpu = discover_gpus()[self.engine.global_rank]
+        hardware.plug_in(gpu, self.engine.global_rank)
+        SimulatedCompute(self.engine.module, gpu, Work(0.015, 330.0, 1.0, 0.75))
+        self._data = batches()
+
+    def train(self, steps):
+        for _ in range(steps):
+            self.engine.train_batch(self._data)
+
+
+def train_in_real_time(rank, hardware, ends):
+    trainer = RealTimeTrainer(hardware)
+    while trainer.engine.perseus.optimizer.phase.value != "replaying":
+        trainer.train(1)
     hardware.note(rank)
     ends[rank](trainer)
 
 
-def start(folder, hardware, phase, *ends):
-    return Job(folder, train, hardware, SharedTimes(RANKS, MICROBATCHES), phase, ends)
+def slow_hardware(folder, found_mhz=0):
+    """Its driver takes a third of an instruction; with a plan beside it."""
+    folder.mkdir(exist_ok=True)
+    schedule = schedules.one_f_one_b(RANKS, MICROBATCHES)
+    clocks = tuple(tuple((900, 1050)[place % 2] for place, _ in enumerate(order)) for order in schedule.ranks)
+    write_plan(Plan("restless", schedule, clocks, 1.0, 1.0, 0, 0.0, 0.0, ""), folder / "plan.json")
+    return Hardware(folder, found_mhz, latency_seconds=0.005)
 
 
-def check_put_back(folder, hardware, phase, ends, codes):
-    job = start(folder, hardware, phase, *ends)
-    assert job.wait() == codes, [job.said(rank) for rank in range(RANKS)]
-    assert hardware.changed == ([0, 1] if phase in ("profiling", "replaying") else [])
-    assert hardware.left_changed == []
+TERM, INT = signal.SIGTERM, signal.SIGINT
+SENT = {"to all": [(TERM, 0), (TERM, 1)], "to the first": [(TERM, 0)], "to the last": [(TERM, 1)]}
+SENT |= {"Ctrl-C": [(INT, 0), (INT, 1)], "Ctrl-C under torchrun": [(INT, 0), (INT, 1), (TERM, 0), (TERM, 1)]}
 
 
-ENDS = {
-    "returns and raises": ([returning, raising], [0, 1]),
-    "destroys and exits": ([destroying, exiting], [0, 3]),
-    "SIGTERM and SIGINT": ([terminated, interrupted], [-signal.SIGTERM, 1]),
-    "both SIGTERM": ([terminated, terminated], [-signal.SIGTERM, -signal.SIGTERM]),
-    "SIGINT twice and SIGHUP": ([interrupted_twice, hung_up], [1, -signal.SIGHUP]),
-    "raises amid a pass": ([partial(amid, raising), going_on], [1, 1]),
-    "Ctrl-C amid a pass": ([going_on, partial(amid, interrupted)], [1, 1]),
-    "SIGTERM amid a pass": ([partial(amid, terminated), going_on], [-signal.SIGTERM, 1]),
+@pytest.mark.parametrize("seed", [0, *(pytest.param(it, marks=pytest.mark.long) for it in range(1, 9))])
+def test_clocks_are_put_back_after_signals_at_any_moment_of_a_replay(tmp_path, seed):
+    moments = random.Random(seed)
+    hardwares = {name: slow_hardware(tmp_path / name, moments.choice([0, FOUND_MHZ])) for name in SENT}
+    jobs = {name: Job(it.folder, train_in_real_time, it, [going_on, going_on]) for name, it in hardwares.items()}
+    for name, job in jobs.items():
+        wait_until(lambda hardware=hardwares[name]: hardware.ever_changed == [0, 1])
+        time.sleep(moments.uniform(0.0, 0.2))
+        for number, rank in SENT[name]:
+            os.kill(job.processes[rank].pid, number)
+    codes = {name: job.codes() for name, job in jobs.items()}
+    assert {name: it.changed for name, it in hardwares.items()} == {name: [] for name in SENT}
+    under_torchrun = codes.pop("Ctrl-C under torchrun")  # whichever of the two they have come to
+    assert set(under_torchrun) <= {1, -TERM}
+    assert list(codes.values()) == [[-TERM, -TERM], [-TERM, 1], [1, -TERM], [1, 1]]
+
+
+SCRIPT = "import sys, tests.deepspeed.conftest; from tests.deepspeed import test_safety as it; it.run(*sys.argv[1:])"
+
+
+def run(folder, end):
+    """What a training script does, on each of its ranks."""
+    initialize()
+    hardware = Hardware(Path(folder), latency_seconds=0.005)
+    train_in_real_time(int(os.environ["RANK"]), hardware, [IN_SCRIPTS[end], going_on])
+
+
+def returning_amid_a_step(trainer):
+    """As a script that swallows what it fails with."""
+    with pytest.raises(RuntimeError):
+        amid(raising, trainer)
+
+
+IN_SCRIPTS = {
+    "raises": partial(amid, raising),
+    "exits": partial(amid, exiting),
+    "returns": returning_amid_a_step,
+    "Ctrl-C": partial(amid, interrupted),
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
-@pytest.mark.parametrize(("phase", "found_mhz"), [("profiling", FOUND_MHZ), ("replaying", 0)])
-def test_x(tmp_path, name, phase, found_mhz):
-    check_put_back(tmp_path, Hardware(found_mhz), phase, *ENDS[name])
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("returns", 0),
+        *(pytest.param(*it, marks=pytest.mark.long) for it in [("raises", 1), ("exits", 3), ("Ctrl-C", -INT)]),
+    ],
+)
+def test_clocks_are_put_back_after_scripts(tmp_path, end, code):
+    hardware = slow_hardware(tmp_path)
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path, end], env={**os.environ, **environment, **path})
+        for environment in torchrun_environments(RANKS)
+    ]
+    assert [it.wait(60) for it in ranks] == [code, 1]
+    assert hardware.ever_changed == [0, 1]
+    assert hardware.changed == []
