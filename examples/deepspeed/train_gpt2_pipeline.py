@@ -83,7 +83,9 @@ def start_ranks() -> int:
     code = 0
     while running and code == 0:
         for sentinel in multiprocessing.connection.wait(list(running)):
-            code = code or running.pop(sentinel).exitcode or 0
+            ended = running.pop(sentinel)
+            ended.join()  # before which its code may not be known
+            code = code or ended.exitcode
     for process in running.values():
         process.terminate()
         process.join()

@@ -66,7 +66,7 @@ def check_totals(driver, answers, gpus):
 
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(10.0, marks=pytest.mark.long)])
 @pytest.mark.parametrize("gpu_count", [1, 2, 4])
-@pytest.mark.parametrize("rank_count", [2, 4])
+@pytest.mark.parametrize("rank_count", [4, pytest.param(2, marks=pytest.mark.long)])
 def test_each_device_is_counted_once(make_driver, tmp_path, rank_count, gpu_count, seconds):
     driver = make_driver(*[DeviceSpec() for _ in range(gpu_count)])
     for device, load in zip(driver, LOADS, strict=False):

@@ -117,9 +117,16 @@ FULL_COURSE = [
 ]
 
 
-@pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("microbatches", [8, 16])
-@pytest.mark.parametrize("model", [A100, "A40"])
+@pytest.mark.parametrize(
+    ("stages", "microbatches", "model"),
+    [
+        *[(2, 8, A100), (2, 16, "A40"), (4, 8, A100), (4, 8, "A40")],
+        *(
+            pytest.param(*it, marks=pytest.mark.long)
+            for it in [(2, 16, A100), (4, 16, A100), (2, 8, "A40"), (4, 16, "A40")]
+        ),
+    ],
+)
 def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microbatches, model):
     work, schedule = works(stages, model), schedules.one_f_one_b(stages, microbatches)
     run = Run(SimulatedJob(schedule, work, model), 60)
