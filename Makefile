@@ -7,7 +7,7 @@ DEMO := OMP_NUM_THREADS=1 $(RUN)
 LONG := OMP_NUM_THREADS=1 $(RUN) -m pytest -m long
 FRAMEWORKS := $(addprefix tests/,huggingface accelerate lightning plain_torch deepspeed)
 
-.PHONY: demo demo-perseus test test-long test-long-frameworks test-long-core test-frameworks test-floors test-deepspeed lint wheel benchmarks clean
+.PHONY: demo demo-perseus test test-long test-long-frameworks test-long-deepspeed test-long-core test-frameworks test-floors test-deepspeed lint wheel benchmarks clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --factor 1.125 --output zeus-demo
@@ -18,11 +18,14 @@ demo-perseus: $(VENV)/.ready-all  ## plan the clocks of a DeepSpeed pipeline of 
 test: $(VENV)/.ready-dev  ## the tests, without the long ones
 	OMP_NUM_THREADS=1 $(RUN) -m pytest
 
-test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests, in two processes: they wait most of the time
-	$(MAKE) --jobs 2 --output-sync=target test-long-frameworks test-long-core
+test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests, in three processes: they wait most of the time
+	$(MAKE) --jobs 3 --output-sync=target test-long-frameworks test-long-deepspeed test-long-core
 
 test-long-frameworks: $(VENV)/.ready-dev
-	$(LONG) $(FRAMEWORKS)
+	$(LONG) $(filter-out tests/deepspeed,$(FRAMEWORKS))
+
+test-long-deepspeed: $(VENV)/.ready-dev
+	$(LONG) tests/deepspeed
 
 test-long-core: $(VENV)/.ready-dev
 	$(LONG) $(FRAMEWORKS:%=--ignore=%)
