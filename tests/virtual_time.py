@@ -15,7 +15,7 @@ import torch.distributed
 from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer
-from zeus_core.pipeline import InstructionProfile, Option, PipelineProfile
+from zeus_core.pipeline import COMPUTE_KINDS, Frontier, InstructionProfile, Option, PipelineProfile, make_plan
 from zeus_core.testing import VirtualBackground, VirtualClock
 
 A100 = "A100-SXM4-80GB"
@@ -59,6 +59,12 @@ def check_profile(measured, truth):
         for (it, one), (next_it, next_one) in pairwise(pairs):
             off = (it.energy_joules - next_it.energy_joules) - (one.energy_joules - next_one.energy_joules)
             assert abs(off) <= 0.015 * one.energy_joules, (it, next_it)
+
+
+def best_saving(truth, schedule):
+    """The fraction of the energy that the planner saves with the true profile, with no slowdown."""
+    frontier = Frontier.of(truth, schedule)
+    return 1 - make_plan(frontier, slowdown_factor=1.0).energy_joules / frontier.highest_clock_point[1]
 
 
 class SharedTimes:
@@ -150,6 +156,20 @@ class VirtualOptimizer(PipelineFrequencyOptimizer):
 
     def _advance_to(self, seconds):
         self.clock.advance(seconds - self.clock.now())
+
+
+class ComputingOptimizer(VirtualOptimizer):
+    """Each instruction takes place on the simulated GPU too."""
+
+    def on_instruction_end(self, name):
+        if name in COMPUTE_KINDS:
+            self.gpu.execute(work_of(self._running[1], name, A100))
+        super().on_instruction_end(name)
+
+    def on_step_end(self):
+        super().on_step_end()
+        if self.baseline is not None:
+            self.record.latest["schedule"] = self._rank.knows().schedules[0]
 
 
 def virtual_gpu(model, index):

@@ -24,6 +24,7 @@ from pipeline_toy import (
     parsed_arguments,
     report,
     set_up,
+    steps_to_train,
 )
 
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelinePlace
@@ -109,7 +110,7 @@ def main() -> None:
     )
     with clocks:  # 10
         pipeline = Pipeline(stage, device, clocks)
-        for _ in range(arguments.steps):
+        for _ in steps_to_train(arguments.steps, clocks):
             pipeline.step(*make_batch(device))
         report(clocks)
     torch.distributed.destroy_process_group()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -12,6 +13,7 @@ from toy import FORWARD_WORK, argument_parser, prepare
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings
+from zeus_core.optimizer.pipeline_frequency import PhaseName
 from zeus_core.pytorch import SimulatedCompute
 
 TOKENS = 64
@@ -22,6 +24,7 @@ LENGTH = 32
 
 # A short profile, to suit a demonstration.
 SETTINGS = PipelineFrequencySettings(warmup_steps=2, most_clocks=5, profile_instructions=4)
+WITHOUT_PLAN = {PhaseName.OFF, PhaseName.OBSERVED}
 
 
 class Stage(torch.nn.Module):
@@ -53,7 +56,7 @@ def make_batch(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 def parsed_arguments(description: str) -> argparse.Namespace:
     parser = argument_parser(description)
-    parser.set_defaults(steps=45)
+    parser.set_defaults(steps=200)  # at most
     arguments = parser.parse_args()
     if "RANK" not in os.environ:
         parser.error("a pipeline has several ranks: torchrun --nproc-per-node 2 ...")
@@ -74,6 +77,14 @@ def set_up(arguments: argparse.Namespace) -> tuple[Stage, torch.device, ZeusMoni
         work = replace(FORWARD_WORK, seconds=0.02 * stage.layer_count, active_power_watts=340.0)
         SimulatedCompute(stage, monitor.gpus[local_rank], work)
     return stage, device, monitor
+
+
+def steps_to_train(most: int, optimizer: PipelineFrequencyOptimizer) -> Iterator[int]:
+    """Ends once a plan was measured, as this is a demonstration; a real training goes on with its plan."""
+    for step in range(most):
+        yield step
+        if optimizer.measured is not None or optimizer.phase in WITHOUT_PLAN:
+            return
 
 
 def report(optimizer: PipelineFrequencyOptimizer) -> None:

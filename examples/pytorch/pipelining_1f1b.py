@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed
-from pipeline_toy import MICROBATCHES, SETTINGS, loss_of, make_batch, parsed_arguments, report, set_up
+from pipeline_toy import MICROBATCHES, SETTINGS, loss_of, make_batch, parsed_arguments, report, set_up, steps_to_train
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from zeus_core.pytorch import pipelining
@@ -23,7 +23,7 @@ def main() -> None:
     attached = pipelining.attach(schedule, monitor, SETTINGS, identity={"model": "toy"})
 
     optimizer = torch.optim.AdamW(module.parameters(), 3e-3)
-    for _ in range(arguments.steps):
+    for _ in steps_to_train(arguments.steps, attached.optimizer):
         tokens, targets = make_batch(device)
         schedule.step(*([tokens] if stage.is_first else []), target=targets if stage.is_last else None)
         optimizer.step()

@@ -3,13 +3,28 @@
 import re
 
 import pytest
+import torch
+import torch.distributed
 
 from tests.accelerate.processes import run_script
 from tests.pages import ROOT, blocks, is_of
+from tests.ranks import run_ranks
+from tests.virtual_time import (
+    A100,
+    ComputingOptimizer,
+    Run,
+    SharedTimes,
+    best_saving,
+    check_profile,
+    true_profile,
+    virtual_gpu,
+)
+from zeus_core.optimizer import PipelineFrequencySettings, PipelinePlace
+from zeus_core.pytorch import torch_world
 
 EXAMPLES = ROOT / "examples" / "pytorch"
 PIPELINES = ("hand_written_1f1b.py", "pipelining_1f1b.py")
-SIMULATED = ("--simulate", "A100-SXM4-80GB")
+SIMULATED = ("--simulate", A100)
 
 
 @pytest.mark.parametrize("block", blocks("pipeline.md")[1:])
@@ -27,12 +42,40 @@ def test_it_trains(name):
     assert run_script(EXAMPLES / name, *SIMULATED, "--steps", 4, ranks=2).startswith("comparing; ")
 
 
+def train(times, steps):
+    """The pipeline written by hand, in virtual time."""
+    import hand_written_1f1b
+    import pipeline_toy
+
+    torch.distributed.init_process_group("gloo")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    gpu, clock = virtual_gpu(A100, rank)
+    settings = PipelineFrequencySettings()
+    with ComputingOptimizer(gpu, clock, times, PipelinePlace(rank), settings, world=torch_world()) as clocks:
+        pipeline = hand_written_1f1b.Pipeline(pipeline_toy.Stage(rank, size), torch.device("cpu"), clocks)
+        for _ in range(steps):
+            pipeline.step(*pipeline_toy.make_batch(pipeline.device))
+    return clocks.record
+
+
+def test_the_pipeline_written_by_hand_gets_a_plan_that_keeps_what_it_promises(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import pipeline_toy
+
+    run = Run(run_ranks(2, train, SharedTimes(2, pipeline_toy.MICROBATCHES), 60))
+    truth = true_profile(2, A100)
+    check_profile(run.records[0].latest["profile"], truth)
+    run.check_plan(least_saved_fraction=0.85 * best_saving(truth, run.records[0].latest["schedule"]))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_plan_is_found_that_saves(name):
+def test_it_ends_with_a_measured_plan(name):
     printed = run_script(EXAMPLES / name, *SIMULATED, ranks=2)
     assert printed.startswith("replaying; ")
-    costs = re.findall(r"^(?:before|after): +([\d.]+) s and ([\d.]+) J per iteration$", printed, re.MULTILINE)
-    (seconds, joules), (seconds_after, joules_after) = (map(float, it) for it in costs)
-    assert seconds_after < 1.03 * seconds
-    assert joules_after < 0.97 * joules
+    clocks_mhz = [int(it) for it in re.findall(r"\d+", printed.splitlines()[0])]
+    assert min(clocks_mhz) < 1410
+    joules = re.findall(r"^(?:before|after): +[\d.]+ s and ([\d.]+) J per iteration$", printed, re.MULTILINE)
+    assert len(joules) == 2
