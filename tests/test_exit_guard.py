@@ -109,6 +109,10 @@ class TestSignalsSomeoneElseHandles:
         status, said = run("signal.signal(signal.SIGTERM, signal.SIG_IGN); guard.arm(); get(signal.SIGTERM); say('on')")
         assert (status, said) == (0, ["on", "undone"])
 
+    def test_a_signal_that_was_set_to_its_default_since_is_caught_again(self, run):
+        program = "guard.arm(); signal.signal(signal.SIGTERM, signal.SIG_DFL); guard.arm(); get(signal.SIGTERM)"
+        assert run(program) == (-signal.SIGTERM, ["undone"])
+
     def test_a_handler_from_later_that_passes_on_reaches_the_guard(self, run):
         program = """
 guard.arm()

@@ -169,7 +169,7 @@ class ComputingOptimizer(VirtualOptimizer):
     def on_step_end(self):
         super().on_step_end()
         if self.baseline is not None:
-            self.record.latest["schedule"] = self._rank.knows().schedules[0]
+            self.record.latest["schedule"] = self._rank.known_job().schedules[0]
 
 
 def virtual_gpu(model, index):
@@ -196,11 +196,11 @@ class Run:
 
     def saved_fraction(self):
         """Energy saved in the last 20 steps of the plan, over the steps at the clocks found."""
-        return 1 - self.joules(self.steps_of("replaying")[-20:]) / self.joules(self.steps_of("comparing"))
+        return 1 - self.joules(self.steps_of("replaying")[-20:]) / self.joules(self.steps_of("baseline"))
 
     def check_plan(self, least_saved_fraction):
         """The plan gives what was predicted, takes no longer, saves enough; and the clocks are as found in the end."""
-        replayed, found = self.steps_of("replaying")[-20:], self.steps_of("comparing")
+        replayed, found = self.steps_of("replaying")[-20:], self.steps_of("baseline")
         predicted = self.records[0].latest["predicted"]
         assert len(replayed) == 20
         assert abs(self.joules(replayed) / predicted.energy_joules - 1) <= 0.03

@@ -54,7 +54,9 @@ class ExitGuard:
                 _logger.warning("training is not in the main thread: SIGTERM would leave the hardware changed")
         if threading.current_thread() is threading.main_thread():
             for signal_number in (*_ENDING, *_ENDING_BY_DEFAULT):
-                if signal_number not in self._handlers:
+                is_new = signal_number not in self._handlers
+                # Whoever has handled it since passes it on, we hope; its default action does not.
+                if is_new or signal.getsignal(signal_number) == signal.SIG_DFL:
                     self._catch(signal_number)
 
     def disarm(self) -> None:

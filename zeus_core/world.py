@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["SoloWorld", "World"]
+from zeus_core.errors import WorldError
+
+__all__ = ["SoloWorld", "World", "on_all_ranks"]
+
+_Made = TypeVar("_Made")
 
 
 class World(Protocol):
@@ -39,3 +44,39 @@ class SoloWorld:
     def gather(self, value: Any) -> list[Any]:
         """The value itself."""
         return [value]
+
+
+def on_all_ranks(
+    world: World, make: Callable[[], _Made], unmake: Callable[[_Made], object] = lambda made: None
+) -> _Made:
+    """What `make` gives on this rank, once it has given something on each. Every rank must call this.
+
+    Args:
+        world: The ranks.
+        make: Makes it.
+        unmake: Is called with it where another rank has failed.
+
+    Raises:
+        Exception: What has failed on this rank.
+        WorldError: Another one has failed, whose reason the message tells, or did not answer in time.
+    """
+    try:
+        made = make()
+    except Exception as error:
+        world.gather(str(error) or repr(error))
+        raise
+    try:
+        _check_faults(world.gather(None))
+    except WorldError:
+        unmake(made)
+        raise
+    return made
+
+
+def _check_faults(faults: Sequence[str | None]) -> None:
+    by_reason: dict[str, list[str]] = {}
+    for rank, fault in enumerate(faults):
+        if fault is not None:
+            by_reason.setdefault(fault, []).append(str(rank))
+    if by_reason:
+        raise WorldError("; ".join(f"rank {', '.join(ranks)}: {fault}" for fault, ranks in by_reason.items()))

@@ -159,7 +159,7 @@ def gather_outcome(engine: Any, log: StepLog, gather: Gather) -> Outcome | None:
     if measured is None or baseline.energy_joules is None or measured.energy_joules is None:
         return None
     told = gather(
-        [engine.stage_id, optimizer.clocks_mhz, log.latest(PhaseName.COMPARING), log.latest(PhaseName.REPLAYING)]
+        [engine.stage_id, optimizer.clocks_mhz, log.latest(PhaseName.BASELINE), log.latest(PhaseName.REPLAYING)]
     )
     stages, clocks, *truths = zip(*told, strict=True)
     profile = optimizer.profile()
@@ -168,7 +168,7 @@ def gather_outcome(engine: Any, log: StepLog, gather: Gather) -> Outcome | None:
         microbatches=engine.gradient_accumulation_steps(),
         clocks_mhz=dict(zip(stages, clocks, strict=True)),
         before=Cost(baseline.step_seconds, baseline.energy_joules),
-        predicted=Cost(predicted.time_seconds, predicted.energy_joules),
+        predicted=Cost(predicted.step_seconds, predicted.energy_joules),
         after=Cost(measured.step_seconds, measured.energy_joules),
         true_before=_of_all_ranks(truths[0]),
         true_after=_of_all_ranks(truths[1]),

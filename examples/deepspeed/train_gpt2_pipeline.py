@@ -35,12 +35,10 @@ from outcome import Outcome, StepLog, clock_under_load_mhz, gather_outcome
 import zeus_deepspeed.auto  # noqa: F401 - the one line: from here on, the "perseus" block of ds_config.json counts
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, discover_gpus
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency import PhaseName
 from zeus_core.pytorch import torch_world
 
 STAGES = 4
 GPU_MODEL = "A100-SXM4-80GB"
-WITHOUT_PLAN = {PhaseName.OFF, PhaseName.OBSERVED}
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -123,7 +121,7 @@ def train(arguments: argparse.Namespace) -> int:
     for _ in range(arguments.steps):
         with log.step(optimizer.phase):
             log.losses.append(float(engine.train_batch(batches)))
-        if optimizer.measured is not None or optimizer.phase in WITHOUT_PLAN:
+        if optimizer.measured is not None or optimizer.phase.is_without_plan:
             break  # for this is a demonstration; a real training goes on with its plan
 
     gather = torch_world().gather
@@ -132,7 +130,8 @@ def train(arguments: argparse.Namespace) -> int:
     clocks_mhz = gather(clock_under_load_mhz(gpu))
     torch.distributed.destroy_process_group()
     if outcome is None:
-        print("no plan was measured", file=sys.stderr) if rank == 0 else None
+        if rank == 0:
+            print("no plan was measured", file=sys.stderr)
         return 1
     if rank == 0:
         report(outcome, clocks_mhz, arguments)

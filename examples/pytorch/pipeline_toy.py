@@ -13,7 +13,6 @@ from toy import FORWARD_WORK, argument_parser, prepare
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings
-from zeus_core.optimizer.pipeline_frequency import PhaseName
 from zeus_core.pytorch import SimulatedCompute
 
 TOKENS = 64
@@ -23,8 +22,7 @@ MICROBATCH_SIZE = 2
 LENGTH = 32
 
 # A short profile, to suit a demonstration.
-SETTINGS = PipelineFrequencySettings(warmup_steps=2, most_clocks=5, profile_instructions=4)
-WITHOUT_PLAN = {PhaseName.OFF, PhaseName.OBSERVED}
+SETTINGS = PipelineFrequencySettings(warmup_steps=2, max_clocks=5, profile_instructions=4)
 
 
 class Stage(torch.nn.Module):
@@ -83,7 +81,7 @@ def steps_to_train(most: int, optimizer: PipelineFrequencyOptimizer) -> Iterator
     """Ends once a plan was measured, as this is a demonstration; a real training goes on with its plan."""
     for step in range(most):
         yield step
-        if optimizer.measured is not None or optimizer.phase in WITHOUT_PLAN:
+        if optimizer.measured is not None or optimizer.phase.is_without_plan:
             return
 
 

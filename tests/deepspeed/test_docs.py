@@ -17,7 +17,7 @@ from zeus_core.pytorch import SimulatedCompute
 from zeus_deepspeed.config import KEYS
 
 PAGE = "deepspeed.md"
-QUICK = {"warmup_steps": 1, "most_clocks": 2, "check_steps": 2, "profile_instructions": 3, "tolerance_fraction": 1.0}
+QUICK = {"warmup_steps": 1, "max_clocks": 2, "check_steps": 2, "profile_instructions": 3, "tolerance_fraction": 1.0}
 WORK = Work(seconds=0.02, active_power_watts=250.0)
 
 

@@ -17,7 +17,7 @@ from zeus_core.device import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
-QUICK = {"enabled": True, "warmup_steps": 1, "profile_instructions": 1, "most_clocks": 2, "check_steps": 2}
+QUICK = {"enabled": True, "warmup_steps": 1, "profile_instructions": 1, "max_clocks": 2, "check_steps": 2}
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from zeus_deepspeed.config import read_perseus_block
 
 EXAMPLE = ROOT / "examples" / "deepspeed" / "train_gpt2_pipeline.py"
 CONFIG = EXAMPLE.parent / "ds_config.json"
-SHORT = {"most_clocks": 3, "check_steps": 5, "tolerance_fraction": 0.5}
+SHORT = {"max_clocks": 3, "check_steps": 5, "tolerance_fraction": 0.5}
 
 
 def run(folder, *arguments, launcher=(sys.executable,)):

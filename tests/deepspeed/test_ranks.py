@@ -6,9 +6,8 @@ from tests.deepspeed.engines import RecordingOptimizer
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FaultyGpu, ThreadWorld
-from zeus_core.world import SoloWorld
+from zeus_core.world import SoloWorld, on_all_ranks
 from zeus_deepspeed.monitor_events import MonitorEvents
-from zeus_deepspeed.on_all_ranks import on_all_ranks
 
 
 def test_what_every_rank_makes_is_given_to_each():
@@ -24,22 +23,24 @@ def refused(world, fault_of):
         made.append(RecordingOptimizer())
         return made[0]
 
-    with pytest.raises(WorldError) as raised:
+    with pytest.raises((WorldError, OSError)) as raised:
         on_all_ranks(world, make, unmake=lambda it: it.close())
     assert all(it.is_closed for it in made)
+    assert isinstance(raised.value, OSError) == (world.rank in fault_of)
     return str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("fault_of", "message"),
+    ("fault_of", "messages"),
     [
-        ({1: "no GPU"}, "rank 1: no GPU"),
-        ({0: "no GPU", 1: "no right", 2: "no GPU"}, "rank 0, 2: no GPU; rank 1: no right"),
-        ({0: "no GPU", 1: "no GPU", 2: "no GPU"}, "no GPU"),
+        ({1: "no GPU"}, ["rank 1: no GPU", "no GPU", "rank 1: no GPU"]),
+        ({0: "no GPU", 2: "no GPU"}, ["no GPU", "rank 0, 2: no GPU", "no GPU"]),
+        ({0: "no GPU", 2: "no right"}, ["no GPU", "rank 0: no GPU; rank 2: no right", "no right"]),
+        ({0: "no GPU", 1: "no GPU", 2: "no GPU"}, ["no GPU"] * 3),
     ],
 )
-def test_what_one_rank_lacks_keeps_all_of_them_off_and_is_told_to_each(fault_of, message):
-    assert ThreadWorld.run(3, lambda world: refused(world, fault_of)) == [message] * 3
+def test_what_one_rank_lacks_keeps_all_of_them_off_and_is_told_to_each(fault_of, messages):
+    assert ThreadWorld.run(3, lambda world: refused(world, fault_of)) == messages
 
 
 class TrainingEngine:

@@ -208,7 +208,7 @@ terminated, hung_up, interrupted, killed = (
 
 
 def train(rank, hardware, times, phase, ends):
-    quick = {"warmup_steps": 1, "most_clocks": 3, "profile_instructions": 4, "slowdown_factor": 1.2}
+    quick = {"warmup_steps": 1, "max_clocks": 3, "profile_instructions": 4, "slowdown_factor": 1.2}
     block = {**quick, "found_clock_mhz": hardware.found_mhz or None}
     trainer = Trainer(times, RANKS, MICROBATCHES, A100, perseus=block)
     trainer.hardware = hardware
@@ -277,7 +277,7 @@ def test_clocks_are_put_back_where_training_ends_in_a_step(tmp_path, phase, foun
     assert hardware.changed == []
 
 
-@pytest.mark.parametrize("phase", ["comparing", pytest.param("planning", marks=pytest.mark.long)])
+@pytest.mark.parametrize("phase", ["baseline", pytest.param("planning", marks=pytest.mark.long)])
 def test_clocks_that_are_as_found_stay_so(tmp_path, phase):
     hardware = Hardware(tmp_path, FOUND_MHZ)
     end(hardware, phase, [terminated, raising], [-signal.SIGTERM, 1])

@@ -132,7 +132,7 @@ def test_another_number_of_microbatches_is_planned_for():
     run = Run(run_engines(2, train_with_more_microbatches, SharedTimes(2, 6)))
     assert run.records[0].phases[-1] == "replaying"
     assert "profiling" not in run.records[0].phases[36:]
-    found = [step for step in run.steps_of("comparing") if step > 35]
+    found = [step for step in run.steps_of("baseline") if step > 35]
     assert run.seconds(range(60, 70)) == pytest.approx(run.seconds(found), rel=0.001)
     assert run.joules(range(60, 70)) <= 0.97 * run.joules(found)
 

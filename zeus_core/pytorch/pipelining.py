@@ -15,9 +15,10 @@ from zeus_core.events import Activity, PipelineObserver
 from zeus_core.method_wraps import MethodWraps
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
+from zeus_core.optimizer.arguments import checked_world
 from zeus_core.pytorch.marks import marks_for
 from zeus_core.pytorch.world import torch_world
-from zeus_core.world import World
+from zeus_core.world import World, on_all_ranks
 
 __all__ = ["AttachedOptimizer", "PipelineScheduleTap", "attach", "check_schedule"]
 
@@ -195,7 +196,7 @@ def attach(
     world: World | None = None,
     identity: Mapping[str, Any] | None = None,
 ) -> AttachedOptimizer:
-    """Have the clocks of a schedule planned. Unless `world` is given, a collective call: every rank makes it.
+    """Have the clocks of a schedule planned. A collective call: every rank makes it, and it succeeds on all or none.
 
     Args:
         schedule: Any schedule of torch.distributed.pipelining.
@@ -208,15 +209,21 @@ def attach(
 
     Raises:
         UsageError: An argument is wrong, or torch does not have what this relies on; the message says which.
+        WorldError: So it is on another rank.
     """
-    check_schedule(schedule)
-    stage = _stages_of(schedule)[0]
-    optimizer = PipelineFrequencyOptimizer(
-        monitor,
-        PipelinePlace(stage.group_rank if rank is None else rank, pipeline),
-        settings,
-        world=torch_world() if world is None else world,
-        identity=identity,
-        marks=marks_for(stage.device, monitor.clock),
-    )
-    return AttachedOptimizer(optimizer, PipelineScheduleTap(schedule, optimizer))
+    ranks = torch_world() if world is None else checked_world(world)  # first of all, as all ranks must come this far
+
+    def make() -> AttachedOptimizer:
+        check_schedule(schedule)
+        stage = _stages_of(schedule)[0]
+        optimizer = PipelineFrequencyOptimizer(
+            monitor,
+            PipelinePlace(stage.group_rank if rank is None else rank, pipeline),
+            settings,
+            world=ranks,
+            identity=identity,
+            marks=marks_for(stage.device, monitor.clock),
+        )
+        return AttachedOptimizer(optimizer, PipelineScheduleTap(schedule, optimizer))
+
+    return on_all_ranks(ranks, make, unmake=AttachedOptimizer.detach)

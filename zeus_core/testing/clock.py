@@ -81,6 +81,6 @@ class VirtualBackground:
         """Do something every so many virtual seconds, until what is returned is called."""
         return self._clock.repeatedly(action, period_seconds)
 
-    def run_apart(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+    def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """What a function returns."""
         return function(*arguments)

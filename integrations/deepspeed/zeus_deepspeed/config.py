@@ -8,20 +8,23 @@ Key                     Type     Default  Meaning
 `monitor_events`        boolean  `true`   Write the energy of each step to DeepSpeed's monitors, where one is enabled.
 `gpu_index`             integer  `auto`   The GPU of this rank, after `CUDA_VISIBLE_DEVICES`; `auto` is the one its
                                           engine uses, or without one that of its local rank.
-`slowdown_factor`       number   `1.0`    The longest iteration over that at the highest clocks; 1 is no slowdown.
-`tolerance_fraction`    number   `0.02`   By how much of that a plan may be slower than allowed before it is backed off.
-`warmup_steps`          integer  `5`      Iterations at the beginning that nothing is done in.
-`profile_instructions`  integer  `8`      How many instructions of each kind are measured at each clock, at least.
-`most_clocks`           integer  `12`     How many clocks are measured at most.
-`lowest_clock_mhz`      integer  `null`   The lowest clock to be used, in MHz; as low as it pays if `null`.
-`found_clock_mhz`       integer  `null`   The clock in MHz that the machine's GPUs were locked at by whoever set it up;
-                                          `null` if they were not.
-`switch_seconds`        number   `null`   What a switch of the clock costs, in seconds; as measured if `null`.
+`slowdown_factor`       number   `1.0`    The longest allowed iteration, as a multiple of that at the original clocks,
+                                          up to 10.0; 1.0 is no slowdown.
+`tolerance_fraction`    number   `0.02`   By what fraction of the allowed time a plan may be slower before a faster one
+                                          replaces it.
+`warmup_steps`          integer  `5`      Initial iterations that are left alone; at least one is.
+`profile_instructions`  integer  `8`      How many instructions of each kind to measure at each clock.
+`max_clocks`            integer  `12`     How many clocks to measure at most.
+`lowest_clock_mhz`      integer  `null`   The lowest clock to use, in MHz; `null`: as low as still saves energy.
+`found_clock_mhz`       integer  `null`   The clock in MHz that whoever set up the machine has locked its GPUs at;
+                                          `null` if they are not locked.
+`switch_seconds`        number   `null`   What a change of the clock costs, in seconds; `null`: as measured. Less than
+                                          0.001 counts as nothing.
 `check_steps`           integer  `10`     Iterations between two comparisons of what is measured with what was
-                                          predicted, and between two times that energies are written.
+                                          predicted, and between writes of the energies.
 `follow_stragglers`     boolean  `true`   Whether a pipeline that waits for a slower one takes the time to save energy.
-`profile_path`          string   `null`   File in which the profile is kept; not kept if `null`.
-`plan_path`             string   `null`   A plan made beforehand, which is deployed without profiling.
+`profile_path`          string   `null`   File in which the profile is kept for the next run; `null`: not kept.
+`plan_path`             string   `null`   A plan made beforehand, to deploy without profiling.
 ======================  =======  =======  =============================================================================
 
 As everywhere in DeepSpeed, `"auto"` is the default of any key.
@@ -35,6 +38,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from zeus_core.errors import UsageError
+from zeus_core.optimizer.arguments import checked_flag, whole_number
 from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
 from zeus_deepspeed.engine_facts import config_of
 
@@ -68,13 +72,10 @@ class PerseusConfig:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        for name in ("enabled", "monitor_events"):
-            value: Any = getattr(self, name)
-            if not isinstance(value, bool):
-                raise UsageError(f"{name} is {value!r}; it must be true or false")
-        index: Any = self.gpu_index
-        if index is not None and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
-            raise UsageError(f'gpu_index is {index!r}; it must be a whole number from 0, or "auto"')
+        checked_flag("enabled", self.enabled)
+        checked_flag("monitor_events", self.monitor_events)
+        if self.gpu_index is not None:
+            whole_number("gpu_index", self.gpu_index, 0)
 
 
 def read_perseus_block(engine_or_config: Any) -> PerseusConfig | None:

@@ -13,11 +13,11 @@ from zeus_core.method_wraps import MethodWraps
 from zeus_core.monitor import ZeusMonitor, warn_unless_measured
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch.marks import marks_for
+from zeus_core.world import on_all_ranks
 from zeus_deepspeed.checkpoints import CheckpointedState, Stateful
 from zeus_deepspeed.config import PerseusConfig, read_perseus_block
 from zeus_deepspeed.engine_facts import identity_of, is_pipeline, place_of
 from zeus_deepspeed.monitor_events import MonitorEvents
-from zeus_deepspeed.on_all_ranks import on_all_ranks
 from zeus_deepspeed.tap import PipelineTap, check_engine
 
 __all__ = ["Optimizer", "Perseus", "attach"]
@@ -100,15 +100,23 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
         return attached
     try:
         config = read_perseus_block(engine)
-        if config is None or not config.enabled:
-            return None
-        return _attached(engine, config, make_optimizer)
     except UsageError:
         raise
     except Exception as error:
-        level = logging.WARNING if getattr(engine, "global_rank", 0) == 0 else logging.INFO
-        _logger.log(level, "Perseus stays off, and training goes on without it: %s", error)
+        _say_why_not(engine, error)
         return None
+    if config is None or not config.enabled:
+        return None
+    try:
+        return _attached(engine, config, make_optimizer)
+    except Exception as error:
+        _say_why_not(engine, error)
+        return None
+
+
+def _say_why_not(engine: Any, error: Exception) -> None:
+    level = logging.WARNING if getattr(engine, "global_rank", 0) == 0 else logging.INFO
+    _logger.log(level, "Perseus stays off, and training goes on without it: %s", error)
 
 
 def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., Optimizer]) -> Perseus:

@@ -28,13 +28,13 @@ class Truth:
         joules = point.energy_joules * float(1 + self._noise * self._random.standard_normal())
         return MeasuredPoint(point.seconds, joules, joules - preset.physics.waiting_power_watts * point.seconds)
 
-    def ask_all(self, most_clocks=12):
+    def ask_all(self, max_clocks=12):
         """The clocks a search asks for, in its order."""
-        search, asked = ClockSearch(self.clocks_mhz, most_clocks), []
+        search, asked = ClockSearch(self.clocks_mhz, max_clocks), []
         while (clock_mhz := search.ask()) is not None:
             assert search.ask() == clock_mhz, "asking changes nothing"
             asked.append(clock_mhz)
-            assert len(asked) <= most_clocks
+            assert len(asked) <= max_clocks
             search.tell(clock_mhz, self.points(clock_mhz))
         return asked
 
@@ -54,18 +54,18 @@ def truths(draw, noise=0.0):
 
 
 @given(truths(noise=0.01), st.integers(2, 20))
-def test_it_ends_and_asks_for_no_clock_twice(truth, most_clocks):
-    asked = truth.ask_all(most_clocks)
+def test_it_ends_and_asks_for_no_clock_twice(truth, max_clocks):
+    asked = truth.ask_all(max_clocks)
     assert asked[0] == truth.clocks_mhz[0]
     assert len(set(asked)) == len(asked) >= 2
     assert set(asked) <= set(truth.clocks_mhz)
 
 
-@pytest.mark.parametrize(("most_clocks", "share"), [(12, 0.025), (20, 0.012)])
+@pytest.mark.parametrize(("max_clocks", "share"), [(12, 0.025), (20, 0.012)])
 @settings(max_examples=30)
 @given(truths())
-def test_the_curve_through_the_clocks_it_asked_for_is_near_the_true_one(most_clocks, share, truth):
-    asked = sorted(truth.ask_all(most_clocks))
+def test_the_curve_through_the_clocks_it_asked_for_is_near_the_true_one(max_clocks, share, truth):
+    asked = sorted(truth.ask_all(max_clocks))
     measured = [truth.points(clock) for clock in asked]
     whole = sum(point.cost_joules for point in measured[-1].values())
     deviations = []
@@ -84,7 +84,7 @@ def test_the_curve_through_the_clocks_it_asked_for_is_near_the_true_one(most_clo
 @settings(max_examples=50)
 @given(truths())
 def test_no_clock_that_it_left_out_takes_much_less_energy(truth):
-    lowest = min(truth.ask_all(most_clocks=20))
+    lowest = min(truth.ask_all(max_clocks=20))
     for name, least in truth.points(lowest).items():
         asked = min(truth.points(clock)[name].energy_joules for clock in truth.clocks_mhz if clock >= lowest)
         for clock in truth.clocks_mhz:
@@ -93,7 +93,7 @@ def test_no_clock_that_it_left_out_takes_much_less_energy(truth):
 
 @given(truths())
 def test_it_stops_going_down_when_that_does_not_pay(truth):
-    rungs = sorted({min(asked) for asked in accumulate([clock] for clock in truth.ask_all(most_clocks=30))})
+    rungs = sorted({min(asked) for asked in accumulate([clock] for clock in truth.ask_all(max_clocks=30))})
     rises = 0
     for lower, upper in pairwise(rungs):
         before = truth.points(upper)

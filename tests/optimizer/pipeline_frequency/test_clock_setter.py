@@ -254,18 +254,18 @@ class TestFaults:
         setter.put_back()
 
     @pytest.mark.parametrize("grants_control", [True, False])
-    def test_it_tells_whether_this_process_may_set_clocks(self, grants_control, background):
+    def test_it_tells_whether_this_process_permission_problem_clocks(self, grants_control, background):
         gpu = RecordedGpu(grants_control=grants_control)
         setter = ClockSetter(gpu, VirtualClock(), background, None)
-        assert (setter.may_set() is None) is grants_control
+        assert (setter.permission_problem() is None) is grants_control
         assert gpu.told == ([1410, None] if grants_control else [])
 
     def test_a_driver_that_refuses_for_another_reason_is_its_error(self, setter, gpu):
         gpu.fail("lock_sm_clock", DriverFaultError("no answer"))
         with pytest.raises(DriverFaultError):
-            setter.may_set()
+            setter.permission_problem()
         gpu.fail("lock_sm_clock", PermissionDeniedError("ask an admin"))
-        assert setter.may_set() == "ask an admin"
+        assert setter.permission_problem() == "ask an admin"
 
     def test_a_clock_found_that_the_gpu_does_not_support_is_named(self, gpu, background):
         with pytest.raises(UsageError, match="found_clock_mhz is 1411"):

@@ -13,10 +13,10 @@ from zeus_core.optimizer.pipeline_frequency.clock_search import MeasuredPoint
 from zeus_core.optimizer.pipeline_frequency.job import (
     Introduction,
     check_energies,
-    fixed_joules,
     job_of,
     measured_points,
     pipeline_profile,
+    tail_joules,
 )
 from zeus_core.optimizer.pipeline_frequency.profiler import InstructionRow, RankProfile
 from zeus_core.pipeline import Instruction, Option, schedules
@@ -89,7 +89,7 @@ class TestJobOf:
         assert job_of([introduce(0, 0, clocks_mhz=(900, 1200)), introduce(1, 1)]).clocks_mhz == (1200,)
 
     def test_denials_are_those_of_each_rank(self):
-        assert job_of([introduce(0, 0), introduce(1, 1, denial="no")]).denials == [None, "no"]
+        assert job_of([introduce(0, 0), introduce(1, 1, permission_problem="no")]).permission_problems == [None, "no"]
 
     @pytest.mark.parametrize(
         ("introductions", "message"),
@@ -170,7 +170,7 @@ class TestProfile:
         assert profile.blocking_power_watts == (80.0, 80.0)
         with pytest.raises(UsageError, match="no instruction of stage 0"):
             pipeline_profile(job, [lacking, lacking, measured(1)], 0)
-        with pytest.raises(UsageError, match=r"the energy of forward of stage 0 .* rank 1 .* profile_instructions"):
+        with pytest.raises(UsageError, match=r"the energy of backward of stage 0 .* rank 1 .* profile_instructions"):
             check_energies(job, [measured(0), lacking, measured(1)], 1410)
 
     def test_ranks_that_never_wait_are_given_the_waiting_power_of_the_others(self):
@@ -195,13 +195,13 @@ class TestProfile:
         with pytest.raises(UsageError, match="stage"):
             pipeline_profile(a_job([(0,), (1,)]), [RankProfile((), None), measured(1)], 0)
 
-    def test_fixed_joules_are_what_other_work_takes_beyond_waiting_over_all_ranks_of_a_pipeline(self):
+    def test_tail_joules_are_what_other_work_takes_beyond_waiting_over_all_ranks_of_a_pipeline(self):
         step = [row(0, "optimizer-step", None, 0.2, 30.0)]
         profiles = [measured(0, more=step), measured(0, waiting_watts=50.0, more=step), measured(1), measured(0)]
         job = a_job([(0, 0), (0, 0), (1, 0), (0, 1), (1, 1)])
         profiles.append(measured(1, more=[row(1, "optimizer-step", None, 0.2, None)]))
-        assert fixed_joules(job, profiles, 0) == pytest.approx(30.0 - 16.0 + 30.0 - 10.0)
-        assert fixed_joules(job, profiles, 1) == 0.0
+        assert tail_joules(job, profiles, 0) == pytest.approx(30.0 - 16.0 + 30.0 - 10.0)
+        assert tail_joules(job, profiles, 1) == 0.0
 
     def test_points_of_a_clock_are_those_of_all_ranks_where_energy_is_known(self):
         job = a_job([(0,), (1,)])

@@ -40,7 +40,7 @@ def test_work_that_took_longer_than_its_instructions_has_an_overhead_whatever_th
     assert it.work_seconds == pytest.approx(it.frontier.highest_clock_point[0] + overhead_seconds)
     plan = it.plan(it.work_seconds)
     whole = it.prediction(plan)
-    assert whole.time_seconds == pytest.approx(plan.time_seconds + overhead_seconds + 0.25)
+    assert whole.step_seconds == pytest.approx(plan.time_seconds + overhead_seconds + 0.25)
     assert whole.energy_joules == pytest.approx(plan.energy_joules + watts() * (overhead_seconds + 0.25) + 40.0)
 
 
@@ -59,7 +59,7 @@ def test_a_plan_keeps_its_limit_or_is_the_quickest_and_is_what_it_predicts(
     quickest = it.overhead_seconds + max(it.frontier.highest_clock_point[0], it.frontier.shortest_seconds)
     assert deployment.work_seconds <= max(limit_seconds, quickest) * (1 + 1e-9)
     work_seconds = max(deployment.work_seconds, limit_seconds) if is_waiting else deployment.work_seconds
-    assert deployment.prediction.time_seconds == pytest.approx(work_seconds + 0.25)
+    assert deployment.prediction.step_seconds == pytest.approx(work_seconds + 0.25)
     if factor >= 1 and not is_waiting:
         assert deployment.prediction.energy_joules <= highest_joules(it) * (1 + 1e-9)
     assert [len(of_rank) for of_rank in deployment.clocks_mhz] == [len(of_rank) for of_rank in SCHEDULE.ranks]
@@ -78,7 +78,7 @@ def test_a_pipeline_that_waits_in_any_case_takes_less_energy_for_taking_its_time
     until = 1.5 * it.work_seconds
     waiting = Deployment.of(it, until, True)
     hurrying = it.prediction(it.plan(it.work_seconds), until)
-    assert waiting.prediction.time_seconds == pytest.approx(hurrying.time_seconds) == pytest.approx(until + 0.25)
+    assert waiting.prediction.step_seconds == pytest.approx(hurrying.step_seconds) == pytest.approx(until + 0.25)
     assert waiting.prediction.energy_joules < hurrying.energy_joules
     assert waiting.work_seconds <= until * (1 + 1e-9)
 
@@ -120,7 +120,7 @@ class TestPlanFiles:
         deployment = self.read(tmp_path)
         assert deployment.clocks_mhz == self.PLAN.clocks_mhz
         assert deployment.work_seconds == self.PLAN.time_seconds
-        assert deployment.prediction.time_seconds == self.PLAN.time_seconds + 0.2
+        assert deployment.prediction.step_seconds == self.PLAN.time_seconds + 0.2
         assert deployment.prediction.energy_joules == self.PLAN.energy_joules
 
     @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ import pytest
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.optimizer.pipeline_frequency import HostMarks
-from zeus_core.optimizer.pipeline_frequency.profiler import Profiler
+from zeus_core.optimizer.pipeline_frequency.profiler import Profiler, RankProfile
 from zeus_core.optimizer.pipeline_frequency.timeline import Timeline
+from zeus_core.pipeline import Instruction
 from zeus_core.testing import VirtualBackground, VirtualClock
 
 A100 = find_preset("A100-SXM4-80GB")
 WORKS = {"forward": Work(0.03, 380.0), "backward": Work(0.06, 350.0), "optimizer-step": Work(0.07, 150.0)}
+COMPUTATIONS = [Instruction("forward", 1), Instruction("backward", 1)]
 
 
 class Rank:
@@ -36,7 +38,10 @@ class Rank:
     def measure(self, clock_mhz, steps=20):
         self.gpu.lock_sm_clock(clock_mhz)
         self.profiler.begin()
-        self.profiler.add([self.step() for _ in range(steps)], clock_mhz)
+        self.profiler.add([self.step() for _ in range(steps)], clock_mhz, is_settled=False)
+
+    def is_enough(self, clock_mhz, instructions, work=COMPUTATIONS):
+        return self.profiler.is_enough(work, clock_mhz, instructions)
 
     def truth(self, kind, clock_mhz):
         return A100.physics.operating_point(WORKS[kind], A100.default_limit_watts, clock_mhz / A100.highest_clock_mhz)
@@ -68,11 +73,30 @@ def test_times_and_energies_of_each_clock_are_the_true_ones(cv):
 def test_it_is_enough_after_so_many_of_each_and_twenty_steps_of_the_counter():
     rank = Rank()
     rank.measure(1410, steps=2)
-    assert not rank.profiler.is_enough(1410, 3), "too short"
+    assert not rank.is_enough(1410, 3), "too short"
     rank.measure(1410, steps=10)
-    assert rank.profiler.is_enough(1410, 20)
-    assert not rank.profiler.is_enough(1410, 24), "the first of each trial does not count"
-    assert not rank.profiler.is_enough(1200, 1)
+    assert rank.is_enough(1410, 20)
+    assert not rank.is_enough(1410, 24), "the first of each trial does not count"
+    assert not rank.is_enough(1200, 1)
+    assert not rank.is_enough(1410, 1, [*COMPUTATIONS, Instruction("recompute", 1)]), "of each kind there is"
+
+
+def test_at_a_clock_that_has_settled_the_first_instruction_counts_too():
+    rank = Rank()
+    rank.gpu.lock_sm_clock(1410)
+    rank.profiler.add([rank.step() for _ in range(10)], 1410, is_settled=True)
+    assert rank.is_enough(1410, 20)
+
+
+def test_the_cost_of_a_switch_goes_with_the_profile():
+    rank = Rank()
+    for seconds in (0.004, 0.005, 0.3):
+        rank.profiler.add_switch(seconds)
+    profile = rank.profiler.profile()
+    assert profile.switch_seconds == 0.005
+    assert RankProfile.from_json(profile.to_json()) == profile
+    with pytest.raises(ValueError, match="switch_seconds is -1"):
+        RankProfile.from_json({**profile.to_json(), "switch_seconds": -1})
 
 
 def test_what_happened_between_two_trials_does_not_matter():
@@ -88,7 +112,7 @@ def test_what_happened_between_two_trials_does_not_matter():
 
 def test_without_a_counter_that_steps_there_are_times_but_no_energies():
     rank = Rank()
-    rank.profiler.add([rank.step(), rank.step()], 1410)  # it never began to watch
+    rank.profiler.add([rank.step(), rank.step()], 1410, is_settled=False)  # it never began to watch
     profile = rank.profiler.profile()
     assert {row.energy_joules for row in profile.rows} == {None}
     assert {row.kind for row in profile.rows} == {"forward", "backward", "optimizer-step"}
@@ -101,5 +125,5 @@ def test_after_its_end_the_gpu_is_not_asked_any_more():
     rank.profiler.begin()
     rank.profiler.end()
     rank.profiler.end()
-    rank.profiler.add([rank.step() for _ in range(20)], 1410)
+    rank.profiler.add([rank.step() for _ in range(20)], 1410, is_settled=False)
     assert rank.profiler.profile().waiting_watts is None

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency import HostMarks
 from zeus_core.optimizer.pipeline_frequency.timeline import Timeline
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
@@ -29,7 +30,7 @@ def test_a_step_is_its_instructions_and_when_they_ran(timeline, clock):
     work(timeline, clock, "optimizer-step", 4.0)
     step = timeline.end_step()
     assert step.order == (Instruction("forward", 2, 0), Instruction("backward", 2, 0))
-    assert [(it.kind, span.begin_seconds - 1000, span.seconds) for it, span in step.spans()] == [
+    assert [(it.what.kind, it.begin_seconds - 1000, it.seconds) for it in step.spans()] == [
         ("forward", 0.0, 1.0),
         ("backward", 1.5, 2.0),
         ("optimizer-step", 3.5, 4.0),
@@ -101,7 +102,7 @@ def test_of_what_the_device_has_not_done_yet_nothing_is_told(clock):
     assert (step.whole, step.work_seconds, step.spans()) == (None, None, [])
     assert len(step.order) == 2
     reached.extend([0, 1, 2])
-    assert [it.kind for it, _ in step.spans()] == ["forward"]
+    assert [it.what.kind for it in step.spans()] == ["forward"]
     assert step.work_seconds is None
     step.wait()
     assert (step.whole.seconds, step.work_seconds) == (5.0, 4.0)
@@ -111,7 +112,7 @@ def test_of_what_the_device_has_not_done_yet_nothing_is_told(clock):
     st.lists(
         st.tuples(
             st.sampled_from(["begin step", "end step", "begin", "end", "pass"]),
-            st.sampled_from([*COMPUTE_KINDS, "optimizer-step", "anything"]),
+            st.sampled_from([*COMPUTE_KINDS, "optimizer-step", "all-reduce"]),
         )
     )
 )
@@ -129,7 +130,13 @@ def test_whatever_is_reported_spans_are_in_order_within_the_step_and_do_not_over
         elif what == "end":
             timeline.end()
     for step in filter(None, steps):
-        edges = [edge for _, span in step.spans() for edge in span[1:]]
+        edges = [edge for span in step.spans() for edge in span[1:]]
         edges = [step.whole.begin_seconds, *edges, step.whole.end_seconds]
         assert edges == sorted(edges)
-        assert len({it for it, _ in step.spans()}) == len(step.spans())
+        assert len({it.what for it in step.spans()}) == len(step.spans())
+
+
+def test_a_kind_that_does_not_exist_is_named(timeline):
+    timeline.begin_step()
+    with pytest.raises(UsageError, match="'fwd' is not a kind of instruction; use one of forward, backward, "):
+        timeline.begin("fwd", None, None)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from zeus_core.monitor.sampler import Sampler
-from zeus_core.optimizer.pipeline_frequency.apart import run_apart
+from zeus_core.optimizer.pipeline_frequency.child_process import run_in_child
 
 __all__ = ["Background", "ThreadBackground"]
 
@@ -26,7 +26,7 @@ class Background(Protocol):
         """Do something every so many seconds, until what is returned is called."""
         ...
 
-    def run_apart(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+    def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """What a function of a module returns; to be called in the background. What it raises is passed on."""
         ...
 
@@ -51,9 +51,9 @@ class ThreadBackground:
         sampler.start()
         return sampler.stop
 
-    def run_apart(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+    def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """What a function returns, computed in a process of its own."""
-        return run_apart(function, *arguments)
+        return run_in_child(function, *arguments)
 
     def _run(self) -> None:
         while True:

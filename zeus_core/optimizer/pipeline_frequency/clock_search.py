@@ -50,12 +50,12 @@ class ClockSearch:
 
     Args:
         clocks_mhz: Those that all GPUs of the pipelines support, highest first.
-        most_clocks: How many are asked for at most, the highest included.
+        max_clocks: How many are asked for at most, the highest included.
     """
 
-    def __init__(self, clocks_mhz: Sequence[int], most_clocks: int) -> None:
+    def __init__(self, clocks_mhz: Sequence[int], max_clocks: int) -> None:
         self._clocks = sorted(clocks_mhz, reverse=True)
-        self._most = most_clocks
+        self._most = max_clocks
         self._told: dict[int, Points] = {}
         self._wide_steps_left = _WIDE_STEPS
 

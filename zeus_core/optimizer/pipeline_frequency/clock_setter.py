@@ -76,7 +76,7 @@ class ClockSetter:
         """See to it that the clock is put back if the process ends, also where signals are handled anew since."""
         self._guard.arm()
 
-    def may_set(self) -> str | None:
+    def permission_problem(self) -> str | None:
         """Why this process may not set clocks; None if it may. Tries it, at the highest clock.
 
         Raises:

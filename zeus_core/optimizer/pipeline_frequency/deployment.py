@@ -48,7 +48,7 @@ class Deployment:
         return {
             "clocks_mhz": [list(clocks) for clocks in self.clocks_mhz],
             "work_seconds": self.work_seconds,
-            "prediction": [self.prediction.time_seconds, self.prediction.energy_joules],
+            "prediction": [self.prediction.step_seconds, self.prediction.energy_joules],
             "is_waiting": self.is_waiting,
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -28,12 +28,6 @@ class Iteration:
     step_seconds: float
     work_seconds: tuple[float, ...]
     energy_joules: float | None
-
-    def no_slower_than(self, other: Iteration) -> Iteration:
-        """The same energy in the times of another one, if that was quicker."""
-        if other.step_seconds >= self.step_seconds:
-            return self
-        return replace(self, step_seconds=other.step_seconds, work_seconds=other.work_seconds)
 
 
 class StepWindow:

@@ -20,7 +20,7 @@ from zeus_core.pipeline import (
     Schedule,
 )
 
-__all__ = ["Introduction", "Job", "check_energies", "fixed_joules", "job_of", "measured_points", "pipeline_profile"]
+__all__ = ["Introduction", "Job", "check_energies", "job_of", "measured_points", "pipeline_profile", "tail_joules"]
 
 _Value = TypeVar("_Value")
 
@@ -40,7 +40,7 @@ class Introduction:
         clocks_mhz: What may be set there, highest first.
         identity: What its profile depends on beside its GPU.
         settings: What its user wants.
-        denial: Why it may not set clocks; None if it may.
+        permission_problem: Why it may not set clocks; None if it may.
     """
 
     place: PipelinePlace
@@ -50,7 +50,7 @@ class Introduction:
     clocks_mhz: tuple[int, ...]
     identity: Mapping[str, Any]
     settings: Mapping[str, Any]
-    denial: str | None
+    permission_problem: str | None
 
     def to_json(self) -> dict[str, Any]:
         """In JSON's types."""
@@ -62,7 +62,7 @@ class Introduction:
             "clocks_mhz": list(self.clocks_mhz),
             "identity": dict(self.identity),
             "settings": dict(self.settings),
-            "denial": self.denial,
+            "permission_problem": self.permission_problem,
         }
 
     @classmethod
@@ -76,7 +76,7 @@ class Introduction:
             tuple(fields["clocks_mhz"]),
             fields["identity"],
             fields["settings"],
-            fields["denial"],
+            fields["permission_problem"],
         )
 
 
@@ -114,9 +114,9 @@ class Job:
         return max(it.counter_period_seconds for it in self.introductions)
 
     @property
-    def denials(self) -> list[str | None]:
+    def permission_problems(self) -> list[str | None]:
         """Why each rank may not set clocks."""
-        return [it.denial for it in self.introductions]
+        return [it.permission_problem for it in self.introductions]
 
     @property
     def fingerprint(self) -> list[Any]:
@@ -210,7 +210,7 @@ def pipeline_profile(job: Job, profiles: Sequence[RankProfile], pipeline: int) -
     )
 
 
-def fixed_joules(job: Job, profiles: Sequence[RankProfile], pipeline: int) -> float:
+def tail_joules(job: Job, profiles: Sequence[RankProfile], pipeline: int) -> float:
     """What the optimizer steps of one pipeline take more than waiting as long, over all its ranks."""
     joules = 0.0
     for rank, it in enumerate(job.introductions):
@@ -235,19 +235,26 @@ def measured_points(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) -
 
 
 def check_energies(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) -> None:
-    """Check that all energies at a clock could be told.
+    """Check that everything was measured at a clock.
 
     Raises:
-        UsageError: One could not; the message says which, and what to do.
+        UsageError: Something could not be measured; the message says what, and what to do.
     """
-    for rank, profile in enumerate(profiles):
-        for row in profile.rows:
-            if row.kind in COMPUTE_KINDS and row.clock_mhz == clock_mhz and row.energy_joules is None:
+    for rank, (profile, it) in enumerate(zip(profiles, job.introductions, strict=True)):
+        rows = {(row.stage, row.kind): row for row in profile.rows if row.clock_mhz == clock_mhz}
+        for stage, kind in sorted({(one.stage, one.kind) for one in it.order if one.kind in COMPUTE_KINDS}):
+            row = rows.get((stage, kind))
+            if row is None:
                 raise UsageError(
-                    f"the energy of {row.kind} of stage {row.stage} could not be told on rank {rank} "
-                    f"({job.introductions[rank].gpu[1]}): its energy counter does not step, or its instructions "
-                    f"({row.time_seconds:.3g} s) are too short for one that steps every {job.counter_period_seconds:g} "
-                    "s, in which case more of them may help: a larger profile_instructions"
+                    f"{kind} of stage {stage} was not measured at {clock_mhz} MHz on rank {rank} ({it.gpu[1]}): too "
+                    "few of them were seen; use a larger profile_instructions"
+                )
+            if row.energy_joules is None:
+                raise UsageError(
+                    f"the energy of {kind} of stage {stage} could not be measured on rank {rank} ({it.gpu[1]}): its "
+                    f"energy counter does not advance, or the instructions ({row.time_seconds:.3g} s) are too short "
+                    f"for one that advances every {job.counter_period_seconds:g} s, in which case measuring more of "
+                    "them may help: use a larger profile_instructions"
                 )
 
 
@@ -269,6 +276,6 @@ def _waiting_watts(profiles: Sequence[RankProfile], ranks: Iterable[int]) -> flo
 def _option(rows: Sequence[InstructionRow]) -> Option:
     first = rows[0]
     seconds = max(fmean(row.time_seconds for row in rows), _LEAST_SECONDS)
-    energies = [row.energy_joules for row in rows if row.energy_joules is not None]
+    energies = [row.energy_joules or 0.0 for row in rows]  # all of them are known
     errors = max(row.time_error_seconds for row in rows), max(row.energy_error_joules for row in rows)
     return Option(first.clock_mhz, seconds, fmean(energies), *errors)

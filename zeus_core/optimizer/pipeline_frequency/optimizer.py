@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -12,7 +12,7 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.agreement import Agreement
-from zeus_core.optimizer.arguments import checked_monitor, checked_world
+from zeus_core.optimizer.arguments import checked_monitor, checked_number, checked_world
 from zeus_core.optimizer.pipeline_frequency.background import Background, ThreadBackground
 from zeus_core.optimizer.pipeline_frequency.clock_setter import ClockSetter
 from zeus_core.optimizer.pipeline_frequency.iterations import Iteration
@@ -51,8 +51,9 @@ class PipelineFrequencyOptimizer:
     block if it is used as one, for evaluation, and at the end of the process by whatever but SIGKILL.
 
     The hooks never raise, and wait for nothing but the other ranks, at the end of some steps: after each clock that is
-    profiled, every `check_steps` later on; where there are several data-parallel pipelines, after every step. After a
-    fault, which is logged with its remedy, the clocks are put back on all ranks and training goes on without it.
+    profiled, every `check_steps` later on; where several data-parallel pipelines may wait for each other, twice a
+    second at most. After a fault, which is logged with its remedy, the clocks are put back on all ranks and training
+    continues without it.
     Without the right to set clocks it measures once, at the clock found, and says what is missing.
 
     Args:
@@ -117,7 +118,7 @@ class PipelineFrequencyOptimizer:
         if not isinstance(self._phase, Replaying):
             return None
         predictions = [it.prediction for it in self._phase.deployments]
-        return Prediction(max(it.time_seconds for it in predictions), sum(it.energy_joules for it in predictions))
+        return Prediction(max(it.step_seconds for it in predictions), sum(it.energy_joules for it in predictions))
 
     @property
     def measured(self) -> Iteration | None:
@@ -143,8 +144,7 @@ class PipelineFrequencyOptimizer:
             pipeline: Which of the data-parallel pipelines.
         """
         rank = self._rank
-        is_complete = self.phase in {PhaseName.PLANNING, PhaseName.REPLAYING}
-        if rank is None or rank.job is None or not rank.profiles or not is_complete:
+        if rank is None or rank.job is None or not rank.profiles:
             return None
         return pipeline_profile(rank.job, rank.profiles, pipeline)
 
@@ -159,9 +159,9 @@ class PipelineFrequencyOptimizer:
         Raises:
             UsageError: It is no time.
         """
-        is_number = isinstance(time_seconds, int | float) and not isinstance(time_seconds, bool)
-        if time_seconds is not None and not (is_number and 0 < time_seconds < math.inf):
-            raise UsageError(f"time_seconds is {time_seconds!r}; give seconds above 0, such as 2.5, or None")
+        if time_seconds is not None:
+            wanted = "seconds above 0, such as 2.5, or None"
+            time_seconds = checked_number("time_seconds", time_seconds, sys.float_info.min, sys.float_info.max, wanted)
         latest = self._announcement if self._rank is None else self._rank.announcement
         self._announcement = Announcement(latest.number + 1, self._agreement.world.rank, time_seconds)
         if self._rank is not None:
@@ -195,7 +195,7 @@ class PipelineFrequencyOptimizer:
             stage: The stage it belongs to, for ranks that have several; that of the rank's place if None.
             microbatch: What it works on; counted by stage and kind if None.
         """
-        if name in TRANSFER_KINDS or isinstance(self._phase, Resting):
+        if not self._is_followed(name):
             return
         try:
             instruction = self._timeline.begin(name, stage, microbatch)
@@ -206,7 +206,7 @@ class PipelineFrequencyOptimizer:
 
     def on_instruction_end(self, name: str) -> None:
         """The instruction that began last has ended."""
-        if name in TRANSFER_KINDS or isinstance(self._phase, Resting):
+        if not self._is_followed(name):
             return
         try:
             end = self._timeline.end()
@@ -248,6 +248,11 @@ class PipelineFrequencyOptimizer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _is_followed(self, name: str) -> bool:
+        """Passes outside of a step, such as of an evaluation, are nothing that is planned."""
+        is_in_step = self._timeline.step is not None
+        return is_in_step and name not in TRANSFER_KINDS and not isinstance(self._phase, Resting)
 
     def _begin(self) -> None:
         (gpu,) = self._monitor.gpus.values()

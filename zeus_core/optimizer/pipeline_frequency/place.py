@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zeus_core.errors import UsageError
+from zeus_core.optimizer.arguments import whole_number
 
 __all__ = ["PipelinePlace"]
 
@@ -27,6 +27,4 @@ class PipelinePlace:
     def __post_init__(self) -> None:
         """Check both numbers."""
         for name in ("rank", "pipeline"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise UsageError(f"PipelinePlace.{name} is {value!r}; it must be a whole number from 0")
+            object.__setattr__(self, name, whole_number(f"PipelinePlace.{name}", getattr(self, name), 0))

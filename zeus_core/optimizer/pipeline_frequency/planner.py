@@ -14,14 +14,14 @@ _LEAST_SWITCH_SECONDS = 0.001
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an iteration of a pipeline takes with a plan.
+    """The predicted cost of an iteration of a pipeline with a plan.
 
     Attributes:
-        time_seconds: Iteration time.
+        step_seconds: Duration.
         energy_joules: Energy of all its GPUs over it.
     """
 
-    time_seconds: float
+    step_seconds: float
     energy_joules: float
 
 

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from zeus_core.optimizer.pipeline_frequency.deployment import Deployment
-from zeus_core.optimizer.pipeline_frequency.job import fixed_joules, pipeline_profile
+from zeus_core.optimizer.pipeline_frequency.job import pipeline_profile, tail_joules
 from zeus_core.optimizer.pipeline_frequency.planner import PipelinePlanner
 from zeus_core.optimizer.pipeline_frequency.rank import Rank
 
@@ -19,17 +19,16 @@ class PlanningTask:
 
     Args:
         rank: This rank; its profiles and its baseline are known.
-        haste_factor: The longest iteration that is planned for, over what the user allows: below 1 where an earlier
-            plan was too slow.
+        time_budget_factor: The longest iteration that is planned for, over what the user allows: below 1 where an
+            earlier plan was too slow.
     """
 
-    def __init__(self, rank: Rank, haste_factor: float) -> None:
+    def __init__(self, rank: Rank, time_budget_factor: float) -> None:
         self._rank = rank
         baseline = rank.known_baseline()
-        longest_seconds = haste_factor * rank.settings.slowdown_factor * baseline.step_seconds
-        self.usual_seconds = [longest_seconds - (baseline.step_seconds - work) for work in baseline.work_seconds]
+        longest_seconds = time_budget_factor * rank.settings.slowdown_factor * baseline.step_seconds
+        self.limit_seconds = [longest_seconds - (baseline.step_seconds - work) for work in baseline.work_seconds]
         """The longest time of the work of each pipeline, where it does not wait for another."""
-        self._planners: list[PipelinePlanner] = []
         self._result: list[dict[str, Any]] | None = None
         self._error: Exception | None = None
         self.is_wanted = False
@@ -60,26 +59,25 @@ class PlanningTask:
     def _plan(self, until_seconds: Sequence[float | None]) -> None:
         """Runs in the background."""
         try:
-            if not self._planners:
-                self._planners = [self._planner(pipeline) for pipeline in range(len(until_seconds))]
-            asked = list(zip(self._planners, self.usual_seconds, until_seconds, strict=True))
-            self._result = self._rank.background.run_apart(plan_all, asked)
+            planners = [self._planner(pipeline) for pipeline in range(len(until_seconds))]
+            asked = list(zip(planners, self.limit_seconds, until_seconds, strict=True))
+            self._result = self._rank.background.run_in_child(plan_all, asked)
         except Exception as error:
             self._error = error
 
     def _planner(self, pipeline: int) -> PipelinePlanner:
         rank = self._rank
-        job, baseline = rank.knows(), rank.known_baseline()
+        job, baseline = rank.known_job(), rank.known_baseline()
         work_seconds = baseline.work_seconds[pipeline]
         switch_seconds = rank.settings.switch_seconds
         if switch_seconds is None:
-            switch_seconds = median(rank.switch_seconds or [0.0])
+            switch_seconds = median(it.switch_seconds for it in rank.profiles)
         return PipelinePlanner(
             pipeline_profile(job, rank.profiles, pipeline),
             job.schedules[pipeline],
             work_seconds,
             baseline.step_seconds - work_seconds,
-            fixed_joules(job, rank.profiles, pipeline),
+            tail_joules(job, rank.profiles, pipeline),
             switch_seconds,
         )
 
@@ -91,6 +89,6 @@ def plan_all(asked: Sequence[tuple[PipelinePlanner, float, float | None]]) -> li
         asked: For each its planner, the longest time of its work, and until when it waits in any case, if it does.
     """
     return [
-        Deployment.of(planner, usual if until is None else until, is_waiting=until is not None).to_json()
-        for planner, usual, until in asked
+        Deployment.of(planner, limit if until is None else until, is_waiting=until is not None).to_json()
+        for planner, limit, until in asked
     ]

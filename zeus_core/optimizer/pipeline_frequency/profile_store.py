@@ -15,7 +15,7 @@ from zeus_core.whole_file import write_whole
 __all__ = ["load_profiles", "profiles_from_json", "profiles_to_json", "save_profiles"]
 
 _FORMAT = "zeus-core pipeline profile of a job"
-_VERSION = 1
+_VERSION = 2
 
 _logger = logging.getLogger(__name__)
 

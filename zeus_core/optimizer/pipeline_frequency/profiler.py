@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, cast
 
 from zeus_core.clock import Clock
 from zeus_core.device import Gpu
@@ -56,14 +56,17 @@ class RankProfile:
     Attributes:
         rows: Of each kind at each clock.
         waiting_watts: The power while it waits; None where it hardly ever did.
+        switch_seconds: How long the driver took to set a clock, the median; 0.0 where none was set.
     """
 
     rows: tuple[InstructionRow, ...]
     waiting_watts: float | None
+    switch_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """In JSON's types."""
-        return {"rows": [list(asdict(row).values()) for row in self.rows], "waiting_watts": self.waiting_watts}
+        rows = [list(asdict(row).values()) for row in self.rows]
+        return {"rows": rows, "waiting_watts": self.waiting_watts, "switch_seconds": self.switch_seconds}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> RankProfile:
@@ -72,14 +75,17 @@ class RankProfile:
         Raises:
             ValueError: A value is of the wrong type or out of its range.
             TypeError: There is no such number of values.
+            KeyError: Something is missing.
         """
         rows = tuple(InstructionRow(*row) for row in fields["rows"])
         for row in rows:
             _check_types(row)
-        waiting_watts = fields["waiting_watts"]
+        waiting_watts, switch_seconds = fields["waiting_watts"], fields["switch_seconds"]
         if waiting_watts is not None and not _is_amount(waiting_watts):
             raise ValueError(f"waiting_watts is {waiting_watts!r}")
-        return cls(rows, waiting_watts)
+        if not _is_amount(switch_seconds):
+            raise ValueError(f"switch_seconds is {switch_seconds!r}")
+        return cls(rows, waiting_watts, switch_seconds)
 
 
 class Profiler:
@@ -102,6 +108,7 @@ class Profiler:
         self._known: list[Span] = []
         self._durations: dict[tuple[int, str, int | None], list[float]] = {}
         self._seconds_at: dict[int | None, float] = {}
+        self._switch_seconds: list[float] = []
 
     def begin(self) -> None:
         """Measure from now on."""
@@ -114,38 +121,40 @@ class Profiler:
             self._stop_watching()
             self._stop_watching = None
 
-    def add(self, steps: Sequence[RecordedStep], clock_mhz: int | None) -> None:
+    def add_switch(self, seconds: float) -> None:
+        """Take in how long the driver took to set a clock."""
+        self._switch_seconds.append(seconds)
+
+    def add(self, steps: Sequence[RecordedStep], clock_mhz: int | None, is_settled: bool) -> None:
         """Take in consecutive steps at one clock, all of which the device has done.
 
-        Where the clock was set, what begins within a moment does not count, nor does the very first instruction: the
-        clock may still change.
+        Args:
+            steps: The steps.
+            clock_mhz: The clock; None where the GPU runs as it was found.
+            is_settled: Whether it has run at that clock before them. Where it has not, what begins within a moment does
+                not count, nor does the very first instruction: the clock may not have settled.
         """
-        settled_seconds: float | None = None  # when that moment is over
+        settled_seconds = -math.inf if is_settled else None  # when that moment is over
         for step in steps:
             whole, spans = step.whole, step.spans()
             if whole is None or not spans:
                 continue
             if settled_seconds is None:
-                _, first = spans[0]
-                is_set = clock_mhz is not None
-                settled_seconds = (
-                    max(first.end_seconds, first.begin_seconds + _SETTLING_SECONDS) if is_set else -math.inf
-                )
+                settled_seconds = max(spans[0].end_seconds, spans[0].begin_seconds + _SETTLING_SECONDS)
             self._seconds_at[clock_mhz] = self._seconds_at.get(clock_mhz, 0.0) + whole.seconds
-            settled = [(it, span) for it, span in spans if span.begin_seconds >= settled_seconds]
-            for instruction, span in settled:
-                self._add_span(instruction, span, clock_mhz)
+            settled = [span for span in spans if span.begin_seconds >= settled_seconds]
+            for span in settled:
+                self._add_span(span, clock_mhz)
             if settled:
-                _, first = settled[0]
-                begin_seconds = whole.begin_seconds if len(settled) == len(spans) else first.begin_seconds
-                self._extend_known(whole._replace(begin_seconds=begin_seconds), is_new=len(settled) < len(spans))
+                is_whole = len(settled) == len(spans)
+                begin_seconds = whole.begin_seconds if is_whole else settled[0].begin_seconds
+                self._extend_known(whole._replace(begin_seconds=begin_seconds), is_new=not is_whole)
 
-    def is_enough(self, clock_mhz: int | None, instructions: int) -> bool:
-        """Whether at a clock so many of each kind were measured, and for long enough."""
-        measured = self._durations.items()
-        counts = [len(it) for (_, kind, clock), it in measured if clock == clock_mhz and kind in COMPUTE_KINDS]
+    def is_enough(self, work: Iterable[Instruction], clock_mhz: int | None, instructions: int) -> bool:
+        """Whether at a clock so many of each kind of work were measured, and for long enough."""
+        names = {(it.stage, it.kind, clock_mhz) for it in work if it.kind in COMPUTE_KINDS}
         is_long = self._seconds_at.get(clock_mhz, 0.0) >= LEAST_COUNTER_STEPS * self._period_seconds
-        return is_long and min(counts, default=0) >= instructions
+        return is_long and all(len(self._durations.get(name, ())) >= instructions for name in names)
 
     def profile(self) -> RankProfile:
         """What has been measured so far; of work whose clock is not chosen, what it takes at the highest clock."""
@@ -156,14 +165,14 @@ class Profiler:
             for (stage, kind, clock), durations in self._durations.items()
             if kind in COMPUTE_KINDS or clock == self._highest_clock(stage, kind)
         ]
-        return RankProfile(tuple(rows), _sure_watts(powers.get(WAITING)))
+        return RankProfile(tuple(rows), _sure_watts(powers.get(WAITING)), median(self._switch_seconds or [0.0]))
 
     def _highest_clock(self, stage: int, kind: str) -> int | None:
         clocks = [clock for *name, clock in self._durations if name == [stage, kind]]
         return None if None in clocks else max(filter(None, clocks))
 
-    def _add_span(self, instruction: Instruction, span: Span, clock_mhz: int | None) -> None:
-        kind, stage, _ = instruction
+    def _add_span(self, span: Span, clock_mhz: int | None) -> None:
+        kind, stage, _ = cast(Instruction, span.what)
         if kind == "all-reduce":  # waiting, mostly
             return
         name = (stage, kind, clock_mhz)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,11 +51,10 @@ class Rank:
         agreement: What ties it to the others.
         make_setter: Makes what sets its clock, once that is wanted.
         background: Where its GPU is watched, and where rank 0 plans; not where clocks are set, which waits for nothing.
-        switch_seconds: How long the driver took for each clock that was set.
         job: All ranks.
         profiles: What each of them has measured, once it is enough to plan with; empty until then.
         baseline: What an iteration took at the clocks found.
-        observations: The same where clocks may not be set: of the clocks found alone.
+        observations: What each of them has measured where clocks may not be set: at the clocks found alone.
         announcement: How long an iteration takes elsewhere, as somebody has told a rank of this job.
         kept: What an earlier run has measured, as kept in a checkpoint.
     """
@@ -67,7 +66,6 @@ class Rank:
     agreement: Agreement
     make_setter: Callable[[], ClockSetter]
     background: Background
-    switch_seconds: list[float] = field(default_factory=list)
     job: Job | None = None
     profiles: Sequence[RankProfile] = ()
     baseline: Iteration | None = None
@@ -93,13 +91,11 @@ class Rank:
         """Whether this rank decides what one alone can know."""
         return self.agreement.world.rank == 0
 
-    def set_clock(self, clock_mhz: int | None) -> None:
-        """Set the clock at once, or release it for None."""
-        seconds = self.agreement.attempt(lambda: self.setter.set_now(clock_mhz))
-        if seconds is not None and clock_mhz is not None:
-            self.switch_seconds.append(seconds)
+    def set_clock(self, clock_mhz: int | None) -> float | None:
+        """Set the clock at once, or release it for None. Returns how long the driver took; None where it failed."""
+        return self.agreement.attempt(lambda: self.setter.set_now(clock_mhz))
 
-    def knows(self) -> Job:
+    def known_job(self) -> Job:
         """The job, which is known by now."""
         assert self.job is not None
         return self.job

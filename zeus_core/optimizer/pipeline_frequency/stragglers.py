@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["NOTEWORTHY", "PipelineTimes", "StragglerWatch"]
+__all__ = ["LEAST_WAIT_FRACTION", "PipelineTimes", "StragglerWatch"]
 
 _PATIENCE = 3  # iterations: a hiccup of one slows nobody down
-NOTEWORTHY = 0.015
+LEAST_WAIT_FRACTION = 0.015
 """The share of an iteration below which a wait is not worth another plan."""
 
 
@@ -59,6 +59,6 @@ class StragglerWatch:
         is_patient = len(self._longest) == _PATIENCE
         longest = max(min(self._longest) if is_patient else 0.0, announced_seconds or 0.0)
         return [
-            it.usual_seconds if longest <= (1 + NOTEWORTHY) * own else longest / it.slowdown_factor
+            it.usual_seconds if longest <= (1 + LEAST_WAIT_FRACTION) * own else longest / it.slowdown_factor
             for it, own in zip(pipelines, usual, strict=True)
         ]

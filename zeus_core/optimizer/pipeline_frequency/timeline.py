@@ -7,8 +7,14 @@ from typing import NamedTuple
 
 from zeus_core.optimizer.pipeline_frequency.marks import Mark, MarkMaker
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
+from zeus_core.pipeline.kinds import check_kind
 
-__all__ = ["RecordedStep", "Span", "Timeline"]
+__all__ = ["WHOLE_STEP", "RecordedStep", "Span", "Timeline"]
+
+WHOLE_STEP = "step"
+"""What the span of a whole step was."""
+
+_KINDS = (*COMPUTE_KINDS, "optimizer-step", "all-reduce")
 
 
 class Span(NamedTuple):
@@ -69,7 +75,7 @@ class RecordedStep:
     @property
     def whole(self) -> Span | None:
         """From its beginning to its end; None until the device has done it all."""
-        return self._between(self.begin, self._end)
+        return _between(WHOLE_STEP, self.begin, self._end)
 
     @property
     def work_seconds(self) -> float | None:
@@ -78,19 +84,20 @@ class RecordedStep:
         None until the device has done it all.
         """
         last = next((it.end for it in reversed(self._spans) if it.instruction.kind in COMPUTE_KINDS), None)
-        span = self._between(self.begin, last)
+        span = _between(WHOLE_STEP, self.begin, last)
         return None if span is None or self.whole is None else span.seconds
 
-    def spans(self) -> list[tuple[Instruction, Span]]:
-        """When each instruction ran, as far as the device has done it."""
-        found = ((it.instruction, self._between(it.begin, it.end)) for it in self._spans)
-        return [(instruction, span) for instruction, span in found if span is not None]
+    def spans(self) -> list[Span]:
+        """When each instruction ran, which is what its span was, as far as the device has done it."""
+        found = (_between(*it) for it in self._spans)
+        return [span for span in found if span is not None]
 
-    def _between(self, begin: Mark, end: Mark | None) -> Span | None:
-        begin_seconds, end_seconds = begin.seconds(), None if end is None else end.seconds()
-        if begin_seconds is None or end_seconds is None:
-            return None
-        return Span(None, begin_seconds, end_seconds)
+
+def _between(what: Hashable, begin: Mark, end: Mark | None) -> Span | None:
+    begin_seconds, end_seconds = begin.seconds(), None if end is None else end.seconds()
+    if begin_seconds is None or end_seconds is None:
+        return None
+    return Span(what, begin_seconds, end_seconds)
 
 
 class Timeline:
@@ -116,7 +123,12 @@ class Timeline:
         self.step = RecordedStep(self._mark())
 
     def begin(self, kind: str, stage: int | None, microbatch: int | None) -> Instruction:
-        """An instruction begins."""
+        """An instruction begins.
+
+        Raises:
+            UsageError: There is no such kind.
+        """
+        check_kind(kind, _KINDS, "name")
         of_stage = self._stage if stage is None else stage
         count = self._counts.get((kind, of_stage), 0)
         self._counts[kind, of_stage] = count + 1

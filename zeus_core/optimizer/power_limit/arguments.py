@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import SupportsIndex
 
 from zeus_core.errors import UsageError
 from zeus_core.knobs import check_power_limit
 from zeus_core.search import OptimumSelector
 
-__all__ = ["checked_choice", "checked_selector", "whole_number"]
-
-
-def whole_number(argument: str, value: SupportsIndex, least: int) -> int:
-    """An argument that counts something, as an int; numpy's integers are whole numbers too.
-
-    Raises:
-        UsageError: It is none, or below its least value.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least:
-        raise UsageError(f"{argument} is {value!r}; it must be a whole number, at least {least}")
-    return number
+__all__ = ["checked_choice", "checked_selector"]
 
 
 def checked_selector(selector: OptimumSelector | None) -> OptimumSelector | None:

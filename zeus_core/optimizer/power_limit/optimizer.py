@@ -11,11 +11,10 @@ from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.agreement import Agreement
-from zeus_core.optimizer.arguments import checked_monitor, checked_world
+from zeus_core.optimizer.arguments import checked_monitor, checked_world, whole_number
 from zeus_core.optimizer.power_limit.arguments import (
     checked_choice,
     checked_selector,
-    whole_number,
 )
 from zeus_core.optimizer.power_limit.job import introduction, job_of, trials_from_json, trials_to_json
 from zeus_core.optimizer.power_limit.limiter import Limiter

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from zeus_core.events import Event
-from zeus_core.optimizer.power_limit.arguments import whole_number
+from zeus_core.optimizer.arguments import whole_number
 
 __all__ = ["STEP_BOUNDARIES", "TRANSITIONS", "Outcome", "Phase", "State", "StepCounts", "advance"]
 

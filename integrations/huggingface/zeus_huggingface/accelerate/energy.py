@@ -11,7 +11,7 @@ from zeus_core.events import Activity
 from zeus_core.harmless import harmless
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.optimizer.power_limit.arguments import whole_number
+from zeus_core.optimizer.arguments import whole_number
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training.account import TRAINING
 from zeus_huggingface.accelerate.accelerator import checked_accelerator, own_monitor, samples_of_batch

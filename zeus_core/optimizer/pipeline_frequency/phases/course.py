@@ -10,7 +10,7 @@ from pathlib import Path
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency.deployment import Deployment, read_deployment
 from zeus_core.optimizer.pipeline_frequency.job import Job, pipeline_profile
-from zeus_core.optimizer.pipeline_frequency.phases.comparing import Comparing
+from zeus_core.optimizer.pipeline_frequency.phases.measuring_baseline import MeasuringBaseline
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
 from zeus_core.optimizer.pipeline_frequency.phases.planning import Planning
 from zeus_core.optimizer.pipeline_frequency.phases.profiling import Profiling
@@ -41,7 +41,7 @@ class Course:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._haste_factor = 1.0  # the longest iteration that is planned for, over what the user allows
+        self._time_budget_factor = 1.0  # the longest iteration that is planned for, over what the user allows
         self._back_offs = 0
         self._task: PlanningTask | None = None
 
@@ -53,20 +53,20 @@ class Course:
         rank = self._rank
         is_the_same_work = rank.job is not None and rank.job.fingerprint == job.fingerprint
         rank.job = job
-        if any(job.denials):
+        if any(job.permission_problems):
             return self._observe(job)
         if rank.settings.plan_path is not None:
-            return Comparing(rank, partial(self._deploy_file, rank.settings.plan_path))
+            return MeasuringBaseline(rank, partial(self._deploy_file, rank.settings.plan_path))
         if not is_the_same_work:
             rank.profiles = self._known_profiles(job)
-        return Comparing(rank, self._plan_if_true if rank.profiles else self._profile)
+        return MeasuringBaseline(rank, self._plan_if_true if rank.profiles else self._profile)
 
     def _observe(self, job: Job) -> Phase:
         _logger.warning(
             "clocks are not changed: %s. Training goes on as found, where its instructions are measured once",
-            self._rank.agreement.complaint(job.denials),
+            self._rank.agreement.complaint(job.permission_problems),
         )
-        return Comparing(self._rank, lambda: Profiling(self._rank, self._after_observing, is_observing=True))
+        return MeasuringBaseline(self._rank, lambda: Profiling(self._rank, self._after_observing, is_observing=True))
 
     def _after_observing(self, profiles: Sequence[RankProfile]) -> Phase:
         self._rank.observations = profiles
@@ -83,7 +83,7 @@ class Course:
     def _plan_if_true(self) -> Phase:
         """A profile that was kept is used if what is measured now agrees with it."""
         rank = self._rank
-        job, works = rank.knows(), rank.known_baseline().work_seconds
+        job, works = rank.known_job(), rank.known_baseline().work_seconds
         for pipeline, (schedule, seconds) in enumerate(zip(job.schedules, works, strict=True)):
             expected_seconds = highest_clocks_seconds(pipeline_profile(job, rank.profiles, pipeline), schedule)
             if not _LEAST_AGREEMENT * expected_seconds <= seconds <= _MOST_AGREEMENT * expected_seconds:
@@ -93,16 +93,17 @@ class Course:
                     seconds,
                     expected_seconds,
                 )
+                rank.profiles = ()
                 return self._profile()
         return self._plan()
 
     def _plan(self) -> Phase:
-        self._task = task = PlanningTask(self._rank, self._haste_factor)
-        task.begin([None] * self._rank.knows().pipelines)
+        self._task = task = PlanningTask(self._rank, self._time_budget_factor)
+        task.begin([None] * self._rank.known_job().pipelines)
         return Planning(self._rank, task, self._replay)
 
     def _deploy_file(self, path: str) -> Phase:
-        job = self._rank.knows()
+        job = self._rank.known_job()
         baseline = self._rank.known_baseline()
         tail_seconds = baseline.step_seconds - max(baseline.work_seconds)
         told = self._rank.agreement.decide(
@@ -110,8 +111,8 @@ class Course:
         )
         return self._replay([Deployment.from_json(told)] * job.pipelines)
 
-    def _replay(self, deployments: Sequence[Deployment]) -> Phase:
-        return Replaying(self._rank, deployments, self._task, self._after_change, self._after_delay)
+    def _replay(self, deployments: Sequence[Deployment], good_windows: int = 0) -> Phase:
+        return Replaying(self._rank, deployments, self._task, self._after_change, self._after_delay, good_windows)
 
     def _after_change(self) -> Phase:
         _logger.info("steps run other instructions than planned, such as of more microbatches: they are planned anew")
@@ -121,8 +122,8 @@ class Course:
     def _after_delay(self, replaying: Replaying) -> Phase:
         """Is it the plan that is too slow, or the machine? That shows at the clocks found."""
         if replaying.good_windows >= _FORGIVING_WINDOWS:
-            self._back_offs, self._haste_factor = 0, 1.0
-        return Comparing(self._rank, partial(self._judge_delay, replaying))
+            self._back_offs, self._time_budget_factor = 0, 1.0
+        return MeasuringBaseline(self._rank, partial(self._judge_delay, replaying))
 
     def _judge_delay(self, replaying: Replaying) -> Phase:
         rank, measured = self._rank, replaying.measured
@@ -130,10 +131,10 @@ class Course:
         allowed_seconds = rank.settings.slowdown_factor * rank.known_baseline().step_seconds
         is_slow = measured.step_seconds > (1 + rank.settings.tolerance_fraction) * allowed_seconds
         if is_slow and replaying.good_windows > 0:  # a hiccup that is over: the plan was good before
-            return self._replay(replaying.deployments) if replaying.is_usual else self._plan()
+            return self._replay(replaying.deployments, replaying.good_windows) if replaying.is_usual else self._plan()
         if is_slow:
             self._back_offs += 1
-            self._haste_factor *= allowed_seconds / measured.step_seconds
+            self._time_budget_factor *= allowed_seconds / measured.step_seconds
             if self._back_offs == _MOST_BACK_OFFS or not rank.profiles:
                 _logger.warning("no plan keeps the time that is allowed; training goes on at the clocks found")
                 return Resting(PhaseName.OFF)

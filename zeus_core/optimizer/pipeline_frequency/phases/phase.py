@@ -17,12 +17,17 @@ class PhaseName(Enum):
 
     RESTING = "resting"
     WARMING_UP = "warming up"
-    COMPARING = "comparing"
+    BASELINE = "baseline"
     PROFILING = "profiling"
     PLANNING = "planning"
     REPLAYING = "replaying"
     OBSERVED = "observed"
     OFF = "off"
+
+    @property
+    def is_without_plan(self) -> bool:
+        """Whether clocks are planned no more, and none is followed."""
+        return self in {PhaseName.OBSERVED, PhaseName.OFF}
 
 
 class Phase(ABC):

@@ -38,13 +38,14 @@ class Profiling(Phase):
         self._clock_mhz: int | None = None
         self._clocks_mhz: list[int] = []
         self._tries = 0
-        self._is_paused = False
-        self._search = ClockSearch(rank.knows().clocks_mhz, rank.settings.most_clocks)
+        self._search = ClockSearch(rank.known_job().clocks_mhz, rank.settings.max_clocks)
         (gpu,) = rank.monitor.gpus.values()
-        self._profiler = Profiler(gpu, rank.monitor.clock, rank.background, rank.knows().counter_period_seconds)
+        self._profiler = Profiler(gpu, rank.monitor.clock, rank.background, rank.known_job().counter_period_seconds)
         self._profiles: list[RankProfile] = []
         self._trial_steps = self._steps_of_a_trial()
-        self._steps: list[RecordedStep] = []
+        self._runs: list[list[RecordedStep]] = []
+        self._is_settled = False
+        self._is_paused = False
         rank.agreement.attempt(self._profiler.begin)
         self._begin_trial(None if is_observing else self._search.ask())
 
@@ -52,18 +53,19 @@ class Profiling(Phase):
         """After a pause, back to the clock that is measured."""
         if self._is_paused:
             self._is_paused = False
+            self._runs.append([])
             self._rank.set_clock(self._clock_mhz)
 
     def end_step(self, step: RecordedStep) -> Phase:
         """Tell what was measured at the clock, once that is enough."""
-        self._steps.append(step)
-        if len(self._steps) < self._trial_steps:
+        self._runs[-1].append(step)
+        if sum(map(len, self._runs)) < self._trial_steps:
             return self
         rank = self._rank
         told = rank.agreement.exchange(self.name, self._report)
         self._tries += 1
         if self._tries < _MOST_TRIES and not all(it["is_enough"] for it in told):
-            self._steps = []
+            self._runs = [[]]
             return self
         self._profiles = [RankProfile.from_json(it["profile"]) for it in told]
         clock_mhz = None if self._clock_mhz is None else self._clock_after(self._clock_mhz)
@@ -77,7 +79,7 @@ class Profiling(Phase):
     def pause(self, now: Mark) -> None:
         """Whatever it is, it is to run as found."""
         self._is_paused = True
-        self._rank.set_clock(None)
+        self._rank.setter.request(None, now)
 
     def leave(self) -> None:
         """Measure no more."""
@@ -85,20 +87,23 @@ class Profiling(Phase):
 
     def _steps_of_a_trial(self) -> int:
         """As all ranks know them: enough instructions, and enough steps of the energy counters."""
-        job, baseline = self._rank.knows(), self._rank.known_baseline()
+        job, baseline = self._rank.known_job(), self._rank.known_baseline()
         microbatches = min(schedule.microbatches for schedule in job.schedules)
         steps = math.ceil(self._rank.settings.profile_instructions / microbatches)
         return max(steps, math.ceil(LEAST_COUNTER_STEPS * job.counter_period_seconds / baseline.step_seconds))
 
     def _begin_trial(self, clock_mhz: int | None) -> None:
         self._clock_mhz = clock_mhz
-        self._steps = []
+        self._runs = [[]]
         self._tries = 0
+        self._is_settled = clock_mhz is None
         self._is_paused = False
-        self._rank.set_clock(clock_mhz)
+        switch_seconds = self._rank.set_clock(clock_mhz)
+        if switch_seconds is not None and clock_mhz is not None:
+            self._profiler.add_switch(switch_seconds)
 
     def _clock_after(self, clock_mhz: int) -> int | None:
-        job = self._rank.knows()
+        job = self._rank.known_job()
         check_energies(job, self._profiles, clock_mhz)
         self._clocks_mhz.append(clock_mhz)
         for measured_mhz in self._clocks_mhz:  # what is measured later makes the earlier surer
@@ -106,8 +111,15 @@ class Profiling(Phase):
         return self._search.ask()
 
     def _report(self) -> dict[str, Any]:
-        self._steps[-1].wait()
-        self._profiler.add(self._steps, self._clock_mhz)
-        # The first instruction of a trial does not count.
-        is_enough = self._profiler.is_enough(self._clock_mhz, self._rank.settings.profile_instructions - 1)
+        rank = self._rank
+        if rank.setter.fault is not None:
+            raise rank.setter.fault
+        self._runs[-1][-1].wait()
+        for run in self._runs:
+            self._profiler.add(run, self._clock_mhz, self._is_settled)
+            self._is_settled = self._clock_mhz is None
+        self._is_settled = True  # for another try, as the clock stays
+        work = rank.known_job().introductions[rank.agreement.world.rank].order
+        # The first instruction at a clock does not count.
+        is_enough = self._profiler.is_enough(work, self._clock_mhz, max(rank.settings.profile_instructions - 1, 1))
         return {"profile": self._profiler.profile().to_json(), "is_enough": is_enough}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from zeus_core.optimizer.pipeline_frequency.deployment import Deployment
@@ -13,13 +14,14 @@ from zeus_core.optimizer.pipeline_frequency.marks import Mark
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
 from zeus_core.optimizer.pipeline_frequency.planning_task import PlanningTask
 from zeus_core.optimizer.pipeline_frequency.rank import Announcement, Rank
-from zeus_core.optimizer.pipeline_frequency.stragglers import NOTEWORTHY, PipelineTimes, StragglerWatch
+from zeus_core.optimizer.pipeline_frequency.stragglers import LEAST_WAIT_FRACTION, PipelineTimes, StragglerWatch
 from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
 from zeus_core.pipeline import Instruction
 
 __all__ = ["Replaying"]
 
 _RECENT_STEPS = 4  # a device that is further behind than that is not watched for stragglers
+_RECENT_WINDOWS = 5
 _LEAST_EXCHANGE_SECONDS = 0.5
 
 
@@ -33,6 +35,7 @@ class Replaying(Phase):
         after_change: Makes the phase that follows where a step has run something else than was planned.
         after_delay: Makes the phase that follows where steps take too long, from this phase: see `measured`,
             `good_windows` and `is_usual`.
+        good_windows: How many comparisons these plans have been good in before.
     """
 
     name = PhaseName.REPLAYING
@@ -44,12 +47,13 @@ class Replaying(Phase):
         task: PlanningTask | None,
         after_change: Callable[[], Phase],
         after_delay: Callable[[Replaying], Phase],
+        good_windows: int = 0,
     ) -> None:
         self._rank = rank
         self._task = task
         self._after_change = after_change
         self._after_delay = after_delay
-        job = rank.knows()
+        job = rank.known_job()
         self._order = job.schedules[rank.place.pipeline].ranks[rank.place.rank]
         self._position = 0
         self._is_changed = False
@@ -58,12 +62,13 @@ class Replaying(Phase):
         self._stragglers = StragglerWatch() if task is not None and rank.settings.follow_stragglers else None
         self._exchange_steps = self._steps_between_exchanges()
         self._steps_since_exchange = 0
+        self._usual_step_seconds: deque[float] = deque(maxlen=_RECENT_WINDOWS)
         self._announcement = rank.announcement  # as all ranks know it
         self._recent: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self.measured: Iteration | None = None
         """What the latest iterations took that were compared; None until then."""
-        self.good_windows = 0
-        """How many comparisons in a row were as they should be."""
+        self.good_windows = good_windows
+        """How many comparisons were as they should be."""
         self._deploy(deployments)
 
     @property
@@ -113,7 +118,7 @@ class Replaying(Phase):
     def _steps_between_exchanges(self) -> int:
         """As all ranks know them: pipelines that may wait for each other tell each other often."""
         rank = self._rank
-        if self._stragglers is None or rank.knows().pipelines == 1:
+        if self._stragglers is None or rank.known_job().pipelines == 1:
             return rank.settings.check_steps
         often = math.ceil(_LEAST_EXCHANGE_SECONDS / rank.known_baseline().step_seconds)
         return min(often, rank.settings.check_steps)
@@ -123,6 +128,7 @@ class Replaying(Phase):
         self._deployments = deployments
         self._clocks_mhz = deployments[place.pipeline].clocks_mhz[place.rank]
         self._window = StepWindow(self._rank.monitor)
+        self._usual_step_seconds.clear()
 
     def _request_next(self, when: Mark) -> None:
         """The clock of the next computation; after the last one, and where nothing is as planned, the one found."""
@@ -153,37 +159,40 @@ class Replaying(Phase):
             self._task.is_wanted = False
             self._deploy([Deployment.from_json(it) for it in told[0]["plans"]])
             return self
-        if told[0]["window"] is not None:
+        windows = [it["window"] for it in told]
+        measured = None if None in windows else iteration_of(self._rank.known_job(), windows)
+        if measured is not None:  # or the window grows until some device is done with a step of it
+            self.measured = measured
             self._window = StepWindow(self._rank.monitor)
-            measured = iteration_of(self._rank.knows(), [it["window"] for it in told])
-            if measured is not None:
-                self.measured = measured
-                # No plan is quicker than the clocks found: a baseline that was slower was slowed by something else.
-                self._rank.baseline = self._rank.known_baseline().no_slower_than(measured)
-                if self._is_too_slow(measured):
-                    return self._after_delay(self)
+            if self._is_too_slow(measured):
+                return self._after_delay(self)
             self.good_windows += 1
+            self._usual_step_seconds.append(measured.step_seconds)
         self._follow_stragglers([it["work_seconds"] for it in told])
         return self
 
     def _is_too_slow(self, measured: Iteration) -> bool:
         """Slower than the user allows, and than what is waited for in any case."""
         settings = self._rank.settings
-        allowed_seconds = settings.slowdown_factor * self._rank.known_baseline().step_seconds
-        waiting_seconds = [it.prediction.time_seconds for it in self._deployments if it.is_waiting]
-        return measured.step_seconds > (1 + settings.tolerance_fraction) * max(allowed_seconds, *waiting_seconds, 0.0)
+        reference_seconds = self._rank.known_baseline().step_seconds
+        if self._usual_step_seconds:
+            # No plan is quicker than the clocks found: a baseline that was slower was slowed by something else.
+            reference_seconds = min(reference_seconds, median(self._usual_step_seconds))
+        allowed_seconds = settings.slowdown_factor * reference_seconds
+        waiting_seconds = [it.prediction.step_seconds for it in self._deployments if it.is_waiting]
+        return measured.step_seconds > (1 + settings.tolerance_fraction) * max([allowed_seconds, *waiting_seconds])
 
     def _follow_stragglers(self, works: Sequence[float | None]) -> None:
         known = [seconds for seconds in works if seconds is not None]
         if self._stragglers is None or self._task is None or self._task.is_wanted or len(known) < len(works):
             return
-        job = self._rank.knows()
+        job = self._rank.known_job()
         measured = [max(job.of_pipeline(known, pipeline)) for pipeline in range(job.pipelines)]
         planned = [it.work_seconds for it in self._deployments]
         times = [PipelineTimes(*it) for it in zip(measured, planned, self._usual_seconds, strict=True)]
         allowed = self._stragglers.allow(times, self._announced_work_seconds())
         pairs = zip(allowed, self._allowed_seconds, strict=True)
-        if any(abs(new - old) > NOTEWORTHY * old for new, old in pairs):
+        if any(abs(new - old) > LEAST_WAIT_FRACTION * old for new, old in pairs):
             self._allowed_seconds = allowed
             granted = zip(allowed, self._usual_seconds, strict=True)
             self._task.begin([new if new > usual else None for new, usual in granted])

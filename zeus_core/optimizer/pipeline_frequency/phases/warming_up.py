@@ -59,7 +59,7 @@ class WarmingUp(Phase):
             clocks_mhz=clocks,
             identity=rank.identity,
             settings=asdict(rank.settings),
-            denial=rank.setter.may_set(),
+            permission_problem=rank.setter.permission_problem(),
         )
 
 

@@ -10,12 +10,12 @@ from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
 from zeus_core.optimizer.pipeline_frequency.rank import Rank
 from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
 
-__all__ = ["Comparing"]
+__all__ = ["MeasuringBaseline"]
 
 _STEPS = 5
 
 
-class Comparing(Phase):
+class MeasuringBaseline(Phase):
     """Measures some iterations.
 
     Args:
@@ -23,7 +23,7 @@ class Comparing(Phase):
         follow: Makes the phase that follows, once `rank.baseline` is known.
     """
 
-    name = PhaseName.COMPARING
+    name = PhaseName.BASELINE
 
     def __init__(self, rank: Rank, follow: Callable[[], Phase]) -> None:
         self._rank = rank
@@ -42,7 +42,7 @@ class Comparing(Phase):
             return self
         rank = self._rank
         told = rank.agreement.exchange(self.name, self._window.report)
-        rank.baseline = iteration_of(rank.knows(), told)
+        rank.baseline = iteration_of(rank.known_job(), told)
         if rank.baseline is None:
             self._window = StepWindow(rank.monitor)
             return self

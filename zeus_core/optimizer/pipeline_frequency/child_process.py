@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 
 from zeus_core.errors import ZeusError
 
-__all__ = ["answer", "run_apart"]
+__all__ = ["run_in_child", "serve_one_call"]
 
 _Result = TypeVar("_Result")
 
 _REPLY = b"\0zeus-core reply\0"  # comes after whatever else the process has printed
 
 
-def run_apart(function: Callable[..., _Result], *arguments: Any) -> _Result:
-    """What a function returns, computed in a process of its own, which ends with it.
+def run_in_child(function: Callable[..., _Result], *arguments: Any) -> _Result:
+    """What a function returns, computed in a process of its own, which exits when the function returns.
 
     The process imports the function's module, and not the program that is running, which need not be guarded.
 
@@ -36,28 +36,44 @@ def run_apart(function: Callable[..., _Result], *arguments: Any) -> _Result:
         Exception: What the function raised.
     """
     path = [str(folder) for folder in sys.path]
-    program = f"import sys; sys.path[:] = {path!r}; import {__name__} as apart; apart.answer()"
+    program = f"import sys; sys.path[:] = {path!r}; import {__name__} as child_process; child_process.serve_one_call()"
     call = pickle.dumps((function, arguments))
     try:
         finished = subprocess.run([sys.executable, "-c", program], input=call, stdout=subprocess.PIPE)
-        has_returned, result = pickle.loads(finished.stdout.rpartition(_REPLY)[2])
+    except OSError as error:
+        raise ZeusError(f"{function.__name__} needs a process of its own, which cannot be started: {error}") from error
+    try:
+        has_returned, result = pickle.loads(finished.stdout.split(_REPLY)[1])
     except Exception as error:  # whatever pickle makes of half a reply
-        where = f"in a process of its own ({sys.executable})"
-        raise ZeusError(f"{function.__name__} cannot be run {where}: {error!r}") from error
+        raise ZeusError(f"{function.__name__} was run in a process of its own, which {_end_of(finished)}") from error
     if not has_returned:
         raise result
     value: _Result = result
     return value
 
 
-def answer() -> None:
+def _end_of(finished: subprocess.CompletedProcess[bytes]) -> str:
+    code = finished.returncode
+    if code < 0:
+        return f"was ended by signal {-code}, such as for want of memory"
+    return f"ended with code {code} and no result"
+
+
+def serve_one_call() -> None:
     """What the other process does: call the function it is told, and tell what came of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program
     replies, sys.stdout = sys.stdout.buffer, sys.stderr  # what is printed is no reply
     try:
         function, arguments = pickle.load(sys.stdin.buffer)
-        reply = True, function(*arguments)
+        reply = pickle.dumps((True, function(*arguments)))
     except Exception as error:
-        reply = False, error
-    replies.write(_REPLY + pickle.dumps(reply))
+        reply = _pickled_error(error)
+    replies.write(_REPLY + reply)
     replies.flush()
+
+
+def _pickled_error(error: Exception) -> bytes:
+    try:
+        return pickle.dumps((False, error))
+    except Exception:  # whatever an exception holds
+        return pickle.dumps((False, ZeusError(repr(error))))

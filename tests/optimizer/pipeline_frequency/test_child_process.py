@@ -1,0 +1,59 @@
+"""Work in a process of its own."""
+
+import os
+import signal
+
+import pytest
+
+from zeus_core.errors import UsageError, ZeusError
+from zeus_core.optimizer.pipeline_frequency import child_process
+from zeus_core.optimizer.pipeline_frequency.child_process import run_in_child
+from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
+
+
+def test_a_function_returns_from_another_process():
+    assert run_in_child(os.getpid) != os.getpid()
+    assert run_in_child(divmod, 7, 3) == (2, 1)
+
+
+def test_what_it_raises_is_raised_here():
+    with pytest.raises(UsageError, match=r"slowdown_factor is 0\.5"):
+        run_in_child(PipelineFrequencySettings, 0.5)
+
+
+def test_what_it_prints_is_no_reply(capfd):
+    assert run_in_child(print, "hello") is None
+    assert capfd.readouterr() == ("", "hello\n")
+
+
+def test_a_process_that_dies_is_an_error_that_says_how():
+    with pytest.raises(ZeusError, match="process of its own, which ended with code 3 and no result"):
+        run_in_child(os._exit, 3)
+    with pytest.raises(ZeusError, match=f"process of its own, which was ended by signal {signal.SIGABRT:d}"):
+        run_in_child(os.abort)
+
+
+class UnpicklableError(Exception):
+    def __reduce__(self):
+        raise TypeError("cannot be pickled")
+
+
+def raise_unpicklable():
+    raise UnpicklableError("the reason")
+
+
+def test_an_error_that_cannot_be_passed_on_is_told_all_the_same():
+    with pytest.raises(ZeusError, match="the reason"):
+        run_in_child(raise_unpicklable)
+
+
+def test_a_program_that_cannot_be_started_is_an_error(monkeypatch):
+    monkeypatch.setattr(child_process.sys, "executable", "/nowhere/python")
+    with pytest.raises(ZeusError, match="nowhere"):
+        run_in_child(os.getpid)
+
+
+def test_files_where_training_is_started_do_not_get_in_the_way(tmp_path, monkeypatch):
+    (tmp_path / "queue.py").write_text("raise RuntimeError('not the one of Python')")
+    monkeypatch.chdir(tmp_path)
+    assert run_in_child(divmod, 7, 3) == (2, 1)
