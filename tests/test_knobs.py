@@ -152,7 +152,7 @@ class TestRestore:
         gpu.set_power_limit(150.0)
         knob.restore()
         assert limits_of(gpu) == [150.0]
-        with pytest.raises(DeviceError, match="have been put back"):
+        with pytest.raises(DeviceError, match="have been restored"):
             knob.apply(200)
         assert limits_of(gpu) == [150.0]
 
@@ -301,7 +301,7 @@ class TestClock:
         knob.release()
         assert knob.restore()
         assert gpu.clocks == [900, found_mhz, 1200, found_mhz]
-        with pytest.raises(DeviceError, match="has been put back, and stays so"):
+        with pytest.raises(DeviceError, match="has been restored, and can no longer"):
             knob.apply(900)
         assert gpu.clocks[-1] == found_mhz
 
@@ -327,7 +327,7 @@ class TestClock:
             knob.release()
         assert not knob.restore()
         (record,) = caplog.records
-        assert "could not be put back: no answer" in record.message
+        assert "could not be restored: no answer" in record.message
         gpu.fail("unlock_sm_clock", RuntimeError("for once"), times=1)
         assert knob.restore()
         assert gpu.clocks == [900, None]

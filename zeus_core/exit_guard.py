@@ -1,4 +1,4 @@
-"""Undoing a change to the hardware when the process ends before it could be undone in order."""
+"""Undoing a change to the hardware if the process ends before it was undone."""
 
 import atexit
 import contextlib
@@ -20,21 +20,20 @@ def _available(*names: str) -> tuple[int, ...]:
     return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
 
 
-_ENDING = _available("SIGTERM", "SIGHUP")  # whoever handles them is about to end
-_ENDING_BY_DEFAULT = _available("SIGINT", "SIGUSR1", "SIGUSR2", "SIGXCPU")  # handled, they may mean anything
+_ENDING = _available("SIGTERM", "SIGHUP")  # a process that handles them is about to end
+_ENDING_BY_DEFAULT = _available("SIGINT", "SIGUSR1", "SIGUSR2", "SIGXCPU")  # if handled, they may mean anything
 
 
 class ExitGuard:
-    """Calls `undo` at the end of the process: a normal end, an exception, Ctrl-C, SIGTERM, SIGHUP and their like.
+    """Calls `undo` when the process ends: normally, by an exception, Ctrl-C, SIGTERM, SIGHUP and the like.
 
-    It acts in the process that armed it only: a forked child that ends leaves its parent's hardware alone, and one of
-    `multiprocessing` that armed a guard of its own is guarded as any other process. A signal is passed on to whoever
-    handled it before, or ends the process as it would have. Signals are guarded against only if `arm` is called in the
-    main thread, where Python handles them as soon as that thread is out of C code. Nothing in this process can guard
-    against SIGKILL.
+    It acts only in the process that armed it: a forked child that ends leaves its parent's hardware alone. A child of
+    `multiprocessing` that armed its own guard is guarded like any other process. A signal is passed on to its previous
+    handler, or ends the process as it would have. Signals are caught only if `arm` is called in the main thread, and
+    handled as soon as that thread leaves C code. Nothing in this process can guard against SIGKILL.
 
     Args:
-        undo: Undoes the change; calling it again must do no harm. It must not refer to whoever owns the guard, which
+        undo: Undoes the change; calling it again must do no harm. It must not refer to the owner of the guard, which
             would then live until the end of the process.
     """
 
@@ -51,16 +50,16 @@ class ExitGuard:
             atexit.register(self._undo_here)
             self._finalizer = _at_end_of_worker(self._undo_here)
             if threading.current_thread() is not threading.main_thread():
-                _logger.warning("training is not in the main thread: SIGTERM would leave the hardware changed")
+                _logger.warning("training is not in the main thread: hardware settings cannot be restored on SIGTERM")
         if threading.current_thread() is threading.main_thread():
             for signal_number in (*_ENDING, *_ENDING_BY_DEFAULT):
                 is_new = signal_number not in self._handlers
-                # Whoever has handled it since passes it on, we hope; its default action does not.
+                # A handler installed since is assumed to call ours; the default action does not.
                 if is_new or signal.getsignal(signal_number) == signal.SIG_DFL:
                     self._catch(signal_number)
 
     def disarm(self) -> None:
-        """Never mind: what was changed has been undone."""
+        """Do nothing at the end of the process any more: the change has been undone."""
         self._process_id = None
         atexit.unregister(self._undo_here)
         if self._finalizer is not None:
@@ -69,7 +68,7 @@ class ExitGuard:
             # A handler installed after ours stays; ours, when that one calls it, only passes the signal on.
             is_latest = signal.getsignal(signal_number) is ours
             if is_latest:
-                with contextlib.suppress(ValueError):  # not the main thread: again, ours only passes on
+                with contextlib.suppress(ValueError):  # not the main thread: here, too, ours only passes it on
                     signal.signal(signal_number, ours.previous)
                     del self._handlers[signal_number]
 
@@ -88,13 +87,13 @@ class ExitGuard:
         if self._process_id == os.getpid():
             try:
                 self._undo()
-            except BaseException:  # Ctrl-C, once more
+            except BaseException:  # another Ctrl-C
                 self._undo()
                 raise
 
 
 def _at_end_of_worker(undo: Callable[[], object]) -> Any:
-    """Have something done at the end of a forked child of `multiprocessing`, which older Pythons ask no `atexit` at."""
+    """Call `undo` at the end of a forked child of `multiprocessing`, where older Pythons do not run `atexit`."""
     if "multiprocessing.util" in sys.modules:  # as in every such child
         from multiprocessing import parent_process, util
 
@@ -104,7 +103,7 @@ def _at_end_of_worker(undo: Callable[[], object]) -> Any:
 
 
 class _Handler:
-    """Undoes, then does what would have been done without it."""
+    """Undoes the change, then does what would have happened without the guard."""
 
     def __init__(self, undo: Callable[[], object], previous: Any) -> None:
         self._undo = undo

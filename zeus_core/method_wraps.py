@@ -1,4 +1,4 @@
-"""Methods of one object, wrapped for a while."""
+"""Temporarily wrapping methods of an object."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ __all__ = ["MethodWraps"]
 
 
 class MethodWraps:
-    """Wraps methods on an instance; its class and all other instances stay as they are.
+    """Wraps methods of one object, until `undo`.
+
+    The wraps are set as attributes of that object alone: for an instance, its class and all other instances stay as
+    they are; for a class, they apply to all its instances, and to those of subclasses that inherit the method.
 
     Args:
-        target: The object.
+        target: The object: an instance or a class.
     """
 
     def __init__(self, target: Any) -> None:
@@ -22,7 +25,7 @@ class MethodWraps:
         self._wraps: list[tuple[str, Callable[..., Any], Callable[..., Any] | None]] = []
 
     def wrap(self, name: str, around: Callable[..., Any]) -> None:
-        """From now on a call of the method is one of `around`, with the method itself as its first argument."""
+        """Replace calls of the method by calls of `around`, with the original method as the first argument."""
         method, earlier_wrap = getattr(self._target, name), vars(self._target).get(name)
 
         @functools.wraps(method)
@@ -33,7 +36,7 @@ class MethodWraps:
         self._wraps.append((name, wrapped, earlier_wrap))
 
     def undo(self) -> None:
-        """Leave the object as it was. A method that others have wrapped since stays, and does nothing of its own."""
+        """Leave the object as it was. A wrap that was wrapped again since stays, but only calls the original method."""
         self._is_on = False
         for name, wrapped, earlier_wrap in reversed(self._wraps):
             if vars(self._target).get(name) is not wrapped:

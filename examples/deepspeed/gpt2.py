@@ -1,4 +1,4 @@
-"""What the example trains: layers in the shape of GPT-2's, data made on the fly, and a simulated GPU's share of it."""
+"""The model of the example: layers like those of GPT-2, generated data, and their work on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zeus_core.pytorch import SimulatedCompute
 
 @dataclass(frozen=True)
 class Config:
-    """The size of the model: that of real tensors, which are small, as they are computed on a CPU."""
+    """The size of the model: the real tensors are small, as they are computed on a CPU."""
 
     blocks: int = 10
     width: int = 32
@@ -28,7 +28,7 @@ class Embedding(torch.nn.Module):
     """Tokens and positions."""
 
     blocks_worth = 0.0
-    """How long this takes on the simulated GPU, over a transformer block."""
+    """Its time on the simulated GPU, as a multiple of that of a transformer block."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Embedding(torch.nn.Module):
 
 
 class Block(torch.nn.Module):
-    """Attention and a feed-forward net, each beside a residual connection."""
+    """Attention and a feed-forward network, each with a residual connection."""
 
     blocks_worth = 1.0
 
@@ -84,7 +84,7 @@ def loss_of(guesses: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def make_module(stages: int, config: Config | None = None) -> PipelineModule:
-    """The model, with its blocks spread over the stages, which cannot be done evenly."""
+    """The model, with its blocks spread over the stages; they cannot be spread evenly."""
     config = config or Config()
     blocks = [LayerSpec(Block, config) for _ in range(config.blocks)]
     layers = [LayerSpec(Embedding, config), *blocks, LayerSpec(Head, config)]
@@ -92,7 +92,7 @@ def make_module(stages: int, config: Config | None = None) -> PipelineModule:
 
 
 def microbatches(size: int, seed: int, config: Config | None = None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Tokens and those that follow them, without end: they count upwards, now and then by another step."""
+    """An endless stream of tokens and the tokens that follow them: they count up by one, now and then by two."""
     config = config or Config()
     generator = torch.Generator().manual_seed(seed)
     while True:
@@ -104,12 +104,12 @@ def microbatches(size: int, seed: int, config: Config | None = None) -> Iterator
 
 
 def blocks_worth(module: PipelineModule) -> float:
-    """How long the layers of this rank's stage take, over a transformer block."""
+    """The time of this rank's layers, as a multiple of that of a transformer block."""
     return sum(layer.blocks_worth for layer in module.forward_funcs)
 
 
 def simulate(module: PipelineModule, gpu: Gpu, block_seconds: float, backward_per_forward: float) -> None:
-    """Let each pass of this rank's stage take place on a simulated GPU too, for as long as its layers are worth."""
+    """Run each pass of this rank's stage on a simulated GPU too, for a time according to its layers."""
     seconds = block_seconds * blocks_worth(module)
     forward = Work(seconds, active_power_watts=330.0, active_fraction=0.97, compute_bound_fraction=0.75)
     backward = replace(forward, seconds=backward_per_forward * seconds, active_power_watts=350.0)

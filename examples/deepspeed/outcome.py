@@ -1,4 +1,4 @@
-"""What came of the example: what was measured, what was planned, and what that has saved."""
+"""The outcome of the example: what was measured, what was planned, and how much was saved."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class StepLog:
     """The time and the true energy of each step of one rank, and how far training has come.
 
     Args:
-        gpu: The rank's GPU; a simulated one tells its exact energy.
-        is_shown: Whether to print a line where a phase begins.
+        gpu: The rank's GPU; a simulated one reports its exact energy.
+        is_shown: Whether to print a line when a phase begins.
     """
 
     def __init__(self, gpu: SimulatedGpu, is_shown: bool) -> None:
@@ -56,7 +56,7 @@ class StepLog:
         self._steps.append((phase, time.monotonic() - begin_seconds, joules))
 
     def latest(self, phase: PhaseName) -> tuple[float, float]:
-        """The median time and the mean energy of the steps when a phase was there last."""
+        """The median time in seconds and the mean energy in joules of the steps in the latest run of a phase."""
         runs = [list(run) for it, run in groupby(self._steps, key=lambda step: step[0]) if it is phase]
         _, seconds, joules = zip(*runs[-1], strict=True)
         return median(seconds), fmean(joules)
@@ -75,7 +75,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What all ranks know in the end."""
+    """What all ranks have found, gathered at the end."""
 
     profile: PipelineProfile
     microbatches: int
@@ -89,7 +89,7 @@ class Outcome:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan in force, as something that can be drawn and written."""
+        """The plan in force, to be drawn and written."""
         schedule = schedules.one_f_one_b(self.profile.stages, self.microbatches)  # which is DeepSpeed's
         problem = Problem(self.profile, schedule)
         clocks = {
@@ -111,16 +111,16 @@ class Outcome:
     def __str__(self) -> str:
         true_saving = 1 - self.true_after.joules / self.true_before.joules
         lines = [
-            "\nMeasured while training, at the highest clock and at that of least energy",
+            "\nMeasured during training, at the highest clock and at the clock of minimum energy",
             *self._profile_lines(),
             "\nThe plan: the clock (MHz) of each instruction, in order",
             *self._plan_lines(),
             f"\nbefore:    {self.before}",
             f"predicted: {self.predicted}",
             f"after:     {self.after}",
-            f"truth:     {self.true_before.joules:.1f} J before and {self.true_after.joules:.1f} J after, by what the "
-            f"simulated GPUs themselves know: saving {true_saving:.1%}",
-            f"loss:      {self.losses[0]:.2f} at first, {self.losses[-1]:.2f} at last",
+            f"truth:     {self.true_before.joules:.1f} J before and {self.true_after.joules:.1f} J after, by the exact "
+            f"energy of the simulated GPUs: saving {true_saving:.1%}",
+            f"loss:      {self.losses[0]:.2f} at first, {self.losses[-1]:.2f} at the end",
         ]
         return "\n".join(lines)
 
@@ -153,7 +153,7 @@ def _told(option: Option) -> str:
 
 
 def gather_outcome(engine: Any, log: StepLog, gather: Gather) -> Outcome | None:
-    """What all ranks know in the end, of the first pipeline; None where no plan was measured."""
+    """The outcome on all ranks, for the first pipeline; None if no plan was measured."""
     optimizer = engine.perseus.optimizer
     baseline, predicted, measured = optimizer.baseline, optimizer.predicted, optimizer.measured
     if measured is None or baseline.energy_joules is None or measured.energy_joules is None:
@@ -182,7 +182,7 @@ def _of_all_ranks(costs: Sequence[tuple[float, float]]) -> Cost:
 
 
 def clock_under_load_mhz(gpu: SimulatedGpu) -> int:
-    """What the clock is while there is work: the highest, where nothing holds it."""
+    """The clock under load, in MHz: the highest, unless it is locked."""
     gpu.submit(Work(seconds=0.01, active_power_watts=300.0))
     clock_mhz = gpu.read_sm_clock_mhz()
     gpu.synchronize()

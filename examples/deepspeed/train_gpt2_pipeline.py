@@ -1,13 +1,12 @@
-"""Train a small GPT-2 as a DeepSpeed pipeline of four stages, and have the clocks of its GPUs planned meanwhile.
+"""Train a small GPT-2 as a DeepSpeed pipeline of four stages, and plan the clocks of its GPUs meanwhile.
 
-The pipeline is a real one, on the CPU and over gloo. Each rank has a simulated GPU, which sets the pace and burns the
-joules. Everything is written under `--output`. Exits with 1 if no plan was measured.
+The pipeline is real, on the CPU and over gloo. Each rank has a simulated GPU, which determines time and energy.
+Everything is written under `--output`. Exits with 1 if no plan was measured.
 
     python examples/deepspeed/train_gpt2_pipeline.py
     torchrun --nproc-per-node 4 examples/deepspeed/train_gpt2_pipeline.py
 
-What a training script of your own needs of this: the import of `zeus_deepspeed.auto`, and the block `"perseus"` in
-ds_config.json.
+Your own training script needs only the import of `zeus_deepspeed.auto`, and the `"perseus"` block of ds_config.json.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ import torch
 from gpt2 import make_module, microbatches, simulate
 from outcome import Outcome, StepLog, clock_under_load_mhz, gather_outcome
 
-import zeus_deepspeed.auto  # noqa: F401 - the one line: from here on, the "perseus" block of ds_config.json counts
+import zeus_deepspeed.auto  # noqa: F401 - the one line: enables the "perseus" block of ds_config.json
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.pytorch import torch_world
@@ -46,13 +45,15 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, default=Path("zeus-deepspeed"), help="folder for all files (%(default)s)"
     )
-    parser.add_argument("--steps", type=int, default=200, help="at most; it ends with a measured plan (%(default)s)")
+    parser.add_argument("--steps", type=int, default=200, help="at most; ends once a plan was measured (%(default)s)")
     parser.add_argument("--block-seconds", type=float, default=0.02, help="forward pass of a block (%(default)s)")
-    parser.add_argument("--activation-checkpointing", action="store_true", help="backward passes compute forward again")
+    parser.add_argument(
+        "--activation-checkpointing", action="store_true", help="recompute the forward pass in each backward pass"
+    )
     parser.add_argument("--picture", choices=["png", "svg"], default="png", help="format of the picture (%(default)s)")
     config = Path(__file__).parent / "ds_config.json"
     parser.add_argument("--config", type=Path, default=config, help="configuration of DeepSpeed (ds_config.json)")
-    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)  # which the launcher of DeepSpeed gives
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)  # set by the launcher of DeepSpeed
     return parser.parse_args()
 
 
@@ -68,8 +69,8 @@ def main() -> int:
 
 
 def start_ranks() -> int:
-    """What a launcher does: a process for each rank. When one fails, the others are ended."""
-    import torch._dynamo  # noqa: F401 - or each rank would import it by itself, which takes a while
+    """Do what a launcher does: start a process for each rank. When one fails, the others are terminated."""
+    import torch._dynamo  # noqa: F401 - or each rank would import it itself, which takes a while
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -82,7 +83,7 @@ def start_ranks() -> int:
     while running and code == 0:
         for sentinel in multiprocessing.connection.wait(list(running)):
             ended = running.pop(sentinel)
-            ended.join()  # before which its code may not be known
+            ended.join()  # its exit code may not be known before
             code = code or ended.exitcode
     for process in running.values():
         process.terminate()
@@ -102,7 +103,7 @@ def train(arguments: argparse.Namespace) -> int:
     os.environ.setdefault(SIMULATED_GPUS_VARIABLE, f"{GPU_MODEL}:{os.environ['WORLD_SIZE']}")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which would be compiled first, for a minute
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first, for a minute
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
 
     with contextlib.redirect_stdout(io.StringIO()):  # DeepSpeed lists the layers
@@ -110,7 +111,7 @@ def train(arguments: argparse.Namespace) -> int:
     parameters, config = list(module.parameters()), read_config(arguments)
     engine, *_ = deepspeed.initialize(model=module, model_parameters=parameters, config=config)
     perseus = getattr(engine, "perseus", None)
-    if perseus is None:  # the log has said why
+    if perseus is None:  # the log says why
         return 1
 
     gpu = discover_gpus()[engine.local_rank]
@@ -122,11 +123,11 @@ def train(arguments: argparse.Namespace) -> int:
         with log.step(optimizer.phase):
             log.losses.append(float(engine.train_batch(batches)))
         if optimizer.measured is not None or optimizer.phase.is_without_plan:
-            break  # for this is a demonstration; a real training goes on with its plan
+            break  # this is a demonstration; real training would continue with its plan
 
     gather = torch_world().gather
     outcome = gather_outcome(engine, log, gather)
-    engine.destroy()  # puts the clocks back, as does the end of the process
+    engine.destroy()  # restores the clocks, as does the end of the process
     clocks_mhz = gather(clock_under_load_mhz(gpu))
     torch.distributed.destroy_process_group()
     if outcome is None:
@@ -139,7 +140,7 @@ def train(arguments: argparse.Namespace) -> int:
 
 
 def be_quiet(is_first: bool) -> None:
-    """One rank says what is worth knowing."""
+    """Only the first rank logs what is worth knowing."""
     logging.basicConfig(level=logging.WARNING if is_first else logging.ERROR, format="%(levelname)s: %(message)s")
     logging.getLogger("zeus_core").setLevel(logging.INFO if is_first else logging.ERROR)
     deepspeed.utils.logger.setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
-"""A pipeline written by hand (1F1B, over torch.distributed), whose clocks are planned while it trains.
+"""A pipeline written by hand (1F1B, over torch.distributed), whose clocks are planned during training.
 
-What another framework's integration has to do is done here by hand: tell the optimizer when a step and each of its
-instructions begins and ends. The lines with a number are all it takes.
+It shows what the integration of another framework has to do: report to the optimizer when a step and each of its
+instructions begins and ends. The numbered lines are all it takes.
 
     torchrun --nproc-per-node 2 examples/pytorch/hand_written_1f1b.py --simulate A100-SXM4-80GB
 """
@@ -33,7 +33,7 @@ from zeus_core.pytorch.marks import marks_for
 
 
 class Pipeline:
-    """One rank of it. Each microbatch passes forward through the stages, and its gradient backward."""
+    """One rank of the pipeline. Each microbatch passes forward through the stages, and its gradient backward."""
 
     def __init__(self, stage: Stage, device: torch.device, clocks: PipelineFrequencyOptimizer) -> None:
         self.stage = stage

@@ -1,4 +1,4 @@
-"""Five lines that tell where the energy of a training loop goes: those with a number.
+"""Five lines that show where the energy of a training loop goes: the numbered ones.
 
 python examples/pytorch/measure.py --simulate A100-SXM4-80GB
 """

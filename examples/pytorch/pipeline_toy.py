@@ -1,4 +1,4 @@
-"""What the pipeline examples here train: on each rank a stage of a small model, on a simulated GPU if need be."""
+"""The model of the pipeline examples: a stage of a small model on each rank, on a simulated GPU if requested."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def loss_of(guesses: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def make_batch(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens, and what is to be made of each: the same on every rank."""
+    """Tokens, and the target of each: the same on every rank."""
     tokens = torch.randint(TOKENS, (MICROBATCHES * MICROBATCH_SIZE, LENGTH), device=device)
     return tokens, (tokens + 1) % TOKENS
 
@@ -63,7 +63,7 @@ def parsed_arguments(description: str) -> argparse.Namespace:
 
 
 def set_up(arguments: argparse.Namespace) -> tuple[Stage, torch.device, ZeusMonitor]:
-    """The stage of this rank, where it is, and what measures it."""
+    """The stage of this rank, its device, and its monitor."""
     torch.distributed.init_process_group("gloo" if arguments.simulate else "nccl")
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu" if arguments.simulate else f"cuda:{local_rank}")
@@ -78,7 +78,7 @@ def set_up(arguments: argparse.Namespace) -> tuple[Stage, torch.device, ZeusMoni
 
 
 def steps_to_train(most: int, optimizer: PipelineFrequencyOptimizer) -> Iterator[int]:
-    """Ends once a plan was measured, as this is a demonstration; a real training goes on with its plan."""
+    """Ends once a plan was measured, as this is a demonstration; real training would continue with its plan."""
     for step in range(most):
         yield step
         if optimizer.measured is not None or optimizer.phase.is_without_plan:
@@ -86,7 +86,7 @@ def steps_to_train(most: int, optimizer: PipelineFrequencyOptimizer) -> Iterator
 
 
 def report(optimizer: PipelineFrequencyOptimizer) -> None:
-    """Print, on the first rank, what came of it. To be called before the optimizer is closed."""
+    """Print the outcome, on the first rank. Call this before the optimizer is closed."""
     if torch.distributed.get_rank() > 0:
         return
     before, after = optimizer.baseline, optimizer.measured

@@ -1,4 +1,4 @@
-"""A schedule of torch.distributed.pipelining, whose clocks are planned while it trains.
+"""A schedule of torch.distributed.pipelining, whose clocks are planned during training.
 
 torchrun --nproc-per-node 2 examples/pytorch/pipelining_1f1b.py --simulate A100-SXM4-80GB
 """
@@ -29,7 +29,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
     report(attached.optimizer)
-    attached.detach()  # puts the clocks back, as does the end of the process
+    attached.detach()  # restores the clocks, as does the end of the process
     torch.distributed.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""What the examples here train: a small language model of bytes, on a simulated GPU if need be."""
+"""The model of the examples: a small language model of bytes, on a simulated GPU if requested."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TRAINING_BYTES = 800_000
 EVALUATION_BYTES = 4_000
 BATCH_SIZE = 8
 
-# A forward pass of GPT-3 XL as fitted to its published sweep on A100s, shortened to suit a demonstration.
+# A forward pass of GPT-3 XL as fitted to its published sweep on A100s, shortened for a demonstration.
 FORWARD_WORK = Work(seconds=0.01, active_power_watts=484.9, active_fraction=0.938, compute_bound_fraction=0.744)
 
 
 class LanguageModel(torch.nn.Module):
-    """Guesses the next byte; called with sequences, it returns its loss."""
+    """Predicts the next byte; called with sequences, it returns its loss."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class LanguageModel(torch.nn.Module):
 def training_and_evaluation_batches(
     rank: int = 0, world_size: int = 1
 ) -> tuple[DataLoader[torch.Tensor], DataLoader[torch.Tensor]]:
-    """Sequences of the standard library's own sources, real text that every machine has; this rank's share of them."""
+    """This rank's share of sequences from the sources of the standard library: real text that every machine has."""
     paths = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     text = b"".join(path.read_bytes() for path in paths)[: TRAINING_BYTES + EVALUATION_BYTES]
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
@@ -72,7 +72,7 @@ def evaluate(model: torch.nn.Module, batches: DataLoader[torch.Tensor], device: 
 
 
 def argument_parser(description: str) -> argparse.ArgumentParser:
-    """The arguments all examples have."""
+    """The arguments common to all examples."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulate", metavar="MODEL", help="GPU to simulate for each process, such as A100-SXM4-80GB")
     parser.add_argument("--output", type=Path, default=Path("zeus-pytorch"), help="folder for all files (%(default)s)")
@@ -81,7 +81,7 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Simulate GPUs where that is wanted, or see that there is one."""
+    """Simulate GPUs if requested, or check that there is one."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     if arguments.simulate:
         os.environ[SIMULATED_GPUS_VARIABLE] = f"{arguments.simulate}:{os.environ.get('LOCAL_WORLD_SIZE', 1)}"
@@ -92,5 +92,5 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 
 def simulate(model: torch.nn.Module, monitor: ZeusMonitor) -> None:
-    """Let the passes of the model take place on the simulated GPU of this process too."""
+    """Run the passes of the model on the simulated GPU of this process too."""
     SimulatedCompute(model, monitor.gpus[monitor.gpu_indices[0]], FORWARD_WORK)

@@ -1,7 +1,7 @@
 """A training loop written by hand: where its energy goes, and a GPU power limit found meanwhile.
 
-With `--simulate` the model trains on the CPU while a simulated GPU sets the pace and burns the joules. Everything is
-written under `--output`. Interrupt it, run it again, and it goes on where it was.
+With `--simulate` the model trains on the CPU while a simulated GPU determines time and energy. Everything is written
+under `--output`. Interrupt it, run it again, and it continues where it was.
 
     python examples/pytorch/train.py --simulate A100-SXM4-80GB
 """

@@ -111,18 +111,16 @@ def checkpointing_rank(folder):
 
     engine.save_checkpoint(folder, "own", {"perseus": "mine"})
     assert client_state(engine, folder, "own") == {"perseus": "mine"}
-    assert messages.take() == ["client_state has a 'perseus' of its own: what Perseus has found out is not kept"]
+    assert messages.take() == ["the Perseus state is not saved: client_state already has a key 'perseus'"]
     optimizer.state = {}
     engine.save_checkpoint(folder, "damaged")
     assert client_state(engine, folder, "damaged") == {}
-    assert messages.take() == [
-        "what this checkpoint holds of Perseus cannot be used, and it begins anew: KeyError('found')"
-    ]
+    assert messages.take() == ["the Perseus state in this checkpoint is unusable; starting over: KeyError('found')"]
     assert engine.load_checkpoint(folder + "/nowhere") == (None, None)
     engine.perseus.detach()
     attach(engine, StatelessOptimizer)
     engine.save_checkpoint(folder, "stateless", users)
-    assert messages.take() == ["what Perseus has found out is not in this checkpoint: RuntimeError('no state')"]
+    assert messages.take() == ["the Perseus state is not saved in this checkpoint: RuntimeError('no state')"]
     engine.perseus.detach()
     assert client_state(engine, folder, "stateless") == {"epoch": 3}
 
@@ -209,10 +207,10 @@ def hindered_rank():
 @pytest.mark.usefixtures("_simulated")
 def test_what_is_in_the_way_on_one_rank_is_said_by_the_first_and_training_is_left_alone():
     first, second = run_engines(2, hindered_rank)
-    begin = "Perseus stays off, and training goes on without it: "
+    begin = "Perseus is off; training continues: "
     assert first["one rank"] == [begin + "rank 1: no such plan"]
     assert first["no such GPU"] == [begin + "gpu_indices is [7], but there is no GPU 7; there are: 0, 1"]
     assert first["nothing asked for"] == []
     (no_pipeline,) = first["no pipeline"]
-    assert no_pipeline.startswith(begin + "it plans the clocks of pipelines, and this is a DeepSpeedEngine; give ")
+    assert no_pipeline.startswith(begin + "Perseus needs a PipelineEngine; this engine is a DeepSpeedEngine: pass ")
     assert not any(second.values())

@@ -292,7 +292,7 @@ def test_of_a_rank_that_is_killed_the_clock_stays_and_that_of_the_other_is_put_b
 
 
 STOPPED = (
-    "planning the clocks of the pipeline has stopped, and training goes on without it: "
+    "planning the clocks of the pipeline is off for the rest of this run; training continues: "
     "the ranks of this job did not reach each other"
 )
 

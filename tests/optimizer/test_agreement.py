@@ -78,7 +78,7 @@ def run(size, rank_main, timeout_seconds=10.0):
 
 def stops(caplog):
     """What each rank has said about the end of its search."""
-    return sorted((it.threadName, it.args[-1]) for it in caplog.records if "has stopped" in it.msg)
+    return sorted((it.threadName, it.args[-1]) for it in caplog.records if "is off for the rest of this run" in it.msg)
 
 
 def truth(gpu, work, limit_watts):
@@ -447,7 +447,7 @@ def test_ranks_that_are_out_of_step_say_so(caplog):
         return rank
 
     run(2, rank_main)
-    assert "out of step: rank 0 is at 'conclude' and rank 1 at 'prepare'" in str(stops(caplog)[0][1])
+    assert "disagree on the current phase: rank 0 is at 'conclude' and rank 1 at 'prepare'" in str(stops(caplog)[0][1])
 
 
 class CountingWorld:
@@ -745,6 +745,6 @@ def test_ranks_of_equal_steps_always_agree_and_put_everything_back(story):
         run(story.size, rank_main)
     finally:
         logger.removeHandler(handler)
-    stopped = [it for it in said if "has stopped" in it.msg]
+    stopped = [it for it in said if "is off for the rest of this run" in it.msg]
     assert len(stopped) <= story.size
-    assert not any("out of step" in it.getMessage() or "in time" in it.getMessage() for it in said)
+    assert not any("disagree on the current phase" in it.getMessage() or "in time" in it.getMessage() for it in said)

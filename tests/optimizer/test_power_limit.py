@@ -254,7 +254,7 @@ def test_no_fault_reaches_the_training_and_the_limit_is_put_back(clock, gpu, wor
     train(optimizer, gpu, work, steps=1000)
     faulty.heal()
     optimizer.on_train_end()
-    stops = [record for record in caplog.records if "has stopped" in record.message]
+    stops = [record for record in caplog.records if "is off for the rest of this run" in record.message]
     assert len(stops) <= 1
     assert gpu.read_power_limit_watts() == 350
 
@@ -433,7 +433,7 @@ def test_a_selector_that_returns_no_possible_limit_ends_the_search_and_not_the_t
     train(optimizer, gpu, work, steps=60)
     assert optimizer.phase is Phase.OFF
     assert gpu.read_power_limit_watts() == 350
-    assert "has stopped" in caplog.text
+    assert "is off for the rest of this run" in caplog.text
     assert str(choice) in caplog.text
 
 

@@ -187,7 +187,7 @@ def test_a_fault_on_one_rank_stops_both(tmp_path, call, error, healthy_steps):
     phase, chosen_watts, trials, _ = agreed(answers)
     assert (phase, chosen_watts) == (Phase.OFF, None)
     assert [trial.setting for trial in trials] == [250]
-    (first, second) = ([it for it in said if "has stopped" in it] for _, said in answers)
+    (first, second) = ([it for it in said if "is off for the rest of this run" in it] for _, said in answers)
     assert len(first) == len(second) == 1
     assert "rank 1: " in first[0]
     assert "broken" in first[0]
@@ -227,4 +227,4 @@ def test_ranks_that_are_left_put_their_limits_back(tmp_path, end):
     for rank in (0, 2):
         trials, said = answers[rank]
         assert [trial.setting for trial in trials] == [250]
-        assert len([it for it in said if "has stopped" in it]) == 1
+        assert len([it for it in said if "is off for the rest of this run" in it]) == 1

@@ -1,4 +1,4 @@
-"""Knobs: hardware settings that are turned during training and put back afterwards."""
+"""Knobs: hardware settings that are changed during training and restored afterwards."""
 
 from zeus_core.knobs.clock import ClockKnob
 from zeus_core.knobs.knob import Knob, StuckKnob

@@ -19,14 +19,14 @@ _logger = logging.getLogger(__name__)
 class ClockKnob:
     """The SM clock of one GPU, in MHz.
 
-    The driver tells which clock a GPU runs at, but not whether, or where, it was locked. A GPU is taken to have been
-    found unlocked, unless its user says where it was locked.
+    The driver reports the clock a GPU runs at, but not whether, or where, it is locked. A GPU is assumed to have been
+    unlocked before, unless the user gives the clock it was locked at.
 
-    It may be turned in one thread and restored in another, and in a signal handler too.
+    It may be applied in one thread and restored in another, and in a signal handler too.
 
     Args:
         gpu: The GPU. Nothing is changed here.
-        found_mhz: The clock it was locked at when it was found; None if it was not locked.
+        found_mhz: The clock in MHz that the GPU was locked at before; None if it was not locked.
 
     Raises:
         UsageError: The GPU does not support `found_mhz`.
@@ -45,23 +45,23 @@ class ClockKnob:
                 f"found_clock_mhz is {found_mhz!r}; {gpu.name} supports {supported[0]} down to {supported[-1]} MHz"
             )
         self.settings = tuple(clock for clock in supported if found_mhz is None or clock <= found_mhz)
-        """The clocks in MHz, highest first: those the GPU supports, up to the one it was found locked at."""
+        """The clocks in MHz, highest first: those the GPU supports, up to the one it was locked at before."""
 
     def apply(self, setting: int) -> None:
-        """Lock the clock.
+        """Lock the clock, in MHz.
 
         Raises:
-            UsageError: There is no such setting.
+            UsageError: It is not one of `settings`.
             DeviceError: The driver refuses, or `restore` was called before.
         """
         if setting not in self.settings:
             raise UsageError(
-                f"clock_mhz is {setting!r}; {self._gpu.name} is set to clocks from {self.settings[0]} down to "
+                f"clock_mhz is {setting!r}; {self._gpu.name} accepts clocks from {self.settings[0]} down to "
                 f"{self.settings[-1]} MHz"
             )
         with self._lock:
             if self._is_restored:
-                raise DeviceError(f"the clock of {self._gpu.name} has been put back, and stays so")
+                raise DeviceError(f"the clock of {self._gpu.name} has been restored, and can no longer be changed")
             changed_before, self._changed_by = self._changed_by, os.getpid()
             try:
                 self._gpu.lock_sm_clock(setting)
@@ -73,7 +73,7 @@ class ClockKnob:
                 self.restore()
 
     def release(self) -> None:
-        """For the time being, let the GPU run as it was found.
+        """Let the GPU run at its original clock for now.
 
         Raises:
             DeviceError: The driver refuses.
@@ -83,11 +83,11 @@ class ClockKnob:
                 self._put_back()
 
     def restore(self) -> bool:
-        """Put the clock back to what was found, for good; say so and return False where the driver refuses."""
+        """Restore the original clock, for good. Never raises; logs and returns False if the driver refuses."""
         self._is_restored = True
         if self._changed_by != os.getpid():
             return True
-        # A change that is under way in another thread ends first; one that this thread itself was in goes on later.
+        # A change under way in another thread ends first; one interrupted in this thread continues later.
         has_lock = self._lock.acquire(timeout=_UNDER_WAY_SECONDS)
         try:
             return self._try_to_put_back()
@@ -101,7 +101,7 @@ class ClockKnob:
                 self._put_back()
             except Exception as error:
                 if is_last_try:
-                    _logger.error("the SM clock of %s could not be put back: %s", self._gpu.name, error)
+                    _logger.error("the SM clock of %s could not be restored: %s", self._gpu.name, error)
             else:
                 self._changed_by = None
                 return True

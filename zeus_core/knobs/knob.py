@@ -1,4 +1,4 @@
-"""What every knob does."""
+"""The interface of all knobs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["Knob", "StuckKnob"]
 
 
 class Knob(Protocol):
-    """A finite set of settings of some hardware. It remembers what it found and does not know who turns it."""
+    """A finite set of settings of some hardware. It remembers the original setting, not who changes it."""
 
     @property
     def settings(self) -> tuple[int, ...]:
-        """The settings that can be applied; the first is the baseline, as found."""
+        """The settings that can be applied; the first is the baseline."""
         ...
 
     def apply(self, setting: int) -> None:
@@ -20,27 +20,27 @@ class Knob(Protocol):
 
         Raises:
             UsageError: There is no such setting.
-            DeviceError: It refuses, in which case some of it may have changed; or it has been restored.
+            DeviceError: The hardware refuses, in which case some of it may have changed; or it has been restored.
         """
         ...
 
     def restore(self) -> bool:
-        """Put the hardware back the way it was found, for good. Never raises; False if some of it refused.
+        """Restore the hardware to the original setting, for good. Never raises; False if some of it refused.
 
-        May be called again, from signal handlers too. In a forked child it does nothing: the hardware is the parent's.
+        May be called again, and from signal handlers. In a forked child it does nothing: the hardware is the parent's.
         """
         ...
 
 
 class StuckKnob:
-    """A knob without the right to turn: its one setting is the one found."""
+    """A knob without permission to change anything: its only setting is the original one."""
 
     def __init__(self, setting: int) -> None:
         self.settings: tuple[int, ...] = (setting,)
 
     def apply(self, setting: int) -> None:
-        """The hardware is as it is."""
+        """Do nothing: the hardware has this setting."""
 
     def restore(self) -> bool:
-        """Nothing was changed."""
+        """Do nothing: nothing was changed."""
         return True

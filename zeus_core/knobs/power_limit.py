@@ -18,13 +18,13 @@ _logger = logging.getLogger(__name__)
 class PowerLimitKnob:
     """One power limit for several GPUs, in whole watts.
 
-    The limit found is the baseline and the highest setting: a site may have lowered it on purpose. From there the
-    settings run down in equal steps to the lowest limit of the boards, which is the last one. GPUs that were found at
-    different limits, or whose boards have different ranges, are each held between their own lowest and found limit.
+    The original limit is the baseline and the highest setting: a site may have lowered it on purpose. From there the
+    settings go down in equal steps to the lowest limit of the boards, which is the last one. GPUs with different
+    original limits, or whose boards have different ranges, are each kept between their own lowest and original limit.
 
     Args:
         gpus: At least one GPU. Their limits are read here, and nothing is changed.
-        step_watts: Distance between two settings.
+        step_watts: The distance between two settings, in watts.
 
     Raises:
         DeviceError: A limit cannot be read.
@@ -39,16 +39,16 @@ class PowerLimitKnob:
         """The limits in watts, highest first."""
 
     def apply(self, setting: int) -> None:
-        """Set the limit of every GPU.
+        """Set the limit of every GPU, in watts.
 
         Raises:
             UsageError: `setting` is not between the lowest setting and the baseline.
-            DeviceError: A GPU refuses, or `restore` was called before, or meanwhile by a signal handler.
+            DeviceError: A GPU refuses, or `restore` was called before, or by a signal handler meanwhile.
         """
         check_power_limit(setting, self.settings)
         for gpu, (lowest_watts, found_watts) in self._ranges:
             if self._is_restored:
-                raise DeviceError("the power limits have been put back, and stay so")
+                raise DeviceError("the power limits have been restored, and can no longer be changed")
             limit_watts = min(max(float(setting), lowest_watts), found_watts)
             self._changed_by = os.getpid()
             gpu.set_power_limit(limit_watts)
@@ -58,7 +58,7 @@ class PowerLimitKnob:
             self._check_enforced(gpu, limit_watts)
 
     def restore(self) -> bool:
-        """Put every limit back to what was found, each GPU on its own; say so and return False where one refuses."""
+        """Restore the original limit of each GPU, for good. Never raises; logs and returns False if one refuses."""
         self._is_restored = True
         if self._changed_by != os.getpid():
             return True
@@ -71,11 +71,11 @@ class PowerLimitKnob:
         try:
             enforced_watts = gpu.read_enforced_power_limit_watts()
         except DeviceError:
-            return  # a board that does not tell is not to be doubted
+            return  # a board that does not report it is trusted
         if enforced_watts < limit_watts - 1 and not self._has_warned:
             self._has_warned = True
             _logger.warning(
-                "%s was asked for a power limit of %g W, but the machine holds it at %g W",
+                "%s was set to a power limit of %g W, but %g W is enforced",
                 gpu.name,
                 limit_watts,
                 enforced_watts,
@@ -83,7 +83,7 @@ class PowerLimitKnob:
 
 
 def power_limit_settings(ranges: Iterable[PowerRange], step_watts: int) -> tuple[int, ...]:
-    """From the highest limit of some ranges down to the lowest, in whole watts, both ends included."""
+    """The settings from the highest limit of some ranges down to the lowest, in whole watts, both ends included."""
     lowest_watts, highest_watts = zip(*ranges, strict=True)
     first, last = math.ceil(max(highest_watts)), math.ceil(min(lowest_watts))
     return (*range(first, last, -step_watts), last)
@@ -94,12 +94,12 @@ def check_power_limit(limit_watts: int, settings: Sequence[int]) -> None:
     if not settings[-1] <= limit_watts <= settings[0]:
         raise UsageError(
             f"a power limit of {limit_watts!r} W is outside {settings[-1]} to {settings[0]} W: "
-            "from the lowest the boards accept to the limit found before training"
+            "from the lowest the boards accept to the original limit"
         )
 
 
 def _usable_range(gpu: Gpu) -> PowerRange:
-    """From the lowest limit the board accepts to the limit found."""
+    """From the lowest limit the board accepts to the original limit."""
     found_watts = gpu.read_power_limit_watts()
     return PowerRange(min(gpu.read_power_limit_range_watts().lowest_watts, found_watts), found_watts)
 
@@ -109,9 +109,9 @@ def _put_back(gpu: Gpu, found_watts: float) -> bool:
         try:
             if gpu.read_power_limit_watts() != found_watts:
                 gpu.set_power_limit(found_watts)
-        except Exception as error:  # whatever it is, the other GPUs must be put back too
+        except Exception as error:  # whatever it is, the other GPUs must be restored too
             if is_last_try:
-                _logger.error("the power limit of %s could not be put back to %g W: %s", gpu.name, found_watts, error)
+                _logger.error("the power limit of %s could not be restored to %g W: %s", gpu.name, found_watts, error)
         else:
             return True
     return False

@@ -1,4 +1,4 @@
-"""What all optimizers are handed, checked: each error names the argument, the value and what would do."""
+"""Checks of the arguments of all optimizers: each error names the argument, its value and what is accepted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
     if not isinstance(monitor, ZeusMonitor):
         raise UsageError(f"monitor is {monitor!r}; it must be a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])")
     if not monitor.gpus:
-        raise UsageError("monitor measures no GPU; name those it is to measure, such as ZeusMonitor(gpu_indices=[0])")
+        raise UsageError("monitor measures no GPU; name the GPUs to measure, such as ZeusMonitor(gpu_indices=[0])")
     return monitor
 
 
@@ -31,10 +31,10 @@ def checked_world(world: World | None) -> World:
 
 
 def whole_number(argument: str, value: SupportsIndex, least: int) -> int:
-    """An argument that counts something, as an int; numpy's integers are whole numbers too.
+    """An argument that counts something, as an int; integers of numpy are accepted too.
 
     Raises:
-        UsageError: It is none, or below its least value.
+        UsageError: It is not a whole number, or below its minimum.
     """
     try:
         number = operator.index(value)
@@ -46,10 +46,10 @@ def whole_number(argument: str, value: SupportsIndex, least: int) -> int:
 
 
 def checked_number(argument: str, value: SupportsFloat, least: float, most: float, wanted: str) -> float:
-    """A number within its range; numpy's numbers are numbers too.
+    """A number within its range, as a float; numbers of numpy are accepted too.
 
     Raises:
-        UsageError: It is none, or out of its range.
+        UsageError: It is not a number, or out of its range.
     """
     try:
         number = math.nan if isinstance(value, bool | str | bytes) else float(value)

@@ -1,4 +1,4 @@
-"""Marks on the timeline of a CUDA device: events in its stream, and when they were by the host's clock."""
+"""Marks on the timeline of a CUDA device: events in its stream, and their times by the host's clock."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from zeus_core.optimizer.pipeline_frequency.marks import HostMarks, Mark, MarkMa
 __all__ = ["CudaMarks", "marks_for"]
 
 _ANCHOR_SECONDS = 4.0
-"""CUDA tells the time between two events in milliseconds, as a 32-bit float. Up to 4.096 s its steps are 0.25 µs, less
-than the 0.5 µs an event is good for; after 3 hours they would be 1 ms."""
+"""CUDA reports the time between two events in milliseconds, as a 32-bit float. Up to 4.096 s its resolution is 0.25 µs,
+finer than the 0.5 µs of an event; after 3 hours it would be 1 ms."""
 
 _FIRST_TRIES = 5
 
 
 class CudaMarks:
-    """Marks points in the current stream of a CUDA device. Making one takes an event, and waits for nothing.
+    """Marks points in the current stream of a CUDA device. Making a mark records an event, and never waits.
 
     Times are counted from an anchor: an earlier event whose time is known. The first is compared with the host's clock
     while the device idles; after that, the first mark in every 4 seconds is the anchor of those that follow. The
-    rounding of these hops adds up to some 10 µs in an hour. The clocks of device and host drift apart by more than that
-    (some parts in a million), so an anchor is also held between the moment the host recorded it and the moment the
-    device was seen to be past it: its error stays below how far the device runs behind the host.
+    rounding errors of these hops add up to some 10 µs in an hour. The clocks of device and host drift apart by more
+    than that (some parts per million), so the time of an anchor is also clamped between the moment the host recorded it
+    and the moment the device was seen to be past it: its error stays below the lag of the device behind the host.
 
-    Marks of one anchor are not corrected against each other: how far they lie apart is what the device says.
+    Marks of one anchor are not corrected against each other: the time between them is what the device reports.
 
-    While a mark is waited for in another thread, no CUDA graph can be captured in CUDA's global mode.
+    While another thread waits for a mark, no CUDA graph can be captured in CUDA's global mode.
 
     Args:
-        device: The device, which the marked work runs on. Waited for once, here.
+        device: The device on which the marked work runs. Synchronized once, here.
         clock: The monitor's clock.
-        cuda: What has `Event`, `current_stream`, `set_device` and `synchronize` as `torch.cuda` has them.
+        cuda: Provides `Event`, `current_stream`, `set_device` and `synchronize` like `torch.cuda`.
     """
 
     def __init__(self, device: torch.device | str, clock: Clock, cuda: Any = torch.cuda) -> None:
@@ -43,20 +43,20 @@ class CudaMarks:
         self._clock = clock
         self._cuda = cuda
         self._threads = threading.local()
-        self._threads.is_on_device = True  # this one, where training decides
+        self._threads.is_on_device = True  # this one, in which training chooses the device
         self._anchor = self._first_anchor()
 
     def __call__(self) -> Mark:
-        """A mark of the point the calling thread has come to."""
+        """A mark at the current point of the calling thread."""
         now_seconds = self._clock.now()
         event = self._record()
         if now_seconds - self._anchor.recorded_seconds >= _ANCHOR_SECONDS:
-            self._anchor.seconds()  # so that there are never many anchors of unknown time
+            self._anchor.seconds()  # resolves it, so that few anchors have an unknown time
             self._anchor = _Anchor(event, now_seconds, self._clock, previous=self._anchor)
         return _CudaMark(event, self._anchor, self)
 
     def enter_thread(self) -> None:
-        """Have the calling thread use this device; else it would take hold of the first one, and of memory there."""
+        """Have the calling thread use this device; else it would use the first one, and allocate memory there."""
         if not getattr(self._threads, "is_on_device", False):
             self._cuda.set_device(self._device)
             self._threads.is_on_device = True
@@ -67,7 +67,7 @@ class CudaMarks:
         return event
 
     def _first_anchor(self) -> _Anchor:
-        """The event whose time is known best, of a few on the idle device."""
+        """The most accurately timed of a few events on the idle device."""
         self._cuda.synchronize(self._device)
         tries = []
         for _ in range(_FIRST_TRIES):
@@ -104,7 +104,7 @@ class _Anchor:
     def seconds(self) -> float | None:
         if (previous := self._previous) is not None and (seconds := previous.seconds_of(self._event)) is not None:
             self._seconds = min(max(seconds, self.recorded_seconds), self._clock.now())
-            self._previous = None  # only now: another thread may ask at the same time
+            self._previous = None  # last, as another thread may ask at the same time
         return self._seconds
 
     def seconds_of(self, event: Any) -> float | None:
@@ -125,7 +125,7 @@ class _CudaMark:
 
     def wait(self) -> None:
         self._marks.enter_thread()
-        self._anchor.wait()  # past already, unless the current stream was another one
+        self._anchor.wait()  # reached already, unless the current stream has changed
         self._event.synchronize()
 
     def seconds(self) -> float | None:
@@ -135,7 +135,7 @@ class _CudaMark:
 
 
 def marks_for(device: torch.device | str, clock: Clock) -> MarkMaker:
-    """What marks points in the work of a device: `CudaMarks` of a CUDA device, `HostMarks` of any other.
+    """Makes marks for a device: `CudaMarks` for a CUDA device, `HostMarks` for any other.
 
     Args:
         device: The device.

@@ -1,4 +1,4 @@
-"""The schedules of torch.distributed.pipelining: what they run, told to an observer."""
+"""The schedules of torch.distributed.pipelining: reports what they run to an observer."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _OF_STAGES = (
 
 
 class PipelineScheduleTap:
-    """Attached to a schedule, tells an observer each instruction that it runs. What it computes stays the same.
+    """Reports each instruction a schedule runs to an observer. What the schedule computes stays the same.
 
     A step is a call of `schedule.step`: what the program does after it (the optimizer's step) is between two steps.
     The loss is part of the last stage's forward pass. `schedule.eval`, and every step of a schedule without a loss, is
-    a pause for evaluation. A step that an exception leaves has no end.
+    a pause for evaluation. The end of a step is not reported if an exception leaves it.
 
-    Functions of one's own for overlapped actions (`register_custom_function`) must not run two passes at once.
+    Custom functions for overlapped actions (`register_custom_function`) must not run two passes at once.
 
     Args:
         schedule: Any schedule of torch.distributed.pipelining.
-        observer: Who is told.
+        observer: Receives the reports.
 
     Raises:
-        UsageError: `schedule` is none, or is one of a release of torch that does not have what this relies on.
+        UsageError: `schedule` is not a schedule, or this release of torch lacks what the tap relies on.
     """
 
     def __init__(self, schedule: Any, observer: PipelineObserver) -> None:
@@ -138,13 +138,13 @@ class PipelineScheduleTap:
 
 
 def check_schedule(schedule: Any) -> None:
-    """See that a schedule has all that `PipelineScheduleTap` relies on, much of which torch calls private.
+    """Check that a schedule has all that `PipelineScheduleTap` relies on, much of which is private to torch.
 
     Raises:
-        UsageError: It is no schedule, or one of another release of torch; the message names what is missing.
+        UsageError: It is not a schedule, or this release of torch lacks something; the message names what.
     """
     if not callable(getattr(schedule, "step", None)):
-        raise UsageError(f"schedule is {schedule!r}; give one of torch.distributed.pipelining, such as Schedule1F1B")
+        raise UsageError(f"schedule is {schedule!r}; pass one of torch.distributed.pipelining, such as Schedule1F1B")
     missing = [name for name in _OF_SCHEDULES if not hasattr(schedule, name)]
     stages = _stages_of(schedule)
     missing += [f"stage.{name}" for name in _OF_STAGES if not all(hasattr(stage, name) for stage in stages)]
@@ -153,8 +153,8 @@ def check_schedule(schedule: Any) -> None:
         missing.append("full_backward of stage.backward_one_chunk")
     if missing:
         raise UsageError(
-            f"{type(schedule).__name__} of torch {torch.__version__} lacks {', '.join(missing)}, by which its "
-            "instructions are followed; use another release of torch (2.13 has all)"
+            f"{type(schedule).__name__} of torch {torch.__version__} lacks {', '.join(missing)}, which are "
+            "needed to follow its instructions; use another release of torch (2.13 has all)"
         )
 
 
@@ -174,14 +174,14 @@ class AttachedOptimizer:
 
     Attributes:
         optimizer: The optimizer.
-        tap: What tells it.
+        tap: Reports the schedule's instructions to it.
     """
 
     optimizer: PipelineFrequencyOptimizer
     tap: PipelineScheduleTap
 
     def detach(self) -> None:
-        """Leave the schedule as it was, and close the optimizer, which puts the clocks back."""
+        """Leave the schedule as it was, and close the optimizer, which restores the clocks."""
         self.tap.detach()
         self.optimizer.close()
 
@@ -196,22 +196,22 @@ def attach(
     world: World | None = None,
     identity: Mapping[str, Any] | None = None,
 ) -> AttachedOptimizer:
-    """Have the clocks of a schedule planned. A collective call: every rank makes it, and it succeeds on all or none.
+    """Plan the clocks of a schedule. A collective call: every rank makes it, and it succeeds on all ranks or on none.
 
     Args:
         schedule: Any schedule of torch.distributed.pipelining.
         monitor: Measures the one GPU of this rank.
-        settings: What is wanted; no slowdown if None.
+        settings: What to optimize for; no slowdown if None.
         pipeline: Which of the data-parallel pipelines this is, from 0.
-        rank: The rank's place in its pipeline; that in the process group of its stages if None.
+        rank: The rank's position in its pipeline, from 0; its rank in the process group of its stages if None.
         world: The ranks of the job; those of torch.distributed if None.
-        identity: What the profile depends on beside the GPU; see `PipelineFrequencyOptimizer`.
+        identity: What the profile depends on besides the GPU; see `PipelineFrequencyOptimizer`.
 
     Raises:
-        UsageError: An argument is wrong, or torch does not have what this relies on; the message says which.
-        WorldError: So it is on another rank.
+        UsageError: An argument is wrong, or torch lacks what this relies on; the message names it.
+        WorldError: The call failed on another rank, or a rank did not answer in time.
     """
-    ranks = torch_world() if world is None else checked_world(world)  # first of all, as all ranks must come this far
+    ranks = torch_world() if world is None else checked_world(world)  # first, as all ranks must take part
 
     def make() -> AttachedOptimizer:
         check_schedule(schedule)

@@ -18,16 +18,16 @@ _BACKWARD_PER_FORWARD = 2.0
 
 
 class SimulatedCompute:
-    """Attached to a module, makes each of its passes take place on a simulated GPU too.
+    """Runs each pass of a module on a simulated GPU too.
 
-    The real computation goes on wherever the module is (the CPU, say) while the simulated GPU sets the pace and burns
-    the joules: a pass lasts as long as the slower of the two. The forward pass is that of the module; the backward
-    pass is the whole run of autograd that reaches one of the module's outputs. Without gradients there is no backward
-    pass, as in evaluation.
+    The real computation runs wherever the module is (on the CPU, say), while the simulated GPU determines time and
+    energy: a pass lasts as long as the slower of the two. The forward pass is that of the module; the backward pass is
+    the whole run of autograd that reaches one of the module's outputs. Without gradients, as in evaluation, there is no
+    backward pass.
 
     Args:
         module: Any module.
-        gpu: The GPU, for example `monitor.gpus[0]` where `ZEUS_SIMULATED_GPUS` is set.
+        gpu: The GPU, for example `monitor.gpus[0]` if `ZEUS_SIMULATED_GPUS` is set.
         forward: The work of one forward pass.
         backward: The work of one backward pass; twice as long as the forward pass if None.
 
@@ -62,8 +62,8 @@ class SimulatedCompute:
                 tensor.register_hook(self._begin_backward)  # type: ignore[no-untyped-call]
 
     def _begin_backward(self, gradient: torch.Tensor) -> None:
-        # Only the engine knows which gradients belong to one run of it, and when that is over. torch.autograd.graph and
-        # DistributedDataParallel ask it in the same way.
+        # Only the autograd engine knows which gradients belong to one run, and when the run is over. It is asked in the
+        # same way by torch.autograd.graph and DistributedDataParallel.
         run = torch._C._current_graph_task_id()
         if run != self._latest_run:
             self._latest_run = run

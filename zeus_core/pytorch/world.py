@@ -19,12 +19,12 @@ _LETTING_GO_SECONDS = 0.05
 
 
 class TorchWorld:
-    """The ranks of the default process group, on a gloo group of our own: measuring never queues behind training.
+    """The ranks of the default process group, on a separate gloo group: measuring never queues behind training.
 
-    Making it is a collective call: every rank must make one, at the same point.
+    Creating it is a collective call: every rank must create one, at the same point.
 
     Args:
-        timeout_seconds: How long to wait for the other ranks.
+        timeout_seconds: How long to wait for the other ranks, in seconds.
 
     Raises:
         UsageError: torch.distributed is not initialised.
@@ -44,14 +44,14 @@ class TorchWorld:
             self._group = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
         except RuntimeError as error:
             self._lost_because = (
-                f"not all ranks have come to make a group for measuring (does each have its callback?): {error}"
+                f"not all ranks joined the group for measuring; does every rank have its callback? {error}"
             )
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank.
 
         Raises:
-            WorldError: A rank did not answer in time, now or earlier: nobody is waited for twice.
+            WorldError: A rank did not answer in time, now or earlier: after one timeout, no call waits again.
         """
         if self._lost_because is not None:
             raise WorldError(self._lost_because)
@@ -68,8 +68,8 @@ class TorchWorld:
 def _outlive_gloo() -> None:
     """Let the process end a moment after its last exchange.
 
-    A thread of gloo lets go of the tensors of an exchange a little after everybody has them. It needs Python for that,
-    and aborts the process where Python is ending already.
+    A thread of gloo releases the tensors of an exchange shortly after all ranks have them. It needs the interpreter for
+    that, and aborts the process if the interpreter is already shutting down.
     """
     atexit.register(time.sleep, _LETTING_GO_SECONDS)
 
@@ -77,10 +77,10 @@ def _outlive_gloo() -> None:
 def torch_world(timeout_seconds: float = 60.0) -> World:
     """The ranks of torch.distributed if it is initialised and has several; else this process alone.
 
-    A collective call where there are several: every rank must make one, at the same point.
+    A collective call if there are several: every rank must make it, at the same point.
 
     Args:
-        timeout_seconds: How long to wait for the other ranks.
+        timeout_seconds: How long to wait for the other ranks, in seconds.
     """
     is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
     if is_initialized and torch.distributed.get_world_size() > 1:

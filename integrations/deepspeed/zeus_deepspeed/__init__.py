@@ -1,15 +1,15 @@
-"""Perseus for DeepSpeed: the clocks of a pipeline's stages, planned while it trains.
+"""Perseus for DeepSpeed: plans the clocks of a pipeline during training.
 
-It does what the `"perseus"` block of the DeepSpeed configuration says (see `zeus_deepspeed.config` for its keys), and
-nothing without one. DeepSpeed stays as it is. Any of these will do:
+It is configured by the `"perseus"` block of the DeepSpeed configuration (see `zeus_deepspeed.config` for its keys), and
+does nothing without one. DeepSpeed itself is not changed. Use one of these:
 
-    torchrun -m zeus_deepspeed train.py ...        # the script stays as it is
+    torchrun -m zeus_deepspeed train.py ...        # with an unchanged script
 
-    import zeus_deepspeed.auto                     # whoever calls deepspeed.initialize
+    import zeus_deepspeed.auto                     # before the engine is created
 
     engine, *_ = zeus_deepspeed.initialize(...)    # in place of deepspeed.initialize
 
-    zeus_deepspeed.attach(engine)                  # an engine that is there already
+    zeus_deepspeed.attach(engine)                  # for an engine that exists already
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["attach", "initialize"]
 def initialize(*args: Any, **kwargs: Any) -> Any:
     """`deepspeed.initialize`, with Perseus if the configuration has the block.
 
-    Takes and returns the same.
+    Same arguments and return value.
 
     Raises:
-        UsageError: The block is wrong; the message names the key, and what would do.
-        ImportError: DeepSpeed is missing, or too old; the message holds the pip line.
+        UsageError: The block is wrong; the message names the key, and what is accepted.
+        ImportError: DeepSpeed is missing or too old; the message contains the pip command.
     """
     _require_deepspeed()
     import deepspeed
@@ -40,13 +40,13 @@ def initialize(*args: Any, **kwargs: Any) -> Any:
 
 
 def attach(engine: Any) -> zeus_deepspeed.perseus.Perseus | None:
-    """Attach Perseus to an engine, if its configuration has the block: see `zeus_deepspeed.perseus.attach`.
+    """Attach Perseus to an engine, if its configuration enables it: see `zeus_deepspeed.perseus.attach`.
 
     Every rank must call this at the same point.
 
     Raises:
-        UsageError: The block is wrong; the message names the key, and what would do.
-        ImportError: DeepSpeed is missing, or too old; the message holds the pip line.
+        UsageError: The block is wrong; the message names the key, and what is accepted.
+        ImportError: DeepSpeed is missing or too old; the message contains the pip command.
     """
     _require_deepspeed()
     from zeus_deepspeed import perseus

@@ -1,7 +1,7 @@
 """Runs a training script with Perseus: `torchrun ... -m zeus_deepspeed train.py ...`.
 
-The launcher of DeepSpeed puts its own options before the script, which are handed to it: `deepspeed --module
-zeus_deepspeed train.py ...` comes here as `--local_rank=0 train.py ...`.
+The launcher of DeepSpeed puts its own options before the script; they are passed on to the script: `deepspeed --module
+zeus_deepspeed train.py ...` arrives here as `--local_rank=0 train.py ...`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     script = next((it for it in arguments if not it.startswith("-")), None)
     if script is None:
         raise SystemExit("usage: python -m zeus_deepspeed SCRIPT [ARGUMENT ...]")
-    import zeus_deepspeed.auto  # noqa: F401 - from here on, every engine that has the block gets Perseus
+    import zeus_deepspeed.auto  # noqa: F401 - enables Perseus on every engine whose configuration has the block
 
     arguments.remove(script)
     sys.argv = [script, *arguments]

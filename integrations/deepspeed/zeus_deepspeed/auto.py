@@ -1,4 +1,4 @@
-"""Importing this gives every engine Perseus whose configuration has the block, whoever makes it."""
+"""Importing this module enables Perseus on every engine whose configuration has the block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def enable() -> None:
     """Wrap the constructors of DeepSpeed's engines, unless they are wrapped already.
 
     Raises:
-        ImportError: DeepSpeed is missing, or too old; the message holds the pip line.
+        ImportError: DeepSpeed is missing or too old; the message contains the pip command.
     """
     require("deepspeed", "0.14.5", "deepspeed")
     from deepspeed.runtime.engine import DeepSpeedEngine
@@ -32,7 +32,7 @@ def enable() -> None:
         attach(engine)
 
     def construct_plain(constructor: Callable[..., None], engine: Any, *args: Any, **kwargs: Any) -> None:
-        is_half_made = isinstance(engine, PipelineEngine)  # whose own constructor goes on from here
+        is_half_made = isinstance(engine, PipelineEngine)  # its own constructor continues from here
         constructor(engine, *args, **kwargs)
         if not is_half_made:
             attach(engine)
@@ -44,7 +44,7 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Leave the constructors as they were. Engines that were made meanwhile keep what they have."""
+    """Restore the constructors. Engines that were created meanwhile keep Perseus."""
     for wraps in _wraps:
         wraps.undo()
     _wraps.clear()

@@ -1,4 +1,4 @@
-"""What an optimizer has found out, kept in the checkpoints of its engine."""
+"""The state of an optimizer, saved in the checkpoints of its engine."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Any, Protocol
 __all__ = ["CheckpointedState", "Stateful"]
 
 _KEY = "perseus"
-_MARK = "zeus_deepspeed"  # tells our entry from one that the user calls so too
+_MARK = "zeus_deepspeed"  # distinguishes our entry from one of the same name by the user
 
 _logger = logging.getLogger(__name__)
 
 
 class Stateful(Protocol):
-    """Has a state, made of JSON's types."""
+    """Has a state, in JSON types."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         ...
 
 
 class CheckpointedState:
     """Puts a state into the `client_state` of the checkpoints an engine saves, and takes it out when it loads one.
 
-    The user's own `client_state` stays as it is, and comes back as it was. DeepSpeed keeps that of one rank of each
-    stage, the one of the first data-parallel pipeline, and gives it to the ranks of that stage in all pipelines.
+    The user's own `client_state` is not changed, and is returned as it was. DeepSpeed saves that of one rank of each
+    stage, the one in the first data-parallel pipeline, and loads it on the ranks of that stage in all pipelines.
 
     Args:
-        owner: Whose state it is. Where it cannot be told or used, a warning says so, and the checkpoint goes its way.
+        owner: The object whose state it is. If the state cannot be saved or used, a warning says so, and the checkpoint
+            is saved or loaded without it.
     """
 
     def __init__(self, owner: Stateful) -> None:
@@ -48,7 +49,7 @@ class CheckpointedState:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Wraps `save_checkpoint`, of whose `client_state` None will do too."""
+        """Wraps `save_checkpoint`; its `client_state` may be None."""
         users_state = client_state or {}
         entry = {} if self._is_taken(users_state) else self._entry()
         return save_checkpoint(save_dir, tag, {**users_state, **entry}, *args, **kwargs)
@@ -64,7 +65,7 @@ class CheckpointedState:
 
     def _is_taken(self, users_state: Mapping[str, Any]) -> bool:
         if _KEY in users_state:
-            _logger.warning("client_state has a %r of its own: what Perseus has found out is not kept", _KEY)
+            _logger.warning("the Perseus state is not saved: client_state already has a key %r", _KEY)
             return True
         return False
 
@@ -72,11 +73,11 @@ class CheckpointedState:
         try:
             return {_KEY: {_MARK: self._owner.state_dict()}}
         except Exception as error:
-            _logger.warning("what Perseus has found out is not in this checkpoint: %r", error)
+            _logger.warning("the Perseus state is not saved in this checkpoint: %r", error)
             return {}
 
     def _restore(self, state: Any) -> None:
         try:
             self._owner.load_state_dict(state)
         except Exception as error:
-            _logger.warning("what this checkpoint holds of Perseus cannot be used, and it begins anew: %r", error)
+            _logger.warning("the Perseus state in this checkpoint is unusable; starting over: %r", error)

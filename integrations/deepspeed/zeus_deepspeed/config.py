@@ -53,7 +53,7 @@ KEYS = (*_OWN_KEYS, *(it.name for it in fields(PipelineFrequencySettings)))
 
 @dataclass(frozen=True)
 class PerseusConfig:
-    """What the block says.
+    """The values of the block.
 
     Attributes:
         enabled: Whether anything is done at all.
@@ -79,14 +79,14 @@ class PerseusConfig:
 
 
 def read_perseus_block(engine_or_config: Any) -> PerseusConfig | None:
-    """What the block of a DeepSpeed configuration says; None without one.
+    """The block of a DeepSpeed configuration; None if it has none.
 
     Args:
         engine_or_config: An engine, or the configuration as a mapping.
 
     Raises:
-        UsageError: A key is unknown, or its value will not do; the message names it, and what would do.
-        ZeusError: This DeepSpeed does not tell its configuration.
+        UsageError: A key is unknown, or its value is wrong; the message names it, and what is accepted.
+        ZeusError: The configuration cannot be read from this release of DeepSpeed.
     """
     config = engine_or_config if isinstance(engine_or_config, Mapping) else config_of(engine_or_config)
     if _BLOCK not in config:

@@ -1,4 +1,4 @@
-"""What is read of an engine. With `tap.py`, all that touches names that DeepSpeed does not publish."""
+"""What is read from an engine. Only this file and `tap.py` use private DeepSpeed names."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["config_of", "identity_of", "is_pipeline", "place_of", "release"]
 
 
 def release() -> str:
-    """The release of DeepSpeed that is in use."""
+    """The installed release of DeepSpeed."""
     return metadata.version("deepspeed")
 
 
 def config_of(engine: Any) -> Mapping[str, Any]:
-    """The DeepSpeed configuration that an engine was made with, as its user wrote it.
+    """The DeepSpeed configuration of an engine, as its user wrote it.
 
     Raises:
-        ZeusError: This DeepSpeed keeps it elsewhere.
+        ZeusError: This release of DeepSpeed keeps it elsewhere.
     """
     try:
         config: Mapping[str, Any] = engine._config._param_dict
     except AttributeError as error:
         raise ZeusError(
-            f"DeepSpeed {release()} keeps its configuration elsewhere than in engine._config._param_dict; "
+            f"DeepSpeed {release()} has no engine._config._param_dict, where Perseus reads its configuration; "
             "use another release of DeepSpeed, or a newer zeus-core"
         ) from error
     return config
@@ -41,12 +41,12 @@ def is_pipeline(engine: Any) -> bool:
 
 
 def place_of(engine: Any) -> PipelinePlace:
-    """Where this rank stands among the pipelines of its job."""
+    """The place of this rank among the pipelines of its job."""
     return PipelinePlace(rank=engine.stage_id, pipeline=engine.grid.get_data_parallel_id())
 
 
 def identity_of(engine: Any) -> dict[str, str | int | float]:
-    """What the times and energies of this rank's instructions depend on, as far as the engine knows it."""
+    """What the times and energies of this rank's instructions depend on, as far as the engine knows."""
     module = engine.module
     parameters = list(module.parameters())
     bounds = getattr(module, "phase_bounds", [(module._local_start, module._local_stop)])  # DualPipeV has two

@@ -1,4 +1,4 @@
-"""The energy of each step, where DeepSpeed's losses are."""
+"""The energy of each step, logged to DeepSpeed's monitors like the loss."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _LOST = _Step(0, 0.0, None)
 class MonitorEvents:
     """Writes `Train/Samples/energy_j` and `Train/Samples/power_w` to the monitors of an engine.
 
-    They are those of each `train_batch`, of the GPUs of all ranks, each counted once, over the samples seen so far. The
-    ranks add up several steps at once; steps after the last exchange are not written, nor is one of which a part is
-    lost. Making this is a collective call. No error leaves it later on.
+    They are the energy in joules and the mean power in watts of each `train_batch`, over the GPUs of all ranks, each
+    counted once, logged against the number of samples so far. The ranks exchange several steps at once; steps after the
+    last exchange are not written, nor are steps whose energy was lost in part. Creating this is a collective call. It
+    raises no error later.
 
     Args:
         engine: The engine.
         monitor: Measures this rank's GPUs.
         world: The ranks.
-        exchange_steps: How many steps are added up at once.
+        exchange_steps: How many steps are exchanged at once.
 
     Raises:
         WorldError: A rank did not answer in time.
@@ -49,7 +50,7 @@ class MonitorEvents:
         self._is_off = False
 
     def measure(self, train_batch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Wraps `train_batch`, outside of whatever else tells the ranks something there."""
+        """Wraps `train_batch`; to be the outermost wrap that exchanges anything between the ranks."""
         if self._is_off:
             return train_batch(*args, **kwargs)
         begin = self._read()

@@ -1,4 +1,4 @@
-"""Perseus on an engine: the clocks of its pipeline are planned while it trains."""
+"""Perseus on an engine: plans the clocks of its pipeline during training."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _logger = logging.getLogger(__name__)
 
 
 class Optimizer(PipelineObserver, Stateful, Protocol):
-    """What is told of the pipeline and turns its clocks: a `PipelineFrequencyOptimizer`."""
+    """Receives what the pipeline does, and sets its clocks: a `PipelineFrequencyOptimizer`."""
 
     def set_straggler(self, time_seconds: float | None) -> None:
-        """The iterations of another pipeline take this long; None if none is slower than this one."""
+        """Announce how long an iteration takes elsewhere, in seconds; None if this job waits for nothing."""
         ...
 
 
 class Perseus:
-    """What is attached to an engine, as its `perseus`, until `detach` or the engine's `destroy`.
+    """Attached to an engine, as its attribute `perseus`, until `detach` or the engine's `destroy`.
 
     Args:
         engine: A `PipelineEngine`.
-        optimizer: Is told what it does.
-        monitor_events: Writes the energy of its steps; None where it has no monitor.
+        optimizer: Receives what the engine does, and sets the clocks.
+        monitor_events: Writes the energy of its steps; None if nothing is written.
 
     Attributes:
-        optimizer: The same.
-        tap: What tells it.
-        monitor_events: The same.
+        optimizer: As passed.
+        tap: Reports what the engine does to the optimizer.
+        monitor_events: As passed.
     """
 
     def __init__(self, engine: Any, optimizer: Optimizer, monitor_events: MonitorEvents | None) -> None:
@@ -62,7 +62,7 @@ class Perseus:
         engine.perseus = self
 
     def detach(self) -> None:
-        """Leave the engine as it was, and close the optimizer, which puts the clocks back."""
+        """Leave the engine as it was, and close the optimizer, which restores the clocks."""
         self._wraps.undo()
         self.tap.detach()
         vars(self._engine).pop("perseus", None)
@@ -80,20 +80,20 @@ def _pipeline_frequency_optimizer(*args: Any, **kwargs: Any) -> Optimizer:
 
 
 def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_frequency_optimizer) -> Perseus | None:
-    """Have the clocks of an engine's pipeline planned, if the `"perseus"` block of its configuration says so.
+    """Plan the clocks of an engine's pipeline, if the `"perseus"` block of its configuration enables it. Idempotent.
 
-    Where the block is enabled, this is a collective call: every rank of the job makes it, at the same point. Where
-    something is missing on one of them, such as a GPU, all train on without Perseus, and the first one's log says why.
+    If the block is enabled, this is a collective call: every rank of the job makes it, at the same point. If something
+    is missing on one of them, such as a GPU, all ranks train without Perseus, and the log of rank 0 says why.
 
     Args:
-        engine: Any engine of DeepSpeed. Attached to once, however often this is called.
-        make_optimizer: Makes what is told, of the arguments of `PipelineFrequencyOptimizer`.
+        engine: Any engine of DeepSpeed.
+        make_optimizer: Creates the optimizer, from the arguments of `PipelineFrequencyOptimizer`.
 
     Returns:
-        What is attached; None if nothing is.
+        What is attached, now or by an earlier call; None if nothing is.
 
     Raises:
-        UsageError: The block is wrong; the message names the key, and what would do.
+        UsageError: The block is wrong; the message names the key, and what is accepted.
     """
     attached = vars(engine).get("perseus")
     if isinstance(attached, Perseus):
@@ -116,16 +116,16 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
 
 def _say_why_not(engine: Any, error: Exception) -> None:
     level = logging.WARNING if getattr(engine, "global_rank", 0) == 0 else logging.INFO
-    _logger.log(level, "Perseus stays off, and training goes on without it: %s", error)
+    _logger.log(level, "Perseus is off; training continues: %s", error)
 
 
 def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., Optimizer]) -> Perseus:
     if not is_pipeline(engine):
         raise ZeusError(
-            f"it plans the clocks of pipelines, and this is a {type(engine).__name__}; "
-            "give deepspeed.initialize a PipelineModule, or set perseus.enabled to false"
+            f"Perseus needs a PipelineEngine; this engine is a {type(engine).__name__}: "
+            "pass deepspeed.initialize a PipelineModule, or set perseus.enabled to false"
         )
-    world = torch_world()  # first of all, as all ranks must come this far
+    world = torch_world()  # first, as all ranks must take part
     monitor = on_all_ranks(world, lambda: _monitor_of(engine, config))
     has_events = world.gather(config.monitor_events and bool(engine.monitor.enabled))[0]
     events = MonitorEvents(engine, monitor, world, config.settings.check_steps) if has_events else None
@@ -139,7 +139,7 @@ def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., 
 
 
 def _monitor_of(engine: Any, config: PerseusConfig) -> ZeusMonitor:
-    """What measures this rank's GPU, if there is nothing else in the way."""
+    """Measures this rank's GPU. Raises if the engine or the GPU cannot be used."""
     check_engine(engine)
     device = engine.device
     if config.gpu_index is not None:

@@ -1,6 +1,6 @@
-"""What a `PipelineEngine` is doing, told as it does it. The hooks are on names that DeepSpeed does not publish.
+"""Reports what a `PipelineEngine` does, as it does it. The hooks use private DeepSpeed names.
 
-This file and `engine_facts.py` are all that touches such names; `check_engine` says which of them has moved.
+Only this file and `engine_facts.py` use such names; `check_engine` reports which of them are missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAP = "_INSTRUCTION_MAP"
 _METHODS = ("_exec_schedule", "train_batch", "eval_batch", "save_checkpoint", "load_checkpoint", "destroy")
 
 # DeepSpeed's classes of instructions, and what a `PipelineObserver` calls them. Others, such as the loading of a
-# microbatch, are told nobody.
+# microbatch, are not reported.
 _NAMES = {
     "ForwardPass": "forward",
     "BackwardPass": "backward",
@@ -35,10 +35,10 @@ _NAMES = {
 
 
 def check_engine(engine: Any) -> None:
-    """Check that this DeepSpeed has all that the tap relies on.
+    """Check that this release of DeepSpeed has all that the tap relies on.
 
     Raises:
-        ZeusError: It has not; the message names its release and what is missing.
+        ZeusError: Something is missing; the message names it, and the release.
     """
     engine_class = type(engine)
     missing = [name for name in _METHODS if not callable(getattr(engine_class, name, None))]
@@ -46,23 +46,23 @@ def check_engine(engine: Any) -> None:
     missing += [f"{_MAP}[{name}]" for name in _NAMES if name not in known]
     if missing:
         raise ZeusError(
-            f"the {engine_class.__name__} of DeepSpeed {release()} lacks {', '.join(missing)}, which Perseus hooks "
-            "into; use another release of DeepSpeed, or a newer zeus-core"
+            f"the {engine_class.__name__} of DeepSpeed {release()} lacks {', '.join(missing)}, which Perseus "
+            "needs; use another release of DeepSpeed, or a newer zeus-core"
         )
 
 
 class PipelineTap:
-    """Tells an observer what an engine does, from now until `detach`.
+    """Reports what an engine does to an observer, from now until `detach`.
 
-    A step is a `train_batch` in which a training schedule was run to its end. An exception passes through, and leaves
-    its step and its instruction without an end.
+    A step is a `train_batch` in which a training schedule ran to its end. Exceptions pass through; the end of the step
+    and of the instruction they interrupt is not reported.
 
     Args:
-        engine: A `PipelineEngine`, which alone is changed: its class and other engines stay as they are.
-        observer: Is told.
+        engine: A `PipelineEngine`. Only this instance is changed: its class and other engines stay as they are.
+        observer: Receives the reports.
 
     Raises:
-        ZeusError: This DeepSpeed is not one the tap fits.
+        ZeusError: This release of DeepSpeed lacks something the tap relies on.
     """
 
     def __init__(self, engine: Any, observer: PipelineObserver) -> None:
@@ -81,7 +81,7 @@ class PipelineTap:
     def detach(self) -> None:
         """Leave the engine as it was."""
         self._wraps.undo()
-        vars(self._engine).pop("_exec_instr", None)  # the latest instruction, which the engine keeps for no use
+        vars(self._engine).pop("_exec_instr", None)  # the latest instruction, which the engine keeps without using it
 
     def _train(self, train_batch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._has_trained = False
@@ -111,7 +111,7 @@ class PipelineTap:
 
     @contextmanager
     def _instructions_tapped(self) -> Iterator[None]:
-        """The engine looks instructions up in a map of its class, which one of its own hides for a while."""
+        """The engine looks up instructions in a map of its class, which a map of the instance hides meanwhile."""
         attributes, methods = vars(self._engine), getattr(self._engine, _MAP)
         earlier = attributes.get(_MAP)
         attributes[_MAP] = {command: self._tapped(command, method) for command, method in methods.items()}

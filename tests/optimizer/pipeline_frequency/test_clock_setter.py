@@ -282,7 +282,7 @@ class TestPutBack:
         setter.request(1200, PAST)
         assert setter.put_back()
         background.run()
-        with pytest.raises(DeviceError, match="put back"):
+        with pytest.raises(DeviceError, match="has been restored"):
             setter.set_now(1200)
         setter.request(1050, PAST)
         background.run()
@@ -296,7 +296,7 @@ class TestPutBack:
         setter.set_now(900)
         gpu.fail("unlock_sm_clock", DriverFaultError("for long"))
         assert not setter.put_back()
-        assert "could not be put back: for long" in caplog.text
+        assert "could not be restored: for long" in caplog.text
         gpu.heal()
         assert setter.put_back()
         assert gpu.told == [900, None]

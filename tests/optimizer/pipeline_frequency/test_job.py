@@ -95,12 +95,12 @@ class TestJobOf:
         ("introductions", "message"),
         [
             ([introduce(0, 0)], "no .*of stage 1|the schedule|waits for"),
-            ([introduce(0, 1)], "pipeline 0 has no rank 0; tell each rank its place, counted from 0"),
+            ([introduce(0, 1)], "pipeline 0 has no rank 0; pass each rank its own PipelinePlace, counted from 0"),
             ([introduce(0, 0), introduce(1, 1), introduce(2, 0, 2), introduce(3, 1, 2)], "pipeline 1 has no rank 0"),
             ([introduce(0, 0), introduce(0, 1)], r"ranks 0 and 1 share A100 \(GPU-0\).*gpu_indices=\[local_rank\]"),
             (
                 [introduce(0, 0), introduce(1, 0, schedule=schedules.one_f_one_b(2, 4)), introduce(2, 1)],
-                "two ranks at .*rank=0.* report different work; tell each rank its own place",
+                "two ranks at .*rank=0.* report different work; pass each rank its own PipelinePlace",
             ),
             ([introduce(0, 0), introduce(1, 1, clocks_mhz=(1000,))], "no SM clock in common; use GPUs of one model"),
             ([introduce(0, 0), introduce(1, 1, order=schedules.one_f_one_b(2, 4).ranks[1])], "microbatch 3"),

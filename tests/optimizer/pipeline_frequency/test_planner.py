@@ -126,10 +126,10 @@ class TestPlanFiles:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"schedule": schedules.one_f_one_b(2, 6)}, "a plan for 3 pipeline ranks, and this job has 2"),
-            ({"schedule": schedules.gpipe(3, 6)}, "rank 0 runs 12 instructions in another order than the 12"),
-            ({"schedule": schedules.one_f_one_b(3, 7)}, "rank 0 runs 12 instructions in another order than the 14"),
-            ({"clocks_mhz": (1410, 850)}, "with clocks that are not to be set in this job"),
+            ({"schedule": schedules.one_f_one_b(2, 6)}, "a plan for 3 pipeline ranks; this job has 2"),
+            ({"schedule": schedules.gpipe(3, 6)}, "rank 0 has 12 instructions in the plan and 12 in this job"),
+            ({"schedule": schedules.one_f_one_b(3, 7)}, "rank 0 has 12 instructions in the plan and 14 in this job"),
+            ({"clocks_mhz": (1410, 850)}, "which uses clocks this job cannot set"),
         ],
     )
     def test_a_plan_for_another_job_is_refused(self, tmp_path, arguments, message):

@@ -86,7 +86,7 @@ def test_a_file_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     save_profiles(tmp_path, good())
     save_profiles(tmp_path / "nul\0.json", good())
     assert len(caplog.records) == 3
-    assert all("training goes on" in it.message for it in caplog.records)
+    assert all("could not be saved; training continues" in it.message for it in caplog.records)
     assert [it.name for it in tmp_path.iterdir()] == ["file"]
 
 
@@ -94,10 +94,10 @@ class TestFingerprints:
     @pytest.mark.parametrize(
         ("name", "value", "message"),
         [
-            ("gpu", "H100", "the gpu of rank 1 was H100, and is A100"),
-            ("place", [0, 1], r"the place of rank 1 was \[0, 1\], and is \[1, 0\]"),
-            ("work", [], r"the work of rank 1 was \[\], and is \['forward of stage 1'\]"),
-            ("identity", {"layers": 3}, "the identity of rank 1 was {'layers': 3}, and is {'layers': "),
+            ("gpu", "H100", "the gpu of rank 1 was H100, and is now A100"),
+            ("place", [0, 1], r"the place of rank 1 was \[0, 1\], and is now \[1, 0\]"),
+            ("work", [], r"the work of rank 1 was \[\], and is now \['forward of stage 1'\]"),
+            ("identity", {"layers": 3}, "the identity of rank 1 was {'layers': 3}, and is now {'layers': "),
         ],
     )
     def test_what_differs_is_said(self, name, value, message):
@@ -108,11 +108,11 @@ class TestFingerprints:
             profiles_from_json(fields, FINGERPRINT)
 
     def test_another_number_of_ranks_is_said(self):
-        with pytest.raises(UsageError, match="another number of ranks than the 1 of this job"):
+        with pytest.raises(UsageError, match="it was measured with 2 ranks; this job has 1"):
             profiles_from_json(good(), FINGERPRINT[:1])
 
     def test_ranks_that_are_missing_are_said(self):
-        with pytest.raises(UsageError, match="it has 1 ranks, and this job 2"):
+        with pytest.raises(UsageError, match="it holds profiles of 1 ranks; this job has 2"):
             profiles_from_json({**good(), "ranks": good()["ranks"][:1]}, FINGERPRINT)
 
     def test_tuples_are_the_same_as_the_lists_they_become(self):
@@ -121,7 +121,7 @@ class TestFingerprints:
 
     def test_more_than_is_known_here_is_another_job(self):
         fields = {**good(), "fingerprint": [{**it, "new": 1} for it in FINGERPRINT]}
-        with pytest.raises(UsageError, match="the new of rank 0 was 1, and is None"):
+        with pytest.raises(UsageError, match="the new of rank 0 was 1, and is now None"):
             profiles_from_json(fields, FINGERPRINT)
 
 

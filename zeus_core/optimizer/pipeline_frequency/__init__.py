@@ -1,4 +1,4 @@
-"""Perseus: clocks for every instruction of a training pipeline, profiled, planned and replayed while it trains.
+"""Perseus: a clock for each instruction of a training pipeline, profiled, planned and replayed during training.
 
 Source: Chung et al., "Reducing Energy Bloat in Large Model Training", SOSP'24.
 """

@@ -1,8 +1,8 @@
-"""How much power each kind of work draws, although it is shorter than the period of the energy counter.
+"""The mean power of each kind of work, even of work shorter than the period of the energy counter.
 
-Between two steps of the counter the energy is known exactly, and so is what the GPU did in between. What is not known
-is the mean power of each kind of work at each clock, and there are many more intervals than kinds: a linear
-regression. Waiting is a kind of work too.
+Between two steps of the counter the energy is known exactly, and so is what the GPU did. Unknown is the mean power of
+each kind of work at each clock. There are many more intervals than kinds, so this is a linear regression. Waiting is a
+kind of work too.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from zeus_core.optimizer.pipeline_frequency.timeline import Span
 __all__ = ["WAITING", "MeanPower", "mean_powers"]
 
 WAITING = "waiting"
-"""What a GPU does between its spans."""
+"""The name of what a GPU does between its spans."""
 
-_LEAST_SHARE = 1e-6  # of the time: what takes less tells nothing of its power
+_LEAST_SHARE = 1e-6  # of the time: below it nothing can be said of the power
 _LEAST_SQUARE = 1e-12  # joules squared
 _MOST_CORRELATED = 0.4999
-_LONGEST_DOUBT = 0.05  # of an interval: steps that are less sure than that are passed over
+_LONGEST_DOUBT = 0.05  # of an interval: steps with a larger error are skipped
 
 Numbers = NDArray[np.float64]
 
@@ -49,11 +49,11 @@ def mean_powers(
     Args:
         steps: The steps of the energy counter, in order.
         spans: What the GPU did, in order and not overlapping.
-        known: When all it did is in `spans`; in order and not overlapping. Intervals that reach out of these times do
-            not count.
+        known: The times in which `spans` is complete; in order and not overlapping. Intervals that extend beyond them
+            do not count.
 
     Returns:
-        By what the spans say they are; those of which the measurements tell nothing are left out.
+        The power by the `what` of the spans, and by `WAITING`; kinds that cannot be determined are left out.
     """
     edges = _edges(steps)
     if len(edges) < 2:
@@ -67,7 +67,7 @@ def mean_powers(
 
 
 def _edges(steps: Sequence[CounterStep]) -> list[CounterStep]:
-    """The steps whose times are sure enough."""
+    """The steps whose times are accurate enough."""
     edges: list[CounterStep] = []
     for step in steps:
         reach = step.at_seconds - edges[-1].at_seconds if edges else np.inf
@@ -77,7 +77,7 @@ def _edges(steps: Sequence[CounterStep]) -> list[CounterStep]:
 
 
 def _seconds_of_each(at: Numbers, spans: Sequence[Span]) -> tuple[list[Hashable], Numbers]:
-    """How long each kind of work took in each interval, [intervals, kinds]; waiting is the last."""
+    """Seconds of each kind of work in each interval, [intervals, kinds]; waiting is the last."""
     by_name: dict[Hashable, list[Span]] = {}
     for span in spans:
         by_name.setdefault(span.what, []).append(span)
@@ -87,13 +87,13 @@ def _seconds_of_each(at: Numbers, spans: Sequence[Span]) -> tuple[list[Hashable]
 
 
 def _overlaps(at: Numbers, spans: Sequence[Span]) -> Numbers:
-    """How much of each interval between neighbouring times lies in some spans, [intervals]."""
+    """Seconds of each interval between neighbouring times that lie in some spans, [intervals]."""
     if not spans:
         return np.zeros(len(at) - 1)
     begins = np.array([span.begin_seconds for span in spans])
     lengths = np.array([max(span.seconds, 0.0) for span in spans])
     ends = np.cumsum(lengths)
-    # How much of all spans lies before each time.
+    # The total length of spans before each time.
     last = np.searchsorted(begins, at, side="right") - 1
     inside = np.minimum(at - begins[last], lengths[last])
     before = np.where(last >= 0, ends[last] - lengths[last] + inside, 0.0)
@@ -120,10 +120,10 @@ def _regress(names: Sequence[Hashable], seconds: Numbers, joules: Numbers) -> Ma
 
 
 def _whitened(rows: Numbers, correlation: float) -> tuple[Numbers, Numbers]:
-    """Rows, the last column of which is the known side, in which what is off is no longer correlated.
+    """The rows (the last column is the right-hand side), transformed so that their errors are no longer correlated.
 
-    A step that is seen too late adds to one interval what it takes from the next: neighbours are off in opposite
-    directions, by a correlation down to -1/2. Rows are divided by the Cholesky factor of that covariance.
+    A step that is detected late adds to one interval what it takes from the next: the errors of neighbours have
+    opposite signs, with a correlation down to -1/2. Rows are divided by the Cholesky factor of that covariance.
     """
     off = min(max(correlation, -_MOST_CORRELATED), 0.0)
     white = np.empty_like(rows)

@@ -1,4 +1,4 @@
-"""The background port: what is done beside training, never on its thread."""
+"""The background port: work done outside the training thread."""
 
 from __future__ import annotations
 
@@ -16,43 +16,47 @@ _Result = TypeVar("_Result")
 
 
 class Background(Protocol):
-    """Does things beside training. What it is given must not raise."""
+    """Runs actions outside the training thread. These must not raise."""
 
     def soon(self, action: Callable[[], object]) -> None:
-        """Do something as soon as everything that was given before is done. Returns at once."""
+        """Run an action once all earlier ones are done. Returns at once."""
         ...
 
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
-        """Do something every so many seconds, until what is returned is called."""
+        """Run an action periodically, until the returned function is called."""
         ...
 
     def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """What a function of a module returns; to be called in the background. What it raises is passed on."""
+        """The result of a module-level function, run in a separate process. Only for use in the background.
+
+        Raises:
+            Exception: What the function raised.
+        """
         ...
 
 
 class ThreadBackground:
-    """Threads that die with the process: one for what comes soon, one for each repeated action."""
+    """Daemon threads: one for queued actions, one for each repeated action."""
 
     def __init__(self) -> None:
         self._actions: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def soon(self, action: Callable[[], object]) -> None:
-        """Do something as soon as everything that was given before is done."""
+        """Run an action once all earlier ones are done."""
         self._actions.put(action)
         if self._thread is None or not self._thread.is_alive():  # as in a forked child
             self._thread = threading.Thread(target=self._run, name="zeus-core background", daemon=True)
             self._thread.start()
 
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
-        """Do something every so many seconds, until what is returned is called."""
+        """Run an action periodically, until the returned function is called."""
         sampler = Sampler(action, period_seconds)
         sampler.start()
         return sampler.stop
 
     def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """What a function returns, computed in a process of its own."""
+        """The result of a function, run in a separate process."""
         return run_in_child(function, *arguments)
 
     def _run(self) -> None:

@@ -1,7 +1,7 @@
-"""Work that is done in a process of its own, so that it takes nothing from the training threads of this one.
+"""Work done in a separate process, so that it takes no time from the training threads of this one.
 
-Python runs one thread at a time. A thread that computes would hold up training wherever training lets go of Python for
-a moment, which it does at every launch.
+Python runs one thread at a time. A thread that computes would delay training whenever training releases the GIL, which
+it does at every kernel launch.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ __all__ = ["run_in_child", "serve_one_call"]
 
 _Result = TypeVar("_Result")
 
-_REPLY = b"\0zeus-core reply\0"  # comes after whatever else the process has printed
+_REPLY = b"\0zeus-core reply\0"  # follows whatever else the process has printed
 
 
 def run_in_child(function: Callable[..., _Result], *arguments: Any) -> _Result:
-    """What a function returns, computed in a process of its own, which exits when the function returns.
+    """What a function returns, computed in a separate process, which exits when the function returns.
 
-    The process imports the function's module, and not the program that is running, which need not be guarded.
+    The process imports the function's module, not the running program, which therefore needs no `__main__` guard.
 
     Args:
         function: A function of a module.
-        arguments: What it is called with; anything that can be pickled, as what it returns.
+        arguments: Its arguments. They and the result must be picklable.
 
     Raises:
-        ZeusError: The process could not be started, or has died.
+        ZeusError: The process could not be started, or died.
         Exception: What the function raised.
     """
     path = [str(folder) for folder in sys.path]
@@ -60,7 +60,7 @@ def _end_of(finished: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def serve_one_call() -> None:
-    """What the other process does: call the function it is told, and tell what came of it."""
+    """What the other process does: call the function it receives, and reply with the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program
     replies, sys.stdout = sys.stdout.buffer, sys.stderr  # what is printed is no reply
     try:

@@ -1,16 +1,15 @@
-"""Which clocks to measure: few, placed where the curve of energy over time bends, and no slower ones than pay.
+"""Which clocks to measure: few, placed where the curve of energy over time bends, and none too low to save energy.
 
 Rules:
 
-- First a ladder down from the highest clock, in equal steps, as long as some instruction of the pipeline takes less
-  energy at a lower clock, or none runs slower, as where the power limit holds all below these clocks. A wider step
-  follows, for instructions that have time to spare: what they save is the power of waiting, which is little, and
-  smooth.
-- Then, between the two neighbours where a clock in the middle could show most, that clock; until nowhere it could show
-  more than a small share of what an iteration takes.
+- First, clocks in equal steps down from the highest, as long as some instruction of the pipeline takes less energy at a
+  lower clock, or none runs slower (as where the power limit keeps the GPUs below these clocks). A wider step follows,
+  for instructions with time to spare: they save no more than the power of waiting, which is little, and smooth.
+- Then, between two neighbouring clocks, the one in the middle: where it could improve the curve most, until nowhere it
+  could by more than a small fraction of the cost of an iteration.
 
-What a clock in the middle can show is bounded: energy over time is convex as far as it matters, so that the curve
-lies below the chord of two neighbours, and above the lines through them and their own neighbours.
+That improvement is bounded: energy over time is convex as far as it matters, so the curve lies below the chord of two
+neighbours, and above the lines through them and their own neighbours.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class MeasuredPoint(NamedTuple):
     Attributes:
         time_seconds: Duration.
         energy_joules: Energy.
-        cost_joules: Energy beyond that of waiting as long.
+        cost_joules: Energy above that of waiting as long.
     """
 
     time_seconds: float
@@ -46,11 +45,11 @@ Points = Mapping[object, MeasuredPoint]
 
 
 class ClockSearch:
-    """Asks for clocks, and is told what was measured at them. The same answers give the same questions.
+    """Proposes clocks, and receives what was measured at them. Deterministic: the same answers give the same proposals.
 
     Args:
-        clocks_mhz: Those that all GPUs of the pipelines support, highest first.
-        max_clocks: How many are asked for at most, the highest included.
+        clocks_mhz: The clocks that all GPUs of the pipelines support.
+        max_clocks: The maximum number of clocks to propose, including the highest.
     """
 
     def __init__(self, clocks_mhz: Sequence[int], max_clocks: int) -> None:
@@ -68,7 +67,7 @@ class ClockSearch:
         return self._next_rung() or self._middle()
 
     def tell(self, clock_mhz: int, points: Points) -> None:
-        """What was measured at a clock, by stage and kind; what could not be is left out."""
+        """Report what was measured at a clock, by rank, stage and kind; what could not be measured is left out."""
         if len(self._told) > 1 and clock_mhz < min(self._told) and not self._still_falls():
             self._wide_steps_left -= 1
         self._told[clock_mhz] = points
@@ -122,7 +121,7 @@ def _depth(points: Sequence[MeasuredPoint], place: int) -> float:
         return 0.0
     chord = (right.cost_joules - left.cost_joules) / width
     after = _slope(right, points[place + 2]) if place + 2 < len(points) else 0.0
-    # Above the highest clock there is nothing to go by: as if the curve bent there as it does below.
+    # Nothing is known above the highest clock: assume that the curve bends there as it does below.
     before = _slope(points[place - 1], left) if place > 0 else 2 * chord - after
     if not before < chord < after:
         return 0.0

@@ -1,4 +1,4 @@
-"""The clock of one GPU, set beside training and put back in any case."""
+"""The clock of one GPU, set in the background and always restored."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["ClockSetter"]
 
 
 class ClockSetter:
-    """Sets the clock when the GPU has come to a mark, and calls the driver for changes only.
+    """Sets the clock when the GPU reaches a mark, and calls the driver for changes only.
 
-    What was found is put back at the latest when nobody holds the setter any more, or the process ends.
+    The original clock is restored at the latest when the setter is garbage-collected or the process ends.
 
     Args:
         gpu: The GPU.
-        clock: Times the driver.
+        clock: Times the calls of the driver.
         background: Where the driver is called.
         found_mhz: See `ClockKnob`.
 
@@ -42,14 +42,14 @@ class ClockSetter:
         weakref.finalize(self, self._knob.restore)
         self._requests: deque[tuple[int | None, Mark]] = deque()
         self._lock = threading.RLock()  # re-entrant for signal handlers
-        self._requested_mhz: int | None = None  # None for the clock found
+        self._requested_mhz: int | None = None  # None for the original clock
         self._set_mhz: int | None = None
         self.fault: Exception | None = None
-        """What the driver has said in the background, if it has refused."""
+        """The error the driver raised in the background; None if there was none."""
 
     @property
     def clocks_mhz(self) -> tuple[int, ...]:
-        """What can be set, highest first."""
+        """The clocks that can be set, highest first."""
         return self._knob.settings
 
     def set_now(self, clock_mhz: int | None) -> float:
@@ -59,25 +59,25 @@ class ClockSetter:
             DeviceError: The driver refuses.
         """
         begin_seconds = self._clock.now()
-        self._requests = deque()  # what was requested before is void, also what is being waited for
+        self._requests = deque()  # voids all earlier requests, also the one being waited for
         self._requested_mhz = clock_mhz
         self.guard()
         self._set(clock_mhz)
         return self._clock.now() - begin_seconds
 
     def request(self, clock_mhz: int | None, when: Mark) -> None:
-        """Set the clock, or release it for None, in the background, once the GPU has come to a mark."""
+        """Set the clock, or release it for None, in the background, once the GPU reaches a mark."""
         if clock_mhz != self._requested_mhz and self.fault is None:
             self._requested_mhz = clock_mhz
             self._requests.append((clock_mhz, when))
             self._background.soon(partial(self._serve, self._requests))
 
     def guard(self) -> None:
-        """See to it that the clock is put back if the process ends, also where signals are handled anew since."""
+        """Ensure that the clock is restored when the process ends, even if signal handlers have changed since."""
         self._guard.arm()
 
     def permission_problem(self) -> str | None:
-        """Why this process may not set clocks; None if it may. Tries it, at the highest clock.
+        """Why this process may not set clocks; None if it may. Tries to set the highest clock.
 
         Raises:
             DeviceError: The driver refuses for another reason.
@@ -90,7 +90,7 @@ class ClockSetter:
         return None
 
     def put_back(self) -> bool:
-        """Put back what was found, for good. Never raises; False where the driver refuses: calling again may help."""
+        """Restore the original clock, for good. Never raises; False if the driver refuses: calling again may help."""
         self._requests = deque()
         is_put_back = self._knob.restore()
         if is_put_back:
@@ -103,7 +103,7 @@ class ClockSetter:
         try:
             when.wait()
             is_overtaken = bool(requests) and requests[0][1].seconds() is not None
-            with self._lock:  # what is void stays void: `set_now` cannot come in between
+            with self._lock:  # `set_now` cannot void the request in between
                 if requests is self._requests and not is_overtaken:
                     self._set(clock_mhz)
         except Exception as error:

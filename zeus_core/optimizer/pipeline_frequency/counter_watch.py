@@ -1,4 +1,4 @@
-"""Watching an energy counter, to know when it steps: between two steps its energy is exact."""
+"""Detecting the steps of an energy counter: the energy between two steps is exact."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from zeus_core.errors import DeviceError, NotSupportedError
 __all__ = ["POLL_SECONDS", "CounterStep", "CounterWatch"]
 
 POLL_SECONDS = 0.001
-_NEXT_STEP = 0.85  # of a period: before that no step is expected, and the driver not asked
+_NEXT_STEP = 0.85  # of a period: before that no step is expected, and the driver is not queried
 
 
 class CounterStep(NamedTuple):
     """A step of an energy counter.
 
     Attributes:
-        at_seconds: When it was, on the monitor's clock.
-        energy_joules: What the counter showed from then on.
-        half_width_seconds: By how much `at_seconds` can be off.
+        at_seconds: When it happened, on the monitor's clock.
+        energy_joules: The value of the counter from then on.
+        half_width_seconds: The maximum error of `at_seconds`.
     """
 
     at_seconds: float
@@ -29,14 +29,14 @@ class CounterStep(NamedTuple):
 
 
 class CounterWatch:
-    """Finds the steps of the energy counter of one GPU, by asking it often when it is about to step.
+    """Finds the steps of the energy counter of one GPU, by polling it often when a step is due.
 
-    A GPU without a counter has its power added up instead, each sum a step of a counter of our own.
+    For a GPU without a counter, its power is integrated instead, and each sum counts as a step.
 
     Args:
         gpu: The GPU.
-        clock: Tells when it was asked.
-        period_seconds: How often its counter steps.
+        clock: Times the queries.
+        period_seconds: The period of its counter.
     """
 
     def __init__(self, gpu: Gpu, clock: Clock, period_seconds: float) -> None:
@@ -44,22 +44,22 @@ class CounterWatch:
         self._clock = clock
         self._period_seconds = period_seconds
         self._has_counter = True
-        self._latest: tuple[float, float] | None = None  # when it was begun to be asked last, and what it showed
+        self._latest: tuple[float, float] | None = None  # when the last query began, and its value
         self._not_before = 0.0
         self._steps: list[CounterStep] = []
 
     def poll(self) -> None:
-        """Look whether the counter has stepped. To be called every `POLL_SECONDS`; never raises."""
+        """Check whether the counter has stepped. To be called every `POLL_SECONDS`; never raises."""
         now = self._clock.now()
         if now < self._not_before:
             return
         try:
             self._add(now, self._read_joules(now))
         except DeviceError:
-            self._latest = None  # whoever needs steps finds none
+            self._latest = None  # without steps, whoever needs them reports it
 
     def take(self) -> list[CounterStep]:
-        """The steps since the last call. The last of them is kept too, as the first of the next call."""
+        """The steps since the last call. The last of them is returned again, as the first of the next call."""
         steps, self._steps = self._steps, self._steps[-1:]
         return steps
 
@@ -68,7 +68,7 @@ class CounterWatch:
         if not self._has_counter:
             self._steps.append(CounterStep(asked_at, joules, 0.0))
         elif before is not None and joules != before[1]:
-            # It stepped after it began to be asked before, and before it has answered now.
+            # It stepped between the beginning of the previous query and the end of this one.
             now = self._clock.now()
             at_seconds = (before[0] + now) / 2
             self._steps.append(CounterStep(at_seconds, joules, now - at_seconds))
@@ -82,5 +82,5 @@ class CounterWatch:
                 self._has_counter = False
         power_watts = self._gpu.read_power_watts()
         if self._latest is None:
-            return 0.0  # also after a fault: a sum that goes back spoils the time in which power was not known
+            return 0.0  # also after a fault: a decreasing sum voids the time in which power was unknown
         return self._latest[1] + power_watts * (now - self._latest[0])

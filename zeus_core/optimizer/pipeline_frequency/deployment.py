@@ -1,4 +1,4 @@
-"""The plan that one pipeline follows, and what it is predicted to give."""
+"""The plan that one pipeline follows, and its predicted time and energy."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Deployment", "read_deployment"]
 
 @dataclass(frozen=True)
 class Deployment:
-    """What the ranks of a pipeline are told.
+    """A plan as sent to the ranks of a pipeline.
 
     Attributes:
-        clocks_mhz: Of each rank, in the order it runs its instructions; None where the clock stays as it is.
+        clocks_mhz: The clocks of each rank, in the order of its computations; None where the clock stays as it is.
         work_seconds: How long the work of an iteration takes, up to its last computation.
         prediction: What a whole iteration takes.
-        is_waiting: Whether the pipeline waits for something slower in any case, and takes its time.
+        is_waiting: Whether the pipeline waits for something slower regardless, and uses that time.
     """
 
     clocks_mhz: tuple[tuple[int | None, ...], ...]
@@ -32,19 +32,19 @@ class Deployment:
 
     @classmethod
     def of(cls, planner: PipelinePlanner, limit_seconds: float, is_waiting: bool) -> Deployment:
-        """The plan of least energy.
+        """The plan of minimum energy.
 
         Args:
-            planner: That of the pipeline.
-            limit_seconds: The longest time of the work.
-            is_waiting: Whether the pipeline waits until then in any case.
+            planner: The planner of the pipeline.
+            limit_seconds: The maximum time of the work.
+            is_waiting: Whether the pipeline waits until then regardless.
         """
         plan = planner.plan(limit_seconds, is_waiting)
         prediction = planner.prediction(plan, limit_seconds if is_waiting else 0.0)
         return cls(plan.clocks_mhz, plan.time_seconds + planner.overhead_seconds, prediction, is_waiting)
 
     def to_json(self) -> dict[str, Any]:
-        """In JSON's types."""
+        """In JSON types."""
         return {
             "clocks_mhz": [list(clocks) for clocks in self.clocks_mhz],
             "work_seconds": self.work_seconds,
@@ -65,10 +65,10 @@ def read_deployment(path: str, job: Job, tail_seconds: float) -> Deployment:
     Args:
         path: Its file.
         job: The job.
-        tail_seconds: What follows the work in an iteration; the energy of that is not in the prediction.
+        tail_seconds: How long what follows the work in an iteration takes; its energy is not in the prediction.
 
     Raises:
-        UsageError: The file cannot be read, is no plan, or one for another job; the message names it.
+        UsageError: The file cannot be read, is not a plan, or is one for another job; the message names it.
     """
     plan = read_plan(path)
     ranks = [
@@ -81,7 +81,7 @@ def read_deployment(path: str, job: Job, tail_seconds: float) -> Deployment:
     unknown = {it for of_rank in clocks_mhz for it in of_rank if it is not None} - set(job.clocks_mhz)
     if unknown:
         raise UsageError(
-            f"plan_path is {path!r}, with clocks that are not to be set in this job: {sorted(unknown)} MHz; it has "
+            f"plan_path is {path!r}, which uses clocks this job cannot set: {sorted(unknown)} MHz; it can set "
             f"{job.clocks_mhz[0]} down to {job.clocks_mhz[-1]} MHz"
         )
     prediction = Prediction(plan.time_seconds + tail_seconds, plan.energy_joules)
@@ -91,12 +91,13 @@ def read_deployment(path: str, job: Job, tail_seconds: float) -> Deployment:
 def _check_schedule(path: str, planned_ranks: Sequence[Sequence[Instruction]], schedule: Schedule) -> None:
     if len(planned_ranks) != len(schedule.ranks):
         raise UsageError(
-            f"plan_path is {path!r}, a plan for {len(planned_ranks)} pipeline ranks, and this job has "
-            f"{len(schedule.ranks)}; plan it for this job"
+            f"plan_path is {path!r}, a plan for {len(planned_ranks)} pipeline ranks; this job has "
+            f"{len(schedule.ranks)}: make a plan for this job"
         )
     for rank, (planned, run) in enumerate(zip(planned_ranks, schedule.ranks, strict=True)):
         if tuple(planned) != run:
             raise UsageError(
-                f"plan_path is {path!r}, whose rank {rank} runs {len(planned)} instructions in another order than the "
-                f"{len(run)} of this job; plan it for this job's schedule, partition and microbatches"
+                f"plan_path is {path!r}, which does not match this job: rank {rank} has {len(planned)} instructions in "
+                f"the plan and {len(run)} in this job, and the two lists differ; make a plan for this job's schedule, "
+                "partition and microbatches"
             )

@@ -1,4 +1,4 @@
-"""What whole iterations take."""
+"""Time and energy of whole iterations."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Iteration", "StepWindow", "iteration_of"]
 
 @dataclass(frozen=True)
 class Iteration:
-    """What iterations took.
+    """The measured time and energy of an iteration.
 
     Attributes:
         step_seconds: Median duration, on the slowest rank.
-        work_seconds: Median time up to the last computation, of each pipeline.
-        energy_joules: Mean energy of all GPUs, from the beginning to the end of a step; None where it was lost.
+        work_seconds: Median time from the beginning to the last computation, for each pipeline.
+        energy_joules: Mean energy of all GPUs, from the beginning to the end of a step; None if it was lost.
     """
 
     step_seconds: float
@@ -31,7 +31,7 @@ class Iteration:
 
 
 class StepWindow:
-    """Some steps of one rank, and the energy in them; what lies between them is not in it.
+    """Some steps of one rank, and their energy; what happens between steps is not included.
 
     Args:
         monitor: Measures the GPU of the rank.
@@ -56,7 +56,7 @@ class StepWindow:
         self._joules.append(self._step_joules())
 
     def report(self) -> dict[str, Any]:
-        """What this rank tells of it, in JSON's types; the device may still be busy with the last step."""
+        """What this rank reports of them, in JSON types; the device may still be busy with the last step."""
         done = [(whole.seconds, step.work_seconds) for step in self._steps if (whole := step.whole) is not None]
         known = [joules for joules in self._joules if joules is not None]
         return {
@@ -74,7 +74,7 @@ class StepWindow:
 
 
 def iteration_of(job: Job, reports: Sequence[Mapping[str, Any]]) -> Iteration | None:
-    """What iterations took, from what each rank has told of the same steps; None if no device was done with any."""
+    """The iteration, from each rank's report of the same steps; None if some device has not finished any of them."""
     if not all(it["step_seconds"] and it["work_seconds"] for it in reports):
         return None
     medians = [median(it["work_seconds"]) for it in reports]

@@ -1,4 +1,4 @@
-"""The pipelines of a job, as put together from what each rank has told. Pure, so that all ranks agree."""
+"""The pipelines of a job, assembled from what each rank has reported. Pure, so that all ranks agree."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ __all__ = ["Introduction", "Job", "check_energies", "job_of", "measured_points",
 _Value = TypeVar("_Value")
 
 _NAME = "as observed"
-_LEAST_SECONDS = 1e-6  # of an instruction that takes no time that could be seen
+_LEAST_SECONDS = 1e-6  # of an instruction too short to be measured
 
 
 @dataclass(frozen=True)
 class Introduction:
-    """What the others must know of a rank.
+    """What the other ranks must know of a rank.
 
     Attributes:
-        place: Where it stands.
-        order: What it runs in an iteration.
-        gpu: UUID and name of its GPU, and its power limit in watts if that can be read.
-        counter_period_seconds: How often the energy counter of its GPU steps.
-        clocks_mhz: What may be set there, highest first.
-        identity: What its profile depends on beside its GPU.
-        settings: What its user wants.
+        place: Its place among the pipelines.
+        order: Its computations in an iteration, in order.
+        gpu: UUID and name of its GPU, and its power limit in watts, or None if that cannot be read.
+        counter_period_seconds: The period at which the energy counter of its GPU steps.
+        clocks_mhz: The clocks that may be set there, highest first.
+        identity: What its profile depends on besides its GPU.
+        settings: The user's settings.
         permission_problem: Why it may not set clocks; None if it may.
     """
 
@@ -53,7 +53,7 @@ class Introduction:
     permission_problem: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """In JSON's types."""
+        """In JSON types."""
         return {
             "place": [self.place.rank, self.place.pipeline],
             "order": [list(it) for it in self.order],
@@ -98,7 +98,7 @@ class Job:
         return len(self.schedules)
 
     def of_pipeline(self, values: Sequence[_Value], pipeline: int) -> list[_Value]:
-        """Of one value of each rank those of one pipeline."""
+        """The values of one pipeline's ranks, from one value for each rank of the job."""
         pairs = zip(values, self.introductions, strict=True)
         return [value for value, it in pairs if it.place.pipeline == pipeline]
 
@@ -110,17 +110,17 @@ class Job:
 
     @property
     def counter_period_seconds(self) -> float:
-        """How often the slowest energy counter steps."""
+        """The period of the slowest energy counter."""
         return max(it.counter_period_seconds for it in self.introductions)
 
     @property
     def permission_problems(self) -> list[str | None]:
-        """Why each rank may not set clocks."""
+        """Why each rank may not set clocks; None for a rank that may."""
         return [it.permission_problem for it in self.introductions]
 
     @property
     def fingerprint(self) -> list[Any]:
-        """What a profile is good for, in JSON's types: the same work on the same GPUs at the same places."""
+        """What a profile is valid for, in JSON types: the same work on the same GPU models at the same places."""
         return [
             {
                 "place": [it.place.rank, it.place.pipeline],
@@ -138,8 +138,8 @@ def job_of(introductions: Sequence[Introduction]) -> Job:
     """The job of ranks that have introduced themselves.
 
     Raises:
-        UsageError: A place of a pipeline is missing, two ranks of one place run different work, two ranks share a GPU,
-            what they run is no schedule, or their settings differ.
+        UsageError: A place in a pipeline is missing, two ranks at one place run different work, two ranks share a GPU,
+            what they run is not a valid schedule, their settings differ, or their GPUs have no clock in common.
     """
     _check_own_gpus(introductions)
     _check_settings(introductions)
@@ -147,7 +147,9 @@ def job_of(introductions: Sequence[Introduction]) -> Job:
     schedules = [_schedule(introductions, pipeline) for pipeline in range(pipelines)]
     ranks = {len(schedule.ranks) for schedule in schedules}
     if len(ranks) > 1:
-        raise UsageError(f"the pipelines of this job have {sorted(ranks)} ranks; tell each rank its place")
+        raise UsageError(
+            f"the pipelines of this job differ in size ({sorted(ranks)} ranks); pass each rank its own PipelinePlace"
+        )
     job = Job(tuple(introductions), tuple(schedules))
     if not job.clocks_mhz:
         raise UsageError("the GPUs of this job have no SM clock in common; use GPUs of one model in a job")
@@ -161,7 +163,7 @@ def _check_own_gpus(introductions: Sequence[Introduction]) -> None:
         if other != rank:
             raise UsageError(
                 f"ranks {other} and {rank} share {it.gpu[1]} ({it.gpu[0]}); each rank of a pipeline needs a GPU of its "
-                "own: name them, such as ZeusMonitor(gpu_indices=[local_rank])"
+                "own: select it, such as ZeusMonitor(gpu_indices=[local_rank])"
             )
 
 
@@ -170,7 +172,8 @@ def _check_settings(introductions: Sequence[Introduction]) -> None:
         for name, value in introductions[0].settings.items():
             if it.settings[name] != value:
                 raise UsageError(
-                    f"{name} is {value!r} on rank 0 and {it.settings[name]!r} on rank {rank}; give every rank the same"
+                    f"{name} is {value!r} on rank 0 and {it.settings[name]!r} on rank {rank}; "
+                    "use the same settings on every rank"
                 )
 
 
@@ -178,15 +181,17 @@ def _schedule(introductions: Sequence[Introduction], pipeline: int) -> Schedule:
     orders: dict[int, tuple[Instruction, ...]] = {}
     for it in introductions:
         if it.place.pipeline == pipeline and orders.setdefault(it.place.rank, it.order) != it.order:
-            raise UsageError(f"two ranks at {it.place} report different work; tell each rank its own place")
+            raise UsageError(f"two ranks at {it.place} report different work; pass each rank its own PipelinePlace")
     missing = set(range(max(orders, default=0) + 1)) - orders.keys()
     if missing:
-        raise UsageError(f"pipeline {pipeline} has no rank {min(missing)}; tell each rank its place, counted from 0")
+        raise UsageError(
+            f"pipeline {pipeline} has no rank {min(missing)}; pass each rank its own PipelinePlace, counted from 0"
+        )
     return Schedule(_NAME, tuple(orders[rank] for rank in range(len(orders))))
 
 
 def pipeline_profile(job: Job, profiles: Sequence[RankProfile], pipeline: int) -> PipelineProfile:
-    """The profile of one pipeline; of ranks at the same place the mean.
+    """The profile of one pipeline; the mean over ranks at the same place.
 
     Args:
         job: The job.
@@ -211,7 +216,7 @@ def pipeline_profile(job: Job, profiles: Sequence[RankProfile], pipeline: int) -
 
 
 def tail_joules(job: Job, profiles: Sequence[RankProfile], pipeline: int) -> float:
-    """What the optimizer steps of one pipeline take more than waiting as long, over all its ranks."""
+    """The energy of one pipeline's optimizer steps above that of waiting as long, over all its ranks."""
     joules = 0.0
     for rank, it in enumerate(job.introductions):
         if it.place.pipeline == pipeline:
@@ -223,7 +228,7 @@ def tail_joules(job: Job, profiles: Sequence[RankProfile], pipeline: int) -> flo
 
 
 def measured_points(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) -> dict[object, MeasuredPoint]:
-    """What each kind of instruction of every rank took at a clock."""
+    """What each kind of instruction of every rank took at a clock, by rank, stage and kind."""
     points: dict[object, MeasuredPoint] = {}
     for rank, profile in enumerate(profiles):
         waiting_watts = _waiting_watts(profiles, [rank])
@@ -247,14 +252,14 @@ def check_energies(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) ->
             if row is None:
                 raise UsageError(
                     f"{kind} of stage {stage} was not measured at {clock_mhz} MHz on rank {rank} ({it.gpu[1]}): too "
-                    "few of them were seen; use a larger profile_instructions"
+                    "few of them ran; use a larger profile_instructions"
                 )
             if row.energy_joules is None:
                 raise UsageError(
                     f"the energy of {kind} of stage {stage} could not be measured on rank {rank} ({it.gpu[1]}): its "
                     f"energy counter does not advance, or the instructions ({row.time_seconds:.3g} s) are too short "
-                    f"for one that advances every {job.counter_period_seconds:g} s, in which case measuring more of "
-                    "them may help: use a larger profile_instructions"
+                    f"for one that advances every {job.counter_period_seconds:g} s; if so, measuring more of them may "
+                    "help: use a larger profile_instructions"
                 )
 
 
@@ -267,7 +272,7 @@ def _ranks_of_stages(job: Job, members: Sequence[int]) -> list[list[int]]:
 
 
 def _waiting_watts(profiles: Sequence[RankProfile], ranks: Iterable[int]) -> float:
-    """Of some ranks; where none of them ever waits, of all."""
+    """The mean waiting power of some ranks; of all ranks if none of these ever waits."""
     own = [watts for rank in ranks if (watts := profiles[rank].waiting_watts) is not None]
     others = [it.waiting_watts for it in profiles if it.waiting_watts is not None]
     return fmean(own or others or [0.0])

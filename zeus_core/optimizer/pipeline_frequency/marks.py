@@ -1,7 +1,7 @@
-"""Points in the work of a device, and when it came to them.
+"""Points in the work of a device, and when the device reached them.
 
-A device runs behind the program that feeds it: when an instruction begins and ends is known to the device alone. A mark
-is put into its queue of work without waiting, and asked later, from a background thread.
+A device runs behind the program that feeds it: only the device knows when an instruction begins and ends. A mark is put
+into its queue without waiting, and queried later, from a background thread.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ class Mark(Protocol):
     """A point in the work of a device."""
 
     def wait(self) -> None:
-        """Block the calling thread, not the others, until the device has come to it."""
+        """Block the calling thread, and no other, until the device has reached it."""
         ...
 
     def seconds(self) -> float | None:
-        """When the device came to it, in seconds of the monitor's clock; None until then. Never blocks."""
+        """When the device reached it, in seconds of the monitor's clock; None until then. Never blocks."""
         ...
 
 
 MarkMaker = Callable[[], Mark]
-"""Marks the point the calling thread has come to. Never blocks, and never waits for the device."""
+"""Marks the current point of the calling thread. Never blocks, and never waits for the device."""
 
 
 class HostMarks:
-    """Marks of a device that does its work while it is told to, as a CPU does: each is of the present time.
+    """Marks for a synchronous device such as a CPU: each is at the present time.
 
     Args:
         clock: The monitor's clock.
@@ -41,7 +41,7 @@ class HostMarks:
         self._clock = clock
 
     def __call__(self) -> Mark:
-        """A mark of the present time."""
+        """A mark at the present time."""
         return _PastMark(self._clock.now())
 
 
@@ -65,5 +65,5 @@ class LostMark:
         """Do not wait."""
 
     def seconds(self) -> None:
-        """It is not known when that was."""
+        """Its time is unknown."""
         return

@@ -1,4 +1,4 @@
-"""`PipelineFrequencyOptimizer`: the clocks of a training pipeline, profiled, planned and replayed while it trains."""
+"""`PipelineFrequencyOptimizer`: the clocks of a training pipeline, profiled, planned and replayed during training."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = ["PipelineFrequencyOptimizer"]
 
 
 class PipelineFrequencyOptimizer:
-    """Finds a clock for each instruction of a training pipeline, which saves energy and takes no longer (Perseus).
+    """Finds a clock for each instruction of a training pipeline that saves energy without slowing it (Perseus).
 
-    Each rank has one, and tells it what it does:
+    Each rank has one optimizer and reports its work to it:
 
         optimizer = PipelineFrequencyOptimizer(ZeusMonitor([local_rank]), world=torch_world())
         for batch in batches:
@@ -46,25 +46,27 @@ class PipelineFrequencyOptimizer:
                 ...
             optimizer.on_step_end()
 
-    While training goes on, it measures the instructions at several clocks, plans (`zeus_core.pipeline`), and sets the
-    clock of each instruction from a background thread. The clocks found are put back at `close`, the end of the `with`
-    block if it is used as one, for evaluation, and at the end of the process by whatever but SIGKILL.
+    During training it measures the instructions at several clocks, makes a plan (`zeus_core.pipeline`), and sets the
+    clock of each instruction from a background thread. The original clocks, those the GPUs ran at before, are restored
+    at `close` (or the end of a `with` block), for evaluation, and when the process ends, except by SIGKILL.
 
-    The hooks never raise, and wait for nothing but the other ranks, at the end of some steps: after each clock that is
-    profiled, every `check_steps` later on; where several data-parallel pipelines may wait for each other, twice a
-    second at most. After a fault, which is logged with its remedy, the clocks are put back on all ranks and training
-    continues without it.
-    Without the right to set clocks it measures once, at the clock found, and says what is missing.
+    The hooks never raise. They block at the end of some steps only, to exchange results with the other ranks: at the
+    end of warm-up and of the baseline, after each clock that is profiled, at each step while rank 0 plans, and every
+    `check_steps` steps later on, or more often where data-parallel pipelines may wait for each other (see
+    `PipelineFrequencySettings.follow_stragglers`). While profiling, they also wait for the GPU to finish its work, and
+    for the driver to set the clock. After a fault, which is logged with its remedy, the clocks are restored on all
+    ranks and training continues without a plan. Without permission to set clocks it measures once, at the original
+    clocks, and logs what is missing.
 
     Args:
         monitor: Measures the one GPU of this rank.
-        place: Where the rank stands; that of its number, in one pipeline of all ranks, if None.
-        settings: What is wanted; no slowdown if None.
-        world: All ranks of the job, such as `zeus_core.pytorch.torch_world()`; this one alone if None.
-        identity: What the profile depends on beside the GPU, such as the model's partition, in JSON's types: a profile
-            that was kept is used where all of it is the same.
-        marks: Marks points in the work of the GPU; those of a device that works while it is told to if None.
-        background: Does what is done beside training; threads if None.
+        place: The rank's place among the pipelines; if None, that of its rank in `world`, in one pipeline of all ranks.
+        settings: What to optimize for; no slowdown if None.
+        world: All ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
+        identity: What the profile depends on besides the GPU, such as the model's partition, in JSON types: a saved
+            profile is used only if all of it is the same.
+        marks: Marks points in the work of the GPU; host timestamps if None, for a synchronous device.
+        background: Runs the work done outside the training thread; threads if None.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -84,7 +86,7 @@ class PipelineFrequencyOptimizer:
         self._monitor = checked_monitor(monitor)
         if len(monitor.gpus) != 1:
             raise UsageError(
-                f"monitor measures {len(monitor.gpus)} GPUs; a rank of a pipeline has one: name it, such as "
+                f"monitor measures {len(monitor.gpus)} GPUs; each rank of a pipeline has one: select it, such as "
                 "ZeusMonitor(gpu_indices=[local_rank])"
             )
         self._agreement = Agreement(checked_world(world), self._put_back, "planning the clocks of the pipeline")
@@ -104,17 +106,17 @@ class PipelineFrequencyOptimizer:
 
     @property
     def phase(self) -> PhaseName:
-        """Where planning stands."""
+        """The current phase."""
         return self._phase.name
 
     @property
     def baseline(self) -> Iteration | None:
-        """What an iteration took at the clocks found; None until it is known."""
+        """What an iteration took at the original clocks; None until it is known."""
         return None if self._rank is None else self._rank.baseline
 
     @property
     def predicted(self) -> Prediction | None:
-        """What an iteration of all pipelines is to take with the plans in force; None while there are none."""
+        """What an iteration of all pipelines should take with the plans in force; None if not replaying."""
         if not isinstance(self._phase, Replaying):
             return None
         predictions = [it.prediction for it in self._phase.deployments]
@@ -122,23 +124,26 @@ class PipelineFrequencyOptimizer:
 
     @property
     def measured(self) -> Iteration | None:
-        """What it took, in the last `check_steps` iterations that were compared; None until then."""
+        """What an iteration took in the latest comparison (every `check_steps`); None before, or if not replaying."""
         return self._phase.measured if isinstance(self._phase, Replaying) else None
 
     @property
     def observations(self) -> Sequence[RankProfile]:
-        """What each rank has measured at the clocks found, where they may not be set; empty until then."""
+        """What each rank has measured at the original clocks, if clocks may not be set; empty until then."""
         return () if self._rank is None else self._rank.observations
 
     @property
     def clocks_mhz(self) -> tuple[int | None, ...] | None:
-        """The clocks of this rank's instructions in the plan in force; None while there is none."""
+        """The clocks of this rank's computations by the plan in force, in order, in MHz; None if not replaying.
+
+        An entry is None where the plan leaves the clock as it is.
+        """
         if not isinstance(self._phase, Replaying):
             return None
         return self._phase.deployments[self._place.pipeline].clocks_mhz[self._place.rank]
 
     def profile(self, pipeline: int = 0) -> PipelineProfile | None:
-        """What was measured of a pipeline; None until that is enough to plan with.
+        """The measured profile of a pipeline; None until it is enough to plan with, and while it is measured again.
 
         Args:
             pipeline: Which of the data-parallel pipelines.
@@ -149,15 +154,15 @@ class PipelineFrequencyOptimizer:
         return pipeline_profile(rank.job, rank.profiles, pipeline)
 
     def set_straggler(self, time_seconds: float | None) -> None:
-        """Say how long an iteration takes elsewhere, where this job waits for it.
+        """Announce how long an iteration takes elsewhere, in something this job waits for.
 
-        May be told to any rank, or to all; of several times, what was told last holds.
+        May be called on any rank, or on all; the latest call counts.
 
         Args:
-            time_seconds: The time; None when there is no such wait any more.
+            time_seconds: The time of an iteration there, in seconds; None once this job no longer waits.
 
         Raises:
-            UsageError: It is no time.
+            UsageError: It is not a number above 0.
         """
         if time_seconds is not None:
             wanted = "seconds above 0, such as 2.5, or None"
@@ -168,11 +173,11 @@ class PipelineFrequencyOptimizer:
             self._rank.announcement = self._announcement
 
     def state_dict(self) -> dict[str, Any]:
-        """What was measured, for a checkpoint, in JSON's types. The same on every rank."""
+        """What was measured, for a checkpoint, in JSON types. The same on every rank."""
         return {"profile": (self._rank.state() if self._rank is not None else {}) or self._kept or {}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Use what an earlier run has measured, if it fits. To be called before training begins."""
+        """Use what an earlier run has measured, if it fits this job. Call this before training begins."""
         self._kept = state.get("profile") if isinstance(state, Mapping) else None
 
     def on_step_begin(self) -> None:
@@ -192,8 +197,8 @@ class PipelineFrequencyOptimizer:
         Args:
             name: Its kind: one of `zeus_core.pipeline.COMPUTE_KINDS`, `TRANSFER_KINDS`, "optimizer-step" or
                 "all-reduce".
-            stage: The stage it belongs to, for ranks that have several; that of the rank's place if None.
-            microbatch: What it works on; counted by stage and kind if None.
+            stage: The stage it belongs to, for ranks that have several; the rank's place in its pipeline if None.
+            microbatch: The number of its microbatch, from 0; counted by stage and kind if None.
         """
         if not self._is_followed(name):
             return
@@ -205,7 +210,7 @@ class PipelineFrequencyOptimizer:
             self._fail(error)
 
     def on_instruction_end(self, name: str) -> None:
-        """The instruction that began last has ended."""
+        """The latest instruction has ended."""
         if not self._is_followed(name):
             return
         try:
@@ -226,17 +231,17 @@ class PipelineFrequencyOptimizer:
             self._stop(PhaseName.OFF)
 
     def on_pause(self, activity: Activity = Activity.IDLE) -> None:
-        """Something else than training is about to happen, at the clocks found, until the next step."""
+        """Something other than training is about to run, at the original clocks, until the next step."""
         try:
             self._phase.pause(self._mark())
         except Exception as error:
             self._fail(error)
 
     def on_resume(self) -> None:
-        """What the latest `on_pause` announced is over. The next step goes on."""
+        """What the latest `on_pause` announced is over. The next step resumes the plan."""
 
     def close(self) -> None:
-        """Training has ended, in whatever way: the clocks are put back. Training that begins again goes on."""
+        """Training has ended, however it ended: restore the clocks. A later step starts over with what was measured."""
         self._stop(self.phase if self.phase is PhaseName.OFF else PhaseName.RESTING)
         if self._rank is not None:
             self._kept = self._rank.state() or self._kept
@@ -250,7 +255,7 @@ class PipelineFrequencyOptimizer:
         self.close()
 
     def _is_followed(self, name: str) -> bool:
-        """Passes outside of a step, such as of an evaluation, are nothing that is planned."""
+        """Passes outside of a step, such as those of an evaluation, have no planned clock."""
         is_in_step = self._timeline.step is not None
         return is_in_step and name not in TRANSFER_KINDS and not isinstance(self._phase, Resting)
 
@@ -272,7 +277,7 @@ class PipelineFrequencyOptimizer:
         self._phase = Course(self._rank).begin()
 
     def _mark(self) -> Mark:
-        """Marks the point the training thread has come to; where that fails, steps are still counted."""
+        """Marks the current point of the training thread; if that fails, steps are still counted."""
         try:
             return self._marks()
         except Exception as error:
@@ -299,5 +304,5 @@ def _checked_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
     try:
         checked: dict[str, Any] = json.loads(json.dumps(dict(identity)))
     except (TypeError, ValueError) as error:
-        raise UsageError(f"identity is {identity!r}; give numbers and text, as JSON can hold") from error
+        raise UsageError(f"identity is {identity!r}; it must hold numbers and text, as JSON can") from error
     return checked

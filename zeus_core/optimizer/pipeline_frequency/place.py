@@ -1,4 +1,4 @@
-"""Where a rank stands among the pipelines of a job."""
+"""The place of a rank among the pipelines of a job."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["PipelinePlace"]
 
 @dataclass(frozen=True)
 class PipelinePlace:
-    """Where a rank stands. Ranks of the same place (tensor parallelism) run the same work, and share its clocks.
+    """The place of a rank. Ranks at the same place (tensor parallelism) run the same work, at the same clocks.
 
     Attributes:
-        rank: Its place in its pipeline, from 0: what a schedule calls a rank.
+        rank: Its position in its pipeline, from 0: what a schedule calls a rank.
         pipeline: Which of the data-parallel pipelines it belongs to, from 0.
 
     Raises:
-        UsageError: A number is none, or below 0.
+        UsageError: A value is not a whole number, or below 0.
     """
 
     rank: int

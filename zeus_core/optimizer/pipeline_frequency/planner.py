@@ -1,4 +1,4 @@
-"""From what was measured to a plan for each pipeline. Pure."""
+"""Plans for each pipeline, from what was measured. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Prediction:
     """The predicted cost of an iteration of a pipeline with a plan.
 
     Attributes:
-        step_seconds: Duration.
-        energy_joules: Energy of all its GPUs over it.
+        step_seconds: Its duration.
+        energy_joules: The energy of all GPUs of the pipeline over it.
     """
 
     step_seconds: float
@@ -32,12 +32,12 @@ class PipelinePlanner:
     Times of an iteration are those of its work: from its beginning to its last computation.
 
     Attributes:
-        profile: What its instructions take.
-        schedule: What it runs.
-        work_seconds: How long the work took, as measured at the clocks found.
+        profile: Time and energy of its instructions.
+        schedule: The order of its instructions.
+        work_seconds: How long the work took, as measured at the original clocks.
         tail_seconds: How long what follows the work took: exchanging gradients, the optimizer step, and the like.
-        tail_joules: What that took beyond the power of waiting, over all GPUs.
-        switch_seconds: What a switch of a clock costs; less than a millisecond is not worth planning for.
+        tail_joules: The energy of that above waiting as long, over all GPUs.
+        switch_seconds: The cost of a change of the clock; less than a millisecond counts as nothing.
     """
 
     profile: PipelineProfile
@@ -54,18 +54,18 @@ class PipelinePlanner:
 
     @cached_property
     def overhead_seconds(self) -> float:
-        """What the work takes beyond its instructions, whatever the clocks: transfers, and the program itself."""
+        """The time of the work beyond its instructions, at any clocks: transfers, and the program itself."""
         return max(self.work_seconds - self.frontier.highest_clock_point[0], 0.0)
 
     def plan(self, limit_seconds: float, is_waiting: bool = False) -> Plan:
-        """The plan of least energy for a time of the work, or the quickest there is.
+        """The plan of minimum energy for a time of the work, or the fastest plan if none is fast enough.
 
         Args:
-            limit_seconds: The longest time of the work.
-            is_waiting: Whether the pipeline waits until then in any case.
+            limit_seconds: The maximum time of the work.
+            is_waiting: Whether the pipeline waits until then regardless.
         """
         switch_seconds = self.switch_seconds if self.switch_seconds >= _LEAST_SWITCH_SECONDS else 0.0
-        # Without switches, the highest clock everywhere is the quickest there is.
+        # With a cost of switching, the fastest plan is the highest clock everywhere, without switches.
         quickest_seconds = self.frontier.highest_clock_point[0] if switch_seconds else self.frontier.shortest_seconds
         seconds = max(limit_seconds - self.overhead_seconds, quickest_seconds)
         if is_waiting:
@@ -73,11 +73,11 @@ class PipelinePlanner:
         return make_plan(self.frontier, time_seconds=seconds, switch_seconds=switch_seconds)
 
     def prediction(self, plan: Plan, until_seconds: float = 0.0) -> Prediction:
-        """A whole iteration of a plan.
+        """The predicted time and energy of a whole iteration.
 
         Args:
             plan: The plan.
-            until_seconds: The pipeline waits until then, if its work is done earlier.
+            until_seconds: The pipeline waits until then if its work is done earlier.
         """
         seconds = max(until_seconds - self.overhead_seconds, plan.time_seconds)
         return self._whole(seconds, plan.energy_joules_until(seconds))

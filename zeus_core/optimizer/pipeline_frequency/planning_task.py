@@ -1,4 +1,4 @@
-"""Planning beside training, on rank 0."""
+"""Planning in the background, on rank 0."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["PlanningTask", "plan_all"]
 
 
 class PlanningTask:
-    """Plans for all pipelines in the background of rank 0; on the other ranks it does nothing.
+    """Plans for all pipelines, in the background of rank 0; does nothing on the other ranks.
 
     Args:
         rank: This rank; its profiles and its baseline are known.
-        time_budget_factor: The longest iteration that is planned for, over what the user allows: below 1 where an
-            earlier plan was too slow.
+        time_budget_factor: The maximum iteration time to plan for, over what the user allows: below 1 if an earlier
+            plan was too slow.
     """
 
     def __init__(self, rank: Rank, time_budget_factor: float) -> None:
@@ -28,18 +28,18 @@ class PlanningTask:
         baseline = rank.known_baseline()
         longest_seconds = time_budget_factor * rank.settings.slowdown_factor * baseline.step_seconds
         self.limit_seconds = [longest_seconds - (baseline.step_seconds - work) for work in baseline.work_seconds]
-        """The longest time of the work of each pipeline, where it does not wait for another."""
+        """The maximum time of the work of each pipeline, if it does not wait for another."""
         self._result: list[dict[str, Any]] | None = None
         self._error: Exception | None = None
         self.is_wanted = False
-        """Whether a plan is being made that the ranks have not got yet."""
+        """Whether plans have been requested that the ranks have not received yet."""
 
     def begin(self, until_seconds: Sequence[float | None]) -> None:
-        """Plan.
+        """Start planning.
 
         Args:
-            until_seconds: How long the work of each pipeline may take because it waits for another one in any case;
-                None where it does not.
+            until_seconds: How long the work of each pipeline may take because it waits for another one regardless;
+                None for a pipeline that does not wait.
         """
         self.is_wanted = True
         self._result = self._error = None
@@ -47,7 +47,7 @@ class PlanningTask:
             self._rank.agreement.attempt(lambda: self._rank.background.soon(lambda: self._plan(until_seconds)))
 
     def result(self) -> list[dict[str, Any]] | None:
-        """The plans in JSON's types, on rank 0; None until they are made.
+        """The plans in JSON types, on rank 0; None until they are made.
 
         Raises:
             Exception: Planning has failed.
@@ -83,10 +83,11 @@ class PlanningTask:
 
 
 def plan_all(asked: Sequence[tuple[PipelinePlanner, float, float | None]]) -> list[dict[str, Any]]:
-    """The plan of each pipeline, in JSON's types. Pure.
+    """The plan of each pipeline, in JSON types. Pure.
 
     Args:
-        asked: For each its planner, the longest time of its work, and until when it waits in any case, if it does.
+        asked: For each pipeline its planner, the maximum time of its work in seconds, and until when it waits
+            regardless, in seconds, or None if it does not wait.
     """
     return [
         Deployment.of(planner, limit if until is None else until, is_waiting=until is not None).to_json()

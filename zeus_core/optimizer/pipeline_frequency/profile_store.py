@@ -1,4 +1,4 @@
-"""What was measured, kept for the same job to go on with: in a file, or in a checkpoint."""
+"""Measured profiles, saved for the same job to continue with: in a file, or in a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 def profiles_to_json(fingerprint: Sequence[Any], profiles: Sequence[RankProfile]) -> dict[str, Any]:
-    """The profiles of all ranks, and what they are good for."""
+    """The profiles of all ranks, and what they are valid for, in JSON types."""
     return {
         "format": _FORMAT,
         "version": _VERSION,
@@ -34,7 +34,7 @@ def profiles_from_json(fields: Any, fingerprint: Sequence[Any]) -> list[RankProf
     """What `profiles_to_json` made.
 
     Raises:
-        UsageError: It is something else, or the profile of another job; the message says what differs.
+        UsageError: It is something else, or the profile of another job; the message names what differs.
     """
     if not isinstance(fields, Mapping) or fields.get("format") != _FORMAT or fields.get("version") != _VERSION:
         raise UsageError(f'it does not say "format": "{_FORMAT}", "version": {_VERSION}')
@@ -44,12 +44,12 @@ def profiles_from_json(fields: Any, fingerprint: Sequence[Any]) -> list[RankProf
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"it cannot be read: {error!r}") from error
     if len(profiles) != len(fingerprint):
-        raise UsageError(f"it has {len(profiles)} ranks, and this job {len(fingerprint)}")
+        raise UsageError(f"it holds profiles of {len(profiles)} ranks; this job has {len(fingerprint)}")
     return profiles
 
 
 def load_profiles(path: Path, fingerprint: Sequence[Any]) -> list[RankProfile]:
-    """The profiles kept in a file; none if there is no file.
+    """The profiles saved in a file; none if there is no file.
 
     Raises:
         UsageError: The file cannot be read, or is not the profile of this job; the message names it.
@@ -63,22 +63,24 @@ def load_profiles(path: Path, fingerprint: Sequence[Any]) -> list[RankProfile]:
 
 
 def save_profiles(path: Path, fields: Mapping[str, Any]) -> None:
-    """Keep profiles in a file, which is replaced as a whole. Never raises."""
+    """Save profiles in a file, which is replaced as a whole. Never raises."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(fields) + "\n")
     except (OSError, ValueError) as error:
-        _logger.warning("the profile %s cannot be written, and training goes on without it: %s", path, error)
+        _logger.warning("the profile %s could not be saved; training continues: %s", path, error)
 
 
 def _check_fingerprint(found: Any, wanted: Sequence[Mapping[str, Any]]) -> None:
     if found == wanted:
         return
-    if not isinstance(found, list) or len(found) != len(wanted):
-        raise UsageError(f"it is of another number of ranks than the {len(wanted)} of this job")
+    if not isinstance(found, list):
+        raise UsageError(f"its fingerprint is {found!r}; it must be a list")
+    if len(found) != len(wanted):
+        raise UsageError(f"it was measured with {len(found)} ranks; this job has {len(wanted)}")
     for rank, (theirs, ours) in enumerate(zip(found, wanted, strict=True)):
         if not isinstance(theirs, Mapping):
-            raise UsageError(f"rank {rank} was {theirs}, and is {ours}")
+            raise UsageError(f"rank {rank} was {theirs}, and is now {ours}")
         for name in {**ours, **theirs}:
             if theirs.get(name) != ours.get(name):
-                raise UsageError(f"the {name} of rank {rank} was {theirs.get(name)}, and is {ours.get(name)}")
+                raise UsageError(f"the {name} of rank {rank} was {theirs.get(name)}, and is now {ours.get(name)}")

@@ -1,4 +1,4 @@
-"""What the instructions of one rank take at several clocks, measured while it trains."""
+"""Time and energy of one rank's instructions at several clocks, measured during training."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["LEAST_COUNTER_STEPS", "InstructionRow", "Profiler", "RankProfile"]
 
 _TO_THE_MEDIAN = math.sqrt(math.pi / 2)  # its standard error over that of the mean, for many normal values
 _SHORT = 0.05  # of a step
-_SETTLING_SECONDS = 0.05  # of a clock that was set, on the safe side
+_SETTLING_SECONDS = 0.05  # of a clock that was set, with a margin
 _MOST_DOUBT = 0.1  # of the power of waiting
 LEAST_COUNTER_STEPS = 15
-"""How many steps of the energy counter a clock is measured for, at least."""
+"""The minimum number of energy-counter steps for which a clock is measured."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class InstructionRow:
     Attributes:
         stage: Its stage.
         kind: Its kind.
-        clock_mhz: The clock; None where the GPU ran as it was found.
+        clock_mhz: The clock; None for the original clock.
         time_seconds: Median duration.
         time_error_seconds: Its standard error.
-        energy_joules: Energy over that duration; None where it cannot be told.
-        energy_error_joules: Its standard error.
+        energy_joules: Energy over that duration; None if it could not be determined.
+        energy_error_joules: Its standard error; 0.0 if the energy is unknown.
     """
 
     stage: int
@@ -54,9 +54,9 @@ class RankProfile:
     """Everything one rank has measured.
 
     Attributes:
-        rows: Of each kind at each clock.
-        waiting_watts: The power while it waits; None where it hardly ever did.
-        switch_seconds: How long the driver took to set a clock, the median; 0.0 where none was set.
+        rows: One for each kind at each clock.
+        waiting_watts: The power while it waits; None if it waited too little to tell.
+        switch_seconds: The median time the driver took to set a clock; 0.0 if none was set.
     """
 
     rows: tuple[InstructionRow, ...]
@@ -64,7 +64,7 @@ class RankProfile:
     switch_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """In JSON's types."""
+        """In JSON types."""
         rows = [list(asdict(row).values()) for row in self.rows]
         return {"rows": rows, "waiting_watts": self.waiting_watts, "switch_seconds": self.switch_seconds}
 
@@ -74,8 +74,8 @@ class RankProfile:
 
         Raises:
             ValueError: A value is of the wrong type or out of its range.
-            TypeError: There is no such number of values.
-            KeyError: Something is missing.
+            TypeError: A row has the wrong number of values.
+            KeyError: A field is missing.
         """
         rows = tuple(InstructionRow(*row) for row in fields["rows"])
         for row in rows:
@@ -89,13 +89,13 @@ class RankProfile:
 
 
 class Profiler:
-    """Takes in the steps of one rank, and says what its instructions take.
+    """Derives the time and energy of one rank's instructions from its steps.
 
     Args:
         gpu: The GPU it runs on.
         clock: The monitor's clock.
         background: Watches the GPU.
-        period_seconds: How often its energy counter steps.
+        period_seconds: The period of its energy counter.
     """
 
     def __init__(self, gpu: Gpu, clock: Clock, background: Background, period_seconds: float) -> None:
@@ -116,23 +116,23 @@ class Profiler:
             self._stop_watching = self._background.repeatedly(self._watch.poll, POLL_SECONDS)
 
     def end(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._stop_watching is not None:
             self._stop_watching()
             self._stop_watching = None
 
     def add_switch(self, seconds: float) -> None:
-        """Take in how long the driver took to set a clock."""
+        """Add the time the driver took to set a clock, in seconds."""
         self._switch_seconds.append(seconds)
 
     def add(self, steps: Sequence[RecordedStep], clock_mhz: int | None, is_settled: bool) -> None:
-        """Take in consecutive steps at one clock, all of which the device has done.
+        """Add consecutive steps at one clock, all of which the device has finished.
 
         Args:
             steps: The steps.
-            clock_mhz: The clock; None where the GPU runs as it was found.
-            is_settled: Whether it has run at that clock before them. Where it has not, what begins within a moment does
-                not count, nor does the very first instruction: the clock may not have settled.
+            clock_mhz: The clock; None for the original clock.
+            is_settled: Whether the GPU ran at that clock before them. If not, the first instruction does not count, nor
+                do those that begin within 0.05 s: the clock may not have settled.
         """
         settled_seconds = -math.inf if is_settled else None  # when that moment is over
         for step in steps:
@@ -151,13 +151,13 @@ class Profiler:
                 self._extend_known(whole._replace(begin_seconds=begin_seconds), is_new=not is_whole)
 
     def is_enough(self, work: Iterable[Instruction], clock_mhz: int | None, instructions: int) -> bool:
-        """Whether at a clock so many of each kind of work were measured, and for long enough."""
+        """Whether at least so many instructions of each kind were measured at a clock, and for long enough."""
         names = {(it.stage, it.kind, clock_mhz) for it in work if it.kind in COMPUTE_KINDS}
         is_long = self._seconds_at.get(clock_mhz, 0.0) >= LEAST_COUNTER_STEPS * self._period_seconds
         return is_long and all(len(self._durations.get(name, ())) >= instructions for name in names)
 
     def profile(self) -> RankProfile:
-        """What has been measured so far; of work whose clock is not chosen, what it takes at the highest clock."""
+        """What has been measured so far; for work whose clock is not chosen, at the highest clock."""
         self._counter_steps += self._watch.take()[1 if self._counter_steps else 0 :]
         powers = mean_powers(self._counter_steps, self._spans, self._known)
         rows = [
@@ -180,7 +180,7 @@ class Profiler:
         self._durations.setdefault(name, []).append(span.seconds)
 
     def _extend_known(self, whole: Span, is_new: bool) -> None:
-        """One more step is known. What comes between two steps is waiting, if it is short."""
+        """Extend the known time by a step. A short gap between two steps counts as waiting."""
         gap_seconds = whole.begin_seconds - self._known[-1].end_seconds if self._known else math.inf
         if not is_new and gap_seconds < _SHORT * whole.seconds:
             whole = whole._replace(begin_seconds=self._known.pop().begin_seconds)
@@ -207,7 +207,7 @@ def _is_amount(value: object) -> bool:
 
 
 def _sure_watts(power: MeanPower | None) -> float | None:
-    """A power; None where too little was seen of it."""
+    """A power; None if it is too uncertain."""
     if power is None or not power.error_watts <= _MOST_DOUBT * power.watts:
         return None
     return power.watts

@@ -1,4 +1,4 @@
-"""What one rank has at hand while clocks are profiled, planned and replayed."""
+"""The state of one rank while clocks are profiled, planned and replayed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["NO_ANNOUNCEMENT", "Announcement", "Rank"]
 
 
 class Announcement(NamedTuple):
-    """How long an iteration takes elsewhere, as a rank was told; of several, the greatest holds.
+    """How long an iteration takes elsewhere, as announced on a rank; of several, the greatest counts.
 
     Attributes:
         number: Counts the announcements that a rank knows of.
-        rank: Which rank was told.
-        time_seconds: The time; None where nothing is waited for.
+        rank: The rank it was announced on.
+        time_seconds: The time; None if there is nothing to wait for.
     """
 
     number: int = 0
@@ -36,7 +36,7 @@ class Announcement(NamedTuple):
 
 
 NO_ANNOUNCEMENT = Announcement()
-"""Nobody has told anything."""
+"""Nothing has been announced."""
 
 
 @dataclass
@@ -45,18 +45,18 @@ class Rank:
 
     Attributes:
         monitor: Measures its GPU.
-        place: Where it stands.
-        settings: What the user wants.
-        identity: What its profile depends on beside its GPU.
-        agreement: What ties it to the others.
-        make_setter: Makes what sets its clock, once that is wanted.
-        background: Where its GPU is watched, and where rank 0 plans; not where clocks are set, which waits for nothing.
-        job: All ranks.
-        profiles: What each of them has measured, once it is enough to plan with; empty until then.
-        baseline: What an iteration took at the clocks found.
-        observations: What each of them has measured where clocks may not be set: at the clocks found alone.
-        announcement: How long an iteration takes elsewhere, as somebody has told a rank of this job.
-        kept: What an earlier run has measured, as kept in a checkpoint.
+        place: Its place among the pipelines.
+        settings: The user's settings.
+        identity: What its profile depends on besides its GPU.
+        agreement: Its exchanges with the other ranks.
+        make_setter: Makes what sets its clock, when first needed.
+        background: Where its GPU is watched, and where rank 0 plans. Clocks are set elsewhere, and wait for neither.
+        job: All ranks; None until they have introduced themselves.
+        profiles: What each rank has measured, once it is enough to plan with; empty until then.
+        baseline: What an iteration took at the original clocks.
+        observations: What each rank has measured where clocks may not be set: at the original clocks only.
+        announcement: How long an iteration takes elsewhere, as announced on some rank of this job.
+        kept: What an earlier run has measured, as saved in a checkpoint.
     """
 
     monitor: ZeusMonitor
@@ -82,17 +82,17 @@ class Rank:
         return self._setter
 
     def put_back(self) -> None:
-        """Put the clock back to what was found, for good."""
+        """Restore the original clock, for good."""
         if self._setter is not None:
             self._setter.put_back()
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank decides what one alone can know."""
+        """Whether facts only one rank can have are taken from this one."""
         return self.agreement.world.rank == 0
 
     def set_clock(self, clock_mhz: int | None) -> float | None:
-        """Set the clock at once, or release it for None. Returns how long the driver took; None where it failed."""
+        """Set the clock at once, or release it for None. Returns the seconds the driver took; None if it failed."""
         return self.agreement.attempt(lambda: self.setter.set_now(clock_mhz))
 
     def known_job(self) -> Job:
@@ -106,13 +106,13 @@ class Rank:
         return self.baseline
 
     def state(self) -> dict[str, Any]:
-        """What was measured, in JSON's types; empty where nothing was."""
+        """What was measured, in JSON types; empty if nothing was."""
         if self.job is None or not self.profiles:
             return {}
         return profiles_to_json(self.job.fingerprint, self.profiles)
 
     def save(self) -> None:
-        """Keep what was measured in the file of the user's, if there is one."""
+        """Save what was measured in the user's file, if one is set."""
         path = self.settings.profile_path
         if path is not None and self.is_first:
             save_profiles(Path(path), self.state())

@@ -1,4 +1,4 @@
-"""What a user may say about planning the clocks of a pipeline."""
+"""The settings for planning the clocks of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which pipelines wait for which, and how long each may take. Pure.
 
-All times are those of the work of an iteration, up to its last computation. A pipeline is slowed by as much as it took
-longer than its own plan says. The time it would take with its usual plan follows, for each pipeline alike; the longest
-of these is what all the others wait for in any case.
+All times are those of the work of an iteration, up to its last computation. The slowdown of a pipeline is its measured
+time over that of its plan. Its usual plan, slowed by the same factor, gives the time it takes if it waits for nobody;
+the longest of these, over all pipelines, is what the others wait for regardless.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 __all__ = ["LEAST_WAIT_FRACTION", "PipelineTimes", "StragglerWatch"]
 
-_PATIENCE = 3  # iterations: a hiccup of one slows nobody down
+_PATIENCE = 3  # exchanges: a delay in one of them slows nobody down
 LEAST_WAIT_FRACTION = 0.015
-"""The share of an iteration below which a wait is not worth another plan."""
+"""The fraction of an iteration below which a wait is not worth another plan."""
 
 
 class PipelineTimes(NamedTuple):
@@ -23,8 +23,8 @@ class PipelineTimes(NamedTuple):
 
     Attributes:
         measured_seconds: From its beginning to its last computation.
-        planned_seconds: What the plan in force says.
-        usual_seconds: What the plan says that waits for nobody.
+        planned_seconds: The same by the plan in force.
+        usual_seconds: The same by the usual plan, which waits for nobody.
     """
 
     measured_seconds: float
@@ -33,14 +33,16 @@ class PipelineTimes(NamedTuple):
 
     @property
     def slowdown_factor(self) -> float:
-        """By how much the pipeline is slowed by something that no plan knows of."""
+        """The slowdown of the pipeline by something outside its plan; at least 1."""
         return max(self.measured_seconds / self.planned_seconds, 1.0)
 
 
 class StragglerWatch:
-    """Says how long the iterations of each pipeline may take, as its own plans count time.
+    """Decides how long the iterations of each pipeline may take, in the time of its own plans.
 
-    Time is granted after several iterations in which it could have been, and taken back at once.
+    Extra time is granted after three exchanges in a row that would have allowed it, and withdrawn at the first that
+    does not. The pipelines exchange their times in each iteration, or every half second where iterations are shorter
+    (at the latest after `check_steps` of them).
     """
 
     def __init__(self) -> None:
@@ -51,8 +53,8 @@ class StragglerWatch:
 
         Args:
             pipelines: What the latest iteration of each took.
-            announced_seconds: How long the work takes elsewhere, as somebody knows who watches the whole job; that is
-                granted at once.
+            announced_seconds: How long the work takes elsewhere, as announced by the user; granted at once. None if
+                nothing was announced.
         """
         usual = [it.usual_seconds * it.slowdown_factor for it in pipelines]
         self._longest.append(max(usual))

@@ -12,7 +12,7 @@ from zeus_core.pipeline.kinds import check_kind
 __all__ = ["WHOLE_STEP", "RecordedStep", "Span", "Timeline"]
 
 WHOLE_STEP = "step"
-"""What the span of a whole step was."""
+"""What the span of a whole step is called."""
 
 _KINDS = (*COMPUTE_KINDS, "optimizer-step", "all-reduce")
 
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its duration."""
         return self.end_seconds - self.begin_seconds
 
 
@@ -43,7 +43,7 @@ class _MarkedSpan(NamedTuple):
 
 
 class RecordedStep:
-    """One iteration of one rank: its instructions in their order, transfers left out.
+    """One iteration of one rank: its instructions in order, without transfers.
 
     Args:
         begin: When it began.
@@ -56,7 +56,7 @@ class RecordedStep:
 
     @property
     def order(self) -> tuple[Instruction, ...]:
-        """What it computed."""
+        """Its computations, in order."""
         return tuple(span.instruction for span in self._spans if span.instruction.kind in COMPUTE_KINDS)
 
     def add(self, instruction: Instruction, begin: Mark, end: Mark) -> None:
@@ -68,27 +68,27 @@ class RecordedStep:
         self._end = end
 
     def wait(self) -> None:
-        """Wait for the device to have done it all."""
+        """Wait until the device has finished it."""
         if self._end is not None:
             self._end.wait()
 
     @property
     def whole(self) -> Span | None:
-        """From its beginning to its end; None until the device has done it all."""
+        """From its beginning to its end; None until the device has finished it."""
         return _between(WHOLE_STEP, self.begin, self._end)
 
     @property
     def work_seconds(self) -> float | None:
-        """From its beginning to the end of its last computation, what it waited for meanwhile included.
+        """From its beginning to the end of its last computation, including the time it waited.
 
-        None until the device has done it all.
+        None until the device has finished the step.
         """
         last = next((it.end for it in reversed(self._spans) if it.instruction.kind in COMPUTE_KINDS), None)
         span = _between(WHOLE_STEP, self.begin, last)
         return None if span is None or self.whole is None else span.seconds
 
     def spans(self) -> list[Span]:
-        """When each instruction ran, which is what its span was, as far as the device has done it."""
+        """The span of each instruction, named by it, as far as the device has finished them."""
         found = (_between(*it) for it in self._spans)
         return [span for span in found if span is not None]
 
@@ -101,11 +101,11 @@ def _between(what: Hashable, begin: Mark, end: Mark | None) -> Span | None:
 
 
 class Timeline:
-    """Turns what is reported of one step into a `RecordedStep`.
+    """Turns the reports of one step into a `RecordedStep`.
 
     Args:
-        mark: Marks the point the training thread has come to.
-        stage: The stage of instructions that do not say theirs.
+        mark: Marks the current point of the training thread.
+        stage: The stage of instructions reported without one.
     """
 
     def __init__(self, mark: MarkMaker, stage: int) -> None:
@@ -117,7 +117,7 @@ class Timeline:
         self._open: tuple[Instruction, Mark] | None = None
 
     def begin_step(self) -> None:
-        """A step begins; one whose end was not reported is forgotten."""
+        """A step begins; one whose end was not reported is discarded."""
         self._counts.clear()
         self._open = None
         self.step = RecordedStep(self._mark())
@@ -137,7 +137,7 @@ class Timeline:
         return instruction
 
     def end(self) -> Mark | None:
-        """The instruction that began last has ended; returns when, None if none had begun."""
+        """The latest instruction has ended; returns when, or None if none had begun."""
         if self._open is None or self.step is None:
             return None
         (instruction, begin), self._open = self._open, None
@@ -146,7 +146,7 @@ class Timeline:
         return end
 
     def end_step(self) -> RecordedStep | None:
-        """The step has ended; None if none had begun."""
+        """The step has ended; returns it, or None if none had begun."""
         step, self.step = self.step, None
         if step is not None:
             step.finish(self._mark())

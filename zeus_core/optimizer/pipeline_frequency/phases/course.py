@@ -1,4 +1,4 @@
-"""Which phase follows which."""
+"""The order of the phases."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = ["Course"]
 
 _MOST_BACK_OFFS = 3
 _FORGIVING_WINDOWS = 5
-_LEAST_AGREEMENT, _MOST_AGREEMENT = 0.9, 1.5  # an iteration takes its instructions, and what lies between them
+_LEAST_AGREEMENT, _MOST_AGREEMENT = 0.9, 1.5  # an iteration's work over the time of its instructions
 
 _logger = logging.getLogger(__name__)
 
 
 class Course:
-    """The course one rank takes through the phases, the same on all ranks.
+    """The sequence of phases of one rank, the same on all ranks.
 
     Args:
         rank: The rank.
@@ -41,7 +41,7 @@ class Course:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._time_budget_factor = 1.0  # the longest iteration that is planned for, over what the user allows
+        self._time_budget_factor = 1.0  # the maximum iteration time to plan for, over the user's
         self._back_offs = 0
         self._task: PlanningTask | None = None
 
@@ -63,7 +63,8 @@ class Course:
 
     def _observe(self, job: Job) -> Phase:
         _logger.warning(
-            "clocks are not changed: %s. Training goes on as found, where its instructions are measured once",
+            "clocks will not be changed: %s. Training continues at the original clocks; "
+            "its instructions are measured once",
             self._rank.agreement.complaint(job.permission_problems),
         )
         return MeasuringBaseline(self._rank, lambda: Profiling(self._rank, self._after_observing, is_observing=True))
@@ -81,15 +82,15 @@ class Course:
         return self._plan()
 
     def _plan_if_true(self) -> Phase:
-        """A profile that was kept is used if what is measured now agrees with it."""
+        """A profile is used if the time of an iteration at the original clocks agrees with it."""
         rank = self._rank
         job, works = rank.known_job(), rank.known_baseline().work_seconds
         for pipeline, (schedule, seconds) in enumerate(zip(job.schedules, works, strict=True)):
             expected_seconds = highest_clocks_seconds(pipeline_profile(job, rank.profiles, pipeline), schedule)
             if not _LEAST_AGREEMENT * expected_seconds <= seconds <= _MOST_AGREEMENT * expected_seconds:
                 _logger.warning(
-                    "the profile kept is not used, and measured again: an iteration takes %.4g s at the clocks found, "
-                    "where it has %.4g s",
+                    "the profile no longer fits and is measured again: an iteration takes %.4g s at the original "
+                    "clocks, and %.4g s by the profile",
                     seconds,
                     expected_seconds,
                 )
@@ -115,12 +116,12 @@ class Course:
         return Replaying(self._rank, deployments, self._task, self._after_change, self._after_delay, good_windows)
 
     def _after_change(self) -> Phase:
-        _logger.info("steps run other instructions than planned, such as of more microbatches: they are planned anew")
+        _logger.info("the steps no longer match the plan (for example, more microbatches); planning again")
         self._rank.set_clock(None)
         return WarmingUp(self._rank, 1, self._after_introduction)
 
     def _after_delay(self, replaying: Replaying) -> Phase:
-        """Is it the plan that is too slow, or the machine? That shows at the clocks found."""
+        """Is the plan too slow, or the machine? Iterations at the original clocks show which."""
         if replaying.good_windows >= _FORGIVING_WINDOWS:
             self._back_offs, self._time_budget_factor = 0, 1.0
         return MeasuringBaseline(self._rank, partial(self._judge_delay, replaying))
@@ -130,19 +131,19 @@ class Course:
         assert measured is not None
         allowed_seconds = rank.settings.slowdown_factor * rank.known_baseline().step_seconds
         is_slow = measured.step_seconds > (1 + rank.settings.tolerance_fraction) * allowed_seconds
-        if is_slow and replaying.good_windows > 0:  # a hiccup that is over: the plan was good before
+        if is_slow and replaying.good_windows > 0:  # a transient delay: the plan used to be fast enough
             return self._replay(replaying.deployments, replaying.good_windows) if replaying.is_usual else self._plan()
         if is_slow:
             self._back_offs += 1
             self._time_budget_factor *= allowed_seconds / measured.step_seconds
             if self._back_offs == _MOST_BACK_OFFS or not rank.profiles:
-                _logger.warning("no plan keeps the time that is allowed; training goes on at the clocks found")
+                _logger.warning("no plan met the allowed iteration time; training continues at the original clocks")
                 return Resting(PhaseName.OFF)
         path = rank.settings.plan_path
         return self._plan_if_true() if path is None else self._deploy_file(path)
 
     def _known_profiles(self, job: Job) -> list[RankProfile]:
-        """What an earlier run has measured, as rank 0 knows it."""
+        """What an earlier run has measured, taken from rank 0."""
         known = self._rank.agreement.decide(PhaseName.WARMING_UP, lambda: [it.to_json() for it in self._look_up(job)])
         return [RankProfile.from_json(it) for it in known]
 
@@ -152,7 +153,7 @@ class Course:
             for pipeline in range(job.pipelines if profiles else 0):
                 pipeline_profile(job, profiles, pipeline)
         except UsageError as error:
-            _logger.warning("the profile that was kept is not used, and measured again: %s", error)
+            _logger.warning("the saved profile cannot be used; measuring again: %s", error)
             return []
         return profiles
 

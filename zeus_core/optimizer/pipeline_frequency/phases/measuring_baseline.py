@@ -1,4 +1,4 @@
-"""Iterations at the clocks found: what plans are held against."""
+"""Iterations at the original clocks, which plans are compared with."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _STEPS = 5
 
 
 class MeasuringBaseline(Phase):
-    """Measures some iterations.
+    """Measures a few iterations at the original clocks.
 
     Args:
         rank: This rank.
-        follow: Makes the phase that follows, once `rank.baseline` is known.
+        follow: Creates the next phase, once `rank.baseline` is known.
     """
 
     name = PhaseName.BASELINE
@@ -32,11 +32,11 @@ class MeasuringBaseline(Phase):
         rank.set_clock(None)
 
     def begin_step(self, begin: Mark) -> None:
-        """Measure from here on."""
+        """Begin to measure the step."""
         self._window.begin_step()
 
     def end_step(self, step: RecordedStep) -> Phase:
-        """Tell what was measured, in the end."""
+        """After the last of them, exchange what was measured."""
         self._window.add(step)
         if len(self._window) < _STEPS:
             return self

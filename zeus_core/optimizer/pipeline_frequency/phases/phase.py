@@ -1,4 +1,4 @@
-"""What every phase does."""
+"""What all phases have in common."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Phase", "PhaseName"]
 
 
 class PhaseName(Enum):
-    """Where planning stands."""
+    """The phases, by name."""
 
     RESTING = "resting"
     WARMING_UP = "warming up"
@@ -26,12 +26,12 @@ class PhaseName(Enum):
 
     @property
     def is_without_plan(self) -> bool:
-        """Whether clocks are planned no more, and none is followed."""
+        """Whether this is the end of planning, without a plan in force."""
         return self in {PhaseName.OBSERVED, PhaseName.OFF}
 
 
 class Phase(ABC):
-    """Is told what happens while it lasts. Computations are the instructions whose clock can be chosen."""
+    """Receives what happens while it lasts. Computations are the instructions whose clock can be chosen."""
 
     name: PhaseName
 
@@ -46,14 +46,14 @@ class Phase(ABC):
 
     @abstractmethod
     def end_step(self, step: RecordedStep) -> Phase:
-        """A step has ended. Returns the phase that follows, or itself.
+        """A step has ended. Returns the next phase, or itself.
 
         Raises:
-            Exception: Something has failed on some rank; all ranks are told.
+            Exception: Something has failed on some rank; it is reported to all ranks.
         """
 
     def pause(self, now: Mark) -> None:  # noqa: B027
-        """Something else than training begins, at a mark."""
+        """Something other than training begins, at a mark."""
 
     def leave(self) -> None:  # noqa: B027
         """Training is over, or something has failed."""

@@ -1,4 +1,4 @@
-"""Training goes on at the clocks found, while rank 0 plans in the background."""
+"""Training continues at the original clocks, while rank 0 plans in the background."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Planning(Phase):
     Args:
         rank: This rank.
         task: Makes them.
-        follow: Makes the phase that follows, from the plans.
+        follow: Creates the next phase, from the plans.
     """
 
     name = PhaseName.PLANNING
@@ -30,9 +30,9 @@ class Planning(Phase):
         self._follow = follow
 
     def end_step(self, step: RecordedStep) -> Phase:
-        """Ask for the plans."""
+        """Check whether the plans are made."""
         told = self._rank.agreement.decide(self.name, self._task.result)
         if told is None:
             return self
-        self._task.is_wanted = False  # or the next phase would take these plans for newer ones
+        self._task.is_wanted = False  # or the next phase would take these for newer plans
         return self._follow([Deployment.from_json(it) for it in told])

@@ -1,4 +1,4 @@
-"""All instructions are measured at one clock after the other."""
+"""All instructions are measured at one clock after another."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MOST_TRIES = 4
 
 
 class Profiling(Phase):
-    """Measures clock after clock.
+    """Measures one clock after another.
 
     Args:
         rank: This rank.
-        follow: Makes the phase that follows, from what each rank has measured.
-        is_observing: Whether only the clock found may be measured.
+        follow: Creates the next phase, from what each rank has measured.
+        is_observing: Whether only the original clock may be measured.
     """
 
     name = PhaseName.PROFILING
@@ -50,14 +50,14 @@ class Profiling(Phase):
         self._begin_trial(None if is_observing else self._search.ask())
 
     def begin_step(self, begin: Mark) -> None:
-        """After a pause, back to the clock that is measured."""
+        """After a pause, return to the clock being measured."""
         if self._is_paused:
             self._is_paused = False
             self._runs.append([])
             self._rank.set_clock(self._clock_mhz)
 
     def end_step(self, step: RecordedStep) -> Phase:
-        """Tell what was measured at the clock, once that is enough."""
+        """Exchange what was measured at the clock, once enough steps have run."""
         self._runs[-1].append(step)
         if sum(map(len, self._runs)) < self._trial_steps:
             return self
@@ -77,16 +77,16 @@ class Profiling(Phase):
         return self._follow(self._profiles)
 
     def pause(self, now: Mark) -> None:
-        """Whatever it is, it is to run as found."""
+        """Whatever it is, it runs at the original clock."""
         self._is_paused = True
         self._rank.setter.request(None, now)
 
     def leave(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self._profiler.end()
 
     def _steps_of_a_trial(self) -> int:
-        """As all ranks know them: enough instructions, and enough steps of the energy counters."""
+        """For enough instructions, and enough steps of the energy counters. The same on all ranks."""
         job, baseline = self._rank.known_job(), self._rank.known_baseline()
         microbatches = min(schedule.microbatches for schedule in job.schedules)
         steps = math.ceil(self._rank.settings.profile_instructions / microbatches)
@@ -106,7 +106,7 @@ class Profiling(Phase):
         job = self._rank.known_job()
         check_energies(job, self._profiles, clock_mhz)
         self._clocks_mhz.append(clock_mhz)
-        for measured_mhz in self._clocks_mhz:  # what is measured later makes the earlier surer
+        for measured_mhz in self._clocks_mhz:  # later measurements refine earlier ones
             self._search.tell(measured_mhz, measured_points(job, self._profiles, measured_mhz))
         return self._search.ask()
 
@@ -118,7 +118,7 @@ class Profiling(Phase):
         for run in self._runs:
             self._profiler.add(run, self._clock_mhz, self._is_settled)
             self._is_settled = self._clock_mhz is None
-        self._is_settled = True  # for another try, as the clock stays
+        self._is_settled = True  # for a further try at the same clock
         work = rank.known_job().introductions[rank.agreement.world.rank].order
         # The first instruction at a clock does not count.
         is_enough = self._profiler.is_enough(work, self._clock_mhz, max(rank.settings.profile_instructions - 1, 1))

@@ -1,4 +1,4 @@
-"""The clock of every instruction is set, and what comes of it watched."""
+"""The clock of each instruction is set, and the result is compared with the prediction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zeus_core.pipeline import Instruction
 
 __all__ = ["Replaying"]
 
-_RECENT_STEPS = 4  # a device that is further behind than that is not watched for stragglers
+_RECENT_STEPS = 4  # of a device that is further behind, stragglers are not detected
 _RECENT_WINDOWS = 5
 _LEAST_EXCHANGE_SECONDS = 0.5
 
@@ -31,11 +31,11 @@ class Replaying(Phase):
     Args:
         rank: This rank.
         deployments: The plan of each pipeline.
-        task: What makes other plans; None where the plan was given.
-        after_change: Makes the phase that follows where a step has run something else than was planned.
-        after_delay: Makes the phase that follows where steps take too long, from this phase: see `measured`,
-            `good_windows` and `is_usual`.
-        good_windows: How many comparisons these plans have been good in before.
+        task: Makes other plans; None if the plan was made beforehand.
+        after_change: Creates the next phase after steps that do not match the plan.
+        after_delay: Creates the next phase, from this one, when steps take too long: see `measured`, `good_windows`
+            and `is_usual`.
+        good_windows: In how many earlier comparisons these plans were fast enough.
     """
 
     name = PhaseName.REPLAYING
@@ -63,12 +63,12 @@ class Replaying(Phase):
         self._exchange_steps = self._steps_between_exchanges()
         self._steps_since_exchange = 0
         self._usual_step_seconds: deque[float] = deque(maxlen=_RECENT_WINDOWS)
-        self._announcement = rank.announcement  # as all ranks know it
+        self._announcement = rank.announcement  # the same on all ranks
         self._recent: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self.measured: Iteration | None = None
-        """What the latest iterations took that were compared; None until then."""
+        """What an iteration took in the latest comparison; None before it."""
         self.good_windows = good_windows
-        """How many comparisons were as they should be."""
+        """In how many comparisons these plans were fast enough."""
         self._deploy(deployments)
 
     @property
@@ -78,7 +78,7 @@ class Replaying(Phase):
 
     @property
     def is_usual(self) -> bool:
-        """Whether no pipeline takes the time of a slower one, or is about to."""
+        """Whether no pipeline is slowed down for a slower one, or about to be."""
         is_settled = self._task is None or not self._task.is_wanted
         return is_settled and not any(it.is_waiting for it in self._deployments)
 
@@ -90,7 +90,7 @@ class Replaying(Phase):
         self._request_next(begin)
 
     def begin_computation(self, instruction: Instruction) -> None:
-        """Check that it is what was planned."""
+        """Check that it matches the plan."""
         is_as_planned = self._position < len(self._order) and self._order[self._position] == instruction
         self._is_changed = self._is_changed or not is_as_planned
 
@@ -100,11 +100,11 @@ class Replaying(Phase):
         self._request_next(end)
 
     def pause(self, now: Mark) -> None:
-        """Whatever it is, it is to run as found."""
+        """Whatever it is, it runs at the original clock."""
         self._rank.setter.request(None, now)
 
     def end_step(self, step: RecordedStep) -> Phase:
-        """Now and then, compare with what was predicted, and look whether pipelines wait for each other."""
+        """From time to time, compare with what is allowed, and see whether pipelines wait for each other."""
         self._is_changed = self._is_changed or self._position != len(self._order)
         self._window.add(step)
         self._recent.append(step)
@@ -116,7 +116,7 @@ class Replaying(Phase):
         return self._judge(self._rank.agreement.exchange(self.name, lambda: self._report(is_over)))
 
     def _steps_between_exchanges(self) -> int:
-        """As all ranks know them: pipelines that may wait for each other tell each other often."""
+        """The same on all ranks: pipelines that may wait for each other exchange their times often."""
         rank = self._rank
         if self._stragglers is None or rank.known_job().pipelines == 1:
             return rank.settings.check_steps
@@ -131,7 +131,7 @@ class Replaying(Phase):
         self._usual_step_seconds.clear()
 
     def _request_next(self, when: Mark) -> None:
-        """The clock of the next computation; after the last one, and where nothing is as planned, the one found."""
+        """The clock of the next computation; the original clock after the last one, and when off the plan."""
         if self._is_changed or self._position >= len(self._clocks_mhz):
             self._rank.setter.request(None, when)
         elif (clock_mhz := self._clocks_mhz[self._position]) is not None:
@@ -152,7 +152,7 @@ class Replaying(Phase):
 
     def _judge(self, told: Sequence[Mapping[str, Any]]) -> Phase:
         self._announcement = max(Announcement(*it["announcement"]) for it in told)
-        self._rank.announcement = max(self._rank.announcement, self._announcement)  # it may have been told meanwhile
+        self._rank.announcement = max(self._rank.announcement, self._announcement)  # there may be a newer one by now
         if any(it["is_changed"] for it in told):
             return self._after_change()
         if told[0]["plans"] is not None and self._task is not None:
@@ -161,7 +161,7 @@ class Replaying(Phase):
             return self
         windows = [it["window"] for it in told]
         measured = None if None in windows else iteration_of(self._rank.known_job(), windows)
-        if measured is not None:  # or the window grows until some device is done with a step of it
+        if measured is not None:  # or the window grows until every device has finished a step of it
             self.measured = measured
             self._window = StepWindow(self._rank.monitor)
             if self._is_too_slow(measured):
@@ -172,11 +172,11 @@ class Replaying(Phase):
         return self
 
     def _is_too_slow(self, measured: Iteration) -> bool:
-        """Slower than the user allows, and than what is waited for in any case."""
+        """Slower than the user allows, and than what is waited for regardless."""
         settings = self._rank.settings
         reference_seconds = self._rank.known_baseline().step_seconds
         if self._usual_step_seconds:
-            # No plan is quicker than the clocks found: a baseline that was slower was slowed by something else.
+            # No plan is faster than the original clocks: a baseline slower than a plan was slowed by something else.
             reference_seconds = min(reference_seconds, median(self._usual_step_seconds))
         allowed_seconds = settings.slowdown_factor * reference_seconds
         waiting_seconds = [it.prediction.step_seconds for it in self._deployments if it.is_waiting]

@@ -1,4 +1,4 @@
-"""Nothing is done, and nothing changed."""
+"""Nothing is done and nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Resting(Phase):
     """Before training, after it, and where there is nothing more to do.
 
     Args:
-        name: Why.
+        name: Which of these it is: RESTING, OBSERVED or OFF.
     """
 
     def __init__(self, name: PhaseName) -> None:
         self.name = name
 
     def end_step(self, step: RecordedStep) -> Phase:
-        """Rest on."""
+        """Stay in this phase."""
         return self

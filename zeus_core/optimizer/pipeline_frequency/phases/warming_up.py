@@ -16,12 +16,12 @@ __all__ = ["WarmingUp"]
 
 
 class WarmingUp(Phase):
-    """Learns what the ranks run.
+    """Records what the ranks run.
 
     Args:
         rank: This rank.
-        steps: How many steps pass, at least one.
-        follow: Makes the phase that follows, once the job is known.
+        steps: How many steps pass; at least one does.
+        follow: Creates the next phase, once the job is known.
     """
 
     name = PhaseName.WARMING_UP
@@ -32,7 +32,7 @@ class WarmingUp(Phase):
         self._follow = follow
 
     def end_step(self, step: RecordedStep) -> Phase:
-        """Introduce this rank, in the end."""
+        """After the last of them, introduce this rank to the others."""
         self._steps_left -= 1
         if self._steps_left > 0:
             return self
@@ -43,13 +43,14 @@ class WarmingUp(Phase):
         rank = self._rank
         (gpu,) = rank.monitor.gpus.values()
         if not step.order:
-            raise UsageError("a step of this rank computed nothing; report the instructions of every step")
+            raise UsageError("a step of this rank reported no computation; report the instructions of every step")
         lowest_mhz = rank.settings.lowest_clock_mhz or 0
         clocks = tuple(it for it in rank.setter.clocks_mhz if it >= lowest_mhz)
         if len(clocks) < 2:
             raise UsageError(
-                f"lowest_clock_mhz is {lowest_mhz!r}, which leaves {gpu.name} {len(clocks)} of its clocks from "
-                f"{rank.setter.clocks_mhz[0]} down to {rank.setter.clocks_mhz[-1]} MHz; leave it two at least"
+                f"lowest_clock_mhz is {lowest_mhz!r}, which leaves only {len(clocks)} clock{'' if clocks else 's'} on "
+                f"{gpu.name} (it has {rank.setter.clocks_mhz[0]} down to {rank.setter.clocks_mhz[-1]} MHz); choose a "
+                "value that leaves at least two"
             )
         return Introduction(
             place=rank.place,
