@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.optimizer.pipeline_frequency.counter_watch import CounterStep
+from zeus_core.optimizer.pipeline_frequency.step_times import likely_steps
 from zeus_core.optimizer.pipeline_frequency.timeline import Span
 
 __all__ = ["WAITING", "MeanPower", "mean_powers"]
@@ -24,6 +25,7 @@ WAITING = "waiting"
 _LEAST_SHARE = 1e-6  # of the time: what takes less tells nothing of its power
 _LEAST_SQUARE = 1e-12  # joules squared
 _MOST_CORRELATED = 0.4999
+_ALIKE_INTERVALS = 20  # that are off alike, at most
 _LONGEST_DOUBT = 0.05  # of an interval: steps that are less sure than that are passed over
 
 Numbers = NDArray[np.float64]
@@ -47,7 +49,7 @@ def mean_powers(
     """The mean power of each kind of work, and of waiting.
 
     Args:
-        steps: The steps of the energy counter, in order.
+        steps: The steps of the energy counter as they were seen, in order.
         spans: What the GPU did, in order and not overlapping.
         known: When all it did is in `spans`; in order and not overlapping. Intervals that reach out of these times do
             not count.
@@ -55,7 +57,7 @@ def mean_powers(
     Returns:
         By what the spans say they are; those of which the measurements tell nothing are left out.
     """
-    edges = _edges(steps)
+    edges = _edges(likely_steps(steps))
     if len(edges) < 2:
         return {}
     at = np.array([step.at_seconds for step in edges])
@@ -113,10 +115,26 @@ def _regress(names: Sequence[Hashable], seconds: Numbers, joules: Numbers) -> Ma
     seconds, joules = _whitened(np.column_stack([seconds, joules]), correlation)
     inverse = np.linalg.pinv(seconds)
     watts = inverse @ joules
-    residual = joules - seconds @ watts
-    variance = float(residual @ residual) / (len(joules) - len(seen))
-    errors = np.sqrt(variance * np.square(inverse).sum(axis=1))
+    errors = _standard_errors(inverse, joules - seconds @ watts)
     return {name: MeanPower(*pair) for name, *pair in zip(seen, watts.tolist(), errors.tolist(), strict=True)}
+
+
+def _standard_errors(inverse: Numbers, residual: Numbers) -> Numbers:
+    """Those of the powers, [kinds], also where neighbouring intervals are off alike (Newey and West, 1987).
+
+    Args:
+        inverse: What the joules are multiplied with, [kinds, intervals].
+        residual: By how much the joules are off, [intervals].
+    """
+    kinds, count = inverse.shape
+    scores = inverse * residual
+    variance = np.square(scores).sum(axis=1)
+    reach = min(_ALIKE_INTERVALS, count - 1)
+    for lag in range(1, reach + 1):
+        variance += 2 * (1 - lag / (reach + 1)) * (scores[:, lag:] * scores[:, :-lag]).sum(axis=1)
+    alone = np.square(inverse).sum(axis=1) * float(residual @ residual) / count
+    errors: Numbers = np.sqrt(np.maximum(variance, alone) * count / (count - kinds))
+    return errors
 
 
 def _whitened(rows: Numbers, correlation: float) -> tuple[Numbers, Numbers]:

@@ -33,8 +33,8 @@ class PipelineTimes(NamedTuple):
 
     @property
     def slowdown_factor(self) -> float:
-        """By how much the pipeline is slowed by something that no plan knows of."""
-        return max(self.measured_seconds / self.planned_seconds, 1.0)
+        """By how much the pipeline is slowed by something that no plan knows of; below 1 if it was when profiled."""
+        return self.measured_seconds / self.planned_seconds
 
 
 class StragglerWatch:
