@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDevice, NvmlDriver, build_library
+from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.device.gpu import read_driver_version
 from zeus_core.device.nvml import NvmlGpu, NvmlSession
 from zeus_core.errors import (
     DeviceLostError,
@@ -501,6 +503,12 @@ class TestNvmlGpu:
         assert gpu.read_power_watts() == 444.0
         counter = gpu.read_energy_counter_joules()
         assert counter == driver[0].counter_joules_at(driver.calls()[-1].seconds)
+
+    def test_the_version_of_the_driver_is_known_where_the_driver_tells_it(self, driver, gpu):
+        assert read_driver_version(gpu) == gpu.read_driver_version() != ""
+        driver.fail("nvmlSystemGetDriverVersion", 999)
+        assert read_driver_version(gpu) is None
+        assert read_driver_version(SimulatedGpu(find_preset("A40"))) is None
 
     def test_a_volta_has_a_faster_counter_and_no_instant_power(self, make_driver):
         driver = make_driver(

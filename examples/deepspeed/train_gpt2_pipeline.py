@@ -64,7 +64,7 @@ def main() -> int:
     try:
         return train(arguments)
     except UsageError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")  # at once: several ranks may have the same to say
         return 2
 
 

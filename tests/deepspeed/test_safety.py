@@ -371,7 +371,7 @@ def slow_hardware(folder, found_mhz=0):
     folder.mkdir(exist_ok=True)
     schedule = schedules.one_f_one_b(RANKS, MICROBATCHES)
     clocks = tuple(tuple((900, 1050)[place % 2] for place, _ in enumerate(order)) for order in schedule.ranks)
-    write_plan(Plan("restless", schedule, clocks, 1.0, 1.0, 0, 0.0, 0.0, ""), folder / "plan.json")
+    write_plan(Plan("restless", schedule, clocks, 0.01, 1.0, 0, 0.0, 0.0, ""), folder / "plan.json")
     return Hardware(folder, found_mhz, latency_seconds=0.005)
 
 

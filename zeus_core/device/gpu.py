@@ -2,9 +2,9 @@
 
 from typing import NamedTuple, Protocol
 
-from zeus_core.errors import UsageError
+from zeus_core.errors import DeviceError, UsageError
 
-__all__ = ["Gpu", "PowerRange"]
+__all__ = ["Gpu", "PowerRange", "read_driver_version"]
 
 
 class PowerRange(NamedTuple):
@@ -98,3 +98,12 @@ class Gpu(Protocol):
     def unlock_sm_clock(self) -> None:
         """Let the SM clock move freely again."""
         ...
+
+
+def read_driver_version(gpu: Gpu) -> str | None:
+    """The version of a GPU's driver; None where nothing tells, as of a GPU that is no `NvmlGpu`."""
+    read = getattr(gpu, "read_driver_version", None)
+    try:
+        return None if read is None else str(read())
+    except DeviceError:
+        return None

@@ -92,6 +92,21 @@ class NvmlSession:
                 self._process_id = None
         raise AssertionError("unreachable")
 
+    def read_driver_version(self) -> str:
+        """From `nvmlSystemGetDriverVersion`.
+
+        Raises:
+            DeviceError: The call failed.
+        """
+        import pynvml
+
+        if self._process_id != os.getpid():
+            self._open()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        except pynvml.NVMLError as error:
+            raise device_error(error.value, "reading the version of the driver") from error
+
     def _find_handle(self, uuid: str) -> Any:
         """Look for a GPU the session does not know yet, or has lost sight of."""
         import pynvml
@@ -166,6 +181,10 @@ class NvmlGpu:
         """0 with the instant-power field; else as NVML says of its power usage: 1 from Ampere on, but for GA100."""
         is_of_the_moment = self._architecture < _AMPERE or any(name in self.name for name in _GA100)
         return 0.0 if self._has_instant_power or is_of_the_moment else 1.0
+
+    def read_driver_version(self) -> str:
+        """That of the session's driver."""
+        return self._session.read_driver_version()
 
     def read_energy_counter_joules(self) -> float:
         """From `nvmlDeviceGetTotalEnergyConsumption`; Volta and later have it."""

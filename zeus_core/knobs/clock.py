@@ -7,7 +7,7 @@ import os
 import threading
 
 from zeus_core.device import Gpu
-from zeus_core.errors import DeviceError, PermissionDeniedError, UsageError
+from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
 
 __all__ = ["ClockKnob"]
 
@@ -39,21 +39,25 @@ class ClockKnob:
         self._changed_by: int | None = None  # process
         self._is_restored = False
         self._lock = threading.RLock()  # re-entrant for signal handlers that interrupt a change
-        supported = gpu.read_supported_sm_clocks_mhz()
-        if found_mhz is not None and found_mhz not in supported:
+        supported = _supported_clocks_mhz(gpu)
+        if supported and found_mhz is not None and found_mhz not in supported:
             raise UsageError(
                 f"found_clock_mhz is {found_mhz!r}; {gpu.name} supports {supported[0]} down to {supported[-1]} MHz"
             )
         self.settings = tuple(clock for clock in supported if found_mhz is None or clock <= found_mhz)
-        """The clocks in MHz, highest first: those the GPU supports, up to the one it was locked at before."""
+        """The clocks in MHz, highest first: those the GPU supports, up to the one it was locked at before. Empty where
+        clocks cannot be set at all."""
 
     def apply(self, setting: int) -> None:
         """Lock the clock, in MHz.
 
         Raises:
             UsageError: It is not one of `settings`.
+            NotSupportedError: There are no settings.
             DeviceError: The driver refuses, or `restore` was called before.
         """
+        if not self.settings:
+            raise NotSupportedError(f"the SM clock of {self._gpu.name} cannot be set")
         if setting not in self.settings:
             raise UsageError(
                 f"clock_mhz is {setting!r}; {self._gpu.name} accepts clocks from {self.settings[0]} down to "
@@ -65,7 +69,7 @@ class ClockKnob:
             changed_before, self._changed_by = self._changed_by, os.getpid()
             try:
                 self._gpu.lock_sm_clock(setting)
-            except (PermissionDeniedError, UsageError):
+            except (PermissionDeniedError, NotSupportedError, UsageError):
                 self._changed_by = changed_before
                 raise
             if self._is_restored:  # by a signal handler, before the clock was locked
@@ -112,3 +116,10 @@ class ClockKnob:
             self._gpu.unlock_sm_clock()
         else:
             self._gpu.lock_sm_clock(self._found_mhz)
+
+
+def _supported_clocks_mhz(gpu: Gpu) -> tuple[int, ...]:
+    try:
+        return gpu.read_supported_sm_clocks_mhz()
+    except NotSupportedError:
+        return ()

@@ -167,3 +167,14 @@ def test_a_kind_that_took_next_to_no_time_does_not_disturb_the_others():
     found = trace.powers(trace.counter(0.1, doubt_seconds=0.0005))
     for name in ("forward", "backward", WAITING):
         assert found[name].watts == pytest.approx(WATTS[name], rel=0.02)
+
+
+@pytest.mark.parametrize(("doubt_seconds", "tolerance"), [(0.001, 0.01), (0.003, 0.02), (0.006, 0.04)])
+@pytest.mark.parametrize("period_seconds", [0.02, 0.1])
+@pytest.mark.parametrize("seed", range(3))
+def test_powers_are_told_by_a_driver_that_takes_milliseconds_to_answer(doubt_seconds, tolerance, period_seconds, seed):
+    trace = Trace(seed)
+    trace.train(50, {"forward": 0.06, "backward": 0.12, WAITING: 0.08})
+    found = trace.powers(trace.counter(period_seconds, doubt_seconds))
+    for name, power in found.items():
+        assert power.watts == pytest.approx(WATTS[name], rel=tolerance)

@@ -11,7 +11,9 @@ from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency import PipelinePlace
 from zeus_core.optimizer.pipeline_frequency.clock_search import MeasuredPoint
 from zeus_core.optimizer.pipeline_frequency.job import (
+    GpuFacts,
     Introduction,
+    check_clocks,
     check_energies,
     job_of,
     measured_points,
@@ -29,7 +31,7 @@ def introduce(number, rank, pipeline=0, *, schedule=None, **changes):
     introduction = Introduction(
         PipelinePlace(rank, pipeline),
         schedule.ranks[rank],
-        (f"GPU-{number}", "A100", 400.0),
+        GpuFacts(f"GPU-{number}", "A100", 400.0, "570.1"),
         0.1,
         CLOCKS,
         {"layers": 12},
@@ -66,7 +68,9 @@ instructions = st.builds(Instruction, st.sampled_from(["forward", "backward"]), 
         Introduction,
         places,
         st.lists(instructions).map(tuple),
-        st.tuples(st.text(), st.text(), st.one_of(st.none(), st.floats(50.0, 900.0))),
+        st.builds(
+            GpuFacts, st.text(), st.text(), st.none() | st.floats(50.0, 900.0), driver_version=st.none() | st.text()
+        ),
         st.floats(0.01, 0.2),
         st.lists(st.integers(1, 3000)).map(tuple),
         st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none())),
@@ -129,8 +133,9 @@ class TestJobOf:
         "change",
         [
             {"identity": {"layers": 13}},
-            {"gpu": ("GPU-x", "H100", 400.0)},
-            {"gpu": ("GPU-x", "A100", 300.0)},
+            {"gpu": GpuFacts("GPU-x", "H100", 400.0, "570.1")},
+            {"gpu": GpuFacts("GPU-x", "A100", 300.0, "570.1")},
+            {"gpu": GpuFacts("GPU-x", "A100", 400.0, "580.1")},
             {"order": schedules.zb_h1(2, 3).ranks[1]},
         ],
     )
@@ -171,7 +176,22 @@ class TestProfile:
         with pytest.raises(UsageError, match="no instruction of stage 0"):
             pipeline_profile(job, [lacking, lacking, measured(1)], 0)
         with pytest.raises(UsageError, match=r"the energy of backward of stage 0 .* rank 1 .* profile_instructions"):
-            check_energies(job, [measured(0), lacking, measured(1)], 1410)
+            check_energies(job, [measured(0), lacking, measured(1)], 1410, [None] * 3)
+        with pytest.raises(UsageError, match=r"the energy of backward .* rank 1 \(A100\): the GPU is lost"):
+            check_energies(job, [measured(0), lacking, measured(1)], 1410, [None, "the GPU is lost", None])
+
+    def test_what_was_not_measured_at_a_clock_is_named(self):
+        job = a_job([(0,), (1,)])
+        check_energies(job, [measured(0), measured(1)], 1200, [None] * 2)
+        with pytest.raises(UsageError, match="backward of stage 0 was not measured at 1050 MHz on rank 0"):
+            check_energies(job, [measured(0), measured(1)], 1050, [None] * 2)
+
+    def test_clocks_of_a_kept_profile_are_those_of_the_job(self):
+        job = a_job([(0,), (1,)])
+        check_clocks(job, [measured(0), measured(1)])
+        strange = replace(measured(1), rows=(row(1, "forward", 1987, 0.1, 10.0),))
+        with pytest.raises(UsageError, match=r"clocks that this job cannot set: \[1987\] MHz"):
+            check_clocks(job, [measured(0), strange])
 
     def test_ranks_that_never_wait_are_given_the_waiting_power_of_the_others(self):
         profiles = [replace(measured(0), waiting_watts=None), measured(1, waiting_watts=70.0)]

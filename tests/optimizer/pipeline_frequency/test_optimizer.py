@@ -3,12 +3,14 @@
 import itertools
 import logging
 import queue
+import re
+from dataclasses import replace
 from statistics import median
 
 import pytest
 
 from zeus_core.device import SimulatedNoise, Work, find_preset
-from zeus_core.errors import DriverFaultError, NotSupportedError, UsageError, WorldError
+from zeus_core.errors import DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError, WorldError
 from zeus_core.events import Activity
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
 from zeus_core.optimizer.pipeline_frequency import HostMarks, PhaseName, planning_task
@@ -458,16 +460,44 @@ def test_a_straggler_takes_a_number_of_seconds(value):
     Run(SimulatedJob(schedules.one_f_one_b(1, 2), works(1)), 1, make)
 
 
-def test_a_rank_without_clocks_stops_all_at_the_first_exchange(caplog):
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("read_supported_sm_clocks_mhz", NotSupportedError("this GPU states no clocks")),
+        ("lock_sm_clock", NotSupportedError("this GPU has no clock control")),
+        ("lock_sm_clock", PermissionDeniedError("this process may not")),
+    ],
+)
+@pytest.mark.parametrize("without", [{0}, {0, 1}])
+def test_without_clock_control_it_observes_and_says_what_is_missing(method, error, without, caplog):
     def make(rank):
-        if rank.world.rank == 1:
-            rank.monitor.gpus[0] = faulty = FaultyGpu(rank.gpu)
-            faulty.fail("read_supported_sm_clocks_mhz", NotSupportedError("this GPU has no clocks"), times=None)
+        rank.monitor.gpus[0] = gpu = FaultyGpu(rank.gpu)
+        if rank.world.rank in without:
+            gpu.fail(method, error)
+            gpu.fail("unlock_sm_clock", error)
         return Watched(rank)
 
-    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 10, make)
-    assert run.course == [PhaseName.WARMING_UP, PhaseName.OFF]
-    assert "rank 1: this GPU has no clocks" in caplog.text
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 30, make)
+    assert run.course[-1] is PhaseName.OBSERVED
+    assert [row.kind for row in run.first.observations[0].rows] == ["forward", "backward"]
+    missing = "has no SM clocks to choose from" if method.startswith("read") else str(error)
+    assert missing in caplog.text
+    assert not [it for it in caplog.records if it.levelno >= logging.ERROR]
+    assert run.first.latest.get("predicted") is None
+
+
+def test_a_single_clock_is_no_choice(caplog):
+    class OneClock(FaultyGpu):
+        def read_supported_sm_clocks_mhz(self):
+            return (1410,)
+
+    def make(rank):
+        rank.monitor.gpus[0] = OneClock(rank.gpu)
+        return Watched(rank)
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 30, make)
+    assert run.course[-1] is PhaseName.OBSERVED
+    assert "lowest_clock_mhz" not in caplog.text
 
 
 class TailedRank(Watched):
@@ -869,3 +899,79 @@ def test_a_plan_that_was_good_is_not_given_up_for_two_hiccups_in_a_row():
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 200, make)
     assert run.first.phases[-1] is PhaseName.REPLAYING
     assert run.course.count(PhaseName.PLANNING) == 1, "the plan stays"
+
+
+@pytest.mark.parametrize("begin", [0, 12])
+def test_a_straggler_that_was_there_from_the_start_recovers_too(begin):
+    def slowed_by(pipeline, step):
+        return 1.2 if pipeline == 1 and begin <= step < 70 else 1.0
+
+    job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), pipelines=2, slowed_by=slowed_by)
+    usual = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), pipelines=2), 60)
+    run = Run(job, 110)
+    assert run.seconds(range(73, 80)) == pytest.approx(usual.seconds(range(50, 60)), rel=0.01)
+    assert run.seconds(range(100, 110)) == pytest.approx(usual.seconds(range(50, 60)), rel=0.01)
+
+
+class CountedFaults(FaultyGpu):
+    """A GPU whose counter cannot be read for some time."""
+
+    def __init__(self, gpu, clock, fails):
+        super().__init__(gpu)
+        self._clock, self._fails = clock, fails
+
+    def read_energy_counter_joules(self):
+        if self._fails(self._clock.now()):
+            raise DriverFaultError("the GPU has fallen off the bus")
+        return super().read_energy_counter_joules()
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_counter_that_cannot_be_read_while_profiling_is_tried_again_and_then_named(lasts, caplog):
+    begins = []
+
+    def make(rank):
+        def fails(now):
+            if not optimizers or optimizers[0].phase is not PhaseName.PROFILING:
+                return False
+            begins[:] = begins or [now]
+            return lasts or now < begins[0] + 3.0
+
+        rank.monitor.gpus[0] = CountedFaults(rank.gpu, rank.clock, fails)
+        optimizers.append(Watched(rank))
+        return optimizers[-1]
+
+    optimizers = []
+    run = Run(SimulatedJob(schedules.one_f_one_b(1, 8), works(1)), 60, make)
+    assert run.first.phases[-1] is (PhaseName.OFF if lasts else PhaseName.REPLAYING)
+    assert ("the GPU has fallen off the bus" in caplog.text) == lasts
+
+
+def test_a_plan_for_another_partition_is_refused_before_it_does_harm(tmp_path, caplog):
+    work, schedule = works(2), schedules.one_f_one_b(2, 8)
+    other = {name: replace(it, seconds=1.8 * it.seconds) for name, it in work.items()}
+    path = tmp_path / "plan.json"
+    write_plan(make_plan(Frontier.of(true_profile(other), schedule), slowdown_factor=1.0), path)
+    settings = PipelineFrequencySettings(plan_path=path)
+    run = Run(SimulatedJob(schedule, work), 30, lambda rank: Watched(rank, settings))
+    assert run.course == [PhaseName.WARMING_UP, PhaseName.BASELINE, PhaseName.OFF]
+    assert re.search(r"plan_path is '.*plan.json', a plan for iterations of [\d.]+ s; here they take", caplog.text)
+
+
+def test_a_plan_slower_than_allowed_says_which_plan_and_what_to_do(tmp_path, caplog):
+    work, schedule = works(2), schedules.one_f_one_b(2, 8)
+    path = tmp_path / "plan.json"
+    write_plan(make_plan(Frontier.of(true_profile(work), schedule), slowdown_factor=1.05), path)
+    for factor, phase in ((1.0, PhaseName.OFF), (1.05, PhaseName.REPLAYING)):
+        settings = PipelineFrequencySettings(plan_path=path, slowdown_factor=factor)
+        run = Run(SimulatedJob(schedule, work), 80, lambda rank, settings=settings: Watched(rank, settings))
+        assert run.first.phases[-1] is phase
+    assert re.search(r"the plan .*plan.json has not met the allowed iteration time .* slowdown_factor", caplog.text)
+
+
+def test_work_that_takes_next_to_no_time_is_planned_with_all_the_same():
+    work = works(2) | {(1, "forward"): Work(0.00006, 330.0, 1.0, 0.8)}
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), work), 100)
+    assert run.first.phases[-1] is PhaseName.REPLAYING
+    energies = {it.energy_joules for it in run.first.latest["profile"].get(1, "forward").options}
+    assert max(energies) < 0.1

@@ -10,7 +10,7 @@ from tests.pipeline.instances import smooth_profile
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency import PipelinePlace
 from zeus_core.optimizer.pipeline_frequency.deployment import Deployment, read_deployment
-from zeus_core.optimizer.pipeline_frequency.job import Introduction, job_of
+from zeus_core.optimizer.pipeline_frequency.job import GpuFacts, Introduction, job_of
 from zeus_core.optimizer.pipeline_frequency.planner import PipelinePlanner, Prediction
 from zeus_core.pipeline import make_plan, schedules, write_plan
 
@@ -108,7 +108,14 @@ class TestPlanFiles:
         job = job_of(
             [
                 Introduction(
-                    PipelinePlace(rank), order, (f"GPU-{rank}", "A100", 400.0), 0.1, tuple(clocks_mhz), {}, {}, None
+                    PipelinePlace(rank),
+                    order,
+                    GpuFacts(f"GPU-{rank}", "A100", 400.0, None),
+                    0.1,
+                    tuple(clocks_mhz),
+                    {},
+                    {},
+                    None,
                 )
                 for rank, order in enumerate(schedule.ranks)
             ]

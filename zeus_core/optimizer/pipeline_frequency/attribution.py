@@ -8,12 +8,13 @@ kind of work too.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.optimizer.pipeline_frequency.counter_watch import CounterStep
+from zeus_core.optimizer.pipeline_frequency.step_times import likely_steps
 from zeus_core.optimizer.pipeline_frequency.timeline import Span
 
 __all__ = ["WAITING", "MeanPower", "mean_powers"]
@@ -24,6 +25,7 @@ WAITING = "waiting"
 _LEAST_SHARE = 1e-6  # of the time: below it nothing can be said of the power
 _LEAST_SQUARE = 1e-12  # joules squared
 _MOST_CORRELATED = 0.4999
+_ALIKE_INTERVALS = 20  # the maximum distance at which the errors of intervals are taken to be correlated
 _LONGEST_DOUBT = 0.05  # of an interval: steps with a larger error are skipped
 
 Numbers = NDArray[np.float64]
@@ -47,7 +49,7 @@ def mean_powers(
     """The mean power of each kind of work, and of waiting.
 
     Args:
-        steps: The steps of the energy counter, in order.
+        steps: The steps of the energy counter as they were seen, in order.
         spans: What the GPU did, in order and not overlapping.
         known: The times in which `spans` is complete; in order and not overlapping. Intervals that extend beyond them
             do not count.
@@ -55,7 +57,7 @@ def mean_powers(
     Returns:
         The power by the `what` of the spans, and by `WAITING`; kinds that cannot be determined are left out.
     """
-    edges = _edges(steps)
+    edges = _edges(likely_steps(steps))
     if len(edges) < 2:
         return {}
     at = np.array([step.at_seconds for step in edges])
@@ -111,12 +113,28 @@ def _regress(names: Sequence[Hashable], seconds: Numbers, joules: Numbers) -> Ma
     residual = joules - seconds @ np.linalg.lstsq(seconds, joules, rcond=None)[0]
     correlation = float(residual[1:] @ residual[:-1]) / max(float(residual @ residual), _LEAST_SQUARE)
     seconds, joules = _whitened(np.column_stack([seconds, joules]), correlation)
-    inverse = np.linalg.pinv(seconds)
+    inverse: NDArray[Any] = np.linalg.pinv(seconds)
     watts = inverse @ joules
-    residual = joules - seconds @ watts
-    variance = float(residual @ residual) / (len(joules) - len(seen))
-    errors = np.sqrt(variance * np.square(inverse).sum(axis=1))
+    errors = _standard_errors(inverse, joules - seconds @ watts)
     return {name: MeanPower(*pair) for name, *pair in zip(seen, watts.tolist(), errors.tolist(), strict=True)}
+
+
+def _standard_errors(inverse: NDArray[Any], residual: NDArray[Any]) -> Numbers:
+    """The standard errors of the powers, [kinds], where errors of near intervals are correlated (Newey and West, 1987).
+
+    Args:
+        inverse: The pseudoinverse of the seconds, [kinds, intervals].
+        residual: Of the joules, [intervals].
+    """
+    kinds, count = inverse.shape
+    scores = inverse * residual
+    variance = np.square(scores).sum(axis=1)
+    reach = min(_ALIKE_INTERVALS, count - 1)
+    for lag in range(1, reach + 1):
+        variance += 2 * (1 - lag / (reach + 1)) * (scores[:, lag:] * scores[:, :-lag]).sum(axis=1)
+    alone = np.square(inverse).sum(axis=1) * float(residual @ residual) / count
+    errors: Numbers = np.sqrt(np.maximum(variance, alone) * count / (count - kinds))
+    return errors
 
 
 def _whitened(rows: Numbers, correlation: float) -> tuple[Numbers, Numbers]:

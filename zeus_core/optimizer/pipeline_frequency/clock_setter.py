@@ -9,7 +9,7 @@ from functools import partial
 
 from zeus_core.clock import Clock
 from zeus_core.device import Gpu
-from zeus_core.errors import PermissionDeniedError
+from zeus_core.errors import NotSupportedError, PermissionDeniedError
 from zeus_core.exit_guard import ExitGuard
 from zeus_core.knobs import ClockKnob
 from zeus_core.optimizer.pipeline_frequency.background import Background
@@ -36,6 +36,7 @@ class ClockSetter:
 
     def __init__(self, gpu: Gpu, clock: Clock, background: Background, found_mhz: int | None) -> None:
         self._knob = ClockKnob(gpu, found_mhz)
+        self._name = gpu.name
         self._clock = clock
         self._background = background
         self._guard = ExitGuard(self._knob.restore)
@@ -77,15 +78,17 @@ class ClockSetter:
         self._guard.arm()
 
     def permission_problem(self) -> str | None:
-        """Why this process may not set clocks; None if it may. Tries to set the highest clock.
+        """Why this process cannot set clocks; None if it can. Tries to set the highest clock.
 
         Raises:
             DeviceError: The driver refuses for another reason.
         """
+        if len(self.clocks_mhz) < 2:
+            return f"{self._name} has no SM clocks to choose from"
         try:
             self.set_now(self.clocks_mhz[0])
             self.set_now(None)
-        except PermissionDeniedError as error:
+        except (PermissionDeniedError, NotSupportedError) as error:
             return str(error)
         return None
 

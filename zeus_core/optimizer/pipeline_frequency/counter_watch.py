@@ -47,6 +47,8 @@ class CounterWatch:
         self._latest: tuple[float, float] | None = None  # when the last query began, and its value
         self._not_before = 0.0
         self._steps: list[CounterStep] = []
+        self.fault: DeviceError | None = None
+        """What the driver has said last, if it has refused."""
 
     def poll(self) -> None:
         """Check whether the counter has stepped. To be called every `POLL_SECONDS`; never raises."""
@@ -55,7 +57,8 @@ class CounterWatch:
             return
         try:
             self._add(now, self._read_joules(now))
-        except DeviceError:
+        except DeviceError as error:
+            self.fault = error
             self._latest = None  # without steps, whoever needs them reports it
 
     def take(self) -> list[CounterStep]:

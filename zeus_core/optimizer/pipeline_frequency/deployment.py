@@ -11,7 +11,9 @@ from zeus_core.optimizer.pipeline_frequency.job import Job
 from zeus_core.optimizer.pipeline_frequency.planner import PipelinePlanner, Prediction
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction, Schedule, read_plan
 
-__all__ = ["Deployment", "read_deployment"]
+__all__ = ["Deployment", "check_time", "read_deployment"]
+
+_MOST_ALLOWED = 1.1  # of the allowed time, by the plan of a file: profiles of other runs differ a little
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,26 @@ def read_deployment(path: str, job: Job, tail_seconds: float) -> Deployment:
         )
     prediction = Prediction(plan.time_seconds + tail_seconds, plan.energy_joules)
     return Deployment(clocks_mhz, plan.time_seconds, prediction)
+
+
+def check_time(path: str, deployment: Deployment, work_seconds: float, allowed_seconds: float) -> None:
+    """Check that a plan made beforehand is not for much slower work than this job may do.
+
+    Args:
+        path: Its file.
+        deployment: The plan.
+        work_seconds: How long the work of an iteration takes at the original clocks.
+        allowed_seconds: How long it may take.
+
+    Raises:
+        UsageError: It is; the message names the file.
+    """
+    if deployment.work_seconds > _MOST_ALLOWED * allowed_seconds:
+        raise UsageError(
+            f"plan_path is {path!r}, a plan for iterations of {deployment.work_seconds:.4g} s; here they take "
+            f"{work_seconds:.4g} s at the original clocks, and may take {allowed_seconds:.4g} s; plan it for this "
+            "job's model and partition, or allow for it with a larger slowdown_factor"
+        )
 
 
 def _check_schedule(path: str, planned_ranks: Sequence[Sequence[Instruction]], schedule: Schedule) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency.clock_search import MeasuredPoint
@@ -20,12 +20,38 @@ from zeus_core.pipeline import (
     Schedule,
 )
 
-__all__ = ["Introduction", "Job", "check_energies", "job_of", "measured_points", "pipeline_profile", "tail_joules"]
+__all__ = [
+    "GpuFacts",
+    "Introduction",
+    "Job",
+    "check_clocks",
+    "check_energies",
+    "job_of",
+    "measured_points",
+    "pipeline_profile",
+    "tail_joules",
+]
 
 _Value = TypeVar("_Value")
 
 _NAME = "as observed"
 _LEAST_SECONDS = 1e-6  # of an instruction too short to be measured
+
+
+class GpuFacts(NamedTuple):
+    """What a profile depends on of the GPU it was measured on.
+
+    Attributes:
+        uuid: Its identity, on which nothing depends.
+        name: Its model.
+        power_limit_watts: Its power limit; None where that cannot be read.
+        driver_version: Its driver; None where that cannot be read.
+    """
+
+    uuid: str
+    name: str
+    power_limit_watts: float | None
+    driver_version: str | None
 
 
 @dataclass(frozen=True)
@@ -35,7 +61,7 @@ class Introduction:
     Attributes:
         place: Its place among the pipelines.
         order: Its computations in an iteration, in order.
-        gpu: UUID and name of its GPU, and its power limit in watts, or None if that cannot be read.
+        gpu: Its GPU.
         counter_period_seconds: The period at which the energy counter of its GPU steps.
         clocks_mhz: The clocks that may be set there, highest first.
         identity: What its profile depends on besides its GPU.
@@ -45,7 +71,7 @@ class Introduction:
 
     place: PipelinePlace
     order: tuple[Instruction, ...]
-    gpu: tuple[str, str, float | None]
+    gpu: GpuFacts
     counter_period_seconds: float
     clocks_mhz: tuple[int, ...]
     identity: Mapping[str, Any]
@@ -71,7 +97,7 @@ class Introduction:
         return cls(
             PipelinePlace(*fields["place"]),
             tuple(Instruction(*it) for it in fields["order"]),
-            (fields["gpu"][0], fields["gpu"][1], fields["gpu"][2]),
+            GpuFacts(*fields["gpu"]),
             fields["counter_period_seconds"],
             tuple(fields["clocks_mhz"]),
             fields["identity"],
@@ -124,9 +150,10 @@ class Job:
         return [
             {
                 "place": [it.place.rank, it.place.pipeline],
-                "gpu": it.gpu[1],
-                "power limit": it.gpu[2],
-                "clocks": [it.clocks_mhz[0], it.clocks_mhz[-1], len(it.clocks_mhz)],
+                "gpu": it.gpu.name,
+                "power limit": it.gpu.power_limit_watts,
+                "driver": it.gpu.driver_version,
+                "clocks": [*it.clocks_mhz[:1], *it.clocks_mhz[-1:], len(it.clocks_mhz)],
                 "work": sorted({f"{one.kind} of stage {one.stage}" for one in it.order}),
                 "identity": dict(it.identity),
             }
@@ -151,7 +178,7 @@ def job_of(introductions: Sequence[Introduction]) -> Job:
             f"the pipelines of this job differ in size ({sorted(ranks)} ranks); pass each rank its own PipelinePlace"
         )
     job = Job(tuple(introductions), tuple(schedules))
-    if not job.clocks_mhz:
+    if not job.clocks_mhz and not any(job.permission_problems):
         raise UsageError("the GPUs of this job have no SM clock in common; use GPUs of one model in a job")
     return job
 
@@ -159,11 +186,11 @@ def job_of(introductions: Sequence[Introduction]) -> Job:
 def _check_own_gpus(introductions: Sequence[Introduction]) -> None:
     owners: dict[str, int] = {}
     for rank, it in enumerate(introductions):
-        other = owners.setdefault(it.gpu[0], rank)
+        other = owners.setdefault(it.gpu.uuid, rank)
         if other != rank:
             raise UsageError(
-                f"ranks {other} and {rank} share {it.gpu[1]} ({it.gpu[0]}); each rank of a pipeline needs a GPU of its "
-                "own: select it, such as ZeusMonitor(gpu_indices=[local_rank])"
+                f"ranks {other} and {rank} share {it.gpu.name} ({it.gpu.uuid}); each rank of a pipeline needs a GPU of "
+                "its own: select it, such as ZeusMonitor(gpu_indices=[local_rank])"
             )
 
 
@@ -239,8 +266,14 @@ def measured_points(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) -
     return points
 
 
-def check_energies(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) -> None:
+def check_energies(job: Job, profiles: Sequence[RankProfile], clock_mhz: int, faults: Sequence[str | None]) -> None:
     """Check that everything was measured at a clock.
+
+    Args:
+        job: The job.
+        profiles: What each rank has measured.
+        clock_mhz: The clock.
+        faults: What the GPU of each rank has said, if it has refused to tell its energy.
 
     Raises:
         UsageError: Something could not be measured; the message says what, and what to do.
@@ -251,16 +284,33 @@ def check_energies(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) ->
             row = rows.get((stage, kind))
             if row is None:
                 raise UsageError(
-                    f"{kind} of stage {stage} was not measured at {clock_mhz} MHz on rank {rank} ({it.gpu[1]}): too "
+                    f"{kind} of stage {stage} was not measured at {clock_mhz} MHz on rank {rank} ({it.gpu.name}): too "
                     "few of them ran; use a larger profile_instructions"
+                )
+            fault = faults[rank]
+            if row.energy_joules is None and fault is not None:
+                raise UsageError(
+                    f"the energy of {kind} of stage {stage} could not be measured on rank {rank} ({it.gpu.name}): "
+                    f"{fault}"
                 )
             if row.energy_joules is None:
                 raise UsageError(
-                    f"the energy of {kind} of stage {stage} could not be measured on rank {rank} ({it.gpu[1]}): its "
+                    f"the energy of {kind} of stage {stage} could not be measured on rank {rank} ({it.gpu.name}): its "
                     f"energy counter does not advance, or the instructions ({row.time_seconds:.3g} s) are too short "
                     f"for one that advances every {job.counter_period_seconds:g} s; if so, measuring more of them may "
                     "help: use a larger profile_instructions"
                 )
+
+
+def check_clocks(job: Job, profiles: Sequence[RankProfile]) -> None:
+    """Check that a job can set all clocks of profiles that were kept.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    unknown = {row.clock_mhz for it in profiles for row in it.rows if row.clock_mhz is not None} - {*job.clocks_mhz}
+    if unknown:
+        raise UsageError(f"it has clocks that this job cannot set: {sorted(unknown)} MHz")
 
 
 def _ranks_of_stages(job: Job, members: Sequence[int]) -> list[list[int]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median, stdev
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from zeus_core.clock import Clock
 from zeus_core.device import Gpu
+from zeus_core.errors import DeviceError
 from zeus_core.optimizer.pipeline_frequency.attribution import WAITING, MeanPower, mean_powers
 from zeus_core.optimizer.pipeline_frequency.background import Background
 from zeus_core.optimizer.pipeline_frequency.counter_watch import POLL_SECONDS, CounterStep, CounterWatch
@@ -21,6 +22,8 @@ __all__ = ["LEAST_COUNTER_STEPS", "InstructionRow", "Profiler", "RankProfile"]
 _TO_THE_MEDIAN = math.sqrt(math.pi / 2)  # its standard error over that of the mean, for many normal values
 _SHORT = 0.05  # of a step
 _SETTLING_SECONDS = 0.05  # of a clock that was set, with a margin
+_SURE = 0.005  # of an energy
+_NEGLIGIBLE = 0.02  # of the time at a clock
 _MOST_DOUBT = 0.1  # of the power of waiting
 LEAST_COUNTER_STEPS = 15
 """The minimum number of energy-counter steps for which a clock is measured."""
@@ -49,6 +52,12 @@ class InstructionRow:
     energy_error_joules: float
 
 
+class _Name(NamedTuple):
+    stage: int
+    kind: str
+    clock_mhz: int | None
+
+
 @dataclass(frozen=True)
 class RankProfile:
     """Everything one rank has measured.
@@ -62,6 +71,12 @@ class RankProfile:
     rows: tuple[InstructionRow, ...]
     waiting_watts: float | None
     switch_seconds: float = 0.0
+
+    def is_sure(self, clock_mhz: int | None) -> bool:
+        """Whether the energies at a clock are known closely, all in proportion to the greatest of them."""
+        rows = [it for it in self.rows if it.kind in COMPUTE_KINDS and it.clock_mhz == clock_mhz]
+        most_joules = max((it.energy_joules or 0.0 for it in rows), default=0.0)
+        return all(it.energy_joules is not None and it.energy_error_joules <= _SURE * most_joules for it in rows)
 
     def to_json(self) -> dict[str, Any]:
         """In JSON types."""
@@ -106,7 +121,7 @@ class Profiler:
         self._counter_steps: list[CounterStep] = []
         self._spans: list[Span] = []
         self._known: list[Span] = []
-        self._durations: dict[tuple[int, str, int | None], list[float]] = {}
+        self._durations: dict[_Name, list[float]] = {}
         self._seconds_at: dict[int | None, float] = {}
         self._switch_seconds: list[float] = []
 
@@ -150,9 +165,14 @@ class Profiler:
                 begin_seconds = whole.begin_seconds if is_whole else settled[0].begin_seconds
                 self._extend_known(whole._replace(begin_seconds=begin_seconds), is_new=not is_whole)
 
+    @property
+    def fault(self) -> DeviceError | None:
+        """What the GPU has said last, if it has refused to tell its energy."""
+        return self._watch.fault
+
     def is_enough(self, work: Iterable[Instruction], clock_mhz: int | None, instructions: int) -> bool:
         """Whether at least so many instructions of each kind were measured at a clock, and for long enough."""
-        names = {(it.stage, it.kind, clock_mhz) for it in work if it.kind in COMPUTE_KINDS}
+        names = {_Name(it.stage, it.kind, clock_mhz) for it in work if it.kind in COMPUTE_KINDS}
         is_long = self._seconds_at.get(clock_mhz, 0.0) >= LEAST_COUNTER_STEPS * self._period_seconds
         return is_long and all(len(self._durations.get(name, ())) >= instructions for name in names)
 
@@ -161,21 +181,33 @@ class Profiler:
         self._counter_steps += self._watch.take()[1 if self._counter_steps else 0 :]
         powers = mean_powers(self._counter_steps, self._spans, self._known)
         rows = [
-            _row(stage, kind, clock if kind in COMPUTE_KINDS else None, durations, powers.get((stage, kind, clock)))
-            for (stage, kind, clock), durations in self._durations.items()
-            if kind in COMPUTE_KINDS or clock == self._highest_clock(stage, kind)
+            _row(name, durations, self._power_of(name, powers))
+            for name, durations in self._durations.items()
+            if name.kind in COMPUTE_KINDS or name.clock_mhz == self._highest_clock(name)
         ]
         return RankProfile(tuple(rows), _sure_watts(powers.get(WAITING)), median(self._switch_seconds or [0.0]))
 
-    def _highest_clock(self, stage: int, kind: str) -> int | None:
-        clocks = [clock for *name, clock in self._durations if name == [stage, kind]]
+    def _power_of(self, name: _Name, powers: Mapping[Hashable, MeanPower]) -> MeanPower | None:
+        """Of work that takes next to no time, which no counter can show, that of the other work at its clock."""
+        power = powers.get(name)
+        if power is not None and power.watts > 2 * power.error_watts:
+            return power
+        if sum(self._durations[name]) > _NEGLIGIBLE * self._seconds_at[name.clock_mhz]:
+            return power
+        others = [it for it in self._durations if it != name and it.clock_mhz == name.clock_mhz and it in powers]
+        seconds = sum(sum(self._durations[it]) for it in others)
+        joules = sum(powers[it].watts * sum(self._durations[it]) for it in others)
+        return MeanPower(joules / seconds, joules / seconds) if seconds > 0 else None
+
+    def _highest_clock(self, name: _Name) -> int | None:
+        clocks = [it.clock_mhz for it in self._durations if (it.stage, it.kind) == (name.stage, name.kind)]
         return None if None in clocks else max(filter(None, clocks))
 
     def _add_span(self, span: Span, clock_mhz: int | None) -> None:
         kind, stage, _ = cast(Instruction, span.what)
         if kind == "all-reduce":  # waiting, mostly
             return
-        name = (stage, kind, clock_mhz)
+        name = _Name(stage, kind, clock_mhz)
         self._spans.append(span._replace(what=name))
         self._durations.setdefault(name, []).append(span.seconds)
 
@@ -213,9 +245,8 @@ def _sure_watts(power: MeanPower | None) -> float | None:
     return power.watts
 
 
-def _row(
-    stage: int, kind: str, clock_mhz: int | None, durations: Sequence[float], power: MeanPower | None
-) -> InstructionRow:
+def _row(name: _Name, durations: Sequence[float], power: MeanPower | None) -> InstructionRow:
+    stage, kind, clock_mhz = name if name.kind in COMPUTE_KINDS else name._replace(clock_mhz=None)
     seconds, error = _median_and_error(durations)
     if power is None or power.watts <= 0:
         return InstructionRow(stage, kind, clock_mhz, seconds, error, None, 0.0)

@@ -28,7 +28,7 @@ class PipelineFrequencySettings:
             counts as nothing.
         check_steps: Iterations between two comparisons of what is measured with what was predicted.
         follow_stragglers: Whether a pipeline that waits for a slower one takes the time to save energy. The pipelines
-            then tell each other their times, at most twice a second.
+            then exchange their times about twice a second, or in each longer iteration.
         profile_path: File in which the profile is kept; the same job does not measure again. Not kept if None.
         plan_path: A plan made beforehand, such as by `zeus-core plan`, which is deployed without profiling.
 

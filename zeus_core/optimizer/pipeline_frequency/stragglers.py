@@ -33,8 +33,8 @@ class PipelineTimes(NamedTuple):
 
     @property
     def slowdown_factor(self) -> float:
-        """The slowdown of the pipeline by something outside its plan; at least 1."""
-        return max(self.measured_seconds / self.planned_seconds, 1.0)
+        """The slowdown of the pipeline by something outside its plan; below 1 if it was slowed when it was profiled."""
+        return self.measured_seconds / self.planned_seconds
 
 
 class StragglerWatch:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency.deployment import Deployment, read_deployment
-from zeus_core.optimizer.pipeline_frequency.job import Job, pipeline_profile
+from zeus_core.optimizer.pipeline_frequency.deployment import Deployment, check_time, read_deployment
+from zeus_core.optimizer.pipeline_frequency.job import Job, check_clocks, pipeline_profile
 from zeus_core.optimizer.pipeline_frequency.phases.measuring_baseline import MeasuringBaseline
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
 from zeus_core.optimizer.pipeline_frequency.phases.planning import Planning
@@ -104,12 +105,18 @@ class Course:
         return Planning(self._rank, task, self._replay)
 
     def _deploy_file(self, path: str) -> Phase:
-        job = self._rank.known_job()
-        baseline = self._rank.known_baseline()
-        tail_seconds = baseline.step_seconds - max(baseline.work_seconds)
-        told = self._rank.agreement.decide(
-            PhaseName.PLANNING, lambda: read_deployment(path, job, tail_seconds).to_json()
-        )
+        rank = self._rank
+        job, baseline = rank.known_job(), rank.known_baseline()
+        work_seconds = max(baseline.work_seconds)
+        tail_seconds = baseline.step_seconds - work_seconds
+        allowed_seconds = rank.settings.slowdown_factor * baseline.step_seconds - tail_seconds
+
+        def read() -> dict[str, Any]:
+            deployment = read_deployment(path, job, tail_seconds)
+            check_time(path, deployment, work_seconds, allowed_seconds)
+            return deployment.to_json()
+
+        told = rank.agreement.decide(PhaseName.PLANNING, read)
         return self._replay([Deployment.from_json(told)] * job.pipelines)
 
     def _replay(self, deployments: Sequence[Deployment], good_windows: int = 0) -> Phase:
@@ -133,13 +140,19 @@ class Course:
         is_slow = measured.step_seconds > (1 + rank.settings.tolerance_fraction) * allowed_seconds
         if is_slow and replaying.good_windows > 0:  # a transient delay: the plan used to be fast enough
             return self._replay(replaying.deployments, replaying.good_windows) if replaying.is_usual else self._plan()
+        path = rank.settings.plan_path
         if is_slow:
             self._back_offs += 1
             self._time_budget_factor *= allowed_seconds / measured.step_seconds
-            if self._back_offs == _MOST_BACK_OFFS or not rank.profiles:
-                _logger.warning("no plan met the allowed iteration time; training continues at the original clocks")
+            if self._back_offs == _MOST_BACK_OFFS:
+                _logger.warning(
+                    "%s met the allowed iteration time of %.4g s; the last took %.4g s. Training continues at the "
+                    "original clocks; a larger slowdown_factor allows for more",
+                    "no plan" if path is None else f"the plan {path} has not",
+                    allowed_seconds,
+                    measured.step_seconds,
+                )
                 return Resting(PhaseName.OFF)
-        path = rank.settings.plan_path
         return self._plan_if_true() if path is None else self._deploy_file(path)
 
     def _known_profiles(self, job: Job) -> list[RankProfile]:
@@ -150,6 +163,7 @@ class Course:
     def _look_up(self, job: Job) -> list[RankProfile]:
         try:
             profiles = self._kept_profiles(job)
+            check_clocks(job, profiles)
             for pipeline in range(job.pipelines if profiles else 0):
                 pipeline_profile(job, profiles, pipeline)
         except UsageError as error:

@@ -68,7 +68,8 @@ class Profiling(Phase):
             self._runs = [[]]
             return self
         self._profiles = [RankProfile.from_json(it["profile"]) for it in told]
-        clock_mhz = None if self._clock_mhz is None else self._clock_after(self._clock_mhz)
+        faults = [it["fault"] for it in told]
+        clock_mhz = None if self._clock_mhz is None else self._clock_after(self._clock_mhz, faults)
         if clock_mhz is not None:
             self._begin_trial(clock_mhz)
             return self
@@ -102,9 +103,9 @@ class Profiling(Phase):
         if switch_seconds is not None and clock_mhz is not None:
             self._profiler.add_switch(switch_seconds)
 
-    def _clock_after(self, clock_mhz: int) -> int | None:
+    def _clock_after(self, clock_mhz: int, faults: Sequence[str | None]) -> int | None:
         job = self._rank.known_job()
-        check_energies(job, self._profiles, clock_mhz)
+        check_energies(job, self._profiles, clock_mhz, faults)
         self._clocks_mhz.append(clock_mhz)
         for measured_mhz in self._clocks_mhz:  # later measurements refine earlier ones
             self._search.tell(measured_mhz, measured_points(job, self._profiles, measured_mhz))
@@ -121,5 +122,12 @@ class Profiling(Phase):
         self._is_settled = True  # for a further try at the same clock
         work = rank.known_job().introductions[rank.agreement.world.rank].order
         # The first instruction at a clock does not count.
-        is_enough = self._profiler.is_enough(work, self._clock_mhz, max(rank.settings.profile_instructions - 1, 1))
-        return {"profile": self._profiler.profile().to_json(), "is_enough": is_enough}
+        instructions = max(rank.settings.profile_instructions - 1, 1)
+        profile, clock_mhz = self._profiler.profile(), self._clock_mhz
+        is_enough = self._profiler.is_enough(work, clock_mhz, instructions) and profile.is_sure(clock_mhz)
+        fault = self._profiler.fault
+        return {
+            "profile": profile.to_json(),
+            "is_enough": is_enough,
+            "fault": None if fault is None else str(fault),
+        }

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from zeus_core.device import Gpu
+from zeus_core.device.gpu import read_driver_version
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.optimizer.pipeline_frequency.job import Introduction, Job, job_of
+from zeus_core.optimizer.pipeline_frequency.job import GpuFacts, Introduction, Job, job_of
 from zeus_core.optimizer.pipeline_frequency.phases.phase import Phase, PhaseName
 from zeus_core.optimizer.pipeline_frequency.rank import Rank
 from zeus_core.optimizer.pipeline_frequency.timeline import RecordedStep
@@ -44,18 +45,18 @@ class WarmingUp(Phase):
         (gpu,) = rank.monitor.gpus.values()
         if not step.order:
             raise UsageError("a step of this rank reported no computation; report the instructions of every step")
-        lowest_mhz = rank.settings.lowest_clock_mhz or 0
-        clocks = tuple(it for it in rank.setter.clocks_mhz if it >= lowest_mhz)
-        if len(clocks) < 2:
+        supported, lowest_mhz = rank.setter.clocks_mhz, rank.settings.lowest_clock_mhz or 0
+        clocks = tuple(it for it in supported if it >= lowest_mhz)
+        if len(clocks) < 2 <= len(supported):
             raise UsageError(
                 f"lowest_clock_mhz is {lowest_mhz!r}, which leaves only {len(clocks)} clock{'' if clocks else 's'} on "
-                f"{gpu.name} (it has {rank.setter.clocks_mhz[0]} down to {rank.setter.clocks_mhz[-1]} MHz); choose a "
-                "value that leaves at least two"
+                f"{gpu.name} (it has {supported[0]} down to {supported[-1]} MHz); choose a value that leaves at least "
+                "two"
             )
         return Introduction(
             place=rank.place,
             order=step.order,
-            gpu=(gpu.uuid, gpu.name, _power_limit_watts(gpu)),
+            gpu=GpuFacts(gpu.uuid, gpu.name, _power_limit_watts(gpu), read_driver_version(gpu)),
             counter_period_seconds=gpu.energy_counter_period_seconds,
             clocks_mhz=clocks,
             identity=rank.identity,
