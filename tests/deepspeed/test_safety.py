@@ -1,5 +1,6 @@
 """The clocks of all GPUs after training has ended, in whatever way, as another process sees them."""
 
+import faulthandler
 import logging
 import mmap
 import multiprocessing
@@ -127,12 +128,11 @@ class Job:
             process.start()
 
     def codes(self):
-        """The exit codes, once all have ended; None for one that had to be killed."""
+        """The exit codes, once all have ended."""
         for process in self.processes:
             process.join(120.0)
         codes = [process.exitcode for process in self.processes]
-        for process in self.processes:
-            process.kill()
+        assert None not in codes, [self.said(rank) for rank in range(RANKS)]
         return codes
 
     def said(self, rank):
@@ -142,6 +142,7 @@ class Job:
 def _run_rank(environment, log, rank_main, arguments):
     os.environ.update(environment)
     sys.stdout = sys.stderr = log.open("w", buffering=1)
+    faulthandler.dump_traceback_later(100.0, file=sys.stderr)  # where it hangs, if it does
     initialize()
     rank_main(int(environment["RANK"]), *arguments)
 
