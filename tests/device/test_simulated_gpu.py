@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zeus_core
+from zeus_core.clock import MonotonicClock
 from zeus_core.device import PRESETS, SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.testing import VirtualClock
@@ -385,3 +386,35 @@ class TestIdentity:
 
     def test_the_name_says_that_it_is_simulated(self):
         assert SimulatedGpu(A40).name == "A40 (simulated)"
+
+
+class InterruptedClock(MonotonicClock):
+    """A signal comes while a thread begins to wait, just as another one changes a setting."""
+
+    def __init__(self, handle):
+        self._handle = handle
+
+    def wait(self, event, timeout_seconds):
+        with event._cond:  # as in Event.wait
+            self._handle()
+
+
+def test_a_setting_can_be_put_back_by_a_signal_handler_however_unlucky_the_moment():
+    handled = threading.Event()
+
+    def handle():
+        if not handled.is_set():
+            handled.set()
+            changing.start()
+            while gpu._locked_clock_mhz != 1110:
+                time.sleep(0.001)
+            gpu.unlock_sm_clock()
+
+    gpu = SimulatedGpu(A100, clock=InterruptedClock(handle))
+    changing = threading.Thread(target=gpu.lock_sm_clock, args=[1110], daemon=True)
+    training = threading.Thread(target=gpu.execute, args=[Work(0.3, 300.0)], daemon=True)
+    training.start()
+    training.join(30.0)
+    assert not training.is_alive()
+    changing.join(30.0)
+    assert gpu._locked_clock_mhz == 1410

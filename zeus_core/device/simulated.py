@@ -235,11 +235,13 @@ class SimulatedGpu:
             self._integrate()
             yield
             waiting, self._waiting = self._waiting, {}
-            for thread, setting_changed in waiting.items():
-                # This thread itself waits if a signal handler has interrupted it. Setting its event could then block
-                # for ever; it notices the change when its wait ends.
-                if thread != threading.get_ident():
-                    setting_changed.set()
+        # Without the lock: a thread that waits may be in a signal handler, which needs the lock, and have the event's
+        # own lock, as it was interrupted while it began to wait.
+        for thread, setting_changed in waiting.items():
+            # This thread itself waits if a signal handler has interrupted it. Setting its event could then block for
+            # ever; it notices the change when its wait ends.
+            if thread != threading.get_ident():
+                setting_changed.set()
 
     def _point(self, job: _Job) -> OperatingPoint:
         locked_clock_fraction = self._locked_clock_mhz / self.preset.highest_clock_mhz
