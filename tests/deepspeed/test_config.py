@@ -25,8 +25,10 @@ def test_a_block_that_does_not_say_so_is_not_enabled():
     assert read() == read(enabled="auto") == PerseusConfig(enabled=False)
 
 
-def test_a_block_that_is_switched_off_is_not_looked_at():
-    assert read(enabled=False, slowdwn=1) == PerseusConfig()
+def test_a_block_that_is_switched_off_is_checked_too():
+    assert not read(enabled=False, slowdown_factor=1.1).enabled
+    with pytest.raises(UsageError, match=r"^perseus.slowdwn is not known; there are: |did you mean 'slowdown_factor'"):
+        read(enabled=False, slowdwn=1)
 
 
 def test_every_key_has_its_place():
@@ -87,7 +89,7 @@ def test_any_block_is_read_or_refused_by_the_name_of_a_key(block):
         assert any(message.startswith(f"perseus.{key} is ") for key in block)
     else:
         assert config.enabled is (block.get("enabled") is True)
-        assert block.get("enabled") is False or set(block) <= set(KEYS)
+        assert set(block) <= set(KEYS)
 
 
 def outcome(block):

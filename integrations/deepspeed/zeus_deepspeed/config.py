@@ -3,8 +3,7 @@
 ======================  =======  =======  =============================================================================
 Key                     Type     Default  Meaning
 ======================  =======  =======  =============================================================================
-`enabled`               boolean  `false`  Whether anything is done at all; `false` switches the block off, whatever
-                                          else it holds.
+`enabled`               boolean  `false`  Whether anything is done at all.
 `monitor_events`        boolean  `true`   Write the energy of each step to DeepSpeed's monitors, where one is enabled.
 `gpu_index`             integer  `auto`   The GPU of this rank, after `CUDA_VISIBLE_DEVICES`; `auto` is the one its
                                           engine uses, or without one that of its local rank.
@@ -94,8 +93,6 @@ def read_perseus_block(engine_or_config: Any) -> PerseusConfig | None:
     block = config[_BLOCK]
     if not isinstance(block, Mapping):
         raise UsageError(f'{_BLOCK} is {block!r}; it must be a block, such as {{"enabled": true}}')
-    if block.get("enabled") is False:
-        return PerseusConfig()
     for key in block:
         _check_key(key)
     return _config_of({key: value for key, value in block.items() if value != "auto"})
