@@ -52,7 +52,7 @@ print(len(Frontier.of(profile, schedules.gpipe(1, 2)).times_seconds))
 """
 
 
-@pytest.mark.parametrize("is_writable", [True, False])
+@pytest.mark.parametrize("is_writable", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, is_writable):
     pytest.importorskip("numba")
     folder = tmp_path / "cache"
