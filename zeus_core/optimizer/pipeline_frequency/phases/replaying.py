@@ -84,7 +84,6 @@ class Replaying(Phase):
 
     def begin_step(self, begin: Mark) -> None:
         """Set the first clock."""
-        self._rank.setter.guard()
         self._window.begin_step()
         self._position = 0
         self._request_next(begin)
@@ -112,6 +111,7 @@ class Replaying(Phase):
         if self._steps_since_exchange < self._exchange_steps:
             return self
         self._steps_since_exchange = 0
+        self._rank.setter.guard()
         is_over = len(self._window) >= self._rank.settings.check_steps
         return self._judge(self._rank.agreement.exchange(self.name, lambda: self._report(is_over)))
 
