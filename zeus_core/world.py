@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -63,7 +64,8 @@ def on_all_ranks(
     try:
         made = make()
     except Exception as error:
-        world.gather(str(error) or repr(error))
+        with contextlib.suppress(WorldError):  # what has failed here says more
+            world.gather(str(error) or repr(error))
         raise
     try:
         _check_faults(world.gather(None))

@@ -15,7 +15,7 @@ from zeus_core.events import Activity, PipelineObserver
 from zeus_core.method_wraps import MethodWraps
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
-from zeus_core.optimizer.arguments import checked_world
+from zeus_core.optimizer.arguments import checked_monitor, checked_world
 from zeus_core.pytorch.marks import marks_for
 from zeus_core.pytorch.world import torch_world
 from zeus_core.world import World, on_all_ranks
@@ -214,6 +214,7 @@ def attach(
     ranks = torch_world() if world is None else checked_world(world)  # first, as all ranks must take part
 
     def make() -> AttachedOptimizer:
+        checked_monitor(monitor)
         check_schedule(schedule)
         stage = _stages_of(schedule)[0]
         optimizer = PipelineFrequencyOptimizer(

@@ -38,13 +38,23 @@ class UnpicklableError(Exception):
         raise TypeError("cannot be pickled")
 
 
+class PeculiarError(Exception):
+    def __init__(self, reason, more):
+        super().__init__(reason)
+
+
+def raise_peculiar():
+    raise PeculiarError("the reason", "more")
+
+
 def raise_unpicklable():
     raise UnpicklableError("the reason")
 
 
 def test_an_error_that_cannot_be_passed_on_is_told_all_the_same():
-    with pytest.raises(ZeusError, match="the reason"):
-        run_in_child(raise_unpicklable)
+    for function in (raise_unpicklable, raise_peculiar):
+        with pytest.raises(ZeusError, match="the reason"):
+            run_in_child(function)
 
 
 def test_a_program_that_cannot_be_started_is_an_error(monkeypatch):

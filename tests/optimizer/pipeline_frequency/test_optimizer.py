@@ -975,3 +975,18 @@ def test_work_that_takes_next_to_no_time_is_planned_with_all_the_same():
     assert run.first.phases[-1] is PhaseName.REPLAYING
     energies = {it.energy_joules for it in run.first.latest["profile"].get(1, "forward").options}
     assert max(energies) < 0.1
+
+
+def test_a_plan_that_has_become_too_slow_is_given_up_in_the_end():
+    observers = []
+
+    def slowed_by(pipeline, step):
+        is_replayed = observers and observers[0].phase is PhaseName.REPLAYING
+        return 1.05 if is_replayed and step > 60 else 1.0
+
+    def make(rank):
+        observers.append(Watched(rank))
+        return observers[-1]
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 300, make)
+    assert run.first.phases[-1] is PhaseName.OFF

@@ -1,10 +1,12 @@
 """How long the iterations of each pipeline may take, while some are slow."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.optimizer.pipeline_frequency.stragglers import PipelineTimes, StragglerWatch
+from zeus_core.optimizer.pipeline_frequency.stragglers import LEAST_WAIT_FRACTION, PipelineTimes, StragglerWatch
 
 seconds = st.floats(0.1, 10.0)
 slowdowns = st.one_of(st.just(1.0), st.floats(1.0, 3.0))
@@ -86,3 +88,21 @@ def test_what_is_announced_is_granted_at_once_and_ends_at_once():
     watch = StragglerWatch()
     assert watch.allow([at(1.0), at(1.25)], 2.0) == [2.0, pytest.approx(1.6)]
     assert watch.allow([at(1.0), at(1.25)]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("pipelines", [1, 2, 4, 8])
+def test_pipelines_that_scatter_are_left_alone(pipelines):
+    watch, noise = StragglerWatch(), random.Random(pipelines)
+    for _ in range(2000):
+        times = [at(noise.gauss(1.0, 0.005)) for _ in range(pipelines)]
+        assert max(watch.allow(times)) <= 1.0 + LEAST_WAIT_FRACTION
+
+
+def test_a_pipeline_whose_profile_was_slowed_is_known_to_have_recovered():
+    watch = StragglerWatch()
+    for _ in range(5):
+        slow = watch.allow([at(1.2, planned=1.2), at(1.2, planned=1.2, quickest=1.2)])
+    assert slow == [pytest.approx(1.2), 1.2]
+    for _ in range(3):
+        allowed = watch.allow([at(1.2, planned=1.2), at(1.0, planned=1.2, quickest=1.2)])
+    assert allowed == [1.0, 1.2]

@@ -74,6 +74,8 @@ def serve_one_call() -> None:
 
 def _pickled_error(error: Exception) -> bytes:
     try:
-        return pickle.dumps((False, error))
-    except Exception:  # whatever an exception holds
+        reply = pickle.dumps((False, error))
+        pickle.loads(reply)
+        return reply
+    except Exception:  # whatever an exception holds, and its class is made with
         return pickle.dumps((False, ZeusError(repr(error))))

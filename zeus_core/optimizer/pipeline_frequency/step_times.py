@@ -50,7 +50,8 @@ def likely_steps(steps: Sequence[CounterStep]) -> list[CounterStep]:
 def _due(at: Numbers, half_widths: Numbers) -> Numbers:
     """When each step was due, by a line through it and its neighbours, [steps]."""
     periods = np.diff(at)
-    number = np.concatenate([[0.0], np.cumsum(np.maximum(np.round(periods / np.median(periods)), 1.0))])
+    usual_seconds = max(float(np.median(periods)), _LEAST_SECONDS)
+    number = np.concatenate([[0.0], np.cumsum(np.maximum(np.round(periods / usual_seconds), 1.0))])
     own = np.arange(len(at))[:, np.newaxis]
     near = own + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)  # [steps, neighbours]
     is_there = (near >= 0) & (near < len(at))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 __all__ = ["LEAST_WAIT_FRACTION", "PipelineTimes", "StragglerWatch"]
 
 _PATIENCE = 3  # exchanges: a delay in one of them slows nobody down
+_LEAST_SPEEDUP = 0.02  # by which a pipeline is quicker than planned, and not just by chance
 LEAST_WAIT_FRACTION = 0.015
 """The fraction of an iteration below which a wait is not worth another plan."""
 
@@ -33,7 +34,7 @@ class PipelineTimes(NamedTuple):
 
     @property
     def slowdown_factor(self) -> float:
-        """The slowdown of the pipeline by something outside its plan; below 1 if it was slowed when it was profiled."""
+        """The slowdown of the pipeline by something outside its plan."""
         return self.measured_seconds / self.planned_seconds
 
 
@@ -47,6 +48,7 @@ class StragglerWatch:
 
     def __init__(self) -> None:
         self._longest: deque[float] = deque(maxlen=_PATIENCE)
+        self._factors: deque[list[float]] = deque(maxlen=_PATIENCE)  # of each pipeline
 
     def allow(self, pipelines: Sequence[PipelineTimes], announced_seconds: float | None = None) -> list[float]:
         """How long each pipeline may take from now on, in seconds.
@@ -56,11 +58,19 @@ class StragglerWatch:
             announced_seconds: How long the work takes elsewhere, as announced by the user; granted at once. None if
                 nothing was announced.
         """
-        usual = [it.usual_seconds * it.slowdown_factor for it in pipelines]
+        self._factors.append([it.slowdown_factor for it in pipelines])
+        factors = [self._factor(pipeline) for pipeline in range(len(pipelines))]
+        usual = [it.usual_seconds * factor for it, factor in zip(pipelines, factors, strict=True)]
         self._longest.append(max(usual))
         is_patient = len(self._longest) == _PATIENCE
         longest = max(min(self._longest) if is_patient else 0.0, announced_seconds or 0.0)
         return [
-            it.usual_seconds if longest <= (1 + LEAST_WAIT_FRACTION) * own else longest / it.slowdown_factor
-            for it, own in zip(pipelines, usual, strict=True)
+            it.usual_seconds if longest <= (1 + LEAST_WAIT_FRACTION) * own else longest / factor
+            for it, own, factor in zip(pipelines, usual, factors, strict=True)
         ]
+
+    def _factor(self, pipeline: int) -> float:
+        """The slowdown of a pipeline; below 1 if it has recovered from one that its profile was measured in."""
+        recent = [factors[pipeline] for factors in self._factors]
+        has_recovered = len(recent) == _PATIENCE and max(recent) < 1 - _LEAST_SPEEDUP
+        return recent[-1] if has_recovered else max(recent[-1], 1.0)

@@ -27,6 +27,7 @@ from zeus_core.optimizer.pipeline_frequency.rank import Rank
 __all__ = ["Course"]
 
 _MOST_BACK_OFFS = 3
+_PATIENCE = 4
 _FORGIVING_WINDOWS = 5
 _LEAST_AGREEMENT, _MOST_AGREEMENT = 0.9, 1.5  # an iteration's work over the time of its instructions
 
@@ -44,6 +45,7 @@ class Course:
         self._rank = rank
         self._time_budget_factor = 1.0  # the maximum iteration time to plan for, over the user's
         self._back_offs = 0
+        self._patience = 0  # how many more times in a row the plan in force may be too slow
         self._task: PlanningTask | None = None
 
     def begin(self) -> Phase:
@@ -100,6 +102,7 @@ class Course:
         return self._plan()
 
     def _plan(self) -> Phase:
+        self._patience = 0
         self._task = task = PlanningTask(self._rank, self._time_budget_factor)
         task.begin([None] * self._rank.known_job().pipelines)
         return Planning(self._rank, task, self._replay)
@@ -119,8 +122,8 @@ class Course:
         told = rank.agreement.decide(PhaseName.PLANNING, read)
         return self._replay([Deployment.from_json(told)] * job.pipelines)
 
-    def _replay(self, deployments: Sequence[Deployment], good_windows: int = 0) -> Phase:
-        return Replaying(self._rank, deployments, self._task, self._after_change, self._after_delay, good_windows)
+    def _replay(self, deployments: Sequence[Deployment]) -> Phase:
+        return Replaying(self._rank, deployments, self._task, self._after_change, self._after_delay)
 
     def _after_change(self) -> Phase:
         _logger.info("the steps no longer match the plan (for example, more microbatches); planning again")
@@ -129,6 +132,8 @@ class Course:
 
     def _after_delay(self, replaying: Replaying) -> Phase:
         """Is the plan too slow, or the machine? Iterations at the original clocks show which."""
+        if replaying.good_windows > 0:
+            self._patience = _PATIENCE
         if replaying.good_windows >= _FORGIVING_WINDOWS:
             self._back_offs, self._time_budget_factor = 0, 1.0
         return MeasuringBaseline(self._rank, partial(self._judge_delay, replaying))
@@ -138,8 +143,9 @@ class Course:
         assert measured is not None
         allowed_seconds = rank.settings.slowdown_factor * rank.known_baseline().step_seconds
         is_slow = measured.step_seconds > (1 + rank.settings.tolerance_fraction) * allowed_seconds
-        if is_slow and replaying.good_windows > 0:  # a transient delay: the plan used to be fast enough
-            return self._replay(replaying.deployments, replaying.good_windows) if replaying.is_usual else self._plan()
+        if is_slow and self._patience > 0:  # a transient delay: the plan used to be fast enough
+            self._patience -= 1
+            return self._replay(replaying.deployments) if replaying.is_usual else self._plan()
         path = rank.settings.plan_path
         if is_slow:
             self._back_offs += 1

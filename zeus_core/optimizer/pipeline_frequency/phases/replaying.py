@@ -47,7 +47,6 @@ class Replaying(Phase):
         task: PlanningTask | None,
         after_change: Callable[[], Phase],
         after_delay: Callable[[Replaying], Phase],
-        good_windows: int = 0,
     ) -> None:
         self._rank = rank
         self._task = task
@@ -67,7 +66,7 @@ class Replaying(Phase):
         self._recent: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self.measured: Iteration | None = None
         """What an iteration took in the latest comparison; None before it."""
-        self.good_windows = good_windows
+        self.good_windows = 0
         """In how many comparisons these plans were fast enough."""
         self._deploy(deployments)
 
