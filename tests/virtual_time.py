@@ -14,8 +14,9 @@ import torch.distributed
 
 from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer
+from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
 from zeus_core.pipeline import COMPUTE_KINDS, Frontier, InstructionProfile, Option, PipelineProfile, make_plan
+from zeus_core.pytorch import torch_world
 from zeus_core.testing import VirtualBackground, VirtualClock
 
 A100 = "A100-SXM4-80GB"
@@ -172,6 +173,14 @@ class ComputingOptimizer(VirtualOptimizer):
             self.record.latest["schedule"] = self._rank.known_job().schedules[0]
 
 
+def computing_optimizer(times):
+    """One for this rank of a job of a single pipeline."""
+    rank = torch.distributed.get_rank()
+    gpu, clock = virtual_gpu(A100, rank)
+    settings = PipelineFrequencySettings()
+    return ComputingOptimizer(gpu, clock, times, PipelinePlace(rank), settings, world=torch_world())
+
+
 def virtual_gpu(model, index):
     """A simulated GPU and its clock."""
     clock = VirtualClock()
@@ -197,6 +206,11 @@ class Run:
     def saved_fraction(self):
         """Energy saved in the last 20 steps of the plan, over the steps at the clocks found."""
         return 1 - self.joules(self.steps_of("replaying")[-20:]) / self.joules(self.steps_of("baseline"))
+
+    def check_against(self, truth, schedule):
+        """The profile is true, and the plan gives at least 85 % of what the true profile allows."""
+        check_profile(self.records[0].latest["profile"], truth)
+        self.check_plan(least_saved_fraction=0.85 * best_saving(truth, schedule))
 
     def check_plan(self, least_saved_fraction):
         """The plan gives what was predicted, takes no longer, saves enough; and the clocks are as found in the end."""

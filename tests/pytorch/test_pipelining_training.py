@@ -6,18 +6,7 @@ import torch.distributed
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from tests.ranks import run_ranks
-from tests.virtual_time import (
-    A100,
-    ComputingOptimizer,
-    Run,
-    SharedTimes,
-    best_saving,
-    check_profile,
-    true_profile,
-    virtual_gpu,
-)
-from zeus_core.optimizer import PipelineFrequencySettings, PipelinePlace
-from zeus_core.pytorch import torch_world
+from tests.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
 from zeus_core.pytorch.pipelining import PipelineScheduleTap
 
 MICROBATCHES, WIDTH, STEPS = 8, 4, 50
@@ -46,16 +35,11 @@ def train(name, times, has_perseus):
     stages_by_rank = STAGES[name]
     count = sum(map(len, stages_by_rank.values()))
     schedule, stages = make_schedule(name, stages_by_rank[rank], count)
-    gpu, clock = virtual_gpu(A100, rank)
-    optimizer = None
-    if has_perseus:
-        settings = PipelineFrequencySettings()
-        optimizer = ComputingOptimizer(gpu, clock, times, PipelinePlace(rank), settings, world=torch_world())
-        PipelineScheduleTap(schedule, optimizer)
-    losses = step_all(schedule, stages, count)
-    if optimizer is None:
-        return losses
-    optimizer.record.losses = losses
+    if not has_perseus:
+        return step_all(schedule, stages, count)
+    optimizer = computing_optimizer(times)
+    PipelineScheduleTap(schedule, optimizer)
+    optimizer.record.losses = step_all(schedule, stages, count)
     optimizer.close()
     return optimizer.record
 
@@ -84,10 +68,7 @@ def test_a_plan_is_found_and_keeps_what_it_promises(name):
     times = SharedTimes(count, MICROBATCHES)
     run = Run(run_ranks(2, train, name, times, True))
     halves = {"backward-input", "backward-weight"}
-    profile = run.records[0].latest["profile"]
-    kinds = {it.kind for it in profile.instructions}
+    kinds = {it.kind for it in run.records[0].latest["profile"].instructions}
     assert (name == "Schedule1F1B") == (not kinds & halves)
-    truth = true_profile(count, A100, kinds=sorted(kinds))
-    check_profile(profile, truth)
-    run.check_plan(least_saved_fraction=0.85 * best_saving(truth, run.records[0].latest["schedule"]))
+    run.check_against(true_profile(count, A100, kinds=sorted(kinds)), run.records[0].latest["schedule"])
     assert [it.losses for it in run.records] == run_ranks(2, train, name, times, False)

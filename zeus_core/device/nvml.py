@@ -42,14 +42,7 @@ class NvmlSession:
         Raises:
             DeviceError: There is no driver, or it does not work.
         """
-        import pynvml
-
-        if self._process_id != os.getpid():
-            self._open()
-        try:
-            count = pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError as error:
-            raise device_error(error.value, "counting the GPUs") from error
+        count = self._call("counting the GPUs", "nvmlDeviceGetCount")
         return [self._open_device(index) for index in range(count)]
 
     def read_mig_parents(self) -> dict[str, str]:
@@ -98,14 +91,18 @@ class NvmlSession:
         Raises:
             DeviceError: The call failed.
         """
+        return str(self._call("reading the version of the driver", "nvmlSystemGetDriverVersion"))
+
+    def _call(self, action: str, function: str) -> Any:
+        """Call an NVML function that concerns no single GPU. Raises `DeviceError`."""
         import pynvml
 
         if self._process_id != os.getpid():
             self._open()
         try:
-            return str(pynvml.nvmlSystemGetDriverVersion())
+            return getattr(pynvml, function)()
         except pynvml.NVMLError as error:
-            raise device_error(error.value, "reading the version of the driver") from error
+            raise device_error(error.value, action) from error
 
     def _find_handle(self, uuid: str) -> Any:
         """Look for a GPU the session does not know yet, or has lost sight of."""

@@ -551,17 +551,20 @@ class LateMark:
         return self.at if self.at <= self.marks.horizon else None
 
 
+class Late(Watched):
+    """On such a device."""
+
+    def __init__(self, rank, settings=None):
+        self._late_marks = LateMarks(rank.clock)
+        super().__init__(rank, settings, marks=self._late_marks)
+
+    def on_step_begin(self):
+        marks = self._late_marks
+        marks.horizon = max(marks.horizon, marks.clock.now() - 1e-9)
+        super().on_step_begin()
+
+
 def test_stragglers_are_followed_where_the_device_is_a_step_behind():
-    def make(rank):
-        marks = LateMarks(rank.clock)
-
-        class Late(Watched):
-            def on_step_begin(self):
-                marks.horizon = max(marks.horizon, rank.clock.now() - 1e-9)
-                super().on_step_begin()
-
-        return Late(rank, marks=marks)
-
     slow = range(50, 70)
     job = SimulatedJob(
         schedules.one_f_one_b(2, 8),
@@ -569,7 +572,7 @@ def test_stragglers_are_followed_where_the_device_is_a_step_behind():
         pipelines=2,
         slowed_by=lambda p, step: 1.2 if p == 1 and step in slow else 1.0,
     )
-    run = Run(job, 90, make)
+    run = Run(job, 90, Late)
     usual = range(40, 50)
     assert run.joules(range(58, 70), [0, 1]) < 0.9 * run.joules(usual, [0, 1])
     assert run.seconds(range(74, 90)) == pytest.approx(run.seconds(usual), rel=0.005)
@@ -840,17 +843,8 @@ def test_passes_outside_of_a_step_are_nothing_that_was_planned():
 
 
 def test_a_plan_is_judged_however_late_the_device_is_and_however_often():
-    def make(rank):
-        marks = LateMarks(rank.clock)
-
-        class Late(Watched):
-            def on_step_begin(self):
-                marks.horizon = max(marks.horizon, rank.clock.now() - 1e-9)
-                super().on_step_begin()
-
-        return Late(rank, PipelineFrequencySettings(check_steps=1), marks=marks)
-
-    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, make)
+    settings = PipelineFrequencySettings(check_steps=1)
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, lambda rank: Late(rank, settings))
     assert run.first.latest["measured"].step_seconds == pytest.approx(run.seconds(range(50, 60)), rel=0.01)
 
 

@@ -54,15 +54,16 @@ def find_driver() -> Driver:
     """Ask the driver; never raises."""
     from zeus_core.device import NvmlSession
 
+    session = NvmlSession()
     try:
-        uuids = NvmlSession().read_uuids()
+        uuids = session.read_uuids()
     except ImportError:
         return Driver(fault="nvidia-ml-py is not installed")
     except DeviceError as error:
         return Driver(fault=str(error))
     import pynvml
 
-    version = _ask(pynvml.nvmlSystemGetDriverVersion)
+    version = _ask(session.read_driver_version)
     cuda = _ask(getattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: None))
     cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else None
     return Driver(str(version or "unknown"), cuda_version, tuple(uuids))
@@ -118,5 +119,5 @@ def _ask(call: Any) -> Any:
 
     try:
         return call()
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, DeviceError):
         return None

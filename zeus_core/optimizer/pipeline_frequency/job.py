@@ -39,10 +39,10 @@ _LEAST_SECONDS = 1e-6  # of an instruction too short to be measured
 
 
 class GpuFacts(NamedTuple):
-    """What a profile depends on of the GPU it was measured on.
+    """The GPU of a rank, and what a profile depends on of it.
 
     Attributes:
-        uuid: Its identity, on which nothing depends.
+        uuid: Its identity, on which no profile depends.
         name: Its model.
         power_limit_watts: Its power limit; None where that cannot be read.
         driver_version: Its driver; None where that cannot be read.
@@ -280,25 +280,23 @@ def check_energies(job: Job, profiles: Sequence[RankProfile], clock_mhz: int, fa
     """
     for rank, (profile, it) in enumerate(zip(profiles, job.introductions, strict=True)):
         rows = {(row.stage, row.kind): row for row in profile.rows if row.clock_mhz == clock_mhz}
-        for stage, kind in sorted({(one.stage, one.kind) for one in it.order if one.kind in COMPUTE_KINDS}):
+        for stage, kind in sorted({(one.stage, one.kind) for one in it.order}):
             row = rows.get((stage, kind))
             if row is None:
                 raise UsageError(
                     f"{kind} of stage {stage} was not measured at {clock_mhz} MHz on rank {rank} ({it.gpu.name}): too "
                     "few of them ran; use a larger profile_instructions"
                 )
-            fault = faults[rank]
-            if row.energy_joules is None and fault is not None:
+            if row.energy_joules is None:
+                guess = (
+                    "its energy counter does not advance, or the instructions "
+                    f"({row.time_seconds:.3g} s) are too short for one that advances every "
+                    f"{job.counter_period_seconds:g} s; if so, measuring more of them may help: use a larger "
+                    "profile_instructions"
+                )
                 raise UsageError(
                     f"the energy of {kind} of stage {stage} could not be measured on rank {rank} ({it.gpu.name}): "
-                    f"{fault}"
-                )
-            if row.energy_joules is None:
-                raise UsageError(
-                    f"the energy of {kind} of stage {stage} could not be measured on rank {rank} ({it.gpu.name}): its "
-                    f"energy counter does not advance, or the instructions ({row.time_seconds:.3g} s) are too short "
-                    f"for one that advances every {job.counter_period_seconds:g} s; if so, measuring more of them may "
-                    "help: use a larger profile_instructions"
+                    f"{faults[rank] or guess}"
                 )
 
 

@@ -26,7 +26,7 @@ class PlanningTask:
     def __init__(self, rank: Rank, time_budget_factor: float) -> None:
         self._rank = rank
         baseline = rank.known_baseline()
-        longest_seconds = time_budget_factor * rank.settings.slowdown_factor * baseline.step_seconds
+        longest_seconds = time_budget_factor * rank.allowed_step_seconds
         self.limit_seconds = [longest_seconds - (baseline.step_seconds - work) for work in baseline.work_seconds]
         """The maximum time of the work of each pipeline, if it does not wait for another."""
         self._result: list[dict[str, Any]] | None = None

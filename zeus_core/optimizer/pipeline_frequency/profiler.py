@@ -172,7 +172,7 @@ class Profiler:
 
     def is_enough(self, work: Iterable[Instruction], clock_mhz: int | None, instructions: int) -> bool:
         """Whether at least so many instructions of each kind were measured at a clock, and for long enough."""
-        names = {_Name(it.stage, it.kind, clock_mhz) for it in work if it.kind in COMPUTE_KINDS}
+        names = {_Name(it.stage, it.kind, clock_mhz) for it in work}
         is_long = self._seconds_at.get(clock_mhz, 0.0) >= LEAST_COUNTER_STEPS * self._period_seconds
         return is_long and all(len(self._durations.get(name, ())) >= instructions for name in names)
 

@@ -105,6 +105,11 @@ class Rank:
         assert self.baseline is not None
         return self.baseline
 
+    @property
+    def allowed_step_seconds(self) -> float:
+        """The maximum duration of an iteration that the user allows; the baseline is known by now."""
+        return self.settings.slowdown_factor * self.known_baseline().step_seconds
+
     def state(self) -> dict[str, Any]:
         """What was measured, in JSON types; empty if nothing was."""
         if self.job is None or not self.profiles:

@@ -30,10 +30,10 @@ def likely_steps(steps: Sequence[CounterStep]) -> list[CounterStep]:
     Args:
         steps: The steps as they were seen, in order. Some may not have been seen.
     """
-    if len(steps) < _LEAST_STEPS:
+    half_widths = np.array([it.half_width_seconds for it in steps])
+    if len(steps) < _LEAST_STEPS or not half_widths.any():
         return list(steps)
     at = np.array([it.at_seconds for it in steps])
-    half_widths = np.array([it.half_width_seconds for it in steps])
     due = _due(at, half_widths)
     variance_of_seeing = float(np.square(half_widths).mean()) / 3  # that of a time which may be anywhere within
     variance = float(np.square(at - due).mean())

@@ -112,7 +112,7 @@ class Course:
         job, baseline = rank.known_job(), rank.known_baseline()
         work_seconds = max(baseline.work_seconds)
         tail_seconds = baseline.step_seconds - work_seconds
-        allowed_seconds = rank.settings.slowdown_factor * baseline.step_seconds - tail_seconds
+        allowed_seconds = rank.allowed_step_seconds - tail_seconds
 
         def read() -> dict[str, Any]:
             deployment = read_deployment(path, job, tail_seconds)
@@ -141,7 +141,7 @@ class Course:
     def _judge_delay(self, replaying: Replaying) -> Phase:
         rank, measured = self._rank, replaying.measured
         assert measured is not None
-        allowed_seconds = rank.settings.slowdown_factor * rank.known_baseline().step_seconds
+        allowed_seconds = rank.allowed_step_seconds
         is_slow = measured.step_seconds > (1 + rank.settings.tolerance_fraction) * allowed_seconds
         if is_slow and self._patience > 0:  # a transient delay: the plan used to be fast enough
             self._patience -= 1

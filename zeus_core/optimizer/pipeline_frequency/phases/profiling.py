@@ -44,7 +44,6 @@ class Profiling(Phase):
         self._profiles: list[RankProfile] = []
         self._trial_steps = self._steps_of_a_trial()
         self._runs: list[list[RecordedStep]] = []
-        self._is_settled = False
         self._is_paused = False
         rank.agreement.attempt(self._profiler.begin)
         self._begin_trial(None if is_observing else self._search.ask())
@@ -97,7 +96,6 @@ class Profiling(Phase):
         self._clock_mhz = clock_mhz
         self._runs = [[]]
         self._tries = 0
-        self._is_settled = clock_mhz is None
         self._is_paused = False
         switch_seconds = self._rank.set_clock(clock_mhz)
         if switch_seconds is not None and clock_mhz is not None:
@@ -116,10 +114,9 @@ class Profiling(Phase):
         if rank.setter.fault is not None:
             raise rank.setter.fault
         self._runs[-1][-1].wait()
-        for run in self._runs:
-            self._profiler.add(run, self._clock_mhz, self._is_settled)
-            self._is_settled = self._clock_mhz is None
-        self._is_settled = True  # for a further try at the same clock
+        for number, run in enumerate(self._runs):
+            goes_on = number == 0 and self._tries > 0  # at the same clock, after an earlier try
+            self._profiler.add(run, self._clock_mhz, is_settled=goes_on or self._clock_mhz is None)
         work = rank.known_job().introductions[rank.agreement.world.rank].order
         # The first instruction at a clock does not count.
         instructions = max(rank.settings.profile_instructions - 1, 1)
