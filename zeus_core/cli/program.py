@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from zeus_core import __version__
 from zeus_core.cli import devices, doctor, energy, plan, power, run
@@ -67,8 +67,20 @@ def run_program(arguments: Sequence[str], name: str, commands: Iterable[str]) ->
     except KeyboardInterrupt:
         return _CTRL_C
     except BrokenPipeError:  # the reader has seen enough, as in `zeus-core power | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            _forget_what_cannot_be_written(stream)
+
+
+def _forget_what_cannot_be_written(stream: TextIO | None) -> None:
+    """Otherwise Python would try again at its end, and exit with 120."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _parse(arguments: Sequence[str], name: str, commands: Iterable[str]) -> argparse.Namespace:
