@@ -102,6 +102,17 @@ def test_intervals_that_reach_into_unknown_times_do_not_count():
     check_exact(trace.powers(trace.counter(0.1)), forward=310.0, waiting=85.0, backward=370.0)
 
 
+def test_intervals_in_which_work_was_held_up_do_not_count():
+    trace = Trace()
+    seconds = {"forward": 0.03, WAITING: 0.02, "backward": 0.06}
+    trace.train(40, seconds)
+    trace.train(1, {"backward": 0.6}, watts={"backward": 120.0})
+    held_up = trace.spans[-1:]
+    trace.train(40, seconds)
+    powers = mean_powers(trace.counter(0.1), trace.spans, trace.known, held_up)
+    check_exact(powers, forward=310.0, waiting=85.0, backward=370.0)
+
+
 def test_steps_that_were_missed_make_longer_intervals():
     trace = Trace()
     trace.train(60, {"forward": 0.03, WAITING: 0.02, "backward": 0.06})

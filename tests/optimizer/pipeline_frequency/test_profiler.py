@@ -23,11 +23,13 @@ class Rank:
         self.profiler = Profiler(self.gpu, self.clock, VirtualBackground(self.clock), 0.1)
         self._timeline = Timeline(HostMarks(self.clock), stage=1)
 
-    def step(self):
+    def step(self, stall_seconds=0.0):
         self._timeline.begin_step()
         for kind in ("forward", "backward", "forward", "backward", "optimizer-step"):
             self._timeline.begin(kind, None, None)
             self.gpu.execute(WORKS[kind])
+            if kind == "backward":
+                self.clock.advance(stall_seconds)
             self._timeline.end()
             self.clock.advance(0.0237)
         self._timeline.begin("all-reduce", None, None)
@@ -68,6 +70,18 @@ def test_times_and_energies_of_each_clock_are_the_true_ones(cv):
             assert row.energy_error_joules < 0.01 * row.energy_joules
     step = rows["optimizer-step", None]
     assert step.energy_joules == pytest.approx(rank.truth("optimizer-step", 1410).energy_joules, rel=0.01)
+
+
+def test_an_instruction_that_was_held_up_does_not_spoil_the_energy_of_its_kind():
+    rank = Rank()
+    rank.gpu.lock_sm_clock(1110)
+    rank.profiler.begin()
+    rank.profiler.add([rank.step(0.6 * (number == 4)) for number in range(20)], 1110, is_settled=False)
+    profile = rank.profiler.profile()
+    assert profile.is_sure(1110)
+    for row in profile.rows:
+        if row.kind != "optimizer-step":
+            assert row.energy_joules == pytest.approx(rank.truth(row.kind, 1110).energy_joules, rel=0.01)
 
 
 def test_it_is_enough_after_so_many_of_each_and_twenty_steps_of_the_counter():

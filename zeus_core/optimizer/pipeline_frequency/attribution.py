@@ -44,7 +44,7 @@ class MeanPower(NamedTuple):
 
 
 def mean_powers(
-    steps: Sequence[CounterStep], spans: Sequence[Span], known: Sequence[Span]
+    steps: Sequence[CounterStep], spans: Sequence[Span], known: Sequence[Span], held_up: Sequence[Span] = ()
 ) -> Mapping[Hashable, MeanPower]:
     """The mean power of each kind of work, and of waiting.
 
@@ -53,6 +53,7 @@ def mean_powers(
         spans: What the GPU did, in order and not overlapping.
         known: The times in which `spans` is complete; in order and not overlapping. Intervals that extend beyond them
             do not count.
+        held_up: Those of `spans` in which the GPU waited for something. Intervals that overlap them do not count.
 
     Returns:
         The power by the `what` of the spans, and by `WAITING`; kinds that cannot be determined are left out.
@@ -63,7 +64,7 @@ def mean_powers(
     at = np.array([step.at_seconds for step in edges])
     joules = np.diff([step.energy_joules for step in edges])
     names, seconds = _seconds_of_each(at, spans)
-    is_known = _overlaps(at, known) > np.diff(at) * (1 - 1e-9)
+    is_known = _overlaps(at, known) - _overlaps(at, held_up) > np.diff(at) * (1 - 1e-9)
     is_known &= joules >= 0  # a counter that was reset has gone back
     return _regress(names, seconds[is_known], joules[is_known])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean, median, stdev
+from statistics import median, quantiles, stdev
 from typing import Any, NamedTuple, cast
 
 from zeus_core.clock import Clock
@@ -24,6 +24,8 @@ _SHORT = 0.05  # of a step
 _SETTLING_SECONDS = 0.05  # of a clock that was set, with a margin
 _SURE = 0.01  # of an energy
 _NEGLIGIBLE = 0.02  # of the time at a clock
+_HELD_UP = 1.25  # of the usual duration
+_FENCE = 3.0  # of the range of the middle half of durations, above it
 _MOST_DOUBT = 0.1  # of the power of waiting
 LEAST_COUNTER_STEPS = 15
 """The minimum number of energy-counter steps for which a clock is measured."""
@@ -179,13 +181,18 @@ class Profiler:
     def profile(self) -> RankProfile:
         """What has been measured so far; for work whose clock is not chosen, at the highest clock."""
         self._counter_steps += self._watch.take()[1 if self._counter_steps else 0 :]
-        powers = mean_powers(self._counter_steps, self._spans, self._known)
+        powers = mean_powers(self._counter_steps, self._spans, self._known, self._held_up())
         rows = [
             _row(name, durations, self._power_of(name, powers))
             for name, durations in self._durations.items()
             if name.kind in COMPUTE_KINDS or name.clock_mhz == self._highest_clock(name)
         ]
         return RankProfile(tuple(rows), _sure_watts(powers.get(WAITING)), median(self._switch_seconds or [0.0]))
+
+    def _held_up(self) -> list[Span]:
+        """Work that took far longer than others of its kind, as when the machine stalls: the GPU waited in it."""
+        longest_seconds = {name: _longest_seconds(durations) for name, durations in self._durations.items()}
+        return [span for span in self._spans if span.seconds > longest_seconds[cast(_Name, span.what)]]
 
     def _power_of(self, name: _Name, powers: Mapping[Hashable, MeanPower]) -> MeanPower | None:
         """Of work that takes next to no time, which no counter can show, that of the other work at its clock."""
@@ -255,8 +262,16 @@ def _row(name: _Name, durations: Sequence[float], power: MeanPower | None) -> In
     return InstructionRow(stage, kind, clock_mhz, seconds, error, joules, joules_error)
 
 
-def _median_and_error(values: Iterable[float]) -> tuple[float, float]:
-    several = list(values)
-    if len(several) < 2:
-        return fmean(several), 0.0
-    return median(several), _TO_THE_MEDIAN * stdev(several) / math.sqrt(len(several))
+def _longest_seconds(durations: Sequence[float]) -> float:
+    """The longest that is no outlier (Tukey's outer fence)."""
+    if len(durations) < 2:
+        return math.inf
+    lower, middle, upper = quantiles(durations, method="inclusive")
+    return max(_HELD_UP * middle, upper + _FENCE * (upper - lower))
+
+
+def _median_and_error(durations: Sequence[float]) -> tuple[float, float]:
+    longest_seconds = _longest_seconds(durations)
+    usual = [seconds for seconds in durations if seconds <= longest_seconds]
+    error = stdev(usual) / math.sqrt(len(usual)) if len(usual) > 1 else 0.0
+    return median(usual), _TO_THE_MEDIAN * error
