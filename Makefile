@@ -49,10 +49,12 @@ lint: $(VENV)/.ready-dev  ## style and types
 	$(RUN) -m mypy
 
 benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run; PROFILES=FOLDER for published ones
-	$(RUN) benchmarks/import_time.py && $(RUN) benchmarks/window_overhead.py
-	$(RUN) benchmarks/callback_overhead.py
-	$(RUN) benchmarks/pipeline_hooks.py
-	$(RUN) benchmarks/pipeline_frontier.py $(PROFILES)
+	@status=0; \
+	for script in import_time window_overhead callback_overhead pipeline_hooks; do \
+		$(RUN) benchmarks/$$script.py || status=1; \
+	done; \
+	$(RUN) benchmarks/pipeline_frontier.py $(PROFILES) || status=1; \
+	exit $$status
 
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m build --wheel
