@@ -81,7 +81,7 @@ def test_the_configuration_is_short_and_right():
 
 
 @pytest.mark.long
-def test_a_short_run_saves_energy_and_writes_only_into_its_folder(tmp_path):
+def test_a_short_run_keeps_its_claims_and_writes_only_into_its_folder(tmp_path):
     check_claims(run(tmp_path, *short(tmp_path)), tmp_path / "zeus-deepspeed")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "short.json", "zeus-deepspeed"]
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []

@@ -46,9 +46,9 @@ def test_a_plan_in_real_time(monkeypatch):
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", f"{A100}:2")
     run = Run(run_engines(2, train, 2, 8, 20, 120))
     best = best_saving(true_profile(2, A100), schedules.one_f_one_b(2, 8))
-    assert run.saved_fraction() >= 0.3 * best
+    assert run.saved_fraction() >= 0.5 * best
     replayed, latest = run.steps_of("replaying")[-20:], run.records[0].latest
     assert len(replayed) == 20
-    assert latest["measured"].energy_joules == pytest.approx(run.joules(replayed), rel=0.2)
-    assert latest["predicted"].energy_joules == pytest.approx(run.joules(replayed), rel=0.2)
+    assert latest["measured"].energy_joules == pytest.approx(run.joules(replayed), rel=0.1)
+    assert latest["predicted"].energy_joules == pytest.approx(run.joules(replayed), rel=0.1)
     assert {it.end_clock_mhz for it in run.records} == {1410}

@@ -181,18 +181,16 @@ class Profiler:
     def profile(self) -> RankProfile:
         """What has been measured so far; for work whose clock is not chosen, at the highest clock."""
         self._counter_steps += self._watch.take()[1 if self._counter_steps else 0 :]
-        powers = mean_powers(self._counter_steps, self._spans, self._known, self._held_up())
+        longest_seconds = {name: _longest_seconds(durations) for name, durations in self._durations.items()}
+        # As when the machine stalls: the GPU waited in them.
+        held_up = [span for span in self._spans if span.seconds > longest_seconds[cast(_Name, span.what)]]
+        powers = mean_powers(self._counter_steps, self._spans, self._known, held_up)
         rows = [
-            _row(name, durations, self._power_of(name, powers))
+            _row(name, [it for it in durations if it <= longest_seconds[name]], self._power_of(name, powers))
             for name, durations in self._durations.items()
             if name.kind in COMPUTE_KINDS or name.clock_mhz == self._highest_clock(name)
         ]
         return RankProfile(tuple(rows), _sure_watts(powers.get(WAITING)), median(self._switch_seconds or [0.0]))
-
-    def _held_up(self) -> list[Span]:
-        """Work that took far longer than others of its kind, as when the machine stalls: the GPU waited in it."""
-        longest_seconds = {name: _longest_seconds(durations) for name, durations in self._durations.items()}
-        return [span for span in self._spans if span.seconds > longest_seconds[cast(_Name, span.what)]]
 
     def _power_of(self, name: _Name, powers: Mapping[Hashable, MeanPower]) -> MeanPower | None:
         """Of work that takes next to no time, which no counter can show, that of the other work at its clock."""
@@ -263,7 +261,7 @@ def _row(name: _Name, durations: Sequence[float], power: MeanPower | None) -> In
 
 
 def _longest_seconds(durations: Sequence[float]) -> float:
-    """The longest that is no outlier (Tukey's outer fence)."""
+    """The maximum duration that is no outlier (Tukey's outer fence)."""
     if len(durations) < 2:
         return math.inf
     lower, middle, upper = quantiles(durations, method="inclusive")
@@ -271,7 +269,5 @@ def _longest_seconds(durations: Sequence[float]) -> float:
 
 
 def _median_and_error(durations: Sequence[float]) -> tuple[float, float]:
-    longest_seconds = _longest_seconds(durations)
-    usual = [seconds for seconds in durations if seconds <= longest_seconds]
-    error = stdev(usual) / math.sqrt(len(usual)) if len(usual) > 1 else 0.0
-    return median(usual), _TO_THE_MEDIAN * error
+    error = stdev(durations) / math.sqrt(len(durations)) if len(durations) > 1 else 0.0
+    return median(durations), _TO_THE_MEDIAN * error
