@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
+from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.optimizer.pipeline_frequency import PhaseName
-from zeus_core.testing import VirtualBackground, VirtualClock
+from zeus_core.testing import VirtualBackground, VirtualTime
 
 LARGEST_TAP_SECONDS = 5e-6
 LARGEST_HOOK_FRACTION = 0.005
@@ -82,7 +82,7 @@ class Schedule(list[Any]):
 
 def tap_costs() -> tuple[float, float]:
     """Seconds per instruction of the bare loop, and what the tap adds."""
-    from zeus_deepspeed.tap import PipelineTap
+    from zeus_deepspeed._tap import PipelineTap
 
     schedule = Schedule([COMMANDS[0]] * MICROBATCHES)
     bare = best_of(lambda: Engine().train_batch(schedule)) / MICROBATCHES
@@ -93,11 +93,13 @@ def tap_costs() -> tuple[float, float]:
 
 def hook_seconds(changes_clock: bool) -> float:
     """Seconds of the two hooks of an instruction while a plan is replayed."""
-    clock = VirtualClock()
-    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), clock=clock)
-    monitor = ZeusMonitor(gpus=[gpu], gpu_indices=[0], cpu_indices=[], clock=clock)
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
+    monitor = ZeusMonitor(gpus=[gpu], gpu_indices=[0], cpu_indices=[], time_source=time_source)
     settings = PipelineFrequencySettings(warmup_steps=1, check_steps=10_000)
-    optimizer = PipelineFrequencyOptimizer(monitor, PipelinePlace(0), settings, background=VirtualBackground(clock))
+    optimizer = PipelineFrequencyOptimizer(
+        monitor, PipelineRank(0), settings, background=VirtualBackground(time_source)
+    )
     work = {"forward": Work(0.05, 300.0), "backward": Work(0.1, 300.0)}
 
     def step(compute: Callable[[str], object]) -> None:

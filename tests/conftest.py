@@ -6,7 +6,7 @@ import pytest
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_library
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.testing import VirtualClock
+from zeus_core.testing import VirtualTime
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,19 +16,19 @@ hypothesis.settings.load_profile("zeus-core")
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+def time_source() -> VirtualTime:
+    return VirtualTime()
 
 
 @pytest.fixture
-def gpu(clock: VirtualClock) -> SimulatedGpu:
+def gpu(time_source: VirtualTime) -> SimulatedGpu:
     """An A100 that was found at 350 W: neither its default nor its maximum."""
-    return SimulatedGpu(find_preset("A100-SXM4-80GB"), clock=clock, power_limit_watts=350)
+    return SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source, power_limit_watts=350)
 
 
 @pytest.fixture
-def monitor(gpu: SimulatedGpu, clock: VirtualClock) -> ZeusMonitor:
-    return ZeusMonitor(gpus=[gpu], clock=clock)
+def monitor(gpu: SimulatedGpu, time_source: VirtualTime) -> ZeusMonitor:
+    return ZeusMonitor(gpus=[gpu], time_source=time_source)
 
 
 @pytest.fixture

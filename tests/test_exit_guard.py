@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX signals a
 # Each test runs a process of its own, which says in a file what happened in it. Signals start out as in a shell.
 PRELUDE = """
 import os, signal, sys, threading, time
-from zeus_core.exit_guard import ExitGuard
+from zeus_core._process.restore import ExitGuard
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -4,21 +4,21 @@ import pytest
 
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceLostError, DriverFaultError, UsageError
-from zeus_core.testing import FaultyGpu, VirtualClock
-from zeus_core.testing.gpu_contract import GpuContract
+from zeus_core.testing import FaultyGpu, VirtualTime
+from zeus_core.testing.contracts import GpuContract
 
 FAULT = DriverFaultError("no answer")
 
 
 @pytest.fixture
 def gpu():
-    return FaultyGpu(SimulatedGpu(find_preset("A40"), clock=VirtualClock()))
+    return FaultyGpu(SimulatedGpu(find_preset("A40"), time_source=VirtualTime()))
 
 
 class TestFaultyGpuToldNothing(GpuContract):
     @pytest.fixture
     def gpu(self):
-        return FaultyGpu(SimulatedGpu(find_preset("A40"), clock=VirtualClock()))
+        return FaultyGpu(SimulatedGpu(find_preset("A40"), time_source=VirtualTime()))
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@
 
 import pytest
 
+from zeus_core.adapters import contained, require
 from zeus_core.errors import UsageError
-from zeus_core.extras import require
-from zeus_core.harmless import harmless
 
 
 class Hooks:
-    @harmless
+    @contained
     def hook(self, error, *, answer=None):
         """A hook."""
         if error is not None:

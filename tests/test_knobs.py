@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceError, DeviceLostError, DriverFaultError, UsageError
-from zeus_core.knobs import ClockKnob, PowerLimitKnob, StuckKnob
-from zeus_core.testing import FaultyGpu, VirtualClock
+from zeus_core.knobs import FixedKnob, PowerLimitKnob, SmClockKnob
+from zeus_core.testing import FaultyGpu, VirtualTime
 
 A40 = find_preset("A40")  # 100 to 300 W
 A100 = find_preset("A100-PCIE-80GB")  # 150 to 300 W
@@ -21,12 +21,12 @@ A100 = find_preset("A100-PCIE-80GB")  # 150 to 300 W
 found_limits_watts = st.floats(*A40.limit_range_watts)
 
 
-def a40(found_watts: float = 300.0, index: int = 0) -> SimulatedGpu:
-    return SimulatedGpu(A40, index, clock=VirtualClock(), power_limit_watts=found_watts)
+def a40(original_watts: float = 300.0, index: int = 0) -> SimulatedGpu:
+    return SimulatedGpu(A40, index, time_source=VirtualTime(), power_limit_watts=original_watts)
 
 
-def a100(found_watts: float = 300.0) -> SimulatedGpu:
-    return SimulatedGpu(A100, clock=VirtualClock(), power_limit_watts=found_watts)
+def a100(original_watts: float = 300.0) -> SimulatedGpu:
+    return SimulatedGpu(A100, time_source=VirtualTime(), power_limit_watts=original_watts)
 
 
 def limits_of(*gpus) -> list[float]:
@@ -58,10 +58,10 @@ class TestSettings:
 
     @given(st.lists(found_limits_watts, min_size=1, max_size=4), st.integers(1, 300))
     def test_the_first_is_the_one_found_and_the_last_the_lowest_and_steps_are_equal_until_then(
-        self, found_watts, step_watts
+        self, original_watts, step_watts
     ):
-        settings = PowerLimitKnob([a40(watts) for watts in found_watts], step_watts).settings
-        assert settings[0] == math.ceil(max(found_watts))
+        settings = PowerLimitKnob([a40(watts) for watts in original_watts], step_watts).settings
+        assert settings[0] == math.ceil(max(original_watts))
         assert settings[-1] == 100
         steps = [higher - lower for higher, lower in itertools.pairwise(settings)]
         assert all(step == step_watts for step in steps[:-1])
@@ -92,12 +92,12 @@ class TestApply:
         assert limits_of(gpu) == [217.0]
 
     @given(st.lists(found_limits_watts, min_size=1, max_size=4), st.integers(1, 100))
-    def test_no_gpu_is_ever_set_above_what_was_found_nor_below_its_lowest(self, found_watts, step_watts):
-        gpus = [a40(watts) for watts in found_watts]
+    def test_no_gpu_is_ever_set_above_what_was_found_nor_below_its_lowest(self, original_watts, step_watts):
+        gpus = [a40(watts) for watts in original_watts]
         knob = PowerLimitKnob(gpus, step_watts)
         for setting in knob.settings:
             knob.apply(setting)
-            for limit_watts, found in zip(limits_of(*gpus), found_watts, strict=True):
+            for limit_watts, found in zip(limits_of(*gpus), original_watts, strict=True):
                 assert limit_watts == min(setting, found)
 
     def test_the_baseline_is_what_was_found_on_every_gpu(self):
@@ -129,13 +129,13 @@ class TestApply:
 
 class TestRestore:
     @given(st.lists(found_limits_watts, min_size=1, max_size=4), st.lists(st.integers(100, 300), max_size=4))
-    def test_every_gpu_gets_back_exactly_what_was_found(self, found_watts, settings):
-        gpus = [a40(watts) for watts in found_watts]
+    def test_every_gpu_gets_back_exactly_what_was_found(self, original_watts, settings):
+        gpus = [a40(watts) for watts in original_watts]
         knob = PowerLimitKnob(gpus, 25)
         for setting in settings:
             knob.apply(min(setting, knob.settings[0]))
         knob.restore()
-        assert limits_of(*gpus) == found_watts
+        assert limits_of(*gpus) == original_watts
 
     def test_nothing_is_touched_if_nothing_was_applied(self):
         gpu = a40(250.0)
@@ -224,7 +224,7 @@ class TestRestore:
 
 class TestEnforcedLimit:
     def test_a_limit_the_machine_holds_lower_is_warned_of_once(self, caplog):
-        gpus = [HeldDownGpu(A40, index, clock=VirtualClock()) for index in range(2)]
+        gpus = [HeldDownGpu(A40, index, time_source=VirtualTime()) for index in range(2)]
         knob = PowerLimitKnob(gpus, 25)
         knob.apply(275)
         knob.apply(250)
@@ -234,14 +234,14 @@ class TestEnforcedLimit:
         assert "200 W" in record.getMessage()
 
     def test_a_limit_that_is_enforced_is_not_warned_of(self, caplog):
-        knob = PowerLimitKnob([HeldDownGpu(A40, clock=VirtualClock())], 25)
+        knob = PowerLimitKnob([HeldDownGpu(A40, time_source=VirtualTime())], 25)
         knob.apply(200)
         assert not caplog.records
 
 
 class TestStuckKnob:
     def test_its_one_setting_is_the_one_found_and_turning_it_does_nothing(self):
-        knob = StuckKnob(250)
+        knob = FixedKnob(250)
         knob.apply(250)
         knob.restore()
         assert knob.settings == (250,)
@@ -270,49 +270,49 @@ def gpu():
 
 class TestClock:
     def test_settings_are_the_clocks_up_to_the_one_found(self, gpu):
-        assert ClockKnob(gpu).settings == gpu.read_supported_sm_clocks_mhz()
-        assert ClockKnob(gpu, 1200).settings[0] == 1200
-        assert ClockKnob(gpu, 1200).settings[-1] == A100.lowest_clock_mhz
+        assert SmClockKnob(gpu).settings == gpu.read_supported_sm_clocks_mhz()
+        assert SmClockKnob(gpu, 1200).settings[0] == 1200
+        assert SmClockKnob(gpu, 1200).settings[-1] == A100.lowest_clock_mhz
         assert gpu.clocks == [], "nothing is changed by asking"
 
-    @pytest.mark.parametrize("found_mhz", [1, 1201, 99999])
-    def test_a_clock_found_that_cannot_be_is_a_usage_error(self, gpu, found_mhz):
-        with pytest.raises(UsageError, match=f"found_clock_mhz is {found_mhz}; .* supports 1410 down to 210 MHz"):
-            ClockKnob(gpu, found_mhz)
+    @pytest.mark.parametrize("original_mhz", [1, 1201, 99999])
+    def test_a_clock_found_that_cannot_be_is_a_usage_error(self, gpu, original_mhz):
+        with pytest.raises(UsageError, match=f"original_clock_mhz is {original_mhz}; .* supports 1410 down to 210 MHz"):
+            SmClockKnob(gpu, original_mhz)
 
     def test_clocks_that_cannot_be_read_are_the_error_of_the_device(self, gpu):
         gpu.fail("read_supported_sm_clocks_mhz", DeviceLostError("gone"))
         with pytest.raises(DeviceLostError):
-            ClockKnob(gpu)
+            SmClockKnob(gpu)
 
     def test_a_clock_that_is_not_supported_changes_nothing(self, gpu):
-        knob = ClockKnob(gpu)
+        knob = SmClockKnob(gpu)
         with pytest.raises(UsageError, match="clock_mhz is 1201"):
             knob.apply(1201)
         assert gpu.clocks == []
 
-    @pytest.mark.parametrize("found_mhz", [None, 1305])
-    def test_it_is_released_for_a_while_and_restored_for_good(self, gpu, found_mhz):
-        knob = ClockKnob(gpu, found_mhz)
+    @pytest.mark.parametrize("original_mhz", [None, 1305])
+    def test_it_is_released_for_a_while_and_restored_for_good(self, gpu, original_mhz):
+        knob = SmClockKnob(gpu, original_mhz)
         knob.apply(900)
         knob.release()
         knob.apply(1200)
         assert knob.restore()
         knob.release()
         assert knob.restore()
-        assert gpu.clocks == [900, found_mhz, 1200, found_mhz]
+        assert gpu.clocks == [900, original_mhz, 1200, original_mhz]
         with pytest.raises(DeviceError, match="has been restored, and can no longer"):
             knob.apply(900)
-        assert gpu.clocks[-1] == found_mhz
+        assert gpu.clocks[-1] == original_mhz
 
     def test_what_was_never_changed_is_left_alone(self, gpu):
-        knob = ClockKnob(gpu, 1305)
+        knob = SmClockKnob(gpu, 1305)
         knob.release()
         assert knob.restore()
         assert gpu.clocks == []
 
     def test_a_change_that_failed_may_have_come_through_and_is_put_back(self, gpu):
-        knob = ClockKnob(gpu)
+        knob = SmClockKnob(gpu)
         gpu.fail("lock_sm_clock", DriverFaultError("no answer"), times=1)
         with pytest.raises(DriverFaultError):
             knob.apply(900)
@@ -320,7 +320,7 @@ class TestClock:
         assert gpu.clocks == [None]
 
     def test_a_driver_that_refuses_once_is_asked_again_at_once_and_for_long_by_the_next_call(self, gpu, caplog):
-        knob = ClockKnob(gpu)
+        knob = SmClockKnob(gpu)
         knob.apply(900)
         gpu.fail("unlock_sm_clock", DriverFaultError("no answer"))
         with pytest.raises(DriverFaultError):
@@ -343,7 +343,7 @@ class TestClock:
                     knob.restore()
 
         gpu = Interrupted()
-        knob = ClockKnob(gpu)
+        knob = SmClockKnob(gpu)
         knob.apply(900)
         assert gpu.clocks[-1] is None
         assert gpu.clocks.count(900) == 1
@@ -356,7 +356,7 @@ class TestClock:
                 super().unlock_sm_clock()
 
         gpu = Interrupted()
-        knob = ClockKnob(gpu)
+        knob = SmClockKnob(gpu)
         knob.apply(900)
         knob.release()
         assert gpu.clocks[:2] == [900, None]
@@ -372,7 +372,7 @@ class TestClock:
                 super().lock_sm_clock(clock_mhz)
 
         gpu = SlowGpu()
-        knob = ClockKnob(gpu)
+        knob = SmClockKnob(gpu)
         changing = threading.Thread(target=lambda: knob.apply(900))
         restoring = threading.Thread(target=knob.restore)
         changing.start()
@@ -385,7 +385,7 @@ class TestClock:
         assert gpu.clocks[-1] is None
 
     def test_a_driver_that_hangs_in_another_thread_does_not_keep_it_from_being_restored(self, monkeypatch):
-        monkeypatch.setattr("zeus_core.knobs.clock._UNDER_WAY_SECONDS", 0.05)
+        monkeypatch.setattr("zeus_core.knobs._sm_clock._UNDER_WAY_SECONDS", 0.05)
         is_under_way, may_go_on = threading.Event(), threading.Event()
 
         class HangingGpu(LoggedGpu):
@@ -395,7 +395,7 @@ class TestClock:
                 super().lock_sm_clock(clock_mhz)
 
         gpu = HangingGpu()
-        knob = ClockKnob(gpu)
+        knob = SmClockKnob(gpu)
         changing = threading.Thread(target=lambda: knob.apply(900))
         changing.start()
         assert is_under_way.wait(30.0)
@@ -406,7 +406,7 @@ class TestClock:
         assert gpu.clocks == [None, 900, None], "what comes later is put back too"
 
     def test_a_forked_child_leaves_the_hardware_alone_until_it_turns_it_itself(self, gpu):
-        knob = ClockKnob(gpu)
+        knob = SmClockKnob(gpu)
         knob.apply(900)
         child = os.fork()
         if child == 0:

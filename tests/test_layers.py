@@ -23,25 +23,26 @@ FRAMEWORKS = {
 }
 INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
-# The drawing, from the bottom up: each part of the core with the parts it may import.
-VALUES = {
-    *("records", "events", "units", "errors", "clock", "world"),
-    *("exit_guard", "frameworks", "process_lock", "harmless", "extras", "method_wraps", "whole_file"),
-}
+# The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
+VALUES = {"errors", "units", "measurement"}
+TOOLS = {"_validate", "_files", "_process"}
+BASE = {*VALUES, *TOOLS, "ports", "events", "adapters"}
 PURE = {"search", "pipeline"}
-MEASURING = {"monitor", "knobs", "carbon", "store"}
-BELOW_THE_OPTIMIZER = {*VALUES, *PURE, *MEASURING, "device"}
+MEASURING = {*BASE, "device", "knobs", "monitor"}
+OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
-    **dict.fromkeys(VALUES, VALUES),
-    "device": VALUES,
-    **dict.fromkeys(PURE, VALUES),
-    **{part: {*VALUES, "device", "search"} for part in MEASURING},  # what a store keeps are the trials of searches
-    "optimizer": BELOW_THE_OPTIMIZER,
-    "training": {*BELOW_THE_OPTIMIZER, "optimizer"},
-    "pytorch": {*BELOW_THE_OPTIMIZER, "optimizer"},
-    **{part: {*BELOW_THE_OPTIMIZER, "optimizer"} for part in ("daemon", "report")},
-    "cli": {*BELOW_THE_OPTIMIZER, "optimizer", "report"},
-    "testing": {*BELOW_THE_OPTIMIZER, "optimizer"},
+    **dict.fromkeys({*VALUES, *TOOLS}, {*VALUES, *TOOLS}),
+    "ports": {*VALUES, *TOOLS},
+    "events": {*VALUES, "ports"},
+    "adapters": {*VALUES, *TOOLS},
+    "device": BASE,
+    **dict.fromkeys({"knobs", "monitor"}, {*BASE, "device"}),
+    **dict.fromkeys(PURE, {*VALUES, *TOOLS}),
+    "optimizer": {*MEASURING, *PURE},
+    "training": OPTIMIZING,
+    **dict.fromkeys({"pytorch", "report"}, {*OPTIMIZING, "training"}),
+    "cli": {*OPTIMIZING, "training", "report"},
+    "testing": {*OPTIMIZING, "training"},
 }
 
 
@@ -50,7 +51,7 @@ def name_of(path: Path) -> str:
 
 
 def part_of(module: str) -> str:
-    """The part of the core a module belongs to: "device" of "zeus_core.device.gpu", "" of "zeus_core" itself."""
+    """The part of the core a module belongs to: "device" of "zeus_core.device._gpu", "" of "zeus_core" itself."""
     return [*module.split("."), ""][1]
 
 
@@ -121,6 +122,22 @@ def test_imports_run_downward_only(part):
 
 def test_no_two_parts_import_each_other_even_in_a_round_about_way():
     graph = {part: {other for path in modules_of(part) for other in parts_imported_by(path)} for part in MAY_IMPORT}
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def modules_imported_by(path: Path) -> set[str]:
+    """The modules of the core a file imports: `from package import name` names the module, if the name is one."""
+    known = {name_of(module) for module in MODULES}
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for module in imported_in(node, path):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            imported |= {f"{module}.{name}" for name in names if f"{module}.{name}" in known} or {module}
+    return (imported & known) - {name_of(path)}
+
+
+def test_no_two_modules_import_each_other_even_in_a_round_about_way():
+    graph = {name_of(path): modules_imported_by(path) for path in MODULES}
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 

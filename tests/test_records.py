@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
-from zeus_core.records import Measurement
+from zeus_core.measurement import Measurement
 
 METHODS = ["counted", "integrated", "estimated", "lost"]  # best first
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
-from zeus_core.records import Measurement
+from zeus_core.measurement import Measurement
+from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore
 from zeus_core.search import Trial
-from zeus_core.store import JsonTrialStore, NoTrialStore
 
 A40S = ["A40", "A40"]
 

@@ -14,10 +14,10 @@ import torch.distributed
 
 from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
+from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.pipeline import COMPUTE_KINDS, Frontier, InstructionProfile, Option, PipelineProfile, make_plan
 from zeus_core.pytorch import torch_world
-from zeus_core.testing import VirtualBackground, VirtualClock
+from zeus_core.testing import VirtualBackground, VirtualTime
 
 A100 = "A100-SXM4-80GB"
 _POWERS = {A100: 330.0, "A40": 270.0}
@@ -103,16 +103,16 @@ class Record:
 class VirtualOptimizer(PipelineFrequencyOptimizer):
     """Lets time pass as the messages of the pipeline say, and notes what happens."""
 
-    def __init__(self, gpu, clock, times, place, settings, **options):
-        monitor = ZeusMonitor(gpus=[gpu], cpus=CpuDiscovery(()), gpu_indices=[0], clock=clock)
-        super().__init__(monitor, place, settings, background=VirtualBackground(clock), **options)
+    def __init__(self, gpu, time_source, times, place, settings, **options):
+        monitor = ZeusMonitor(gpus=[gpu], cpus=CpuDiscovery(()), gpu_indices=[0], time_source=time_source)
+        super().__init__(monitor, place, settings, background=VirtualBackground(time_source), **options)
         self.record = Record()
-        self.gpu, self.clock, self._times, self.place = gpu, clock, times, place
+        self.gpu, self.time_source, self._times, self.place = gpu, time_source, times, place
         self.steps = 0
         self._running = ()
 
     def on_step_begin(self):
-        self._began = (self.clock.now(), self.gpu.exact_energy_joules())
+        self._began = (self.time_source.now(), self.gpu.exact_energy_joules())
         self._counts = {}
         super().on_step_begin()
 
@@ -127,15 +127,15 @@ class VirtualOptimizer(PipelineFrequencyOptimizer):
 
     def on_instruction_end(self, name):
         if name in _BEFORE:
-            self._time_of(*self._running).fill_(self.clock.now())
+            self._time_of(*self._running).fill_(self.time_source.now())
         super().on_instruction_end(name)
 
     def on_step_end(self):
-        latest = torch.tensor(self.clock.now(), dtype=torch.float64)
+        latest = torch.tensor(self.time_source.now(), dtype=torch.float64)
         torch.distributed.all_reduce(latest, torch.distributed.ReduceOp.MAX)
         self._advance_to(latest.item())
         self.record.phases.append(self.phase.value)
-        self.record.seconds.append(self.clock.now() - self._began[0])
+        self.record.seconds.append(self.time_source.now() - self._began[0])
         self.record.joules.append(self.gpu.exact_energy_joules() - self._began[1])
         super().on_step_end()
         self.steps += 1
@@ -156,7 +156,7 @@ class VirtualOptimizer(PipelineFrequencyOptimizer):
         return self._times.of(self.place.pipeline, self.steps, kind, stage, microbatch)
 
     def _advance_to(self, seconds):
-        self.clock.advance(seconds - self.clock.now())
+        self.time_source.advance(seconds - self.time_source.now())
 
 
 class ComputingOptimizer(VirtualOptimizer):
@@ -176,15 +176,15 @@ class ComputingOptimizer(VirtualOptimizer):
 def computing_optimizer(times):
     """One for this rank of a job of a single pipeline."""
     rank = torch.distributed.get_rank()
-    gpu, clock = virtual_gpu(A100, rank)
+    gpu, time_source = virtual_gpu(A100, rank)
     settings = PipelineFrequencySettings()
-    return ComputingOptimizer(gpu, clock, times, PipelinePlace(rank), settings, world=torch_world())
+    return ComputingOptimizer(gpu, time_source, times, PipelineRank(rank), settings, world=torch_world())
 
 
 def virtual_gpu(model, index):
     """A simulated GPU and its clock."""
-    clock = VirtualClock()
-    return SimulatedGpu(find_preset(model), index, clock=clock), clock
+    time_source = VirtualTime()
+    return SimulatedGpu(find_preset(model), index, time_source=time_source), time_source
 
 
 class Run:

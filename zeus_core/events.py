@@ -11,7 +11,7 @@ where a step is one optimizer step. Loops that report less (no TRAIN_BEGIN, no S
 from enum import Enum
 from typing import Protocol
 
-from zeus_core.world import World
+from zeus_core.ports import World
 
 __all__ = ["Activity", "Event", "NoObserver", "PipelineObserver", "TrainingObserver"]
 
@@ -25,7 +25,7 @@ class Event(Enum):
     STEP_END = "step end"
     PAUSE = "pause"
     """Work that is not training (evaluation, saving) is about to start; training is back at the next STEP_BEGIN."""
-    INTRUSION = "intrusion"
+    INTERFERENCE = "interference"
     """Work that is not training has already started without a PAUSE: what is being measured holds some of it."""
     EPOCH_END = "epoch end"
     TRAIN_END = "train end"
@@ -82,7 +82,7 @@ class TrainingObserver(Protocol):
         """What the latest `on_pause` announced is over."""
         ...
 
-    def on_intrusion(self) -> None:
+    def on_interference(self) -> None:
         """Something else than training has already happened since the last step ended."""
         ...
 
@@ -105,7 +105,7 @@ class NoObserver:
         """Do nothing, as at all other events."""
 
     on_epoch_begin = on_step_begin = on_step_end = on_resume = on_train_begin
-    on_intrusion = on_epoch_end = on_train_end = on_train_begin
+    on_interference = on_epoch_end = on_train_end = on_train_begin
 
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
         """Do nothing."""

@@ -23,7 +23,7 @@ from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import MaxSlowdownConstraint
 from zeus_core.pytorch import SimulatedCompute
-from zeus_huggingface.accelerate import EnergyMonitor, PowerLimitOptimizer, ZeusTracker
+from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate, ZeusTracker
 
 SEQUENCE_BYTES = 65
 TRAINING_BYTES = 800_000
@@ -85,7 +85,7 @@ def train(arguments: argparse.Namespace) -> None:
     model, optimizer, batches, evaluation_batches = accelerator.prepare(model, optimizer, batches, evaluation_batches)
     accelerator.init_trackers("example")
     search = PowerLimitOptimizer(accelerator, monitor, MaxSlowdownConstraint(factor=1.1), pl_step=50)
-    with EnergyMonitor(accelerator, optimizer=search) as energy:
+    with ZeusAccelerate(accelerator, optimizer=search) as energy:
         step = 0
         if arguments.resume:
             accelerator.load_state(arguments.output / "checkpoint")

@@ -27,9 +27,9 @@ from pipeline_toy import (
     steps_to_train,
 )
 
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelinePlace
+from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineRank
 from zeus_core.pytorch import torch_world
-from zeus_core.pytorch.marks import marks_for
+from zeus_core.pytorch._device_events import marks_for
 
 
 class Pipeline:
@@ -102,11 +102,11 @@ def main() -> None:
 
     clocks = PipelineFrequencyOptimizer(  # 9
         monitor,
-        PipelinePlace(torch.distributed.get_rank()),
+        PipelineRank(torch.distributed.get_rank()),
         SETTINGS,
         world=torch_world(),
         identity={"model": "toy", "layers": stage.layer_count},
-        marks=marks_for(device, monitor.clock),
+        marks=marks_for(device, monitor.time_source),
     )
     with clocks:  # 10
         pipeline = Pipeline(stage, device, clocks)

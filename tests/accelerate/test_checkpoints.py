@@ -11,14 +11,14 @@ from tests.accelerate.loop import Loop, SlowState
 from tests.accelerate.processes import run_processes
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.testing import VirtualClock
-from zeus_huggingface.accelerate import EnergyMonitor
+from zeus_core.testing import VirtualTime
+from zeus_huggingface.accelerate import ZeusAccelerate
 
 
 def saved_after(folder, gpu, monitor, steps, more_steps=0, **arguments):
     """Train for some steps, save, and train for more. Returns what all of it has taken."""
     loop = Loop(folder, gpu, **arguments)
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.train_and_log(steps)
         loop.accelerator.save_state(folder / "checkpoint")
         loop.train_and_log(more_steps)
@@ -30,7 +30,7 @@ def resumed(folder, gpu, monitor, steps=0, **arguments):
     AcceleratorState._reset_state()
     GradientState._reset_state()
     loop = Loop(folder, gpu, **arguments)
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.accelerator.load_state(folder / "checkpoint")
         loop.train_and_log(steps)
     return energy.summary
@@ -51,7 +51,7 @@ def test_totals_and_what_was_done_again_outlive_an_interruption(tmp_path, gpu, m
 def test_loading_is_a_checkpoint_too(tmp_path, gpu, monitor):
     loop = Loop(tmp_path, gpu)
     loop.accelerator.register_for_checkpointing(SlowState(gpu, Work(8.0, 150.0, 0.5, 0.1)))
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.train_and_log(3)
         loop.accelerator.save_state(tmp_path / "checkpoint")
         loop.accelerator.load_state(tmp_path / "checkpoint")
@@ -63,7 +63,7 @@ def test_loading_is_a_checkpoint_too(tmp_path, gpu, monitor):
 def test_going_back_to_a_checkpoint_in_the_same_process_is_doing_again(tmp_path, gpu, monitor):
     begin = gpu.exact_energy_joules()
     loop = Loop(tmp_path, gpu)
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.train_and_log(10)
         loop.accelerator.save_state(tmp_path / "checkpoint")
         loop.train_and_log(5)
@@ -121,7 +121,7 @@ def test_what_is_loaded_is_the_same_with_us(tmp_path, gpu, monitor):
         AcceleratorState._reset_state()
         GradientState._reset_state()
         loop = Loop(tmp_path, None)
-        energy = EnergyMonitor(loop.accelerator, monitor) if monitors else None
+        energy = ZeusAccelerate(loop.accelerator, monitor) if monitors else None
         loop.accelerator.load_state(tmp_path / "checkpoint")
         loop.train_and_log(5)
         losses.append(loop.losses)
@@ -132,10 +132,10 @@ def test_what_is_loaded_is_the_same_with_us(tmp_path, gpu, monitor):
 
 def train_until_killed(results, folder, kill_at):
     """One process of a run: it goes on where the latest one saved, saves at step 20, and dies after `kill_at`."""
-    clock = VirtualClock()
-    gpu = SimulatedGpu(find_preset("A100"), clock=clock, power_limit_watts=350)
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A100"), time_source=time_source, power_limit_watts=350)
     loop = Loop(folder, gpu)
-    with EnergyMonitor(loop.accelerator, ZeusMonitor(gpus=[gpu], clock=clock)) as energy:
+    with ZeusAccelerate(loop.accelerator, ZeusMonitor(gpus=[gpu], time_source=time_source)) as energy:
         if (folder / "checkpoint").exists():
             loop.accelerator.load_state(folder / "checkpoint")
             loop.step = energy.steps

@@ -10,7 +10,7 @@ from zeus_core.device import Work
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_huggingface.accelerate import Activity, EnergyMonitor
+from zeus_huggingface.accelerate import Activity, ZeusAccelerate
 
 FOUND_WATTS = 350
 INTERVAL = {"energy_j", "power_w", "energy_per_sample_j", "total_energy_j", "power_limit_w"}
@@ -33,7 +33,7 @@ def test_each_phase_is_what_the_gpu_took_in_it(loop, monitor, gpu):
         truth[activity] += gpu.exact_energy_joules() - before
 
     loop.accelerator.register_for_checkpointing(SlowState(gpu, Work(8.0, 150.0, 0.5, 0.1)))
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         during(Activity.IDLE, lambda: gpu.execute(Work(6.0, 90.0, 0.5, 0.1)))
         for _ in range(3):
             during(Activity.STEPS, lambda: loop.train_and_log(7))
@@ -48,7 +48,7 @@ def test_each_phase_is_what_the_gpu_took_in_it(loop, monitor, gpu):
 
 
 def test_each_log_holds_the_steps_since_the_one_before(loop, monitor, gpu):
-    with EnergyMonitor(loop.accelerator, monitor):
+    with ZeusAccelerate(loop.accelerator, monitor):
         loop.train_and_log(40, every=10)
     *intervals, end = loop.logged()
     assert [line["step"] for line in intervals] == [10, 20, 30, 40]
@@ -64,7 +64,7 @@ def test_each_log_holds_the_steps_since_the_one_before(loop, monitor, gpu):
 
 def test_tensorboard_gets_the_values(tmp_path, monitor, gpu):
     loop = Loop(tmp_path, gpu, log_with="tensorboard")
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.train_and_log(20, every=10)
         with energy.evaluation():
             loop.evaluate()
@@ -79,7 +79,7 @@ def test_tensorboard_gets_the_values(tmp_path, monitor, gpu):
 
 def test_a_step_is_one_of_the_optimizer_however_many_batches_it_takes(tmp_path, monitor, gpu):
     loop = Loop(tmp_path, gpu, samples=50, gradient_accumulation_steps=4)  # 13 batches make 4 steps, the last of one
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.train_and_log(8)
     assert len(loop.losses) == 26
     assert energy.summary.steps == 8
@@ -90,7 +90,7 @@ def test_a_step_is_one_of_the_optimizer_however_many_batches_it_takes(tmp_path, 
 
 
 def test_samples_and_tokens_can_be_told(loop, monitor, gpu):
-    with EnergyMonitor(loop.accelerator, monitor, samples_per_step=10) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor, samples_per_step=10) as energy:
         for step in loop.train(2):
             if step == 2:
                 energy.count(tokens=500)
@@ -103,7 +103,7 @@ def test_samples_and_tokens_can_be_told(loop, monitor, gpu):
 
 
 def test_without_a_prepared_dataloader_there_is_no_energy_per_sample(loop, monitor):
-    with EnergyMonitor(loop.accelerator, monitor):
+    with ZeusAccelerate(loop.accelerator, monitor):
         loop.train_batch(torch.ones(4, 3), torch.ones(4, 1))
         loop.accelerator.log({})
     assert "energy_j" in loop.logged()[0]
@@ -113,14 +113,14 @@ def test_without_a_prepared_dataloader_there_is_no_energy_per_sample(loop, monit
 def test_of_several_optimizers_the_first_makes_the_steps(tmp_path, monitor, gpu):
     loop = Loop(tmp_path, gpu)
     other = loop.accelerator.prepare(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0))
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         for _ in loop.train(5):
             other.step()
     assert energy.summary.steps == 5
 
 
 def test_an_evaluation_is_in_the_next_log_and_in_no_other(loop, monitor, gpu):
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.train_and_log(10, every=10)
         before = gpu.exact_energy_joules()
         with energy.evaluation():
@@ -136,7 +136,7 @@ def test_an_evaluation_is_in_the_next_log_and_in_no_other(loop, monitor, gpu):
 
 
 def test_an_evaluation_at_the_end_is_logged_at_the_end(loop, monitor):
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.train_and_log(3)
         with energy.during(Activity.EVALUATION):
             loop.evaluate()
@@ -144,7 +144,7 @@ def test_an_evaluation_at_the_end_is_logged_at_the_end(loop, monitor):
 
 
 def test_text_generated_for_a_step_is_a_part_of_it(loop, monitor, gpu):
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         for _ in range(2):
             with energy.during(Activity.GENERATION):
                 loop.evaluate(20)
@@ -156,7 +156,7 @@ def test_text_generated_for_a_step_is_a_part_of_it(loop, monitor, gpu):
 
 
 def test_what_the_loop_logs_is_logged_as_it_is(loop, monitor):
-    with EnergyMonitor(loop.accelerator, monitor):
+    with ZeusAccelerate(loop.accelerator, monitor):
         for _ in loop.train(1):
             loop.accelerator.log({"power_w": -1.0, "loss": 2.0}, 7, {"zeus": {}})
     first = loop.logged()[0]
@@ -165,7 +165,7 @@ def test_what_the_loop_logs_is_logged_as_it_is(loop, monitor):
 
 def test_the_end_of_training_logs_before_the_trackers_finish_and_leaves_nothing_behind(loop, monitor, gpu):
     found = dict(vars(loop.accelerator))
-    energy = EnergyMonitor(loop.accelerator, monitor)
+    energy = ZeusAccelerate(loop.accelerator, monitor)
     loop.train_and_log(2)
     loop.accelerator.end_training()
     loop.train_and_log(1)
@@ -180,7 +180,7 @@ def test_the_end_of_training_logs_before_the_trackers_finish_and_leaves_nothing_
 
 
 def test_a_method_that_others_have_wrapped_since_is_left_to_them(loop, monitor):
-    energy = EnergyMonitor(loop.accelerator, monitor)
+    energy = ZeusAccelerate(loop.accelerator, monitor)
     ours = loop.accelerator.log
     loop.accelerator.log = lambda values, step=None: ours({**values, "theirs": 1}, step)
     loop.train_and_log(1)
@@ -197,7 +197,7 @@ def test_an_exception_leaves_no_limit_no_window_and_no_wrapper(loop, monitor, gp
     search = GlobalPowerLimitOptimizer(monitor, warmup_steps=1, profile_steps=3)
 
     def train():
-        with EnergyMonitor(loop.accelerator, optimizer=search):
+        with ZeusAccelerate(loop.accelerator, optimizer=search):
             for step in loop.train(100):
                 if step == 12:
                     assert gpu.read_power_limit_watts() < FOUND_WATTS
@@ -215,7 +215,7 @@ def test_an_exception_leaves_no_limit_no_window_and_no_wrapper(loop, monitor, gp
 def test_a_compiled_model_is_seen_too(tmp_path, monitor, gpu):
     loop = Loop(tmp_path, None)
     loop.accelerator._models[0] = loop.model = torch.compile(loop.model, backend="eager")
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         gpu.execute(Work(5.0, 90.0, 0.5, 0.1))
         loop.model.register_forward_hook(lambda *_: gpu.execute(Work(1.0, 300.0, 0.9, 0.5)))
         loop.train_and_log(6)
@@ -228,36 +228,38 @@ def test_a_compiled_model_is_seen_too(tmp_path, monitor, gpu):
 
 def test_without_arguments_a_monitor_is_made(loop, monkeypatch):
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:1")
-    energy = EnergyMonitor(loop.accelerator)
+    energy = ZeusAccelerate(loop.accelerator)
     loop.train_and_log(1)
     energy.close()
     assert "energy_j" in loop.logged()[0]
 
 
-def test_wrong_arguments_are_named(loop, monitor, clock, gpu):
+def test_wrong_arguments_are_named(loop, monitor, time_source, gpu):
     with pytest.raises(UsageError, match=r"accelerator is 1; it must be an accelerate\.Accelerator"):
-        EnergyMonitor(1, monitor)
+        ZeusAccelerate(1, monitor)
     with pytest.raises(UsageError, match=r"accelerator has no optimizer yet; call accelerator\.prepare"):
-        EnergyMonitor(Accelerator(cpu=True), monitor)
+        ZeusAccelerate(Accelerator(cpu=True), monitor)
     with pytest.raises(UsageError, match="monitor is 'gpu'"):
-        EnergyMonitor(loop.accelerator, "gpu")
+        ZeusAccelerate(loop.accelerator, "gpu")
     with pytest.raises(UsageError, match=r"samples_per_step is 1\.5"):
-        EnergyMonitor(loop.accelerator, monitor, samples_per_step=1.5)
+        ZeusAccelerate(loop.accelerator, monitor, samples_per_step=1.5)
     with pytest.raises(UsageError, match="exchange_steps is 0"):
-        EnergyMonitor(loop.accelerator, monitor, exchange_steps=0)
+        ZeusAccelerate(loop.accelerator, monitor, exchange_steps=0)
     with pytest.raises(UsageError, match="optimizer has another monitor"):
-        EnergyMonitor(loop.accelerator, monitor, GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], clock=clock)))
+        ZeusAccelerate(
+            loop.accelerator, monitor, GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], time_source=time_source))
+        )
     assert "log" not in vars(loop.accelerator)
 
 
 def test_steps_that_cannot_be_seen_are_said_so(loop, monitor):
     loop.accelerator._optimizers[0].optimizer = object()
     with pytest.raises(UsageError, match="accelerator has a object, whose steps cannot be seen"):
-        EnergyMonitor(loop.accelerator, monitor)
+        ZeusAccelerate(loop.accelerator, monitor)
 
 
 def test_samples_are_counted_where_batches_are_skipped(loop, monitor):
     loop.batches = loop.accelerator.skip_first_batches(loop.batches, 3)
-    with EnergyMonitor(loop.accelerator, monitor) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.train_and_log(13)
     assert energy.summary.account.samples == 4 * 13

@@ -8,7 +8,7 @@ from tests.accelerate.loop import Loop
 from zeus_core.errors import DeviceLostError, DriverFaultError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FaultyGpu
-from zeus_huggingface.accelerate import EnergyMonitor, PowerLimitOptimizer
+from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
 
 FAULTS = [
     *[(it, DriverFaultError("no answer")) for it in ("read_energy_counter_joules", "read_power_watts")],
@@ -27,7 +27,7 @@ def train(folder, gpu, monitor=None, disturb=lambda place: None, **arguments):
     energy = None
     if monitor is not None:
         search = PowerLimitOptimizer(loop.accelerator, monitor, warmup_steps=1, profile_steps=2)
-        energy = EnergyMonitor(loop.accelerator, optimizer=search)
+        energy = ZeusAccelerate(loop.accelerator, optimizer=search)
     try:
         train_and_disturb(loop, folder, disturb)
     finally:
@@ -64,24 +64,24 @@ def test_training_is_the_same_with_us(tmp_path, gpu, monitor, without_us, caplog
 
 @pytest.mark.parametrize(("method", "error"), FAULTS)
 @pytest.mark.parametrize("place", ["construction", 1, 7, 8, 12, 16, "end"])
-def test_a_gpu_that_fails_is_no_trouble_for_training(tmp_path, gpu, clock, without_us, place, method, error):
+def test_a_gpu_that_fails_is_no_trouble_for_training(tmp_path, gpu, time_source, without_us, place, method, error):
     faulty = FaultyGpu(gpu)
 
     def disturb(here):
         if here == place:
             faulty.fail(method, error)
 
-    losses, energy = train(tmp_path / "with", None, ZeusMonitor(gpus=[faulty], clock=clock), disturb)
+    losses, energy = train(tmp_path / "with", None, ZeusMonitor(gpus=[faulty], time_source=time_source), disturb)
     assert losses == without_us
     faulty.heal()
     energy.close()  # the limit is put back as soon as that is possible
     assert gpu.read_power_limit_watts() == FOUND_WATTS
 
 
-def test_a_fault_is_said_once(tmp_path, gpu, clock, caplog):
+def test_a_fault_is_said_once(tmp_path, gpu, time_source, caplog):
     faulty = FaultyGpu(gpu)
     faulty.fail("read_energy_counter_joules", DeviceLostError("gone"))
-    train(tmp_path, None, ZeusMonitor(gpus=[faulty], clock=clock))
+    train(tmp_path, None, ZeusMonitor(gpus=[faulty], time_source=time_source))
     complaints = [record.getMessage() for record in caplog.records if record.levelname in {"ERROR", "WARNING"}]
     assert 1 <= len(complaints) <= 3, complaints
     assert len(set(complaints)) == len(complaints)

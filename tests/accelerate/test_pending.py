@@ -2,7 +2,7 @@
 
 import pytest
 
-from zeus_huggingface.accelerate.pending import joined
+from zeus_huggingface.accelerate._pending import joined
 
 EARLIER = {
     "energy_j": 100.0,

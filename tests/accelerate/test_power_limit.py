@@ -6,7 +6,7 @@ from tests.accelerate.loop import BACKWARD, FORWARD, Loop
 from zeus_core.errors import UsageError
 from zeus_core.optimizer import Energy
 from zeus_core.optimizer.power_limit import Phase
-from zeus_huggingface.accelerate import EnergyMonitor, PowerLimitOptimizer
+from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
 
 FOUND_WATTS = 350
 
@@ -40,7 +40,7 @@ def test_evaluations_and_checkpoints_are_in_no_trial(loop, monitor, gpu):
             if step % 20 == 0:
                 loop.accelerator.save_state(loop.folder / "checkpoint")
     check_trials(search, gpu)
-    assert not search.optimizer._expects_intrusions, "all pauses were announced"
+    assert not search.optimizer._expects_interference, "all pauses were announced"
 
 
 def test_an_evaluation_that_is_not_announced_is_in_no_trial_either(loop, monitor, gpu):
@@ -62,7 +62,7 @@ def test_a_step_is_one_of_the_optimizer(tmp_path, monitor, gpu):
 @pytest.mark.parametrize("takes_part", [True, False])
 def test_both_together_measure_and_save(loop, monitor, gpu, takes_part):
     search = make_search(loop, monitor)
-    energy = EnergyMonitor(loop.accelerator, monitor, search if takes_part else None)
+    energy = ZeusAccelerate(loop.accelerator, monitor, search if takes_part else None)
     loop.train_and_log(160, every=20)
     assert loop.logged()[-1]["power_limit_w"] == search.optimizer.chosen_limit_watts
     loop.accelerator.end_training()
@@ -85,7 +85,7 @@ def test_the_end_of_training_puts_the_limit_back(loop, monitor, gpu):
 
 
 def test_loading_a_checkpoint_goes_on_with_the_search(loop, monitor, gpu):
-    with EnergyMonitor(loop.accelerator, optimizer=make_search(loop, monitor)) as energy:
+    with ZeusAccelerate(loop.accelerator, optimizer=make_search(loop, monitor)) as energy:
         loop.train_and_log(60, every=20)
         loop.accelerator.save_state(loop.folder / "checkpoint")
         loop.accelerator.load_state(loop.folder / "checkpoint")

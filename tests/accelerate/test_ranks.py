@@ -15,7 +15,7 @@ from tests.nvml_driver.library import open_library
 from tests.ranks import torchrun_environments
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy
-from zeus_huggingface.accelerate import EnergyMonitor, PowerLimitOptimizer
+from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
 
 RANKS = 2
 
@@ -46,7 +46,7 @@ def train(rank, folder, main_alone, gpu_indices):
     loop = Loop(folder, None)
     takes_part = rank == 0 or not main_alone
     evaluation_seconds = 0.0
-    with EnergyMonitor(loop.accelerator, ZeusMonitor(gpu_indices=gpu_indices), exchange_steps=5) as energy:
+    with ZeusAccelerate(loop.accelerator, ZeusMonitor(gpu_indices=gpu_indices), exchange_steps=5) as energy:
         begin = time.monotonic()
         for step in loop.train(60):
             time.sleep(0.05)
@@ -104,7 +104,7 @@ def test_gpus_that_all_ranks_measure_are_counted_once(make_driver, tmp_path):
 
 def end_on_the_main_process_alone(rank, folder):
     loop = Loop(folder, None)
-    energy = EnergyMonitor(loop.accelerator, exchange_steps=5)
+    energy = ZeusAccelerate(loop.accelerator, exchange_steps=5)
     loop.train_and_log(20, every=10)
     begin = time.monotonic()
     if rank == 0:
@@ -123,7 +123,7 @@ def test_an_end_on_the_main_process_alone_costs_the_numbers_of_the_end(make_driv
 
 def save_and_go_back(rank, folder):
     loop = Loop(folder, None)
-    with EnergyMonitor(loop.accelerator) as energy:
+    with ZeusAccelerate(loop.accelerator) as energy:
         begin = time.monotonic()
         for step in loop.train(40):
             time.sleep(0.05)
@@ -160,7 +160,7 @@ def search(rank, folder):
     optimizer = PowerLimitOptimizer(
         loop.accelerator, ZeusMonitor(), Energy(), warmup_steps=1, profile_steps=5, pl_step=100
     )
-    with EnergyMonitor(loop.accelerator, optimizer=optimizer) as energy:
+    with ZeusAccelerate(loop.accelerator, optimizer=optimizer) as energy:
         for step in loop.train(90):
             time.sleep(0.03)
             if step % 20 == 0 and rank == 0:

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.cli.checks import Driver, check_clock_rights, check_driver, check_limit_rights, check_rapl, check_torch
-from zeus_core.cli.checks.rights import Rights, rights_of
+from zeus_core.cli._checks import Driver, check_clock_rights, check_driver, check_limit_rights, check_rapl, check_torch
+from zeus_core.cli._checks.rights import Rights, rights_of
 from zeus_core.device import NvmlGpu, NvmlSession
-from zeus_core.testing.fake_rapl import FakeRapl
+from zeus_core.testing._fake_rapl import FakeRapl
 
 NAMES = {
     *("python", "zeus-core", "nvidia-ml-py", "NVIDIA driver", "GPUs"),

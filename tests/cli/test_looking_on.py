@@ -12,7 +12,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core import __version__
-from zeus_core.cli.schedule import ticks
+from zeus_core.cli._schedule import ticks
 
 
 def rows(output):
@@ -218,27 +218,27 @@ print(*sorted(sys.modules), file=sys.stderr)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(ended.stderr.split())
-    assert {"pynvml", "numpy", "rich", "zeus_core.monitor", "zeus_core.device", "zeus_core.cli.child"}.isdisjoint(
+    assert {"pynvml", "numpy", "rich", "zeus_core.monitor", "zeus_core.device", "zeus_core.cli._child"}.isdisjoint(
         loaded
     )
 
 
-def test_ticks_do_not_drift(clock):
+def test_ticks_do_not_drift(time_source):
     moments = []
-    for elapsed_seconds in itertools.islice(ticks(clock, 1.0), 4):
+    for elapsed_seconds in itertools.islice(ticks(time_source, 1.0), 4):
         moments.append(elapsed_seconds)
-        clock.wait(threading.Event(), 0.3)
+        time_source.wait(threading.Event(), 0.3)
     assert moments == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_ticks_that_are_over_are_left_out(clock):
+def test_ticks_that_are_over_are_left_out(time_source):
     moments = []
-    for elapsed_seconds in itertools.islice(ticks(clock, 1.0), 3):
+    for elapsed_seconds in itertools.islice(ticks(time_source, 1.0), 3):
         moments.append(elapsed_seconds)
-        clock.wait(threading.Event(), 1.5)
+        time_source.wait(threading.Event(), 1.5)
     assert moments == [0.0, 2.0, 4.0]
 
 
 @pytest.mark.parametrize(("duration", "moments"), [(2.5, [1.0, 2.0, 2.5]), (2.0, [1.0, 2.0]), (0.5, [0.5])])
-def test_the_last_tick_is_at_the_end(clock, duration, moments):
-    assert list(ticks(clock, 1.0, 1, duration)) == moments
+def test_the_last_tick_is_at_the_end(time_source, duration, moments):
+    assert list(ticks(time_source, 1.0, 1, duration)) == moments

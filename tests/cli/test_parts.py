@@ -9,13 +9,13 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.cli.child import CommandError, spawn
-from zeus_core.cli.guarded_meter import GuardedMeter, within
-from zeus_core.cli.metering import open_meter
-from zeus_core.cli.summary import MeasuredDevice, summarize, total_of
-from zeus_core.cli.text import table, write
+from zeus_core.cli._child import CommandError, spawn
+from zeus_core.cli._guarded_meter import GuardedMeter, within
+from zeus_core.cli._metering import open_meter
+from zeus_core.cli._summary import MeasuredDevice, summarize, total_of
+from zeus_core.cli._text import table, write
 from zeus_core.device import discover_cpus
-from zeus_core.testing.fake_rapl import FakeRapl
+from zeus_core.testing._fake_rapl import FakeRapl
 
 PACKAGE = MeasuredDevice("cpu", 0, "package-0", None, 30.0, "counted", None, None)
 GPU = MeasuredDevice("gpu", 0, "H200", "GPU-1", 70.0, "counted", 5.0, None)

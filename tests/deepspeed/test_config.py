@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import zeus_deepspeed.config
+import zeus_deepspeed._config
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
-from zeus_deepspeed.config import KEYS, PerseusConfig, read_perseus_block
+from zeus_deepspeed._config import KEYS, PerseusConfig, read_perseus_block
 
 
 def read(**block):
@@ -100,7 +100,7 @@ def outcome(block):
 
 
 def test_the_documented_table_has_exactly_the_keys_and_their_defaults():
-    rows = re.findall(r"^`(\w+)` +\w+ +`([^`]+)`", zeus_deepspeed.config.__doc__, re.MULTILINE)
+    rows = re.findall(r"^`(\w+)` +\w+ +`([^`]+)`", zeus_deepspeed._config.__doc__, re.MULTILINE)
     own = {it.name: it.default for it in fields(PerseusConfig) if it.name != "settings"}
     defaults = {**own, "gpu_index": "auto", **{it.name: it.default for it in fields(PipelineFrequencySettings)}}
     words = {None: "null", True: "true", False: "false"}

@@ -8,13 +8,13 @@ from pathlib import Path
 import deepspeed
 import pytest
 
-import zeus_deepspeed.config
+import zeus_deepspeed._config
 from tests.deepspeed.engines import batches, config, make_engine, make_module, run_engines
 from tests.pages import ROOT, blocks
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work, discover_gpus
 from zeus_core.pipeline import read_plan
 from zeus_core.pytorch import SimulatedCompute
-from zeus_deepspeed.config import KEYS
+from zeus_deepspeed._config import KEYS
 
 PAGE = "deepspeed.md"
 QUICK = {"warmup_steps": 1, "max_clocks": 2, "check_steps": 2, "profile_instructions": 3, "tolerance_fraction": 1.0}
@@ -35,7 +35,7 @@ def rows(text):
 
 
 def rows_of_the_docstring():
-    lines = zeus_deepspeed.config.__doc__.splitlines()
+    lines = zeus_deepspeed._config.__doc__.splitlines()
     first, second, last = (number for number, line in enumerate(lines) if line.startswith("==="))
     assert second == first + 2
     widths = [len(it) for it in lines[first].split()]
@@ -61,7 +61,7 @@ def test_the_table_of_keys_is_that_of_the_module():
 
 def test_the_block_of_the_page_is_one():
     (block,) = blocks(PAGE, "json")
-    assert zeus_deepspeed.config.read_perseus_block(json.loads(block)).enabled
+    assert zeus_deepspeed._config.read_perseus_block(json.loads(block)).enabled
 
 
 def page_rank():

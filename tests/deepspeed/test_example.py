@@ -15,7 +15,7 @@ import pytest
 
 from tests.pages import ROOT
 from zeus_core.pipeline import read_plan
-from zeus_deepspeed.config import read_perseus_block
+from zeus_deepspeed._config import read_perseus_block
 
 EXAMPLE = ROOT / "examples" / "deepspeed" / "train_gpt2_pipeline.py"
 CONFIG = EXAMPLE.parent / "ds_config.json"

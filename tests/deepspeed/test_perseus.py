@@ -11,9 +11,9 @@ from tests.deepspeed.engines import RecordingOptimizer, batches, make_engine, ma
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings, PipelinePlace
-from zeus_deepspeed.engine_facts import release
-from zeus_deepspeed.perseus import attach
+from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings, PipelineRank
+from zeus_deepspeed._engine_facts import release
+from zeus_deepspeed._perseus import attach
 
 ENABLED = {"enabled": True}
 
@@ -63,7 +63,7 @@ def attached_rank():
 def test_the_optimizer_is_given_what_the_engine_is():
     answers = run_engines(4, attached_rank)
     assert [place for place, *_ in answers] == [
-        PipelinePlace(stage, pipeline) for stage in (0, 1) for pipeline in (0, 1)
+        PipelineRank(stage, pipeline) for stage in (0, 1) for pipeline in (0, 1)
     ]
     for rank, (place, settings, identity, gpus, world, cpu_count) in enumerate(answers):
         assert settings == PipelineFrequencySettings(slowdown_factor=1.1)

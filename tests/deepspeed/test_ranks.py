@@ -5,9 +5,9 @@ import pytest
 from tests.deepspeed.engines import RecordingOptimizer
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.ports import SoloWorld, on_all_ranks
 from zeus_core.testing import FaultyGpu, ThreadWorld
-from zeus_core.world import SoloWorld, on_all_ranks
-from zeus_deepspeed.monitor_events import MonitorEvents
+from zeus_deepspeed._monitor_events import MonitorEvents
 
 
 def test_what_every_rank_makes_is_given_to_each():
@@ -46,14 +46,14 @@ def test_what_one_rank_lacks_keeps_all_of_them_off_and_is_told_to_each(fault_of,
 class TrainingEngine:
     """In the place of an engine: takes a second a step."""
 
-    def __init__(self, clock):
+    def __init__(self, time_source):
         self.global_samples = 0
         self.events = []
         self.monitor = self
-        self.clock = clock
+        self.time_source = time_source
 
     def train_batch(self):
-        self.clock.advance(1.0)
+        self.time_source.advance(1.0)
         self.global_samples += 4
         return "loss"
 
@@ -65,8 +65,8 @@ def train(engine, events, steps):
     assert [events.measure(engine.train_batch) for _ in range(steps)] == ["loss"] * steps
 
 
-def test_each_step_is_written_over_the_samples_seen_by_its_end(gpu, clock, monitor):
-    engine = TrainingEngine(clock)
+def test_each_step_is_written_over_the_samples_seen_by_its_end(gpu, time_source, monitor):
+    engine = TrainingEngine(time_source)
     train(engine, MonitorEvents(engine, monitor, SoloWorld(), exchange_steps=2), steps=5)
     idle_watts = gpu.read_power_watts()
     assert [(name, samples) for name, _, samples in engine.events] == [
@@ -75,9 +75,9 @@ def test_each_step_is_written_over_the_samples_seen_by_its_end(gpu, clock, monit
     assert [value for _, value, _ in engine.events] == pytest.approx([idle_watts] * 8, rel=0.1)
 
 
-def test_a_step_of_which_a_part_is_lost_is_left_out(gpu, clock):
-    engine, faulty = TrainingEngine(clock), FaultyGpu(gpu)
-    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+def test_a_step_of_which_a_part_is_lost_is_left_out(gpu, time_source):
+    engine, faulty = TrainingEngine(time_source), FaultyGpu(gpu)
+    monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
     events = MonitorEvents(engine, monitor, SoloWorld(), exchange_steps=3)
     train(engine, events, steps=1)
     for method in ("read_energy_counter_joules", "read_power_watts"):
@@ -94,8 +94,8 @@ class FullDiskEngine(TrainingEngine):
         raise OSError("no space left")
 
 
-def test_a_monitor_that_fails_is_told_of_once_and_left_behind(clock, monitor, caplog):
-    engine = FullDiskEngine(clock)
+def test_a_monitor_that_fails_is_told_of_once_and_left_behind(time_source, monitor, caplog):
+    engine = FullDiskEngine(time_source)
     train(engine, MonitorEvents(engine, monitor, SoloWorld(), exchange_steps=1), steps=3)
     assert len(engine.events) == 6
     assert [record.levelname for record in caplog.records] == ["ERROR"]
@@ -116,8 +116,8 @@ class LostWorld:
         return [value, value]
 
 
-def test_a_rank_that_does_not_answer_is_not_waited_for_twice(clock, monitor, caplog):
-    engine, world = TrainingEngine(clock), LostWorld()
+def test_a_rank_that_does_not_answer_is_not_waited_for_twice(time_source, monitor, caplog):
+    engine, world = TrainingEngine(time_source), LostWorld()
     train(engine, MonitorEvents(engine, monitor, world, exchange_steps=2), steps=8)
     assert (world.gathered, engine.events) == (2, [])
     assert len(caplog.records) == 1

@@ -23,11 +23,11 @@ from tests.deepspeed.engines import batches, make_engine, make_module
 from tests.deepspeed.virtual_engine import Trainer
 from tests.ranks import torchrun_environments
 from tests.virtual_time import A100, SharedTimes
+from zeus_core.adapters import Patches
 from zeus_core.device import Work, discover_gpus
-from zeus_core.method_wraps import MethodWraps
 from zeus_core.pipeline import Plan, schedules, write_plan
 from zeus_core.pytorch import TorchWorld
-from zeus_core.pytorch.simulated_compute import SimulatedCompute
+from zeus_core.pytorch._simulated_compute import SimulatedCompute
 
 RANKS = 2
 MICROBATCHES = 4
@@ -46,12 +46,12 @@ class Hardware:
 
     Args:
         folder: Where it is kept, for other processes too.
-        found_mhz: What they were locked at before.
+        original_mhz: What they were locked at before.
         latency_seconds: How long the driver takes.
     """
 
-    def __init__(self, folder, found_mhz=0, latency_seconds=0.0):
-        self.folder, self.found_mhz, self._latency_seconds = folder, found_mhz, latency_seconds
+    def __init__(self, folder, original_mhz=0, latency_seconds=0.0):
+        self.folder, self.original_mhz, self._latency_seconds = folder, original_mhz, latency_seconds
         file = folder / "hardware"
         is_new = not file.exists()
         with file.open("w+b" if is_new else "r+b") as opened:
@@ -62,7 +62,7 @@ class Hardware:
             cells[row * RANKS : (row + 1) * RANKS] for row in range(4)
         )
         for rank in range(RANKS * is_new):
-            self._clocks_mhz[rank] = found_mhz
+            self._clocks_mhz[rank] = original_mhz
 
     def plug_in(self, gpu, rank):
         def change(driver_call, *clocks_mhz):
@@ -75,7 +75,7 @@ class Hardware:
             self._clocks_mhz[rank] = sum(clocks_mhz)  # of none or one
             self._was_changed[rank] |= self.is_changed(rank)
 
-        wraps = MethodWraps(gpu)
+        wraps = Patches(gpu)
         wraps.wrap("lock_sm_clock", change)
         wraps.wrap("unlock_sm_clock", change)
 
@@ -92,7 +92,7 @@ class Hardware:
         return self._clocks_mhz[rank]
 
     def is_changed(self, rank):
-        return self._clocks_mhz[rank] != self.found_mhz
+        return self._clocks_mhz[rank] != self.original_mhz
 
     @property
     def changed(self):
@@ -203,7 +203,7 @@ def amid(end, trainer):
 
 def in_exchange(end, trainer):
     """When it is about to tell the other rank what it has measured."""
-    MethodWraps(trainer.optimizer._agreement.world).wrap("gather", lambda *_: end(trainer))
+    Patches(trainer.optimizer._agreement.world).wrap("gather", lambda *_: end(trainer))
     trainer.train(100)
 
 
@@ -219,14 +219,14 @@ terminated, hung_up, interrupted, killed = (
 
 def train(rank, hardware, times, phase, ends):
     quick = {"warmup_steps": 1, "max_clocks": 3, "profile_instructions": 4, "slowdown_factor": 1.2}
-    block = {**quick, "found_clock_mhz": hardware.found_mhz or None}
+    block = {**quick, "original_clock_mhz": hardware.original_mhz or None}
     trainer = Trainer(times, RANKS, MICROBATCHES, A100, perseus=block)
     trainer.hardware = hardware
     hardware.plug_in(trainer.gpu, rank)
     while trainer.optimizer.phase.value != phase:
         assert trainer.optimizer.steps < 60
         trainer.train(1)
-    while phase == "profiling" and hardware.clock_mhz(rank) in (hardware.found_mhz, 1410):
+    while phase == "profiling" and hardware.clock_mhz(rank) in (hardware.original_mhz, 1410):
         trainer.train(1)
     hardware.note(rank)
     trainer.train(2 * (phase == "replaying"))
@@ -260,29 +260,29 @@ IN_A_STEP = [
 
 @pytest.mark.parametrize(("ends", "codes"), BETWEEN_STEPS)
 @pytest.mark.parametrize(
-    ("phase", "found_mhz"),
+    ("phase", "original_mhz"),
     [
         ("profiling", 0),
         *(pytest.param(*it, marks=pytest.mark.long) for it in [("profiling", FOUND_MHZ), ("replaying", 0)]),
     ],
 )
-def test_clocks_are_put_back_where_training_ends_between_steps(tmp_path, phase, found_mhz, ends, codes):
-    hardware = Hardware(tmp_path, found_mhz)
+def test_clocks_are_put_back_where_training_ends_between_steps(tmp_path, phase, original_mhz, ends, codes):
+    hardware = Hardware(tmp_path, original_mhz)
     end(hardware, phase, ends, codes)
     assert hardware.changed == []
 
 
 @pytest.mark.parametrize(("ends", "codes"), IN_A_STEP)
 @pytest.mark.parametrize(
-    ("phase", "found_mhz"),
+    ("phase", "original_mhz"),
     [
         ("replaying", FOUND_MHZ),
         *(pytest.param(*it, marks=pytest.mark.long) for it in [("replaying", 0), ("profiling", FOUND_MHZ)]),
     ],
 )
-def test_clocks_are_put_back_where_training_ends_in_a_step(tmp_path, phase, found_mhz, ends, codes):
+def test_clocks_are_put_back_where_training_ends_in_a_step(tmp_path, phase, original_mhz, ends, codes):
     """The other rank, left alone, fails in its turn."""
-    hardware = Hardware(tmp_path, found_mhz)
+    hardware = Hardware(tmp_path, original_mhz)
     end(hardware, phase, ends, codes)
     assert hardware.changed == []
 
@@ -294,9 +294,9 @@ def test_clocks_that_are_as_found_stay_so(tmp_path, phase):
     assert hardware.changed == []
 
 
-@pytest.mark.parametrize(("phase", "found_mhz"), [("profiling", FOUND_MHZ), ("replaying", 0)])
-def test_of_a_rank_that_is_killed_the_clock_stays_and_that_of_the_other_is_put_back(tmp_path, phase, found_mhz):
-    hardware = Hardware(tmp_path, found_mhz)
+@pytest.mark.parametrize(("phase", "original_mhz"), [("profiling", FOUND_MHZ), ("replaying", 0)])
+def test_of_a_rank_that_is_killed_the_clock_stays_and_that_of_the_other_is_put_back(tmp_path, phase, original_mhz):
+    hardware = Hardware(tmp_path, original_mhz)
     end(hardware, phase, [going_on, partial(amid, killed)], [1, -signal.SIGKILL])
     assert hardware.changed == [1], "which nothing in that process could help"
 
@@ -355,7 +355,7 @@ class RealTimeTrainer:
         plan_path = str(hardware.folder / "plan.json")
         block = {"enabled": True, "warmup_steps": 1, "plan_path": plan_path, "check_steps": 1000}
         blocks = {"gradient_accumulation_steps": MICROBATCHES, "perseus": block}
-        block["found_clock_mhz"] = hardware.found_mhz or None
+        block["original_clock_mhz"] = hardware.original_mhz or None
         self.engine = make_engine(make_module(RANKS), initialize=zeus_deepspeed.initialize, **blocks)
         self.hardware = hardware
         gpu = discover_gpus()[self.engine.global_rank]
@@ -376,13 +376,13 @@ def train_in_real_time(rank, hardware, ends):
     ends[rank](trainer)
 
 
-def slow_hardware(folder, found_mhz=0):
+def slow_hardware(folder, original_mhz=0):
     """Its driver takes a third of an instruction; with a plan beside it."""
     folder.mkdir(exist_ok=True)
     schedule = schedules.one_f_one_b(RANKS, MICROBATCHES)
     clocks = tuple(tuple((900, 1050)[place % 2] for place, _ in enumerate(order)) for order in schedule.ranks)
     write_plan(Plan("restless", schedule, clocks, 0.01, 1.0, 0, 0.0, 0.0, ""), folder / "plan.json")
-    return Hardware(folder, found_mhz, latency_seconds=0.005)
+    return Hardware(folder, original_mhz, latency_seconds=0.005)
 
 
 TERM, INT = signal.SIGTERM, signal.SIGINT

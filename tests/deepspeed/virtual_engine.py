@@ -5,8 +5,8 @@ import torch
 
 from tests.deepspeed.engines import WIDTH, config, make_module
 from tests.virtual_time import VirtualOptimizer, virtual_gpu, work_of
-from zeus_core.pytorch.simulated_compute import SimulatedCompute
-from zeus_deepspeed.perseus import attach
+from zeus_core.pytorch._simulated_compute import SimulatedCompute
+from zeus_deepspeed._perseus import attach
 
 
 def batches():
@@ -25,7 +25,7 @@ class Trainer:
         blocks = {"gradient_accumulation_steps": microbatches, "perseus": block, **blocks}
         parameters = list(module.parameters())
         self.engine = deepspeed.initialize(model=module, model_parameters=parameters, config=config(**blocks))[0]
-        self.gpu, self.clock = virtual_gpu(model, self.engine.global_rank)
+        self.gpu, self.time_source = virtual_gpu(model, self.engine.global_rank)
         self.optimizer = None
         self.losses = []
         self._times, self._model = times, model
@@ -36,7 +36,7 @@ class Trainer:
 
     def _make_optimizer(self, monitor, place, settings, *, world, identity, marks):
         options = {"world": world, "identity": identity}
-        self.optimizer = VirtualOptimizer(self.gpu, self.clock, self._times, place, settings, **options)
+        self.optimizer = VirtualOptimizer(self.gpu, self.time_source, self._times, place, settings, **options)
         return self.optimizer
 
     def slow_down(self, factor):

@@ -8,7 +8,7 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import NvmlGpu, NvmlSession, discover_gpus
 from zeus_core.errors import DeviceLostError, NoDeviceError, NotSupportedError
-from zeus_core.testing.gpu_contract import GpuContract
+from zeus_core.testing.contracts import GpuContract
 
 VOLTA, AMPERE = 5, 7
 

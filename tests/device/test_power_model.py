@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.device import PRESETS, GpuPreset, Work, find_preset
-from zeus_core.device.power_model import OperatingPoint
+from zeus_core.device.simulated._power_model import OperatingPoint
 from zeus_core.errors import UsageError
 
 ROUNDING = 1 + 1e-9

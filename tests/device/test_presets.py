@@ -3,7 +3,7 @@
 import pytest
 
 from zeus_core.device import PRESETS, PowerRange, find_preset
-from zeus_core.device.power_model import GpuPhysics
+from zeus_core.device.simulated._power_model import GpuPhysics
 from zeus_core.errors import UsageError
 
 PUBLISHED_FITS = {

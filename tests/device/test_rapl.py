@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeus_core.device.cpu import Cpu, CpuEnergyCounters
+from zeus_core.device._cpu import Cpu, CpuEnergyCounters
 from zeus_core.device.rapl import RaplKeeper, RaplZone, WrappingCounter, count_microjoules, discover_cpus
 from zeus_core.errors import DeviceLostError, DriverFaultError, PermissionDeniedError, UsageError
-from zeus_core.testing.fake_rapl import FakeRapl
+from zeus_core.testing._fake_rapl import FakeRapl
 
 TYPICAL_RANGE = 262_143_328_850
 RANGES = (1, 2, 999, 1000, 65_532_610_987, TYPICAL_RANGE, 2**32 - 1, (2**32 - 1) * 1_000_000)
@@ -409,13 +409,13 @@ class TestKeeper:
     def test_no_wrap_around_is_missed_at_the_highest_power(self, rapl, make_keeper):
         package = rapl.add_package(0)
         cpu = only_cpu(rapl)
-        clock = DrawingClock(rapl, package, power_watts=2000, waits=200)
-        keeper = make_keeper(cpu.zones, clock=clock)
+        time_source = DrawingClock(rapl, package, power_watts=2000, waits=200)
+        keeper = make_keeper(cpu.zones, time_source=time_source)
         keeper.start()
-        assert clock.done.wait(10)
-        assert cpu.read_energy_counters_joules().package_joules == clock.drawn_microjoules / 1e6
-        assert clock.drawn_microjoules > 99 * TYPICAL_RANGE
-        assert clock.waits_seconds == pytest.approx([262_143.32885 / 2000 / 2] * 200)
+        assert time_source.done.wait(10)
+        assert cpu.read_energy_counters_joules().package_joules == time_source.drawn_microjoules / 1e6
+        assert time_source.drawn_microjoules > 99 * TYPICAL_RANGE
+        assert time_source.waits_seconds == pytest.approx([262_143.32885 / 2000 / 2] * 200)
         keeper.stop()
         assert keeper_threads() == []
 
@@ -429,13 +429,13 @@ class TestKeeper:
         rapl.write(rapl.add_package(0), "energy_uj", "1")
         second = rapl.add_package(1)
         discovery = discover(rapl)
-        clock = DrawingClock(rapl, second, power_watts=1900, waits=50)
+        time_source = DrawingClock(rapl, second, power_watts=1900, waits=50)
         rapl.remove("intel-rapl:0")
-        keeper = make_keeper(discovery.zones, clock=clock)
+        keeper = make_keeper(discovery.zones, time_source=time_source)
         keeper.start()
-        assert clock.done.wait(10)
+        assert time_source.done.wait(10)
         assert keeper.is_running
-        assert discovery.cpus[1].read_energy_counters_joules().package_joules == clock.drawn_microjoules / 1e6
+        assert discovery.cpus[1].read_energy_counters_joules().package_joules == time_source.drawn_microjoules / 1e6
         rapl.write("intel-rapl:0", "energy_uj", "11")
         assert discovery.cpus[0].read_energy_counters_joules().package_joules == 10e-6
         keeper.stop()
@@ -462,14 +462,14 @@ class TestKeeper:
 
     def test_the_thread_ends_after_the_keeper_was_forgotten(self, rapl):
         rapl.add_package(0)
-        clock = SteppedClock()
-        keeper = RaplKeeper(discover(rapl).zones, clock=clock)
+        time_source = SteppedClock()
+        keeper = RaplKeeper(discover(rapl).zones, time_source=time_source)
         keeper.start()
-        assert clock.waiting.acquire(timeout=10)
+        assert time_source.waiting.acquire(timeout=10)
         (thread,) = keeper_threads()
         del keeper
         gc.collect()
-        clock.go_on.release()
+        time_source.go_on.release()
         thread.join(10)
         assert not thread.is_alive()
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zeus_core
-from zeus_core.clock import MonotonicClock
 from zeus_core.device import PRESETS, SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import PermissionDeniedError, UsageError
-from zeus_core.testing import VirtualClock
-from zeus_core.testing.gpu_contract import GpuContract
+from zeus_core.ports import MonotonicTime
+from zeus_core.testing import VirtualTime
+from zeus_core.testing.contracts import GpuContract
 
 A40 = find_preset("A40")
 A100 = find_preset("A100-SXM4-80GB")
@@ -38,7 +38,7 @@ a100_limits_watts = st.floats(*A100.limit_range_watts)
 class TestSimulatedGpuInVirtualTime(GpuContract):
     @pytest.fixture(params=PRESETS.values(), ids=PRESETS)
     def gpu(self, request):
-        return SimulatedGpu(request.param, clock=VirtualClock())
+        return SimulatedGpu(request.param, time_source=VirtualTime())
 
 
 class TestSimulatedGpuInRealTime(GpuContract):
@@ -58,56 +58,59 @@ class TestBusySimulatedGpu(GpuContract):
 class TestSimulatedGpuWithoutControl(GpuContract):
     @pytest.fixture
     def gpu(self):
-        return SimulatedGpu(A100, clock=VirtualClock(), grants_control=False)
+        return SimulatedGpu(A100, time_source=VirtualTime(), grants_control=False)
 
 
 @pytest.fixture
-def clock():
-    return VirtualClock()
+def time_source():
+    return VirtualTime()
 
 
 @pytest.fixture
-def gpu(clock):
-    return SimulatedGpu(A100, clock=clock)
+def gpu(time_source):
+    return SimulatedGpu(A100, time_source=time_source)
 
 
 def point_of(work: Work, limit_watts: float, clock_mhz: int = A100.highest_clock_mhz):
     return A100.physics.operating_point(work, limit_watts, clock_mhz / A100.highest_clock_mhz)
 
 
-def elapsed_seconds(clock: VirtualClock, gpu: SimulatedGpu, work: Work) -> float:
-    began_at = clock.now()
+def elapsed_seconds(time_source: VirtualTime, gpu: SimulatedGpu, work: Work) -> float:
+    began_at = time_source.now()
     gpu.execute(work)
-    return clock.now() - began_at
+    return time_source.now() - began_at
 
 
 class TestTimeAndEnergy:
     @given(works, a100_limits_watts)
     def test_work_takes_the_time_and_the_energy_of_its_operating_point(self, work, limit_watts):
-        clock = VirtualClock()
-        gpu = SimulatedGpu(A100, clock=clock, power_limit_watts=limit_watts)
+        time_source = VirtualTime()
+        gpu = SimulatedGpu(A100, time_source=time_source, power_limit_watts=limit_watts)
         before_joules = gpu.exact_energy_joules()
         point = point_of(work, limit_watts)
-        assert elapsed_seconds(clock, gpu, work) == pytest.approx(point.seconds)
+        assert elapsed_seconds(time_source, gpu, work) == pytest.approx(point.seconds)
         assert gpu.exact_energy_joules() - before_joules == pytest.approx(point.energy_joules, rel=1e-5)
 
     @given(st.lists(st.tuples(works, a100_limits_watts, st.floats(0.0, 5.0)), min_size=1, max_size=5))
     def test_energy_is_the_sum_of_all_work_and_all_waiting(self, parts):
-        clock = VirtualClock()
-        gpu = SimulatedGpu(A100, clock=clock)
+        time_source = VirtualTime()
+        gpu = SimulatedGpu(A100, time_source=time_source)
         expected_joules = gpu.exact_energy_joules()
         for work, limit_watts, idle_seconds in parts:
             gpu.set_power_limit(limit_watts)
             gpu.execute(work)
-            clock.advance(idle_seconds)
+            time_source.advance(idle_seconds)
             expected_joules += point_of(work, limit_watts).energy_joules
             expected_joules += idle_seconds * A100.physics.waiting_power_watts
         assert gpu.exact_energy_joules() == pytest.approx(expected_joules)
 
     @given(works, st.lists(st.floats(0.0, 2.0), max_size=10))
     def test_looking_at_the_gpu_changes_nothing(self, work, looks_after_seconds):
-        watched_clock, unwatched_clock = VirtualClock(), VirtualClock()
-        watched, unwatched = SimulatedGpu(A100, clock=watched_clock), SimulatedGpu(A100, clock=unwatched_clock)
+        watched_clock, unwatched_clock = VirtualTime(), VirtualTime()
+        watched, unwatched = (
+            SimulatedGpu(A100, time_source=watched_clock),
+            SimulatedGpu(A100, time_source=unwatched_clock),
+        )
         for gpu in (watched, unwatched):
             gpu.submit(work)
         for seconds in looks_after_seconds:
@@ -121,90 +124,90 @@ class TestTimeAndEnergy:
 
     @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
     def test_the_gpu_starts_at_the_default_limit_of_its_model(self, preset):
-        gpu = SimulatedGpu(preset, clock=VirtualClock())
+        gpu = SimulatedGpu(preset, time_source=VirtualTime())
         assert gpu.read_power_limit_watts() == gpu.read_default_power_limit_watts() == preset.default_limit_watts
 
     def test_a_limit_to_start_with_is_checked_like_any_other(self):
         with pytest.raises(UsageError, match="limit_watts is 401"):
             SimulatedGpu(A100, power_limit_watts=401)
 
-    def test_a_locked_clock_stretches_work_as_the_physics_says_until_it_is_unlocked(self, clock, gpu):
+    def test_a_locked_clock_stretches_work_as_the_physics_says_until_it_is_unlocked(self, time_source, gpu):
         gpu.lock_sm_clock(705)
-        assert elapsed_seconds(clock, gpu, WORK) == pytest.approx(point_of(WORK, 400.0, clock_mhz=705).seconds)
+        assert elapsed_seconds(time_source, gpu, WORK) == pytest.approx(point_of(WORK, 400.0, clock_mhz=705).seconds)
         gpu.unlock_sm_clock()
-        assert elapsed_seconds(clock, gpu, WORK) == pytest.approx(point_of(WORK, 400.0).seconds)
+        assert elapsed_seconds(time_source, gpu, WORK) == pytest.approx(point_of(WORK, 400.0).seconds)
 
-    def test_power_and_clock_are_those_of_the_present_stage(self, clock, gpu):
+    def test_power_and_clock_are_those_of_the_present_stage(self, time_source, gpu):
         gpu.set_power_limit(250.0)
         point = point_of(WORK, 250.0)
         gpu.submit(WORK)
         assert gpu.read_power_watts() == pytest.approx(point.active_power_watts, abs=1e-3)
         assert gpu.read_sm_clock_mhz() == round(point.clock_fraction * A100.highest_clock_mhz)
-        clock.advance(point.active_seconds + point.waiting_seconds / 2)
+        time_source.advance(point.active_seconds + point.waiting_seconds / 2)
         assert gpu.read_power_watts() == pytest.approx(A100.physics.waiting_power_watts, abs=1e-3)
-        clock.advance(point.waiting_seconds)
+        time_source.advance(point.waiting_seconds)
         assert gpu.read_power_watts() == pytest.approx(A100.physics.waiting_power_watts, abs=1e-3)
         assert gpu.read_sm_clock_mhz() == A100.lowest_clock_mhz
 
     @pytest.mark.timeout(10)
     @pytest.mark.parametrize("seconds", [1e-300, 1e-15, 1e-10, 1e-9])
     def test_work_too_short_for_the_clock_to_tell_still_ends(self, seconds):
-        gpu = SimulatedGpu(A100, clock=VirtualClock(start_seconds=1e6))
+        gpu = SimulatedGpu(A100, time_source=VirtualTime(start_seconds=1e6))
         gpu.execute(Work(seconds=seconds, active_power_watts=300.0, active_fraction=0.5))
         assert gpu.read_power_watts() == pytest.approx(A100.physics.waiting_power_watts, abs=1e-3)
 
 
 class TestQueue:
-    def test_submitting_takes_no_time(self, clock, gpu):
-        began_at = clock.now()
+    def test_submitting_takes_no_time(self, time_source, gpu):
+        began_at = time_source.now()
         gpu.submit(WORK)
-        assert clock.now() == began_at
+        assert time_source.now() == began_at
 
-    def test_queued_work_runs_one_after_the_other(self, clock, gpu):
-        began_at = clock.now()
+    def test_queued_work_runs_one_after_the_other(self, time_source, gpu):
+        began_at = time_source.now()
         gpu.submit(WORK)
         gpu.submit(COMPUTE_ONLY)
         gpu.synchronize()
         expected_seconds = point_of(WORK, 400.0).seconds + point_of(COMPUTE_ONLY, 400.0).seconds
-        assert clock.now() - began_at == pytest.approx(expected_seconds)
+        assert time_source.now() - began_at == pytest.approx(expected_seconds)
 
-    def test_executing_waits_for_what_was_queued_before(self, clock, gpu):
+    def test_executing_waits_for_what_was_queued_before(self, time_source, gpu):
         gpu.submit(WORK)
-        assert elapsed_seconds(clock, gpu, WORK) == pytest.approx(2 * point_of(WORK, 400.0).seconds)
+        assert elapsed_seconds(time_source, gpu, WORK) == pytest.approx(2 * point_of(WORK, 400.0).seconds)
 
-    def test_work_runs_while_nobody_waits(self, clock, gpu):
+    def test_work_runs_while_nobody_waits(self, time_source, gpu):
         point = point_of(WORK, 400.0)
         gpu.submit(WORK)
-        clock.advance(point.seconds / 4)
-        began_at = clock.now()
+        time_source.advance(point.seconds / 4)
+        began_at = time_source.now()
         gpu.synchronize()
-        assert clock.now() - began_at == pytest.approx(point.seconds * 3 / 4)
+        assert time_source.now() - began_at == pytest.approx(point.seconds * 3 / 4)
 
-    def test_an_empty_queue_is_not_waited_for(self, clock, gpu):
-        began_at = clock.now()
+    def test_an_empty_queue_is_not_waited_for(self, time_source, gpu):
+        began_at = time_source.now()
         gpu.synchronize()
-        assert clock.now() == began_at
+        assert time_source.now() == began_at
 
-    def test_work_submitted_after_an_idle_time_starts_then(self, clock, gpu):
-        clock.advance(100.0)
-        assert elapsed_seconds(clock, gpu, WORK) == pytest.approx(point_of(WORK, 400.0).seconds)
+    def test_work_submitted_after_an_idle_time_starts_then(self, time_source, gpu):
+        time_source.advance(100.0)
+        assert elapsed_seconds(time_source, gpu, WORK) == pytest.approx(point_of(WORK, 400.0).seconds)
 
 
 class TestSettingsChangedMeanwhile:
     @given(a100_limits_watts, a100_limits_watts, st.floats(0.01, 0.99))
     def test_a_new_limit_holds_for_what_is_left_of_the_work(self, first_watts, second_watts, done_fraction):
-        clock = VirtualClock()
-        gpu = SimulatedGpu(A100, clock=clock, power_limit_watts=first_watts)
+        time_source = VirtualTime()
+        gpu = SimulatedGpu(A100, time_source=time_source, power_limit_watts=first_watts)
         first, second = point_of(COMPUTE_ONLY, first_watts), point_of(COMPUTE_ONLY, second_watts)
-        began_at, before_joules = clock.now(), gpu.exact_energy_joules()
+        began_at, before_joules = time_source.now(), gpu.exact_energy_joules()
         gpu.submit(COMPUTE_ONLY)
-        clock.advance(first.seconds * done_fraction)
+        time_source.advance(first.seconds * done_fraction)
         gpu.set_power_limit(second_watts)
         gpu.synchronize()
         left_fraction = 1 - done_fraction
         expected_seconds = first.seconds * done_fraction + second.seconds * left_fraction
         expected_joules = first.energy_joules * done_fraction + second.energy_joules * left_fraction
-        assert clock.now() - began_at == pytest.approx(expected_seconds)
+        assert time_source.now() - began_at == pytest.approx(expected_seconds)
         assert gpu.exact_energy_joules() - before_joules == pytest.approx(expected_joules)
 
     def test_another_thread_that_raises_the_limit_hastens_work_that_is_waited_for(self):
@@ -259,71 +262,73 @@ signal.signal(signal.SIGALRM, signal.SIG_IGN)
 class TestEnergyCounter:
     @given(st.lists(st.one_of(st.floats(0.0, 0.5), works), max_size=20))
     def test_the_counter_lags_the_exact_energy_by_at_most_the_energy_of_one_period(self, parts):
-        clock = VirtualClock()
-        gpu = SimulatedGpu(A100, clock=clock)
+        time_source = VirtualTime()
+        gpu = SimulatedGpu(A100, time_source=time_source)
         for part in parts:
             if isinstance(part, Work):
                 gpu.submit(part)
             else:
-                clock.advance(part)
+                time_source.advance(part)
             lag_joules = gpu.exact_energy_joules() - gpu.read_energy_counter_joules()
             highest_power_watts = 600.0
             assert -1e-3 <= lag_joules <= highest_power_watts * A100.counter_period_seconds
 
-    def test_the_counter_lags_only_by_what_was_drawn_since_its_last_step(self, clock, gpu):
-        clock.advance(10.0)
-        last_step_seconds = self.first_step_seconds(clock, gpu)
-        clock.advance(0.07)
-        assert clock.now() == pytest.approx(last_step_seconds + 0.07, abs=2e-3)
+    def test_the_counter_lags_only_by_what_was_drawn_since_its_last_step(self, time_source, gpu):
+        time_source.advance(10.0)
+        last_step_seconds = self.first_step_seconds(time_source, gpu)
+        time_source.advance(0.07)
+        assert time_source.now() == pytest.approx(last_step_seconds + 0.07, abs=2e-3)
         lag_joules = gpu.exact_energy_joules() - gpu.read_energy_counter_joules()
         assert lag_joules == pytest.approx(0.07 * A100.physics.waiting_power_watts, rel=0.02)
 
     @pytest.mark.parametrize("preset", [find_preset("V100"), A100], ids=lambda preset: preset.name)
-    def test_the_counter_steps_once_a_period_and_stands_still_between(self, clock, preset):
-        gpu = SimulatedGpu(preset, clock=clock)
+    def test_the_counter_steps_once_a_period_and_stands_still_between(self, time_source, preset):
+        gpu = SimulatedGpu(preset, time_source=time_source)
         gpu.submit(Work(seconds=60.0, active_power_watts=250.0))
         look_seconds = preset.counter_period_seconds / 50
         steps_at = []
         latest_joules = gpu.read_energy_counter_joules()
         for _ in range(500):
-            clock.advance(look_seconds)
+            time_source.advance(look_seconds)
             if gpu.read_energy_counter_joules() != latest_joules:
                 latest_joules = gpu.read_energy_counter_joules()
-                steps_at.append(clock.now())
+                steps_at.append(time_source.now())
         assert len(steps_at) == 10
         for earlier, later in itertools.pairwise(steps_at):
             assert later - earlier == pytest.approx(preset.counter_period_seconds, abs=1.5 * look_seconds)
 
-    def test_the_counters_of_two_devices_are_out_of_step(self, clock):
-        steps_at = [self.first_step_seconds(clock, SimulatedGpu(A100, index, clock=clock)) for index in (0, 1)]
+    def test_the_counters_of_two_devices_are_out_of_step(self, time_source):
+        steps_at = [
+            self.first_step_seconds(time_source, SimulatedGpu(A100, index, time_source=time_source)) for index in (0, 1)
+        ]
         phases_seconds = [seconds % A100.counter_period_seconds for seconds in steps_at]
         assert abs(phases_seconds[0] - phases_seconds[1]) > A100.counter_period_seconds / 10
 
-    def test_the_counter_is_in_whole_millijoules(self, clock, gpu):
+    def test_the_counter_is_in_whole_millijoules(self, time_source, gpu):
         gpu.execute(WORK)
-        clock.advance(1.0)
+        time_source.advance(1.0)
         millijoules = gpu.read_energy_counter_joules() * 1000
         assert millijoules == pytest.approx(round(millijoules), abs=1e-6)
         assert millijoules > 0
 
     @staticmethod
-    def first_step_seconds(clock: VirtualClock, gpu: SimulatedGpu) -> float:
+    def first_step_seconds(time_source: VirtualTime, gpu: SimulatedGpu) -> float:
         before_joules = gpu.read_energy_counter_joules()
         while gpu.read_energy_counter_joules() == before_joules:
-            clock.advance(1e-3)
-        return clock.now()
+            time_source.advance(1e-3)
+        return time_source.now()
 
 
 class TestNoise:
     WORKS = 2000
 
     def seconds_and_joules(self, noise: SimulatedNoise | None, index: int = 0) -> list[tuple[float, float]]:
-        clock = VirtualClock()
-        gpu = SimulatedGpu(A100, index, clock=clock, noise=noise)
+        time_source = VirtualTime()
+        gpu = SimulatedGpu(A100, index, time_source=time_source, noise=noise)
         values = []
         for _ in range(self.WORKS):
             before_joules = gpu.exact_energy_joules()
-            seconds = elapsed_seconds(clock, gpu, COMPUTE_ONLY)
+            seconds = elapsed_seconds(time_source, gpu, COMPUTE_ONLY)
             values.append((seconds, gpu.exact_energy_joules() - before_joules))
         return values
 
@@ -360,10 +365,10 @@ class TestNoise:
 
 class TestWithoutControl:
     @pytest.fixture
-    def gpu(self, clock):
-        return SimulatedGpu(A100, clock=clock, grants_control=False)
+    def gpu(self, time_source):
+        return SimulatedGpu(A100, time_source=time_source, grants_control=False)
 
-    def test_changing_anything_is_denied_and_changes_nothing(self, clock, gpu):
+    def test_changing_anything_is_denied_and_changes_nothing(self, time_source, gpu):
         for change in (
             lambda: gpu.set_power_limit(200.0),
             lambda: gpu.lock_sm_clock(705),
@@ -372,7 +377,7 @@ class TestWithoutControl:
             with pytest.raises(PermissionDeniedError, match=r"A100-SXM4-80GB \(simulated\)"):
                 change()
         assert gpu.read_power_limit_watts() == 400.0
-        assert elapsed_seconds(clock, gpu, WORK) == pytest.approx(point_of(WORK, 400.0).seconds)
+        assert elapsed_seconds(time_source, gpu, WORK) == pytest.approx(point_of(WORK, 400.0).seconds)
 
     def test_a_wrong_value_is_a_usage_error_before_it_is_denied(self, gpu):
         with pytest.raises(UsageError):
@@ -388,7 +393,7 @@ class TestIdentity:
         assert SimulatedGpu(A40).name == "A40 (simulated)"
 
 
-class InterruptedClock(MonotonicClock):
+class InterruptedClock(MonotonicTime):
     """A signal comes while a thread begins to wait, just as another one changes a setting."""
 
     def __init__(self, handle):
@@ -410,7 +415,7 @@ def test_a_setting_can_be_put_back_by_a_signal_handler_however_unlucky_the_momen
                 time.sleep(0.001)
             gpu.unlock_sm_clock()
 
-    gpu = SimulatedGpu(A100, clock=InterruptedClock(handle))
+    gpu = SimulatedGpu(A100, time_source=InterruptedClock(handle))
     changing = threading.Thread(target=gpu.lock_sm_clock, args=[1110], daemon=True)
     training = threading.Thread(target=gpu.execute, args=[Work(0.3, 300.0)], daemon=True)
     training.start()

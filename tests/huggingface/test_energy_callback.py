@@ -71,7 +71,7 @@ def simulate(trainer, gpu):
     return trainer
 
 
-def test_energy_is_where_the_losses_are_and_true(tmp_path, callback, gpu, clock, monkeypatch):
+def test_energy_is_where_the_losses_are_and_true(tmp_path, callback, gpu, time_source, monkeypatch):
     truth = Truth(gpu)
 
     class WatchedTrainer(Trainer):
@@ -85,7 +85,7 @@ def test_energy_is_where_the_losses_are_and_true(tmp_path, callback, gpu, clock,
 
         def save_model(self, *args, **kwargs):
             super().save_model(*args, **kwargs)
-            clock.advance(20)
+            time_source.advance(20)
 
     trainer = make_trainer(
         tmp_path,
@@ -366,9 +366,9 @@ EVENTS = ["on_step_begin", "on_step_end", "on_log", "on_prediction_step", "on_ev
 
 
 @pytest.mark.parametrize("event", ["on_train_begin", *EVENTS])
-def test_a_driver_that_fails_changes_no_loss(tmp_path, gpu, clock, undisturbed, event):
+def test_a_driver_that_fails_changes_no_loss(tmp_path, gpu, time_source, undisturbed, event):
     faulty = FaultyGpu(gpu)
-    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
     callback = ZeusTrainerCallback(monitor, GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=2))
 
     def fail():
@@ -412,16 +412,16 @@ def test_a_fault_of_ours_is_logged_once(tmp_path, callback, gpu, undisturbed, ca
     for name in ("begin_window", "read", "between"):
         monkeypatch.setattr(callback.energy.monitor, name, fail)
     assert losses_with(tmp_path / "with", [callback], gpu) == undisturbed
-    assert [record.levelno for record in caplog.records if record.name == "zeus_core.harmless"] == [logging.ERROR]
+    assert [record.levelno for record in caplog.records if record.name == "zeus_core.adapters"] == [logging.ERROR]
     assert "a bug" in caplog.text
 
 
-def test_wrong_arguments_are_named(monitor, gpu, clock):
+def test_wrong_arguments_are_named(monitor, gpu, time_source):
     with pytest.raises(UsageError, match="monitor is 3"):
         ZeusTrainerCallback(3)
     with pytest.raises(UsageError, match="optimizer is 'best'"):
         ZeusTrainerCallback(monitor, "best")
-    other = ZeusMonitor(gpus=[SimulatedGpu(find_preset("A40"), clock=clock)], clock=clock)
+    other = ZeusMonitor(gpus=[SimulatedGpu(find_preset("A40"), time_source=time_source)], time_source=time_source)
     with pytest.raises(UsageError, match="optimizer has another monitor"):
         ZeusTrainerCallback(monitor, GlobalPowerLimitOptimizer(other))
 
@@ -445,9 +445,9 @@ def test_generation_is_told_apart(tmp_path, callback, gpu):
     assert activities[Activity.GENERATION].seconds == pytest.approx(10 * 3 * 0.3, rel=0.2)
     assert activities[Activity.STEPS].seconds == pytest.approx(10 * 0.9, rel=0.2)
     tokens = torch.tensor([[1, 2]])
-    seconds = gpu._clock.now()
+    seconds = gpu._time_source.now()
     trainer.model.generate(tokens, max_new_tokens=3, pad_token_id=0, do_sample=False)
-    assert gpu._clock.now() > seconds
+    assert gpu._time_source.now() > seconds
     assert callback.summary.account.activities == activities, "after training, nobody is told"
 
 

@@ -39,7 +39,7 @@ def test_the_search_completes_with_short_epochs_and_keeps_evaluations_out(tmp_pa
     optimizer = search.optimizer
     assert trainer.state.max_steps == 300
     assert optimizer.confirmation is not None
-    assert not optimizer._expects_intrusions, "all pauses were announced"
+    assert not optimizer._expects_interference, "all pauses were announced"
     assert [trial.setting for trial in optimizer.trials] == list(range(350, 99, -25))
     for trial in optimizer.trials:
         seconds, joules = step_truth(gpu, trial.setting)
@@ -123,9 +123,9 @@ def test_trainers_without_the_callback_are_left_alone(tmp_path, search, gpu):
     assert search.optimizer.baseline_limit_watts is None
 
 
-def test_without_rights_training_goes_on(tmp_path, clock):
-    gpu = SimulatedGpu(find_preset("A100"), clock=clock, grants_control=False)
-    search = HFGlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], clock=clock), MaxSlowdownConstraint(1.1))
+def test_without_rights_training_goes_on(tmp_path, time_source):
+    gpu = SimulatedGpu(find_preset("A100"), time_source=time_source, grants_control=False)
+    search = HFGlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], time_source=time_source), MaxSlowdownConstraint(1.1))
     trainer = make_trainer(tmp_path, [search], max_steps=120)
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
     trainer.train()

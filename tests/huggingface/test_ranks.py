@@ -15,7 +15,7 @@ from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
-from zeus_core.testing import VirtualClock
+from zeus_core.testing import VirtualTime
 from zeus_huggingface import ZeusTrainerCallback
 
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]
@@ -60,7 +60,7 @@ def train_rank(folder, seconds):
     callback = ZeusTrainerCallback(ZeusMonitor())
     spans = {"evaluation": [], "checkpoint": [], "training": []}
 
-    class Mark(TrainerCallback):
+    class DeviceEvent(TrainerCallback):
         def on_train_begin(self, *_, **__):
             spans["training"] = [time.monotonic()]
 
@@ -70,7 +70,7 @@ def train_rank(folder, seconds):
     steps = 2 * round(seconds / 0.05)
     trainer = make_trainer(
         folder,
-        [callback, Mark()],
+        [callback, DeviceEvent()],
         slow_trainer(spans, seconds),
         max_steps=steps,
         logging_steps=steps // 4,
@@ -171,9 +171,12 @@ class WriteTruth(TrainerCallback):
 
 
 def train_until_killed(folder, number, kill_at, results):
-    clock = VirtualClock()
-    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), clock=clock)
-    callbacks = [ZeusTrainerCallback(ZeusMonitor(gpus=[gpu], clock=clock)), WriteTruth(gpu, folder / f"truth-{number}")]
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
+    callbacks = [
+        ZeusTrainerCallback(ZeusMonitor(gpus=[gpu], time_source=time_source)),
+        WriteTruth(gpu, folder / f"truth-{number}"),
+    ]
     if kill_at is not None:
         callbacks.append(KillAt(kill_at))
     trainer = make_trainer(

@@ -33,8 +33,8 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit import Phase
 from zeus_lightning import ZeusCallback
-from zeus_lightning.batches import samples_in
-from zeus_lightning.energy_source import EnergySource
+from zeus_lightning._batches import samples_in
+from zeus_lightning._energy_source import EnergySource
 
 Module = module_class(lightning.pytorch)
 
@@ -290,7 +290,11 @@ def test_leaving_training_leaves_no_limit_and_no_window(pl, tmp_path, monitor, g
 @pytest.mark.parametrize("copies", ["the same twice", "another"])
 def test_of_two_callbacks_the_second_steps_aside(pl, tmp_path, monitor, gpu, caplog, copies):
     callback = ZeusCallback(monitor)
-    second = callback if copies == "the same twice" else ZeusCallback(ZeusMonitor(gpus=[gpu], clock=monitor.clock))
+    second = (
+        callback
+        if copies == "the same twice"
+        else ZeusCallback(ZeusMonitor(gpus=[gpu], time_source=monitor.time_source))
+    )
     log = recorder(pl)
     other = at("on_train_start", lambda trainer: None, pl)
     trainer = make_trainer(tmp_path, [callback, other, second], pl, logger=log)

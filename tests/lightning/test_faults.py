@@ -58,8 +58,8 @@ def faulty(gpu):
 
 
 @pytest.fixture
-def callback(faulty, clock):
-    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+def callback(faulty, time_source):
+    monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
     optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=1, profile_steps=3, pl_step=100)
     return ZeusCallback(optimizer=optimizer)
 

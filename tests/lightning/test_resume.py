@@ -12,14 +12,14 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from tests.lightning.trainers import at, at_step, loader, make_trainer, module_class, step_joules
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.testing import VirtualClock
+from zeus_core.testing import VirtualTime
 from zeus_lightning import ZeusCallback
 
 Module = module_class(lightning.pytorch)
 
 
-def train(folder, gpu, clock, max_steps, resume_from=None, callbacks=(), pl=lightning.pytorch, callback=None):
-    callback = callback or ZeusCallback(ZeusMonitor(gpus=[gpu], clock=clock))
+def train(folder, gpu, time_source, max_steps, resume_from=None, callbacks=(), pl=lightning.pytorch, callback=None):
+    callback = callback or ZeusCallback(ZeusMonitor(gpus=[gpu], time_source=time_source))
     saving = pl.callbacks.ModelCheckpoint(
         folder / "checkpoints", filename="{step}", every_n_train_steps=10, save_top_k=-1
     )
@@ -31,8 +31,8 @@ def train(folder, gpu, clock, max_steps, resume_from=None, callbacks=(), pl=ligh
 
 def part(folder, results, resume_from, kill_at):
     """A process that trains until it is killed, or to the end. It writes down the true energy at each log."""
-    clock = VirtualClock()
-    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), clock=clock, power_limit_watts=350)
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source, power_limit_watts=350)
     begin = gpu.exact_energy_joules()
 
     def write_truth(trainer):
@@ -40,7 +40,7 @@ def part(folder, results, resume_from, kill_at):
             (folder / f"truth-{resume_from}").write_text(str(gpu.exact_energy_joules() - begin))
 
     kill = at_step(kill_at, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    callback = train(folder, gpu, clock, 50, resume_from, [at("on_train_batch_end", write_truth), kill])
+    callback = train(folder, gpu, time_source, 50, resume_from, [at("on_train_batch_end", write_truth), kill])
     results.put(callback.summary)
 
 
@@ -61,10 +61,10 @@ def test_a_run_killed_three_times_knows_all_it_has_taken(tmp_path, gpu):
     assert account.samples == 65 * 4
 
 
-def test_a_checkpoint_takes_the_total_along_to_where_no_journal_is(pl, tmp_path, gpu, clock, caplog):
-    train(tmp_path, gpu, clock, 20, pl=pl)
+def test_a_checkpoint_takes_the_total_along_to_where_no_journal_is(pl, tmp_path, gpu, time_source, caplog):
+    train(tmp_path, gpu, time_source, 20, pl=pl)
     (tmp_path / "zeus-energy" / "rank-0.jsonl").unlink()
-    callback = train(tmp_path, gpu, clock, 30, resume_from=20, pl=pl)
+    callback = train(tmp_path, gpu, time_source, 30, resume_from=20, pl=pl)
     assert callback.summary.account.total.energy_joules == pytest.approx(30 * step_joules(gpu), rel=0.01)
     assert "there is no energy journal of this run here" in caplog.text
 
@@ -73,30 +73,30 @@ def messages_of_ours(caplog):
     return [it.getMessage() for it in caplog.records if it.name.startswith("zeus")]
 
 
-def test_training_goes_on_from_a_checkpoint_made_without_the_callback(pl, tmp_path, gpu, clock, caplog):
+def test_training_goes_on_from_a_checkpoint_made_without_the_callback(pl, tmp_path, gpu, time_source, caplog):
     nobody = at("on_train_start", lambda _: None, pl)
-    train(tmp_path, gpu, clock, 10, pl=pl, callback=nobody)
-    callback = train(tmp_path, gpu, clock, 20, resume_from=10, pl=pl)
+    train(tmp_path, gpu, time_source, 10, pl=pl, callback=nobody)
+    callback = train(tmp_path, gpu, time_source, 20, resume_from=10, pl=pl)
     assert callback.summary.account.total.energy_joules == pytest.approx(10 * step_joules(gpu), rel=0.01)
     (message,) = messages_of_ours(caplog)
     assert message.startswith("training resumes at step 10 from a checkpoint that says nothing of energy")
 
 
-def test_training_goes_on_without_the_callback_that_was_there(pl, tmp_path, gpu, clock):
+def test_training_goes_on_without_the_callback_that_was_there(pl, tmp_path, gpu, time_source):
     """And Lightning has nothing to warn of, which would be an error here."""
     nobody = at("on_train_start", lambda _: None, pl)
-    train(tmp_path, gpu, clock, 10, pl=pl)
-    train(tmp_path, gpu, clock, 20, resume_from=10, pl=pl, callback=nobody)
+    train(tmp_path, gpu, time_source, 10, pl=pl)
+    train(tmp_path, gpu, time_source, 20, resume_from=10, pl=pl, callback=nobody)
 
 
 @pytest.mark.parametrize("state", ["nonsense", {"step": "ten"}, {"step": 10, "energy": {"format": 7}}, []])
-def test_a_damaged_state_is_as_good_as_none(tmp_path, gpu, clock, caplog, state):
-    train(tmp_path, gpu, clock, 10)
+def test_a_damaged_state_is_as_good_as_none(tmp_path, gpu, time_source, caplog, state):
+    train(tmp_path, gpu, time_source, 10)
     path = tmp_path / "checkpoints" / "step=10.ckpt"
     checkpoint = torch.load(path, weights_only=False)
     checkpoint["zeus_lightning.ZeusCallback"] = state
     torch.save(checkpoint, path)
-    callback = train(tmp_path, gpu, clock, 20, resume_from=10)
+    callback = train(tmp_path, gpu, time_source, 20, resume_from=10)
     assert callback.summary.account.total.energy_joules == pytest.approx(10 * step_joules(gpu), rel=0.01)
     assert "training resumes at step 10 from a checkpoint that says nothing of energy" in messages_of_ours(caplog)[-1]
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor.edge import Edge
-from zeus_core.monitor.energy import counted_energy
-from zeus_core.monitor.integral import EnergyAfter
+from zeus_core.monitor._counted_energy import counted_energy
+from zeus_core.monitor._edge import Edge
+from zeus_core.monitor._integral import EnergyAfter
 from zeus_core.testing import FaultyGpu
 
 PERIOD = 0.1

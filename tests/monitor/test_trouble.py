@@ -11,7 +11,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import NvmlGpu, NvmlSession, discover_cpus
-from zeus_core.device.nvml_errors import device_error
+from zeus_core.device.nvml._errors import device_error
 from zeus_core.errors import DeviceError, DeviceLostError, UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FakeRapl, FaultyGpu
@@ -111,24 +111,24 @@ def test_a_counter_that_is_reset_is_lost_not_negative(make_driver):
 
 
 @pytest.mark.parametrize("lacking", ["read_energy_counter_joules", "read_power_watts"])
-def test_precise_on_a_gpu_without_readings_is_an_error_at_construction(gpu, clock, lacking):
+def test_precise_on_a_gpu_without_readings_is_an_error_at_construction(gpu, time_source, lacking):
     from zeus_core.errors import NotSupportedError
 
     faulty = FaultyGpu(gpu)
     faulty.fail(lacking, NotSupportedError("not on this board"))
     with pytest.raises(UsageError, match="precise=True needs an energy counter and a power reading of the moment"):
-        ZeusMonitor(gpus=[faulty], clock=clock, precise=True)
+        ZeusMonitor(gpus=[faulty], time_source=time_source, precise=True)
 
 
-def test_a_gpu_with_neither_counter_nor_power_is_lost_with_the_reason(gpu, clock):
+def test_a_gpu_with_neither_counter_nor_power_is_lost_with_the_reason(gpu, time_source):
     from zeus_core.errors import NotSupportedError
 
     faulty = FaultyGpu(gpu)
     for reading in ("read_energy_counter_joules", "read_power_watts"):
         faulty.fail(reading, NotSupportedError("not on this board"))
-    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
     with monitor.window("window") as window:
-        clock.advance(1)
+        time_source.advance(1)
     assert window.measurement.gpu_energy == {0: None}
     assert "no power reading" in window.measurement.lost_because["GPU 0"]
 
@@ -292,12 +292,12 @@ class TestCpus:
 
 
 class TestDecorator:
-    def test_each_call_is_a_window_of_its_own(self, monitor, clock):
+    def test_each_call_is_a_window_of_its_own(self, monitor, time_source):
         measurements = []
 
         @monitor.measured("countdown", report=measurements.append)
         def countdown(n):
-            clock.advance(1.0)
+            time_source.advance(1.0)
             return n if n == 0 else countdown(n - 1)
 
         assert countdown(2) == 0

@@ -14,9 +14,9 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import NvmlGpu, NvmlSession
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor.edge import Edge
-from zeus_core.monitor.energy import counted_energy
-from zeus_core.monitor.integral import AnchoredIntegral, HoldIntegral
+from zeus_core.monitor._counted_energy import counted_energy
+from zeus_core.monitor._edge import Edge
+from zeus_core.monitor._integral import AnchoredIntegral, HoldIntegral
 
 PEAK_WATTS = 700.0
 LOADS = {

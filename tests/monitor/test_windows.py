@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DeviceLostError, DriverFaultError, NoDeviceError, NotSupportedError, UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.testing import FaultyGpu, VirtualClock
+from zeus_core.testing import FaultyGpu, VirtualTime
 
 A100_PEAK_WATTS = 400 * find_preset("A100").physics.regulated_fraction
 
@@ -62,15 +62,15 @@ def test_nested_and_overlapping_windows_are_each_right(monitor, gpu, work):
 @given(seed=st.integers(0, 10_000), index=st.integers(0, 7))
 def test_energy_is_never_off_by_more_than_a_counter_period_of_peak_power_at_each_edge(seed, index):
     chance = random.Random(seed)
-    clock = VirtualClock(chance.uniform(0, 100))
-    gpu = SimulatedGpu(find_preset("A100"), index=index, clock=clock)
-    monitor = ZeusMonitor(gpus=[gpu], clock=clock)
-    clock.advance(chance.uniform(0, 1))
+    time_source = VirtualTime(chance.uniform(0, 100))
+    gpu = SimulatedGpu(find_preset("A100"), index=index, time_source=time_source)
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
+    time_source.advance(chance.uniform(0, 1))
     monitor.begin_window("window")
     before = gpu.exact_energy_joules()
     for _ in range(chance.randint(1, 30)):
         gpu.execute(Work(chance.uniform(0.001, 0.3), chance.uniform(150, 500), chance.uniform(0.3, 1)))
-        clock.advance(chance.choice([0.0, chance.uniform(0, 0.3)]))
+        time_source.advance(chance.choice([0.0, chance.uniform(0, 0.3)]))
     true_energy = gpu.exact_energy_joules() - before
     measurement = monitor.end_window("window")
     edges_joules = 2 * gpu.energy_counter_period_seconds * A100_PEAK_WATTS
@@ -80,14 +80,14 @@ def test_energy_is_never_off_by_more_than_a_counter_period_of_peak_power_at_each
 @pytest.mark.parametrize("model", ["V100", "A40", "A100", "H100", "RTX 6000"])
 @pytest.mark.parametrize("phase_seconds", [0.0, 0.013, 0.05, 0.099])
 def test_ten_seconds_are_within_one_percent(model, phase_seconds):
-    clock = VirtualClock()
-    gpu = SimulatedGpu(find_preset(model), clock=clock)
-    monitor = ZeusMonitor(gpus=[gpu], clock=clock)
-    clock.advance(phase_seconds)
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset(model), time_source=time_source)
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
+    time_source.advance(phase_seconds)
     with monitor.window("ten seconds") as window:
         before = gpu.exact_energy_joules()
-        began = clock.now()
-        while clock.now() - began < 10:
+        began = time_source.now()
+        while time_source.now() - began < 10:
             gpu.execute(Work(0.037, 330.0, 0.8, 0.7))
         true_energy = gpu.exact_energy_joules() - before
     assert window.measurement.total_energy == pytest.approx(true_energy, rel=0.01)
@@ -97,18 +97,18 @@ def test_a_window_in_which_the_counter_does_not_step_is_estimated_and_says_so(mo
     gpu.submit(work)
     latest = gpu.read_energy_counter_joules()
     while gpu.read_energy_counter_joules() == latest:
-        monitor.clock.advance(0.001)
+        monitor.time_source.advance(0.001)
     monitor.begin_window("short")
-    monitor.clock.advance(0.01)
+    monitor.time_source.advance(0.01)
     measurement = monitor.end_window("short")
     assert measurement.gpu_method == {0: "estimated"}
     assert measurement.total_energy == pytest.approx(0.01 * gpu.read_power_watts())
 
 
-def test_a_fault_loses_the_energy_of_that_gpu_alone(clock, gpu, work, caplog):
+def test_a_fault_loses_the_energy_of_that_gpu_alone(time_source, gpu, work, caplog):
     faulty = FaultyGpu(gpu)
-    other = SimulatedGpu(find_preset("A40"), index=1, clock=clock)
-    monitor = ZeusMonitor(gpus=[faulty, other], clock=clock)
+    other = SimulatedGpu(find_preset("A40"), index=1, time_source=time_source)
+    monitor = ZeusMonitor(gpus=[faulty, other], time_source=time_source)
     monitor.begin_window("window")
     other.execute(work)
     faulty.fail("read_energy_counter_joules", DeviceLostError("GPU fell off the bus"))
@@ -121,7 +121,7 @@ def test_a_fault_loses_the_energy_of_that_gpu_alone(clock, gpu, work, caplog):
     assert "fell off the bus" in caplog.text
 
 
-def test_a_counter_that_goes_back_is_lost_not_negative(clock, gpu, work):
+def test_a_counter_that_goes_back_is_lost_not_negative(time_source, gpu, work):
     class Reloaded(FaultyGpu):
         offset_joules = 0.0
 
@@ -129,7 +129,7 @@ def test_a_counter_that_goes_back_is_lost_not_negative(clock, gpu, work):
             return super().read_energy_counter_joules() - self.offset_joules
 
     reloaded = Reloaded(gpu)
-    monitor = ZeusMonitor(gpus=[reloaded], clock=clock)
+    monitor = ZeusMonitor(gpus=[reloaded], time_source=time_source)
     gpu.execute(work)
     monitor.begin_window("window")
     gpu.execute(work)
@@ -139,20 +139,20 @@ def test_a_counter_that_goes_back_is_lost_not_negative(clock, gpu, work):
     assert measurement.gpu_method == {0: "lost"}
 
 
-def test_a_gpu_without_a_counter_has_its_power_integrated(clock, gpu, work):
+def test_a_gpu_without_a_counter_has_its_power_integrated(time_source, gpu, work):
     faulty = FaultyGpu(gpu)
     faulty.fail("read_energy_counter_joules", NotSupportedError("no counter"))
-    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
     with monitor.window("idle") as window:
-        clock.advance(2.0)
+        time_source.advance(2.0)
     assert window.measurement.total_energy == pytest.approx(2 * gpu.preset.physics.waiting_power_watts, rel=1e-4)
     assert window.measurement.gpu_method == {0: "integrated"}
 
 
-def test_a_power_reading_that_fails_leaves_a_counted_energy(clock, gpu, work):
+def test_a_power_reading_that_fails_leaves_a_counted_energy(time_source, gpu, work):
     faulty = FaultyGpu(gpu)
     faulty.fail("read_power_watts", DriverFaultError("for once"))
-    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
     with monitor.window("window") as window:
         gpu.execute(work)
     assert window.measurement.gpu_method == {0: "counted"}
@@ -177,22 +177,22 @@ def test_wrong_use_of_windows_is_named(monitor):
         monitor.end_window("epoch")
 
 
-def test_restart_begins_a_window_anew(monitor, clock):
+def test_restart_begins_a_window_anew(monitor, time_source):
     monitor.begin_window("cell")
-    clock.advance(5)
+    time_source.advance(5)
     monitor.begin_window("cell", restart=True)
-    clock.advance(1)
+    time_source.advance(1)
     assert monitor.end_window("cell").time == pytest.approx(1)
     monitor.begin_window("cell")
-    clock.advance(5)
+    time_source.advance(5)
     monitor.restart("cell")
-    clock.advance(2)
+    time_source.advance(2)
     assert monitor.end_window("cell").time == pytest.approx(2)
 
 
-def test_cancelled_windows_are_forgotten(monitor, clock, tmp_path, gpu):
+def test_cancelled_windows_are_forgotten(monitor, time_source, tmp_path, gpu):
     log = tmp_path / "log.csv"
-    monitor = ZeusMonitor(gpus=[gpu], clock=clock, log_file=log)
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source, log_file=log)
     monitor.begin_window("a")
     cancelled = monitor.end_window("a", cancel=True)
     assert cancelled.time == 0
@@ -207,14 +207,14 @@ def test_cancelled_windows_are_forgotten(monitor, clock, tmp_path, gpu):
     assert len(log.read_text().splitlines()) == 1
 
 
-def test_both_edges_wait_for_the_accelerator_first(gpu, clock, work):
+def test_both_edges_wait_for_the_accelerator_first(gpu, time_source, work):
     waits = []
 
     def synchronize(indices):
         waits.append(list(indices))
         gpu.synchronize()
 
-    monitor = ZeusMonitor(gpus=[gpu], clock=clock, synchronize=synchronize)
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source, synchronize=synchronize)
     monitor.begin_window("step")
     gpu.submit(work)
     measurement = monitor.end_window("step")
@@ -224,11 +224,11 @@ def test_both_edges_wait_for_the_accelerator_first(gpu, clock, work):
     assert waits == [[0], [0]]
 
 
-def test_a_csv_log_has_the_published_columns(gpu, clock, tmp_path):
+def test_a_csv_log_has_the_published_columns(gpu, time_source, tmp_path):
     log = tmp_path / "new folder" / "log.csv"
-    monitor = ZeusMonitor(gpus=[gpu], clock=clock, log_file=str(log))
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source, log_file=str(log))
     with monitor.window("a, b") as window:
-        clock.advance(3)
+        time_source.advance(3)
     with log.open() as file:
         (row,) = csv.DictReader(file)
     assert list(row) == ["start_time", "window_name", "elapsed_time", "gpu0_energy"]
@@ -237,31 +237,31 @@ def test_a_csv_log_has_the_published_columns(gpu, clock, tmp_path):
     assert float(row["gpu0_energy"]) == window.measurement.total_energy
 
 
-def test_a_json_lines_log_holds_method_and_uncertainty(gpu, clock, tmp_path):
+def test_a_json_lines_log_holds_method_and_uncertainty(gpu, time_source, tmp_path):
     log = tmp_path / "log.jsonl"
-    monitor = ZeusMonitor(gpus=[gpu], clock=clock, log_file=log)
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source, log_file=log)
     for _ in range(2):
         with monitor.window("w"):
-            clock.advance(3)
+            time_source.advance(3)
     first, _second = map(json.loads, log.read_text().splitlines())
     assert first["gpu_method"] == {"0": "counted"}
     assert first["gpu_uncertainty_joules"]["0"] > 0
 
 
-def test_two_monitors_may_share_a_log(gpu, clock, tmp_path):
+def test_two_monitors_may_share_a_log(gpu, time_source, tmp_path):
     log = tmp_path / "log.csv"
-    monitors = [ZeusMonitor(gpus=[gpu], clock=clock, log_file=log) for _ in range(2)]
-    for monitor in [*monitors, ZeusMonitor(gpus=[gpu], clock=clock, log_file=log)]:
+    monitors = [ZeusMonitor(gpus=[gpu], time_source=time_source, log_file=log) for _ in range(2)]
+    for monitor in [*monitors, ZeusMonitor(gpus=[gpu], time_source=time_source, log_file=log)]:
         with monitor.window("w"):
-            clock.advance(1)
+            time_source.advance(1)
     assert len(log.read_text().splitlines()) == 1 + 3
 
 
-def test_a_window_name_the_file_cannot_hold_loses_nothing(gpu, clock, tmp_path):
+def test_a_window_name_the_file_cannot_hold_loses_nothing(gpu, time_source, tmp_path):
     for name in ("log.csv", "log.jsonl"):
-        monitor = ZeusMonitor(gpus=[gpu], clock=clock, log_file=tmp_path / name)
+        monitor = ZeusMonitor(gpus=[gpu], time_source=time_source, log_file=tmp_path / name)
         with monitor.window("x\ud800") as window:
-            clock.advance(1)
+            time_source.advance(1)
         assert window.measurement.time == pytest.approx(1)
         assert "ud800" in (tmp_path / name).read_text()
 
@@ -293,15 +293,15 @@ def test_an_unknown_framework_is_named(gpu):
         {"LOCAL_RANK": "1", "WORLD_SIZE": "2"},
     ],
 )
-def test_of_several_ranks_each_measures_its_own_gpu_and_says_so(clock, monkeypatch, caplog, environment):
-    gpus = [SimulatedGpu(find_preset("A40"), index=index, clock=clock) for index in range(2)]
+def test_of_several_ranks_each_measures_its_own_gpu_and_says_so(time_source, monkeypatch, caplog, environment):
+    gpus = [SimulatedGpu(find_preset("A40"), index=index, time_source=time_source) for index in range(2)]
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert ZeusMonitor(gpus=gpus, clock=clock).gpu_indices == [1]
+    assert ZeusMonitor(gpus=gpus, time_source=time_source).gpu_indices == [1]
     assert "local rank 1 of 2 measures GPU 1 alone" in caplog.text
-    assert ZeusMonitor(gpu_indices=[0, 1], gpus=gpus, clock=clock).gpu_indices == [0, 1]
+    assert ZeusMonitor(gpu_indices=[0, 1], gpus=gpus, time_source=time_source).gpu_indices == [0, 1]
 
 
 def test_an_empty_machine_is_no_device():
@@ -316,9 +316,9 @@ def test_without_a_gpu_construction_says_how_to_simulate(monkeypatch):
         ZeusMonitor()
 
 
-def test_no_gpus_on_purpose_measures_time_alone(clock):
-    monitor = ZeusMonitor(gpu_indices=[], clock=clock)
+def test_no_gpus_on_purpose_measures_time_alone(time_source):
+    monitor = ZeusMonitor(gpu_indices=[], time_source=time_source)
     with monitor.window("w") as window:
-        clock.advance(1)
+        time_source.advance(1)
     assert window.measurement.time == pytest.approx(1)
     assert window.measurement.gpu_energy == {}

@@ -14,11 +14,11 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError, WorldError
 from zeus_core.events import Activity
 from zeus_core.monitor import Measurement, ZeusMonitor
-from zeus_core.monitor.job import add_up, job_report
+from zeus_core.monitor._job import add_up, job_report
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase, Time, ZeusCost
-from zeus_core.optimizer.power_limit.recorder import trial_of
-from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualClock
-from zeus_core.world import SoloWorld
+from zeus_core.optimizer.power_limit._recorder import trial_of
+from zeus_core.ports import SoloWorld
+from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 
 WORK = Work(0.9, 289.2, 0.889, 0.784)  # of the power-limit tests, on an A40
 EVALUATION = Work(7.0, 200.0)
@@ -52,14 +52,18 @@ class Rank:
         return optimizer.phase, optimizer.chosen_limit_watts, optimizer.trials, optimizer.confirmation
 
 
-def make_rank(world, selector=None, *, model="A40", found_watts=FOUND_WATTS, grants_control=True, **arguments):
+def make_rank(world, selector=None, *, model="A40", original_watts=FOUND_WATTS, grants_control=True, **arguments):
     threading.current_thread().name = f"rank {world.rank}"
-    clock = VirtualClock()
+    time_source = VirtualTime()
     gpu = SimulatedGpu(
-        find_preset(model), world.rank, clock=clock, power_limit_watts=found_watts, grants_control=grants_control
+        find_preset(model),
+        world.rank,
+        time_source=time_source,
+        power_limit_watts=original_watts,
+        grants_control=grants_control,
     )
     faulty = FaultyGpu(gpu)
-    monitor = ZeusMonitor(gpus=[faulty], clock=clock)
+    monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
     return Rank(
         GlobalPowerLimitOptimizer(monitor, selector or Energy(), world=world, **{**QUICK, **arguments}), gpu, faulty
     )
@@ -119,7 +123,9 @@ def test_the_limit_is_in_force_on_every_rank_while_training_goes_on():
 
 def test_limits_run_over_the_boards_of_all_ranks_and_each_gpu_is_held_within_its_own():
     def rank_main(world):
-        rank = make_rank(world, model=["A100", "A40"][world.rank], found_watts=[350, 250][world.rank], profile_steps=2)
+        rank = make_rank(
+            world, model=["A100", "A40"][world.rank], original_watts=[350, 250][world.rank], profile_steps=2
+        )
         rank.optimizer.on_train_begin()
         seen = []
         for _ in range(40):
@@ -137,11 +143,11 @@ def test_limits_run_over_the_boards_of_all_ranks_and_each_gpu_is_held_within_its
 
 
 def test_ranks_that_share_a_gpu_count_it_once():
-    clock = VirtualClock()
-    gpu = SimulatedGpu(find_preset("A40"), clock=clock, power_limit_watts=FOUND_WATTS)
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A40"), time_source=time_source, power_limit_watts=FOUND_WATTS)
 
     def rank_main(world):
-        monitor = ZeusMonitor(gpus=[gpu], clock=clock)
+        monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
         optimizer = GlobalPowerLimitOptimizer(monitor, world=world, **QUICK)
         optimizer.on_train_begin()
         assert optimizer.baseline_limit_watts == FOUND_WATTS
@@ -481,7 +487,7 @@ def test_a_rank_that_is_gone_is_waited_for_once(caplog):
     assert ranks[1].gpu.read_power_limit_watts() == FOUND_WATTS
 
 
-# Pauses and intrusions
+# Pauses and interference
 
 
 def test_a_pause_of_one_rank_changes_no_trial_of_the_others():
@@ -511,7 +517,7 @@ def test_a_trial_that_something_got_into_on_one_rank_is_repeated_by_all(every):
             rank.step()
             if world.rank != 0 and (step + world.rank) % every == 0:
                 rank.gpu.execute(EVALUATION)
-                rank.optimizer.on_intrusion()
+                rank.optimizer.on_interference()
         assert rank.optimizer.phase is Phase.DONE
         return rank
 
@@ -580,17 +586,17 @@ def report_of(monitor, joules, **others):
 
 
 def monitor_of(uuid_index, index):
-    gpus = [SimulatedGpu(find_preset("A40"), index=uuid_index + i, clock=VirtualClock()) for i in range(index + 1)]
-    return ZeusMonitor([index], gpus=gpus, clock=VirtualClock())
+    gpus = [SimulatedGpu(find_preset("A40"), index=uuid_index + i, time_source=VirtualTime()) for i in range(index + 1)]
+    return ZeusMonitor([index], gpus=gpus, time_source=VirtualTime())
 
 
 def test_the_step_in_which_ranks_wait_for_the_slowest_one_to_save_is_in_no_trial():
     def rank_main(world):
         rank = make_rank(world, profile_steps=5)
-        clock = rank.optimizer.monitor.clock
+        time_source = rank.optimizer.monitor.time_source
 
         def all_reduce():
-            clock.advance(max(world.gather(clock.now())) - clock.now())
+            time_source.advance(max(world.gather(time_source.now())) - time_source.now())
 
         rank.optimizer.on_train_begin()
         for step in range(4 * (1 + 5)):
@@ -600,7 +606,7 @@ def test_the_step_in_which_ranks_wait_for_the_slowest_one_to_save_is_in_no_trial
             rank.optimizer.on_step_end()
             if step % 4 == 2:
                 rank.optimizer.on_pause(Activity.CHECKPOINT, on_all_ranks=True)
-                clock.advance(30.0 if world.rank == 0 else 0.1)
+                time_source.advance(30.0 if world.rank == 0 else 0.1)
                 rank.optimizer.on_resume()
         assert rank.optimizer.phase is Phase.DONE
         return rank
@@ -661,7 +667,7 @@ COMMON = [
     ["step begin", *STEP],
     *[[happening] for happening in ("train begin", "epoch begin", "epoch end", "train end")],
 ]
-OWN = ["pause", "resume", "intrusion", "evaluate", "work"]
+OWN = ["pause", "resume", "interference", "evaluate", "work"]
 FALLIBLE = [
     "read_power_limit_watts",
     "read_power_limit_range_watts",
@@ -713,7 +719,7 @@ def happen(rank, happening):
         "train end": optimizer.on_train_end,
         "pause": optimizer.on_pause,
         "resume": optimizer.on_resume,
-        "intrusion": optimizer.on_intrusion,
+        "interference": optimizer.on_interference,
         "evaluate": lambda: optimizer.on_evaluate(0.5),
         "work": lambda: rank.gpu.execute(EVALUATION),
     }[happening]()

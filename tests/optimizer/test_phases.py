@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
 from zeus_core.events import Event
-from zeus_core.optimizer.power_limit.phases import TRANSITIONS, Outcome, Phase, State, StepCounts, advance
+from zeus_core.optimizer.power_limit._phases import TRANSITIONS, Outcome, Phase, State, StepCounts, advance
 
 COUNTS = StepCounts(wait_steps=1, warmup_steps=2, profile_steps=4)
 STEP = [Event.STEP_BEGIN, Event.STEP_END]
@@ -42,14 +42,14 @@ def test_a_run_without_pauses():
 def test_a_pause_keeps_what_was_measured(pause):
     suspended = after([pause], measuring(3))
     assert suspended == State(Phase.SUSPEND, steps_left=1)
-    assert after([Event.INTRUSION, Event.EPOCH_END, Event.EPOCH_BEGIN], suspended) == suspended
+    assert after([Event.INTERFERENCE, Event.EPOCH_END, Event.EPOCH_BEGIN], suspended) == suspended
     assert after(STEP, suspended).phase is Phase.CONCLUDE
 
 
 def test_an_intrusion_has_the_steps_since_the_window_was_opened_measured_again():
     suspended_after_one = after([Event.PAUSE], measuring(1))
     two_more = after(STEP * 2, suspended_after_one)
-    spoiled = after([Event.INTRUSION], two_more)
+    spoiled = after([Event.INTERFERENCE], two_more)
     assert spoiled == State(Phase.SPOIL, steps_left=3)
     assert after(STEP * 2, spoiled).phase is Phase.MEASURE
     assert after(STEP * 3, spoiled).phase is Phase.CONCLUDE
@@ -57,7 +57,7 @@ def test_an_intrusion_has_the_steps_since_the_window_was_opened_measured_again()
 
 def test_pauses_outside_of_measuring_change_nothing():
     warming_up = after([Event.TRAIN_BEGIN, Outcome.ASKED, *STEP])
-    assert after([Event.PAUSE, Event.EPOCH_END, Event.EPOCH_BEGIN, Event.INTRUSION], warming_up) == warming_up
+    assert after([Event.PAUSE, Event.EPOCH_END, Event.EPOCH_BEGIN, Event.INTERFERENCE], warming_up) == warming_up
 
 
 @pytest.mark.parametrize("phase", set(Phase) - {Phase.OFF})

@@ -23,8 +23,8 @@ from zeus_core.optimizer.power_limit import (
     Time,
     ZeusCost,
 )
-from zeus_core.testing import FaultyGpu, VirtualClock
-from zeus_core.world import SoloWorld
+from zeus_core.ports import SoloWorld
+from zeus_core.testing import FaultyGpu, VirtualTime
 
 WORKS = {
     "A100": Work(0.9, 484.9, 0.938, 0.744),
@@ -59,10 +59,10 @@ def train(optimizer, gpu, work, steps, *, steps_per_epoch=10**9, evaluate_every=
 
 
 def simulated(model, seed=None, power_limit_watts=None):
-    clock = VirtualClock()
+    time_source = VirtualTime()
     noise = None if seed is None else SimulatedNoise(0.01, 0.01, seed)
-    gpu = SimulatedGpu(find_preset(model), clock=clock, noise=noise, power_limit_watts=power_limit_watts)
-    return gpu, ZeusMonitor(gpus=[gpu], clock=clock)
+    gpu = SimulatedGpu(find_preset(model), time_source=time_source, noise=noise, power_limit_watts=power_limit_watts)
+    return gpu, ZeusMonitor(gpus=[gpu], time_source=time_source)
 
 
 @pytest.mark.parametrize("selector", SELECTORS, ids=repr)
@@ -168,7 +168,7 @@ def test_unannounced_evaluations_are_in_no_trial_however_frequent(monitor, gpu, 
         optimizer.on_step_end()
         if step % every == 0:
             gpu.execute(EVALUATION)
-            optimizer.on_intrusion()
+            optimizer.on_interference()
     assert optimizer.phase is Phase.DONE
     for trial in optimizer.trials:
         truth = gpu.preset.physics.operating_point(work, trial.setting)
@@ -222,9 +222,9 @@ def test_a_second_training_goes_on_where_the_first_was_left(monitor, gpu, work):
     optimizer.on_train_end()
 
 
-def test_without_rights_training_goes_on_observed_with_one_warning(clock, work, caplog):
-    gpu = SimulatedGpu(find_preset("A100"), clock=clock, power_limit_watts=350, grants_control=False)
-    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], clock=clock))
+def test_without_rights_training_goes_on_observed_with_one_warning(time_source, work, caplog):
+    gpu = SimulatedGpu(find_preset("A100"), time_source=time_source, power_limit_watts=350, grants_control=False)
+    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], time_source=time_source))
     train(optimizer, gpu, work, steps=200)
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "power limits are not changed" in warning.message
@@ -246,9 +246,11 @@ FALLIBLE = [
 @pytest.mark.parametrize("error", [DriverFaultError("unknown"), RuntimeError("a bug")])
 @pytest.mark.parametrize("call", FALLIBLE)
 @pytest.mark.parametrize("healthy_steps", [0, 30, 300])
-def test_no_fault_reaches_the_training_and_the_limit_is_put_back(clock, gpu, work, call, healthy_steps, error, caplog):
+def test_no_fault_reaches_the_training_and_the_limit_is_put_back(
+    time_source, gpu, work, call, healthy_steps, error, caplog
+):
     faulty = FaultyGpu(gpu)
-    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[faulty], clock=clock))
+    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[faulty], time_source=time_source))
     train(optimizer, gpu, work, steps=healthy_steps)
     faulty.fail(call, error)
     train(optimizer, gpu, work, steps=1000)
@@ -259,10 +261,10 @@ def test_no_fault_reaches_the_training_and_the_limit_is_put_back(clock, gpu, wor
     assert gpu.read_power_limit_watts() == 350
 
 
-def test_a_trial_whose_energy_is_lost_is_repeated(clock, gpu, work):
+def test_a_trial_whose_energy_is_lost_is_repeated(time_source, gpu, work):
     faulty = FaultyGpu(gpu)
     optimizer = GlobalPowerLimitOptimizer(
-        ZeusMonitor(gpus=[faulty], clock=clock), Energy(), wait_steps=0, warmup_steps=0, profile_steps=5
+        ZeusMonitor(gpus=[faulty], time_source=time_source), Energy(), wait_steps=0, warmup_steps=0, profile_steps=5
     )
     train(optimizer, gpu, work, steps=6)
     faulty.fail("read_energy_counter_joules", DriverFaultError("for once"), times=1)
@@ -271,20 +273,20 @@ def test_a_trial_whose_energy_is_lost_is_repeated(clock, gpu, work):
     assert len(optimizer.trials) == 11
 
 
-def test_time_before_the_first_step_is_in_no_trial(monitor, gpu, clock, work):
+def test_time_before_the_first_step_is_in_no_trial(monitor, gpu, time_source, work):
     optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=4)
     optimizer.on_train_begin()
     optimizer.on_epoch_begin()
-    clock.advance(10.0)
+    time_source.advance(10.0)
     train(optimizer, gpu, work, steps=60)
     truth = gpu.preset.physics.operating_point(work, 350)
     assert optimizer.trials[0].seconds_per_step == pytest.approx(truth.seconds)
 
 
-def test_a_confirmation_that_is_lost_leaves_the_choice_in_force(clock, gpu, work):
+def test_a_confirmation_that_is_lost_leaves_the_choice_in_force(time_source, gpu, work):
     faulty = FaultyGpu(gpu)
     optimizer = GlobalPowerLimitOptimizer(
-        ZeusMonitor(gpus=[faulty], clock=clock), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
+        ZeusMonitor(gpus=[faulty], time_source=time_source), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
     )
     train(optimizer, gpu, work, steps=45)
     assert optimizer.chosen_limit_watts == 250
@@ -295,11 +297,17 @@ def test_a_confirmation_that_is_lost_leaves_the_choice_in_force(clock, gpu, work
     assert gpu.read_power_limit_watts() == optimizer.chosen_limit_watts == 250
 
 
-def test_rights_lost_at_the_second_gpu_leave_none_changed(clock, work):
-    gpus = [SimulatedGpu(find_preset("A100"), index=i, clock=clock, power_limit_watts=350) for i in range(2)]
+def test_rights_lost_at_the_second_gpu_leave_none_changed(time_source, work):
+    gpus = [
+        SimulatedGpu(find_preset("A100"), index=i, time_source=time_source, power_limit_watts=350) for i in range(2)
+    ]
     second = FaultyGpu(gpus[1])
     optimizer = GlobalPowerLimitOptimizer(
-        ZeusMonitor(gpus=[gpus[0], second], clock=clock), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
+        ZeusMonitor(gpus=[gpus[0], second], time_source=time_source),
+        Energy(),
+        wait_steps=0,
+        warmup_steps=0,
+        profile_steps=4,
     )
     train(optimizer, gpus[0], work, steps=5)
     second.fail("set_power_limit", PermissionDeniedError("not any more"))
@@ -349,10 +357,10 @@ def test_an_optimizer_is_a_training_observer_and_a_pause_may_say_what_for(monito
     assert optimizer.trials[0].seconds_per_step == pytest.approx(truth.seconds)
 
 
-def test_a_limit_that_could_not_be_put_back_is_not_taken_for_the_one_found(clock, gpu, work, caplog):
+def test_a_limit_that_could_not_be_put_back_is_not_taken_for_the_one_found(time_source, gpu, work, caplog):
     faulty = FaultyGpu(gpu)
     optimizer = GlobalPowerLimitOptimizer(
-        ZeusMonitor(gpus=[faulty], clock=clock), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
+        ZeusMonitor(gpus=[faulty], time_source=time_source), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
     )
     train(optimizer, gpu, work, steps=30)
     faulty.fail("set_power_limit", DriverFaultError("for long"))
@@ -366,10 +374,10 @@ def test_a_limit_that_could_not_be_put_back_is_not_taken_for_the_one_found(clock
     assert gpu.read_power_limit_watts() == 350
 
 
-def test_indices_in_a_trial_are_those_of_the_monitor(clock, work):
-    gpus = [SimulatedGpu(find_preset("A40"), index=index, clock=clock) for index in range(3)]
+def test_indices_in_a_trial_are_those_of_the_monitor(time_source, work):
+    gpus = [SimulatedGpu(find_preset("A40"), index=index, time_source=time_source) for index in range(3)]
     optimizer = GlobalPowerLimitOptimizer(
-        ZeusMonitor([2, 1], gpus=gpus, clock=clock), wait_steps=0, warmup_steps=0, profile_steps=2
+        ZeusMonitor([2, 1], gpus=gpus, time_source=time_source), wait_steps=0, warmup_steps=0, profile_steps=2
     )
     train(optimizer, gpus[1], work, steps=2)
     assert list(optimizer.trials[0].measurement.gpu_energy) == [2, 1]
@@ -482,9 +490,11 @@ def test_a_damaged_profile_is_kept_aside_and_measured_again(tmp_path, monitor, g
     assert (tmp_path / "profile.json.aside-1").read_text() == '{"measurements": ['
 
 
-def test_several_gpus_are_set_alike_and_their_energy_is_summed(clock, work):
-    gpus = [SimulatedGpu(find_preset("A40"), index=index, clock=clock) for index in range(2)]
-    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=gpus, clock=clock), warmup_steps=0, profile_steps=10)
+def test_several_gpus_are_set_alike_and_their_energy_is_summed(time_source, work):
+    gpus = [SimulatedGpu(find_preset("A40"), index=index, time_source=time_source) for index in range(2)]
+    optimizer = GlobalPowerLimitOptimizer(
+        ZeusMonitor(gpus=gpus, time_source=time_source), warmup_steps=0, profile_steps=10
+    )
     optimizer.on_train_begin()
     for _ in range(120):
         optimizer.on_step_begin()
@@ -531,7 +541,7 @@ HOOKS = {
     Event.STEP_BEGIN: GlobalPowerLimitOptimizer.on_step_begin,
     Event.STEP_END: GlobalPowerLimitOptimizer.on_step_end,
     Event.PAUSE: GlobalPowerLimitOptimizer.on_pause,
-    Event.INTRUSION: GlobalPowerLimitOptimizer.on_intrusion,
+    Event.INTERFERENCE: GlobalPowerLimitOptimizer.on_interference,
     Event.EPOCH_END: GlobalPowerLimitOptimizer.on_epoch_end,
     Event.TRAIN_END: GlobalPowerLimitOptimizer.on_train_end,
 }

@@ -16,7 +16,7 @@ from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase
 from zeus_core.pytorch import torch_world
-from zeus_core.testing import FaultyGpu, VirtualClock
+from zeus_core.testing import FaultyGpu, VirtualTime
 
 WORKS = [Work(0.9, 289.2, 0.889, 0.784), Work(1.5, 250.0, 0.9, 0.7)]
 FOUND_WATTS = 250.0
@@ -68,10 +68,10 @@ class Said(logging.Handler):
 
 
 def simulated(rank):
-    clock = VirtualClock()
-    gpu = SimulatedGpu(find_preset("A40"), rank, clock=clock, power_limit_watts=FOUND_WATTS)
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A40"), rank, time_source=time_source, power_limit_watts=FOUND_WATTS)
     faulty = FaultyGpu(gpu)
-    return gpu, faulty, ZeusMonitor(gpus=[faulty], clock=clock)
+    return gpu, faulty, ZeusMonitor(gpus=[faulty], time_source=time_source)
 
 
 def outcome(optimizer):

@@ -11,7 +11,7 @@ import pytest
 import zeus_core.pipeline
 from tests.pipeline.instances import smooth_profile
 from zeus_core.pipeline import Frontier, make_plan, schedules
-from zeus_core.pipeline.compiled import cache_folder, has_numba
+from zeus_core.pipeline._compiled import cache_folder, has_numba
 
 
 def test_without_numba_the_results_are_the_same(monkeypatch):

@@ -11,7 +11,7 @@ from tests.pipeline.highs import Oracle
 from tests.pipeline.instances import SPLIT, pipelines, smooth_profile
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Frontier, InstructionProfile, Option, PipelineProfile, make_plan, make_plans, schedules
-from zeus_core.testing.pipeline_simulator import simulate_pipeline
+from zeus_core.testing._pipeline_simulator import simulate_pipeline
 
 QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 

@@ -6,8 +6,8 @@ import pytest
 from tests.pipeline.instances import SECONDS
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Instruction, InstructionProfile, Option, PipelineProfile, Schedule, schedules
-from zeus_core.pipeline.dependencies import dependency_graph
-from zeus_core.pipeline.timing import earliest_starts
+from zeus_core.pipeline._dependencies import dependency_graph
+from zeus_core.pipeline._timing import earliest_starts
 
 UNIT = {"forward": 1.0, "backward": 2.0, "backward-input": 1.0, "backward-weight": 1.0}
 

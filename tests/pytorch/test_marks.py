@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from zeus_core.optimizer.pipeline_frequency.marks import HostMarks
-from zeus_core.pytorch.marks import CudaMarks, marks_for
+from zeus_core.ports import HostEvents
+from zeus_core.pytorch._device_events import CudaEvents, marks_for
 
 ERROR_OF_AN_EVENT = 0.5e-6
 HOUR = 3600.0
@@ -16,8 +16,8 @@ HOUR = 3600.0
 class FakeCuda:
     """Streams that work one thing after the other, and a device clock that drifts from the host's."""
 
-    def __init__(self, clock, drift_fraction=0.0, seconds_to_notice=0.0):
-        self.clock = clock
+    def __init__(self, time_source, drift_fraction=0.0, seconds_to_notice=0.0):
+        self.time_source = time_source
         self.drift_fraction = drift_fraction
         self.seconds_to_notice = seconds_to_notice
         self.stream = Stream()
@@ -42,13 +42,13 @@ class FakeCuda:
 
     def submit(self, seconds):
         """Work that the host does not wait for; returns when it will be done."""
-        self.stream.free_at = max(self.stream.free_at, self.clock.now()) + seconds
+        self.stream.free_at = max(self.stream.free_at, self.time_source.now()) + seconds
         return self.stream.free_at
 
     def wait_until(self, seconds):
         self.waits += 1
-        left = seconds - self.clock.now()
-        self.clock.wait(threading.Event(), max(left, 0.0) + self.seconds_to_notice)
+        left = seconds - self.time_source.now()
+        self.time_source.wait(threading.Event(), max(left, 0.0) + self.seconds_to_notice)
 
 
 class Stream:
@@ -60,10 +60,10 @@ class FakeEvent:
         self.cuda = cuda
 
     def record(self, stream):
-        self.at = max(stream.free_at, self.cuda.clock.now())
+        self.at = max(stream.free_at, self.cuda.time_source.now())
 
     def query(self):
-        return self.cuda.clock.now() >= self.at
+        return self.cuda.time_source.now() >= self.at
 
     def synchronize(self):
         self.cuda.wait_until(self.at)
@@ -76,13 +76,13 @@ class FakeEvent:
 
 
 @pytest.fixture
-def cuda(clock):
-    return FakeCuda(clock)
+def cuda(time_source):
+    return FakeCuda(time_source)
 
 
 @pytest.fixture
-def marks(cuda, clock):
-    return CudaMarks("cuda:0", clock, cuda)
+def marks(cuda, time_source):
+    return CudaEvents("cuda:0", time_source, cuda)
 
 
 def test_another_thread_that_waits_uses_the_same_device_and_the_training_thread_is_left_alone(cuda, marks):
@@ -108,24 +108,24 @@ def test_a_mark_is_when_the_device_comes_to_it(cuda, marks):
     assert second.seconds() == pytest.approx(ends[1], abs=ERROR_OF_AN_EVENT)
 
 
-def test_marking_waits_for_nothing(cuda, marks, clock):
+def test_marking_waits_for_nothing(cuda, marks, time_source):
     cuda.submit(60.0)
-    begin, waits = clock.now(), cuda.waits
+    begin, waits = time_source.now(), cuda.waits
     for _ in range(1000):
         marks().seconds()
-    assert (clock.now(), cuda.waits) == (begin, waits)
+    assert (time_source.now(), cuda.waits) == (begin, waits)
 
 
-def test_work_under_way_does_not_spoil_the_first_comparison_with_the_clock(cuda, clock):
+def test_work_under_way_does_not_spoil_the_first_comparison_with_the_clock(cuda, time_source):
     end = cuda.submit(3.0)
-    mark = CudaMarks("cuda:0", clock, cuda)()
-    assert clock.now() >= end
-    assert mark.seconds() == pytest.approx(clock.now(), abs=ERROR_OF_AN_EVENT)
+    mark = CudaEvents("cuda:0", time_source, cuda)()
+    assert time_source.now() >= end
+    assert mark.seconds() == pytest.approx(time_source.now(), abs=ERROR_OF_AN_EVENT)
 
 
-def test_times_stay_exact_over_hours(cuda, marks, clock):
+def test_times_stay_exact_over_hours(cuda, marks, time_source):
     for _ in range(3 * 360):
-        clock.advance(10.0)
+        time_source.advance(10.0)
         begin = marks()
         end_seconds = cuda.submit(0.001)
         end = marks()
@@ -134,10 +134,10 @@ def test_times_stay_exact_over_hours(cuda, marks, clock):
     assert end.seconds() == pytest.approx(end_seconds, abs=20e-6)
 
 
-def test_hours_without_a_mark_cost_one_rounding(cuda, marks, clock):
-    clock.advance(3 * HOUR)
+def test_hours_without_a_mark_cost_one_rounding(cuda, marks, time_source):
+    time_source.advance(3 * HOUR)
     marks()
-    clock.advance(1.0)
+    time_source.advance(1.0)
     begin = marks()
     end_seconds = cuda.submit(0.001)
     end = marks()
@@ -147,10 +147,10 @@ def test_hours_without_a_mark_cost_one_rounding(cuda, marks, clock):
 
 
 @pytest.mark.parametrize("drift_fraction", [50e-6, -50e-6])
-def test_the_clock_of_the_device_does_not_run_away(clock, drift_fraction):
+def test_the_clock_of_the_device_does_not_run_away(time_source, drift_fraction):
     """Uncorrected, the times would be off by half a second after 3 hours."""
-    cuda = FakeCuda(clock, drift_fraction, seconds_to_notice=100e-6)
-    marks = CudaMarks("cuda:0", clock, cuda)
+    cuda = FakeCuda(time_source, drift_fraction, seconds_to_notice=100e-6)
+    marks = CudaEvents("cuda:0", time_source, cuda)
     for _ in range(3 * 3600):
         begin_seconds = cuda.submit(0.004)  # how far the device runs behind
         begin = marks()
@@ -159,34 +159,34 @@ def test_the_clock_of_the_device_does_not_run_away(clock, drift_fraction):
         end.wait()
         assert end.seconds() - begin.seconds() == pytest.approx(0.01, abs=2e-6)
         assert begin.seconds() == pytest.approx(begin_seconds, abs=0.02)
-        clock.advance(1.0)
+        time_source.advance(1.0)
     assert end.seconds() == pytest.approx(end_seconds, abs=0.02)
 
 
-def test_marks_that_nobody_asks_may_go_on_for_days(cuda, marks, clock):
+def test_marks_that_nobody_asks_may_go_on_for_days(cuda, marks, time_source):
     for _ in range(20_000):
-        clock.advance(5.0)
+        time_source.advance(5.0)
         mark = marks()
-    assert mark.seconds() == pytest.approx(clock.now(), abs=1e-3)
+    assert mark.seconds() == pytest.approx(time_source.now(), abs=1e-3)
 
 
-def test_a_device_far_behind_is_asked_once_it_is_there(cuda, marks, clock):
+def test_a_device_far_behind_is_asked_once_it_is_there(cuda, marks, time_source):
     ends = []
     for _ in range(5):
         ends.append((cuda.submit(100.0), marks()))
-        clock.advance(10.0)
+        time_source.advance(10.0)
     ends[-1][1].wait()
     for end_seconds, mark in ends:
         assert mark.seconds() == pytest.approx(end_seconds, abs=1e-4)
 
 
-def test_a_mark_in_another_stream_waits_for_the_one_it_is_timed_from(cuda, marks, clock):
-    clock.advance(10.0)
+def test_a_mark_in_another_stream_waits_for_the_one_it_is_timed_from(cuda, marks, time_source):
+    time_source.advance(10.0)
     cuda.submit(1.0)
     marks()  # the anchor, in the busy stream
     cuda.stream = Stream()
     mark = marks()
-    at = clock.now()
+    at = time_source.now()
     assert mark.seconds() is None
     mark.wait()
     assert mark.seconds() == pytest.approx(at, abs=ERROR_OF_AN_EVENT)
@@ -199,15 +199,15 @@ def test_every_mark_takes_one_event(cuda, marks):
     assert cuda.events == before + 10
 
 
-def test_marks_of_the_host_are_of_the_present_time(clock):
-    marks = HostMarks(clock)
+def test_marks_of_the_host_are_of_the_present_time(time_source):
+    marks = HostEvents(time_source)
     first = marks()
-    clock.advance(2.0)
+    time_source.advance(2.0)
     second = marks()
     second.wait()
-    assert (first.seconds(), second.seconds()) == (clock.now() - 2.0, clock.now())
+    assert (first.seconds(), second.seconds()) == (time_source.now() - 2.0, time_source.now())
 
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), "meta"])
-def test_a_device_without_a_timeline_of_its_own_has_that_of_the_host(clock, device):
-    assert isinstance(marks_for(device, clock), HostMarks)
+def test_a_device_without_a_timeline_of_its_own_has_that_of_the_host(time_source, device):
+    assert isinstance(marks_for(device, time_source), HostEvents)

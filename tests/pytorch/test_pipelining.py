@@ -11,13 +11,12 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from tests.ranks import run_ranks
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
-from zeus_core.optimizer.pipeline_frequency import PhaseName, PipelineFrequencySettings, PipelinePlace
-from zeus_core.optimizer.pipeline_frequency.marks import HostMarks
+from zeus_core.optimizer.pipeline_frequency import PhaseName, PipelineFrequencySettings, PipelineRank
 from zeus_core.pipeline import Instruction
 from zeus_core.pipeline.schedules import gpipe, one_f_one_b
+from zeus_core.ports import HostEvents, SoloWorld
 from zeus_core.pytorch import pipelining, torch_world
 from zeus_core.pytorch.pipelining import PipelineScheduleTap, attach, check_schedule
-from zeus_core.world import SoloWorld
 
 MICROBATCHES = 8
 WIDTH = 4
@@ -317,8 +316,8 @@ def test_attaching_makes_an_optimizer_for_the_place_of_the_stages(schedule, moni
     monkeypatch.setattr(pipelining, "PipelineFrequencyOptimizer", FakeOptimizer)
     attached = attach(schedule, monitor, pipeline=2)
     *made_of, world, identity, marks = attached.optimizer.made_of
-    assert made_of == [monitor, PipelinePlace(0, 2), None]
-    assert (type(world), identity, marks) == (SoloWorld, None, HostMarks)
+    assert made_of == [monitor, PipelineRank(0, 2), None]
+    assert (type(world), identity, marks) == (SoloWorld, None, HostEvents)
     run_step(schedule, schedule.step)
     assert len(attached.optimizer.instructions) == 2 * MICROBATCHES
     attached.detach()
@@ -331,7 +330,7 @@ def test_what_the_caller_says_of_the_rank_holds(schedule, monitor, monkeypatch):
     monkeypatch.setattr(pipelining, "PipelineFrequencyOptimizer", FakeOptimizer)
     settings, world = PipelineFrequencySettings(slowdown_factor=1.1), torch_world()
     attached = attach(schedule, monitor, settings, rank=3, world=world, identity={"model": "tiny"})
-    assert attached.optimizer.made_of[:-1] == (monitor, PipelinePlace(3), settings, world, {"model": "tiny"})
+    assert attached.optimizer.made_of[:-1] == (monitor, PipelineRank(3), settings, world, {"model": "tiny"})
 
 
 def test_attaching_the_optimizer_itself_changes_nothing_that_is_computed(schedule, monitor):

@@ -23,10 +23,10 @@ class DictModel(torch.nn.Module):
         return {"loss": logits.square().mean(), "logits": logits, "nothing": None}
 
 
-def seconds_of(clock, action):
-    begin = clock.now()
+def seconds_of(time_source, action):
+    begin = time_source.now()
     action()
-    return clock.now() - begin
+    return time_source.now() - begin
 
 
 @pytest.fixture
@@ -35,37 +35,37 @@ def model():
     return DictModel()
 
 
-def test_a_forward_and_a_backward_pass_take_what_was_stated(model, gpu, clock):
+def test_a_forward_and_a_backward_pass_take_what_was_stated(model, gpu, time_source):
     SimulatedCompute(model, gpu, FORWARD, BACKWARD)
     inputs = torch.ones(2, 4)
     outputs = {}
-    assert seconds_of(clock, lambda: outputs.update(model(inputs))) == pytest.approx(1.0)
-    assert seconds_of(clock, lambda: outputs["loss"].backward()) == pytest.approx(3.0)
+    assert seconds_of(time_source, lambda: outputs.update(model(inputs))) == pytest.approx(1.0)
+    assert seconds_of(time_source, lambda: outputs["loss"].backward()) == pytest.approx(3.0)
 
 
-def test_the_backward_pass_is_twice_the_forward_pass_by_default(model, gpu, clock):
+def test_the_backward_pass_is_twice_the_forward_pass_by_default(model, gpu, time_source):
     SimulatedCompute(model, gpu, FORWARD)
     loss = model(torch.ones(2, 4))["loss"]
-    assert seconds_of(clock, loss.backward) == pytest.approx(2.0)
+    assert seconds_of(time_source, loss.backward) == pytest.approx(2.0)
 
 
-def test_a_loss_outside_of_the_module_reaches_the_backward_pass_too(model, gpu, clock):
+def test_a_loss_outside_of_the_module_reaches_the_backward_pass_too(model, gpu, time_source):
     SimulatedCompute(model, gpu, FORWARD, BACKWARD)
     loss = model(torch.ones(2, 4))["logits"].sum()
-    assert seconds_of(clock, loss.backward) == pytest.approx(3.0)
+    assert seconds_of(time_source, loss.backward) == pytest.approx(3.0)
 
 
-def test_a_graph_kept_for_a_second_backward_pass_burns_for_each(model, gpu, clock):
+def test_a_graph_kept_for_a_second_backward_pass_burns_for_each(model, gpu, time_source):
     SimulatedCompute(model, gpu, FORWARD, BACKWARD)
     loss = model(torch.ones(2, 4))["loss"]
-    assert seconds_of(clock, lambda: loss.backward(retain_graph=True)) == pytest.approx(3.0)
-    assert seconds_of(clock, loss.backward) == pytest.approx(3.0)
+    assert seconds_of(time_source, lambda: loss.backward(retain_graph=True)) == pytest.approx(3.0)
+    assert seconds_of(time_source, loss.backward) == pytest.approx(3.0)
 
 
-def test_without_gradients_there_is_no_backward_pass(model, gpu, clock):
+def test_without_gradients_there_is_no_backward_pass(model, gpu, time_source):
     SimulatedCompute(model, gpu, FORWARD, BACKWARD)
     with torch.no_grad():
-        assert seconds_of(clock, lambda: model(torch.ones(2, 4))) == pytest.approx(1.0)
+        assert seconds_of(time_source, lambda: model(torch.ones(2, 4))) == pytest.approx(1.0)
 
 
 def test_energy_is_burnt_where_the_passes_are(model, gpu):
@@ -90,7 +90,7 @@ def test_the_real_computation_is_untouched(model, gpu):
     assert torch.equal(model.layer.weight.grad, expected)
 
 
-def test_a_backward_pass_that_fails_does_not_make_the_next_one_free(model, gpu, clock):
+def test_a_backward_pass_that_fails_does_not_make_the_next_one_free(model, gpu, time_source):
     SimulatedCompute(model, gpu, FORWARD, BACKWARD)
 
     def fail(gradient):
@@ -101,16 +101,16 @@ def test_a_backward_pass_that_fails_does_not_make_the_next_one_free(model, gpu, 
     with pytest.raises(RuntimeError, match="boom"):
         outputs["loss"].backward()
     gpu.synchronize()
-    assert seconds_of(clock, lambda: model(torch.ones(2, 4))["loss"].backward()) == pytest.approx(4.0)
+    assert seconds_of(time_source, lambda: model(torch.ones(2, 4))["loss"].backward()) == pytest.approx(4.0)
 
 
-def test_detached_it_takes_no_time(model, gpu, clock):
+def test_detached_it_takes_no_time(model, gpu, time_source):
     compute = SimulatedCompute(model, gpu, FORWARD, BACKWARD)
     compute.detach()
-    assert seconds_of(clock, lambda: model(torch.ones(2, 4))["loss"].backward()) == 0
+    assert seconds_of(time_source, lambda: model(torch.ones(2, 4))["loss"].backward()) == 0
 
 
-def test_a_module_in_a_larger_graph_works_with_checkpointing(model, gpu, clock):
+def test_a_module_in_a_larger_graph_works_with_checkpointing(model, gpu, time_source):
     from torch.utils.checkpoint import checkpoint
 
     SimulatedCompute(model, gpu, FORWARD, BACKWARD)
@@ -120,8 +120,8 @@ def test_a_module_in_a_larger_graph_works_with_checkpointing(model, gpu, clock):
     def forward():
         outputs["loss"] = checkpoint(lambda it: model(it)["loss"], inputs, use_reentrant=False)
 
-    assert seconds_of(clock, forward) == pytest.approx(1.0)
-    assert seconds_of(clock, lambda: outputs["loss"].backward()) == pytest.approx(1.0 + 3.0)
+    assert seconds_of(time_source, forward) == pytest.approx(1.0)
+    assert seconds_of(time_source, lambda: outputs["loss"].backward()) == pytest.approx(1.0 + 3.0)
 
 
 def test_a_real_gpu_is_an_error(model):

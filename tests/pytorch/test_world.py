@@ -2,8 +2,8 @@
 
 import torch.distributed
 
+from zeus_core.ports import SoloWorld
 from zeus_core.pytorch import torch_world
-from zeus_core.world import SoloWorld
 
 
 def test_without_a_process_group_there_is_one_rank():

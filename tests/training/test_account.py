@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
-from zeus_core.records import Measurement
+from zeus_core.measurement import Measurement
 from zeus_core.training import Account, Tally
-from zeus_core.training.checkpoint import Checkpoint
-from zeus_core.training.history import earlier_account
-from zeus_core.training.journal import Entry, Journal
-from zeus_core.training.tally import tally_of
+from zeus_core.training._checkpoint import Checkpoint
+from zeus_core.training._history import earlier_account
+from zeus_core.training._journal import Entry, Journal
+from zeus_core.training._tally import tally_of
 
 amounts = st.floats(0, 1e9)
 tallies = st.builds(Tally, amounts, amounts, amounts, st.sampled_from([0.0, 1.5]))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from zeus_core.events import Activity
 from zeus_core.training import Account, Tally
-from zeus_core.training.laps import Laps
+from zeus_core.training._log_intervals import LogIntervals
 
 
 def taken(seconds, joules, lost_seconds=0.0, samples=0, tokens=0):
@@ -16,7 +16,7 @@ def taken(seconds, joules, lost_seconds=0.0, samples=0, tokens=0):
 
 
 def test_long_laps_are_what_was_measured():
-    laps = Laps()
+    laps = LogIntervals()
     assert laps.next(taken(10.0, 3000.0, samples=100)) == {
         "energy_j": 3000.0,
         "power_w": 300.0,
@@ -30,13 +30,13 @@ def test_long_laps_are_what_was_measured():
 
 
 def test_tokens_take_the_place_of_samples():
-    assert Laps().next(taken(10.0, 3000.0, samples=100, tokens=6000))["energy_per_token_j"] == 0.5
+    assert LogIntervals().next(taken(10.0, 3000.0, samples=100, tokens=6000))["energy_per_token_j"] == 0.5
 
 
 @given(st.lists(st.floats(0.01, 0.3), min_size=40, max_size=200), st.floats(0.0, 0.1))
 def test_short_laps_are_smoothed(laps_seconds, phase):
     """A constant 400 W whose counter steps by 40 J every 0.1 s."""
-    laps, now, logged = Laps(), 0.0, []
+    laps, now, logged = LogIntervals(), 0.0, []
     for seconds in laps_seconds:
         now += seconds
         shown = ((now + phase) // 0.1) * 40.0
@@ -47,14 +47,14 @@ def test_short_laps_are_smoothed(laps_seconds, phase):
 
 
 def test_what_is_known_a_log_later_is_logged_then():
-    laps = Laps()
+    laps = LogIntervals()
     laps.next(taken(10.0, 3000.0))
     assert laps.next(taken(20.0, 3000.0, lost_seconds=10.0)) == {}
     assert laps.next(taken(30.0, 9000.0)) == {"energy_j": 6000.0, "power_w": 300.0}
 
 
 def test_what_is_lost_for_good_is_left_out_and_what_follows_is_not():
-    laps = Laps()
+    laps = LogIntervals()
     laps.next(taken(10.0, 3000.0))
     assert laps.next(taken(20.0, 4000.0, lost_seconds=6.0)) == {}
     assert laps.next(taken(30.0, 7000.0, lost_seconds=6.0)) == {"energy_j": 3000.0, "power_w": 300.0}
@@ -62,7 +62,7 @@ def test_what_is_lost_for_good_is_left_out_and_what_follows_is_not():
 
 
 def test_no_time_is_no_energy():
-    laps = Laps()
+    laps = LogIntervals()
     assert laps.next(taken(0.0, 0.0)) == {}
     laps.next(taken(10.0, 3000.0))
     assert laps.next(taken(10.0, 3000.0)) == {}

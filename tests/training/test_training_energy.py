@@ -11,9 +11,9 @@ from zeus_core.errors import DriverFaultError, UsageError, WorldError
 from zeus_core.events import Activity, NoObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualClock
+from zeus_core.ports import SoloWorld
+from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
-from zeus_core.world import SoloWorld
 
 WORK = Work(0.5, 484.9, 0.938, 0.744)
 
@@ -113,10 +113,10 @@ actions = st.lists(
 @given(actions)
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_is_reported_in_whatever_order_all_time_and_energy_has_its_place(reported):
-    clock = VirtualClock()
-    gpu = SimulatedGpu(find_preset("A100"), clock=clock)
-    energy = TrainingEnergy(ZeusMonitor(gpus=[gpu], clock=clock))
-    begin_joules, begin_seconds = gpu.exact_energy_joules(), clock.now()
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A100"), time_source=time_source)
+    energy = TrainingEnergy(ZeusMonitor(gpus=[gpu], time_source=time_source))
+    begin_joules, begin_seconds = gpu.exact_energy_joules(), time_source.now()
     energy.on_train_begin()
     for name, argument in reported:
         if name == "work":
@@ -128,7 +128,7 @@ def test_whatever_is_reported_in_whatever_order_all_time_and_energy_has_its_plac
     energy.finish()
     account = energy.summary.account
     energy.on_train_end()
-    assert account.total.seconds == pytest.approx(clock.now() - begin_seconds, abs=1e-6)
+    assert account.total.seconds == pytest.approx(time_source.now() - begin_seconds, abs=1e-6)
     assert sum(it.seconds for it in account.activities.values()) == pytest.approx(account.total.seconds, abs=1e-6)
     spent = gpu.exact_energy_joules() - begin_joules
     begins = 1 + sum(name == "on_train_begin" for name, _ in reported)
@@ -175,18 +175,18 @@ def test_each_activity_of_five_seconds_is_known_within_three_percent(tmp_path):
         assert tally.measured_joules == pytest.approx(truth[activity], rel=0.03)
 
 
-def test_a_fault_for_once_loses_nothing(gpu, clock):
+def test_a_fault_for_once_loses_nothing(gpu, time_source):
     faulty = FaultyGpu(gpu)
-    energy = TrainingEnergy(ZeusMonitor(gpus=[faulty], clock=clock))
+    energy = TrainingEnergy(ZeusMonitor(gpus=[faulty], time_source=time_source))
     with energy:
         train(energy, gpu, 10)
         faulty.fail("read_energy_counter_joules", DriverFaultError("unknown error"), times=1)
         assert energy.log()["energy_j"] > 0
 
 
-def test_what_is_lost_is_left_out_and_never_zero(gpu, clock):
+def test_what_is_lost_is_left_out_and_never_zero(gpu, time_source):
     faulty = FaultyGpu(gpu)
-    energy = TrainingEnergy(ZeusMonitor(gpus=[faulty], clock=clock))
+    energy = TrainingEnergy(ZeusMonitor(gpus=[faulty], time_source=time_source))
     with energy:
         train(energy, gpu, 10)
         faulty.fail("read_energy_counter_joules", DriverFaultError("unknown error"))
@@ -330,13 +330,13 @@ def test_a_signal_handler_that_saves_amid_a_hook_does_no_harm(energy, gpu, monke
 
 @pytest.mark.parametrize("gpu_count", [1, 2])
 def test_ranks_agree_and_count_each_device_once(gpu_count):
-    clock = VirtualClock()
-    gpus = [SimulatedGpu(find_preset("A100"), index, clock=clock) for index in range(gpu_count)]
+    time_source = VirtualTime()
+    gpus = [SimulatedGpu(find_preset("A100"), index, time_source=time_source) for index in range(gpu_count)]
     begin = sum(gpu.exact_energy_joules() for gpu in gpus)
 
     def main(world):
         gpu = gpus[world.rank % gpu_count]
-        energy = TrainingEnergy(ZeusMonitor(gpus=[gpu], clock=clock), world=world)
+        energy = TrainingEnergy(ZeusMonitor(gpus=[gpu], time_source=time_source), world=world)
         energy.on_train_begin()
         for _ in range(20):
             with energy.step(samples=4):
@@ -383,11 +383,11 @@ def test_a_rank_that_does_not_answer_is_waited_for_once(monitor, gpu, caplog):
 @pytest.mark.parametrize(
     ("breaks", "breaks_at"), [("between", "log"), ("read", "log"), ("read", "evaluation"), ("begin_window", "begin")]
 )
-def test_a_rank_that_fails_does_not_leave_the_others_waiting(clock, breaks, breaks_at):
-    gpus = [SimulatedGpu(find_preset("A100"), index, clock=clock) for index in range(2)]
+def test_a_rank_that_fails_does_not_leave_the_others_waiting(time_source, breaks, breaks_at):
+    gpus = [SimulatedGpu(find_preset("A100"), index, time_source=time_source) for index in range(2)]
 
     def main(world):
-        energy = TrainingEnergy(ZeusMonitor(gpus=[gpus[world.rank]], clock=clock), world=world)
+        energy = TrainingEnergy(ZeusMonitor(gpus=[gpus[world.rank]], time_source=time_source), world=world)
         energy.on_train_begin()
         if world.rank == 1:
             setattr(energy.monitor, breaks, lambda *_, **__: 1 / 0)
@@ -405,12 +405,12 @@ def test_a_rank_that_fails_does_not_leave_the_others_waiting(clock, breaks, brea
 # Arguments.
 
 
-def test_wrong_arguments_are_named(monitor, clock):
+def test_wrong_arguments_are_named(monitor, time_source):
     with pytest.raises(UsageError, match="monitor is 0; it must be a ZeusMonitor"):
         TrainingEnergy(0)
     with pytest.raises(UsageError, match="optimizer is 'x'"):
         TrainingEnergy(monitor, "x")
-    other = ZeusMonitor(gpus=[SimulatedGpu(find_preset("A40"), clock=clock)], clock=clock)
+    other = ZeusMonitor(gpus=[SimulatedGpu(find_preset("A40"), time_source=time_source)], time_source=time_source)
     with pytest.raises(UsageError, match="another monitor"):
         TrainingEnergy(other, GlobalPowerLimitOptimizer(monitor))
 
@@ -420,5 +420,5 @@ def test_nobody_does_nothing():
     nobody.use_world(SoloWorld())
     for name in ("on_train_begin", "on_epoch_begin", "on_step_begin", "on_step_end", "on_resume"):
         assert getattr(nobody, name)() is None
-    for name in ("on_intrusion", "on_epoch_end", "on_train_end", "on_pause"):
+    for name in ("on_interference", "on_epoch_end", "on_train_end", "on_pause"):
         assert getattr(nobody, name)() is None

@@ -1,10 +1,10 @@
 """Measuring: windows of time and energy."""
 
-from zeus_core.monitor.instruments import Reading
-from zeus_core.monitor.job import JobEnergy, JobMeasurement, measure_job
-from zeus_core.monitor.selection import warn_unless_measured
-from zeus_core.monitor.windows import Window, ZeusMonitor
-from zeus_core.records import Measurement
+from zeus_core.measurement import Measurement
+from zeus_core.monitor._instruments import Reading
+from zeus_core.monitor._job import JobEnergy, JobMeasurement, measure_job
+from zeus_core.monitor._selection import warn_unless_measured
+from zeus_core.monitor._windows import Window, ZeusMonitor
 
 __all__ = [
     "JobEnergy",

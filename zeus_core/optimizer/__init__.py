@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zeus_core.optimizer.pipeline_frequency import (
         PipelineFrequencyOptimizer,
         PipelineFrequencySettings,
-        PipelinePlace,
+        PipelineRank,
     )
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "OptimumSelector",
     "PipelineFrequencyOptimizer",
     "PipelineFrequencySettings",
-    "PipelinePlace",
+    "PipelineRank",
     "PowerLimitMeasurement",
     "Time",
     "ZeusCost",

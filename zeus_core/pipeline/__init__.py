@@ -13,17 +13,17 @@ slower and just as right. docs/pipeline.md tells how it works.
 """
 
 from zeus_core.pipeline import baselines, schedules
-from zeus_core.pipeline.execution import Execution, execute
-from zeus_core.pipeline.frontier import Frontier, FrontierPoint
-from zeus_core.pipeline.hull import Choice, lower_hull, pareto_choices
-from zeus_core.pipeline.kinds import COMPUTE_KINDS, FIXED_KINDS, TRANSFER_KINDS
-from zeus_core.pipeline.option import Option
-from zeus_core.pipeline.plan import Plan
-from zeus_core.pipeline.plan_file import plan_from_json, plan_to_json, read_plan, write_plan
-from zeus_core.pipeline.planner import make_plan, make_plans
-from zeus_core.pipeline.problem import Problem
-from zeus_core.pipeline.profile import InstructionProfile, PipelineProfile
-from zeus_core.pipeline.schedule import Instruction, Schedule
+from zeus_core.pipeline._execution import Execution, execute
+from zeus_core.pipeline._frontier import Frontier, FrontierPoint
+from zeus_core.pipeline._hull import Choice, lower_hull, pareto_choices
+from zeus_core.pipeline._kinds import COMPUTE_KINDS, FIXED_KINDS, TRANSFER_KINDS
+from zeus_core.pipeline._option import Option
+from zeus_core.pipeline._plan import Plan
+from zeus_core.pipeline._plan_file import plan_from_json, plan_to_json, read_plan, write_plan
+from zeus_core.pipeline._planner import make_plan, make_plans
+from zeus_core.pipeline._problem import Problem
+from zeus_core.pipeline._profile import InstructionProfile, PipelineProfile
+from zeus_core.pipeline._schedule import Instruction, Schedule
 
 __all__ = [
     "COMPUTE_KINDS",

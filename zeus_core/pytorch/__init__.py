@@ -1,6 +1,6 @@
 """Everything that needs torch: the only package of the core that imports it."""
 
-from zeus_core.pytorch.simulated_compute import SimulatedCompute
-from zeus_core.pytorch.world import TorchWorld, torch_world
+from zeus_core.pytorch._simulated_compute import SimulatedCompute
+from zeus_core.pytorch._world import TorchWorld, torch_world
 
 __all__ = ["SimulatedCompute", "TorchWorld", "torch_world"]

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
+from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, PipelineObserver
-from zeus_core.method_wraps import MethodWraps
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
-from zeus_core.optimizer.arguments import checked_monitor, checked_world
-from zeus_core.pytorch.marks import marks_for
-from zeus_core.pytorch.world import torch_world
-from zeus_core.world import World, on_all_ranks
+from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
+from zeus_core.optimizer._arguments import checked_monitor, checked_world
+from zeus_core.ports import World, on_all_ranks
+from zeus_core.pytorch._device_events import marks_for
+from zeus_core.pytorch._world import torch_world
 
 __all__ = ["AttachedOptimizer", "PipelineScheduleTap", "attach", "check_schedule"]
 
@@ -59,14 +59,14 @@ class PipelineScheduleTap:
         for wraps in self._wraps:
             wraps.undo()
 
-    def _wrap_schedule(self) -> MethodWraps:
-        wraps = MethodWraps(self._schedule)
+    def _wrap_schedule(self) -> Patches:
+        wraps = Patches(self._schedule)
         wraps.wrap("step", self._step)
         wraps.wrap("_maybe_compute_loss", self._compute_loss)
         return wraps
 
-    def _wrap_stage(self, stage: Any) -> MethodWraps:
-        wraps = MethodWraps(stage)
+    def _wrap_stage(self, stage: Any) -> Patches:
+        wraps = Patches(stage)
         wraps.wrap("forward_one_chunk", partial(self._forward, stage))
         wraps.wrap("backward_one_chunk", partial(self._backward, stage))
         wraps.wrap("backward_weight_one_chunk", partial(self._backward_weight, stage))
@@ -219,11 +219,11 @@ def attach(
         stage = _stages_of(schedule)[0]
         optimizer = PipelineFrequencyOptimizer(
             monitor,
-            PipelinePlace(stage.group_rank if rank is None else rank, pipeline),
+            PipelineRank(stage.group_rank if rank is None else rank, pipeline),
             settings,
             world=ranks,
             identity=identity,
-            marks=marks_for(stage.device, monitor.clock),
+            marks=marks_for(stage.device, monitor.time_source),
         )
         return AttachedOptimizer(optimizer, PipelineScheduleTap(schedule, optimizer))
 

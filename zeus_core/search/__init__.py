@@ -1,6 +1,7 @@
 """Searching among the settings of a knob, and what "best" means. Pure: no device, no clock, no framework."""
 
-from zeus_core.search.objectives import (
+from zeus_core.search._grid_search import Sweep
+from zeus_core.search._objectives import (
     Energy,
     MaxSlowdownConstraint,
     Objective,
@@ -9,9 +10,8 @@ from zeus_core.search.objectives import (
     Time,
     ZeusCost,
 )
-from zeus_core.search.search import Search
-from zeus_core.search.sweep import Sweep
-from zeus_core.search.trial import Trial
+from zeus_core.search._search import Search
+from zeus_core.search._trial import Trial
 
 __all__ = [
     "Energy",

@@ -1,6 +1,6 @@
 """Perseus for DeepSpeed: plans the clocks of a pipeline during training.
 
-It is configured by the `"perseus"` block of the DeepSpeed configuration (see `zeus_deepspeed.config` for its keys), and
+It is configured by the `"perseus"` block of the DeepSpeed configuration (its keys: `zeus_deepspeed._config`), and
 does nothing without one. DeepSpeed itself is not changed. Use one of these:
 
     torchrun -m zeus_deepspeed train.py ...        # with an unchanged script
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import zeus_deepspeed.perseus
+    import zeus_deepspeed._perseus
 
 __all__ = ["attach", "initialize"]
 
@@ -39,8 +39,8 @@ def initialize(*args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def attach(engine: Any) -> zeus_deepspeed.perseus.Perseus | None:
-    """Attach Perseus to an engine, if its configuration enables it: see `zeus_deepspeed.perseus.attach`.
+def attach(engine: Any) -> zeus_deepspeed._perseus.Perseus | None:
+    """Attach Perseus to an engine, if its configuration enables it: see `zeus_deepspeed._perseus.attach`.
 
     Every rank must call this at the same point.
 
@@ -49,12 +49,12 @@ def attach(engine: Any) -> zeus_deepspeed.perseus.Perseus | None:
         ImportError: DeepSpeed is missing or too old; the message contains the pip command.
     """
     _require_deepspeed()
-    from zeus_deepspeed import perseus
+    from zeus_deepspeed._perseus import attach as attach_perseus
 
-    return perseus.attach(engine)
+    return attach_perseus(engine)
 
 
 def _require_deepspeed() -> None:
-    from zeus_core.extras import require
+    from zeus_core.adapters import require
 
     require("deepspeed", "0.14.5", "deepspeed")

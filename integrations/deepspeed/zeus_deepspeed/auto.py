@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from zeus_core.extras import require
-from zeus_core.method_wraps import MethodWraps
+from zeus_core.adapters import Patches, require
 from zeus_deepspeed import attach
 
 __all__ = ["disable", "enable"]
 
-_wraps: list[MethodWraps] = []
+_wraps: list[Patches] = []
 
 
 def enable() -> None:
@@ -38,7 +37,7 @@ def enable() -> None:
             attach(engine)
 
     for engine_class, around in ((PipelineEngine, construct), (DeepSpeedEngine, construct_plain)):
-        wraps = MethodWraps(engine_class)
+        wraps = Patches(engine_class)
         wraps.wrap("__init__", around)
         _wraps.append(wraps)
 

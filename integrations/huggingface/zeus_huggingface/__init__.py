@@ -5,11 +5,11 @@ from zeus_huggingface import ZeusTrainerCallback
 trainer = Trainer(..., callbacks=[ZeusTrainerCallback()])
 """
 
-from zeus_core.extras import require as _require
+from zeus_core.adapters import require as _require
 
 _require("transformers", floor="4.47", extra="huggingface")
 
-from zeus_huggingface.energy import ZeusTrainerCallback  # noqa: E402
-from zeus_huggingface.power_limit import HFGlobalPowerLimitOptimizer  # noqa: E402
+from zeus_huggingface._energy import ZeusTrainerCallback  # noqa: E402
+from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer  # noqa: E402
 
 __all__ = ["HFGlobalPowerLimitOptimizer", "ZeusTrainerCallback"]

@@ -5,7 +5,7 @@ from zeus_lightning import ZeusCallback
 trainer = Trainer(..., callbacks=[ZeusCallback()])
 """
 
-import zeus_lightning.namespaces  # noqa: F401 - before all else, as it says what is missing
-from zeus_lightning.callback import ZeusCallback
+import zeus_lightning._namespaces  # noqa: F401 - before all else, as it says what is missing
+from zeus_lightning._callback import ZeusCallback
 
 __all__ = ["ZeusCallback"]

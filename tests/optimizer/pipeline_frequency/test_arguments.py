@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings, PipelinePlace
+from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings, PipelineRank
 
 DEFAULTS = PipelineFrequencySettings()
 NAMES = [field.name for field in fields(DEFAULTS)]
 PATHS = ("profile_path", "plan_path")
-MAY_BE_NONE = ("lowest_clock_mhz", "found_clock_mhz", "switch_seconds", *PATHS)
+MAY_BE_NONE = ("lowest_clock_mhz", "original_clock_mhz", "switch_seconds", *PATHS)
 
 junk = st.one_of(
     st.binary(),
@@ -70,7 +70,7 @@ def test_text_is_no_number(name, text):
         ("max_clocks", [2, 100], [1, 0]),
         ("check_steps", [1, 10], [0]),
         ("lowest_clock_mhz", [1, 1410], [0, 1410.0]),
-        ("found_clock_mhz", [1, 1410], [0, -5]),
+        ("original_clock_mhz", [1, 1410], [0, -5]),
         ("follow_stragglers", [True, False], [0, 1, "yes"]),
         ("profile_path", ["profile.json"], [b"profile.json", ["profile.json"]]),
         ("plan_path", ["plan.json"], [b"plan.json", {"plan.json"}]),
@@ -92,9 +92,9 @@ def test_a_path_becomes_its_text(name):
 @pytest.mark.parametrize("name", ["rank", "pipeline"])
 @given(value=st.one_of(junk.filter(lambda it: it != 10**400), st.booleans(), st.none(), st.text(), st.floats()))
 def test_a_place_is_two_whole_numbers_from_0(name, value):
-    with pytest.raises(UsageError, match=rf"^PipelinePlace\.{name} is "):
-        PipelinePlace(**{"rank": 0, name: value})
+    with pytest.raises(UsageError, match=rf"^PipelineRank\.{name} is "):
+        PipelineRank(**{"rank": 0, name: value})
 
 
 def test_a_place_knows_its_numbers():
-    assert (PipelinePlace(3).rank, PipelinePlace(3).pipeline, PipelinePlace(0, 2).pipeline) == (3, 0, 2)
+    assert (PipelineRank(3).rank, PipelineRank(3).pipeline, PipelineRank(0, 2).pipeline) == (3, 0, 2)

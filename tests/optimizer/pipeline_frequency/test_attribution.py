@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeus_core.optimizer.pipeline_frequency.attribution import WAITING, mean_powers
-from zeus_core.optimizer.pipeline_frequency.counter_watch import CounterStep
-from zeus_core.optimizer.pipeline_frequency.timeline import Span
+from zeus_core.optimizer.pipeline_frequency._attribution import WAITING, mean_powers
+from zeus_core.optimizer.pipeline_frequency._counter_watch import CounterStep
+from zeus_core.optimizer.pipeline_frequency._timeline import Span
 
 WATTS = {"forward": 310.0, "backward": 370.0, "optimizer-step": 150.0, WAITING: 85.0}
 

@@ -5,10 +5,10 @@ import signal
 
 import pytest
 
+from zeus_core._process.child import run_in_child
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.optimizer.pipeline_frequency import child_process
-from zeus_core.optimizer.pipeline_frequency.child_process import run_in_child
-from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
+from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
 
 
 def test_a_function_returns_from_another_process():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeus_core.device import PRESETS, Work
-from zeus_core.optimizer.pipeline_frequency.clock_search import ClockSearch, MeasuredPoint
+from zeus_core.optimizer.pipeline_frequency._clock_search import ClockSearch, MeasuredPoint
 
 
 class Truth:

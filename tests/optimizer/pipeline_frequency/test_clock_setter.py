@@ -9,24 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.clock import MonotonicClock
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, UsageError
-from zeus_core.optimizer.pipeline_frequency import HostMarks
-from zeus_core.optimizer.pipeline_frequency.background import ThreadBackground
-from zeus_core.optimizer.pipeline_frequency.clock_setter import ClockSetter
-from zeus_core.testing import FaultyGpu, VirtualBackground, VirtualClock
+from zeus_core.optimizer.pipeline_frequency import HostEvents
+from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
+from zeus_core.ports import MonotonicTime, ThreadBackground
+from zeus_core.testing import FaultyGpu, VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")
 CLOCKS = (1410, 1200, 1050, 900)
-PAST = HostMarks(VirtualClock())()
+PAST = HostEvents(VirtualTime())()
 
 
 class RecordedGpu(FaultyGpu):
     """Remembers what the driver was told; None is the clock unlocked."""
 
     def __init__(self, **arguments):
-        super().__init__(SimulatedGpu(A100, clock=VirtualClock(), **arguments))
+        super().__init__(SimulatedGpu(A100, time_source=VirtualTime(), **arguments))
         self.told = []
 
     def lock_sm_clock(self, clock_mhz):
@@ -60,7 +59,7 @@ class QueuedBackground(VirtualBackground):
     """Does what is to come soon when the test says so."""
 
     def __init__(self):
-        super().__init__(VirtualClock())
+        super().__init__(VirtualTime())
         self.actions = deque()
 
     def soon(self, action):
@@ -83,7 +82,7 @@ def background():
 
 @pytest.fixture
 def setter(gpu, background):
-    setter = ClockSetter(gpu, VirtualClock(), background, None)
+    setter = ClockSetter(gpu, VirtualTime(), background, None)
     yield setter
     gpu.heal()
     setter.put_back()
@@ -100,7 +99,7 @@ class TestRequests:
     @given(st.lists(st.sampled_from([*CLOCKS, None])))
     def test_only_changes_reach_the_driver_in_their_order(self, requests):
         gpu = RecordedGpu()
-        setter = ClockSetter(gpu, VirtualClock(), VirtualBackground(VirtualClock()), None)
+        setter = ClockSetter(gpu, VirtualTime(), VirtualBackground(VirtualTime()), None)
         for clock_mhz in requests:
             setter.request(clock_mhz, PAST)
         latest = [None, *requests]
@@ -109,7 +108,7 @@ class TestRequests:
     @given(st.data())
     def test_after_any_interleaving_the_last_request_holds_and_nothing_is_told_twice(self, data):
         gpu, background = RecordedGpu(), QueuedBackground()
-        setter = ClockSetter(gpu, VirtualClock(), background, None)
+        setter = ClockSetter(gpu, VirtualTime(), background, None)
         wanted = None
         for _ in range(data.draw(st.integers(0, 12))):
             action = data.draw(st.sampled_from(["request", "now", "run one"]))
@@ -130,7 +129,7 @@ class TestRequests:
 
     def test_a_clock_is_set_once_the_device_has_come_to_the_mark(self, gpu):
         background = ThreadBackground()
-        setter = ClockSetter(gpu, MonotonicClock(), background, None)
+        setter = ClockSetter(gpu, MonotonicTime(), background, None)
         first, second = DeviceMark(), DeviceMark()
         setter.request(1200, first)
         setter.request(900, second)
@@ -162,15 +161,15 @@ class TestRequests:
 
 class TestSetNow:
     def test_it_takes_effect_at_once_and_says_how_long_the_driver_took(self):
-        clock = VirtualClock()
+        time_source = VirtualTime()
 
         class SlowGpu(RecordedGpu):
             def lock_sm_clock(self, clock_mhz):
-                clock.advance(0.012)
+                time_source.advance(0.012)
                 super().lock_sm_clock(clock_mhz)
 
         gpu = SlowGpu()
-        setter = ClockSetter(gpu, clock, VirtualBackground(clock), None)
+        setter = ClockSetter(gpu, time_source, VirtualBackground(time_source), None)
         assert setter.set_now(1200) == pytest.approx(0.012)
         assert setter.set_now(1200) == 0.0
         assert gpu.told == [1200]
@@ -183,7 +182,7 @@ class TestSetNow:
 
     def test_also_what_is_being_waited_for(self, gpu):
         background, mark = ThreadBackground(), DeviceMark()
-        setter = ClockSetter(gpu, MonotonicClock(), background, None)
+        setter = ClockSetter(gpu, MonotonicTime(), background, None)
         setter.request(1200, mark)
         assert mark.is_waited_for.wait(30.0)
         setter.set_now(None)
@@ -246,7 +245,7 @@ class TestFaults:
 
     def test_a_thread_outlives_a_fault(self, gpu):
         background = ThreadBackground()
-        setter = ClockSetter(gpu, MonotonicClock(), background, None)
+        setter = ClockSetter(gpu, MonotonicTime(), background, None)
         gpu.fail("lock_sm_clock", DriverFaultError("no answer"), times=1)
         setter.request(1200, PAST)
         run_out(background)
@@ -256,7 +255,7 @@ class TestFaults:
     @pytest.mark.parametrize("grants_control", [True, False])
     def test_it_tells_whether_this_process_permission_problem_clocks(self, grants_control, background):
         gpu = RecordedGpu(grants_control=grants_control)
-        setter = ClockSetter(gpu, VirtualClock(), background, None)
+        setter = ClockSetter(gpu, VirtualTime(), background, None)
         assert (setter.permission_problem() is None) is grants_control
         assert gpu.told == ([1410, None] if grants_control else [])
 
@@ -268,16 +267,16 @@ class TestFaults:
         assert setter.permission_problem() == "ask an admin"
 
     def test_a_clock_found_that_the_gpu_does_not_support_is_named(self, gpu, background):
-        with pytest.raises(UsageError, match="found_clock_mhz is 1411"):
-            ClockSetter(gpu, VirtualClock(), background, 1411)
+        with pytest.raises(UsageError, match="original_clock_mhz is 1411"):
+            ClockSetter(gpu, VirtualTime(), background, 1411)
 
 
 class TestPutBack:
-    @pytest.mark.parametrize("found_mhz", [None, 1305])
-    def test_what_was_found_is_put_back_for_good(self, gpu, found_mhz):
+    @pytest.mark.parametrize("original_mhz", [None, 1305])
+    def test_what_was_found_is_put_back_for_good(self, gpu, original_mhz):
         background = QueuedBackground()
-        setter = ClockSetter(gpu, VirtualClock(), background, found_mhz)
-        assert setter.clocks_mhz[0] == (found_mhz or 1410)
+        setter = ClockSetter(gpu, VirtualTime(), background, original_mhz)
+        assert setter.clocks_mhz[0] == (original_mhz or 1410)
         setter.set_now(900)
         setter.request(1200, PAST)
         assert setter.put_back()
@@ -286,7 +285,7 @@ class TestPutBack:
             setter.set_now(1200)
         setter.request(1050, PAST)
         background.run()
-        assert gpu.told == [900, found_mhz]
+        assert gpu.told == [900, original_mhz]
 
     def test_nothing_is_touched_where_nothing_was_set(self, setter, gpu):
         assert setter.put_back()
@@ -302,7 +301,7 @@ class TestPutBack:
         assert gpu.told == [900, None]
 
     def test_a_setter_that_nobody_holds_puts_back(self, gpu):
-        setter = ClockSetter(gpu, VirtualClock(), VirtualBackground(VirtualClock()), None)
+        setter = ClockSetter(gpu, VirtualTime(), VirtualBackground(VirtualTime()), None)
         setter.request(900, PAST)
         del setter
         gc.collect()
@@ -311,7 +310,7 @@ class TestPutBack:
     def test_it_wins_over_requests_that_are_being_served_by_a_thread(self):
         for _ in range(20):
             gpu, background = RecordedGpu(), ThreadBackground()
-            setter = ClockSetter(gpu, MonotonicClock(), background, None)
+            setter = ClockSetter(gpu, MonotonicTime(), background, None)
             for number in range(50):
                 setter.request(CLOCKS[number % 4], PAST)
             assert setter.put_back()
@@ -328,7 +327,7 @@ class TestPutBack:
                 super().lock_sm_clock(clock_mhz)
 
         gpu, background = SlowGpu(), ThreadBackground()
-        setter = ClockSetter(gpu, MonotonicClock(), background, None)
+        setter = ClockSetter(gpu, MonotonicTime(), background, None)
         setter.request(900, PAST)
         assert is_under_way.wait(30.0)
         threading.Timer(0.05, may_go_on.set).start()

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency import PipelinePlace
-from zeus_core.optimizer.pipeline_frequency.clock_search import MeasuredPoint
-from zeus_core.optimizer.pipeline_frequency.job import (
+from zeus_core.optimizer.pipeline_frequency import PipelineRank
+from zeus_core.optimizer.pipeline_frequency._clock_search import MeasuredPoint
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import (
     GpuFacts,
-    Introduction,
+    RankInformation,
     check_clocks,
     check_energies,
     job_of,
@@ -20,7 +20,7 @@ from zeus_core.optimizer.pipeline_frequency.job import (
     pipeline_profile,
     tail_joules,
 )
-from zeus_core.optimizer.pipeline_frequency.profiler import InstructionRow, RankProfile
+from zeus_core.optimizer.pipeline_frequency._profiler import InstructionRow, RankProfile
 from zeus_core.pipeline import Instruction, Option, schedules
 
 CLOCKS = (1410, 1200, 1050)
@@ -28,8 +28,8 @@ CLOCKS = (1410, 1200, 1050)
 
 def introduce(number, rank, pipeline=0, *, schedule=None, **changes):
     schedule = schedule or schedules.one_f_one_b(2, 3)
-    introduction = Introduction(
-        PipelinePlace(rank, pipeline),
+    rank_information = RankInformation(
+        PipelineRank(rank, pipeline),
         schedule.ranks[rank],
         GpuFacts(f"GPU-{number}", "A100", 400.0, "570.1"),
         0.1,
@@ -38,7 +38,7 @@ def introduce(number, rank, pipeline=0, *, schedule=None, **changes):
         {},
         None,
     )
-    return replace(introduction, **changes)
+    return replace(rank_information, **changes)
 
 
 def a_job(places, **changes):
@@ -59,13 +59,13 @@ def measured(stage, watts=400.0, waiting_watts=80.0, more=()):
     return RankProfile((*rows, *more), waiting_watts)
 
 
-places = st.builds(PipelinePlace, st.integers(0, 9), st.integers(0, 9))
+places = st.builds(PipelineRank, st.integers(0, 9), st.integers(0, 9))
 instructions = st.builds(Instruction, st.sampled_from(["forward", "backward"]), st.integers(0, 9), st.integers(0, 9))
 
 
 @given(
     st.builds(
-        Introduction,
+        RankInformation,
         places,
         st.lists(instructions).map(tuple),
         st.builds(
@@ -78,8 +78,8 @@ instructions = st.builds(Instruction, st.sampled_from(["forward", "backward"]), 
         st.one_of(st.none(), st.text()),
     )
 )
-def test_an_introduction_comes_through_json_as_it_was(introduction):
-    assert Introduction.from_json(json.loads(json.dumps(introduction.to_json()))) == introduction
+def test_an_introduction_comes_through_json_as_it_was(rank_information):
+    assert RankInformation.from_json(json.loads(json.dumps(rank_information.to_json()))) == rank_information
 
 
 class TestJobOf:
@@ -96,26 +96,26 @@ class TestJobOf:
         assert job_of([introduce(0, 0), introduce(1, 1, permission_problem="no")]).permission_problems == [None, "no"]
 
     @pytest.mark.parametrize(
-        ("introductions", "message"),
+        ("rank_informations", "message"),
         [
             ([introduce(0, 0)], "no .*of stage 1|the schedule|waits for"),
-            ([introduce(0, 1)], "pipeline 0 has no rank 0; pass each rank its own PipelinePlace, counted from 0"),
+            ([introduce(0, 1)], "pipeline 0 has no rank 0; pass each rank its own PipelineRank, counted from 0"),
             ([introduce(0, 0), introduce(1, 1), introduce(2, 0, 2), introduce(3, 1, 2)], "pipeline 1 has no rank 0"),
             ([introduce(0, 0), introduce(0, 1)], r"ranks 0 and 1 share A100 \(GPU-0\).*gpu_indices=\[local_rank\]"),
             (
                 [introduce(0, 0), introduce(1, 0, schedule=schedules.one_f_one_b(2, 4)), introduce(2, 1)],
-                "two ranks at .*rank=0.* report different work; pass each rank its own PipelinePlace",
+                "two ranks at .*rank=0.* report different work; pass each rank its own PipelineRank",
             ),
             ([introduce(0, 0), introduce(1, 1, clocks_mhz=(1000,))], "no SM clock in common; use GPUs of one model"),
             ([introduce(0, 0), introduce(1, 1, order=schedules.one_f_one_b(2, 4).ranks[1])], "microbatch 3"),
         ],
     )
-    def test_what_is_no_job_is_named(self, introductions, message):
-        if len(introductions) == 1 and introductions[0].place.rank == 0:
-            assert job_of(introductions).schedules[0].stages == 1, "a pipeline of one stage is one"
+    def test_what_is_no_job_is_named(self, rank_informations, message):
+        if len(rank_informations) == 1 and rank_informations[0].place.rank == 0:
+            assert job_of(rank_informations).schedules[0].stages == 1, "a pipeline of one stage is one"
             return
         with pytest.raises(UsageError, match=message):
-            job_of(introductions)
+            job_of(rank_informations)
 
     def test_pipelines_may_run_other_numbers_of_microbatches(self):
         other = schedules.one_f_one_b(2, 5)

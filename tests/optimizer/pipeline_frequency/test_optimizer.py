@@ -12,9 +12,9 @@ import pytest
 from zeus_core.device import SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError, WorldError
 from zeus_core.events import Activity
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
-from zeus_core.optimizer.pipeline_frequency import HostMarks, PhaseName, planning_task
-from zeus_core.optimizer.pipeline_frequency.planning_task import plan_all
+from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
+from zeus_core.optimizer.pipeline_frequency import HostEvents, PhaseName, planning_task
+from zeus_core.optimizer.pipeline_frequency._planning_task import plan_all
 from zeus_core.pipeline import (
     Frontier,
     Instruction,
@@ -37,9 +37,9 @@ UNEQUAL = (1.0, 1.15, 0.9, 1.05)
 @pytest.fixture(autouse=True)
 def ranks_are_threads(caplog):
     """Signals are guarded against in the main thread only, which says so."""
-    logging.getLogger("zeus_core.exit_guard").setLevel(logging.ERROR)
+    logging.getLogger("zeus_core._process.restore").setLevel(logging.ERROR)
     yield
-    logging.getLogger("zeus_core.exit_guard").setLevel(logging.NOTSET)
+    logging.getLogger("zeus_core._process.restore").setLevel(logging.NOTSET)
 
 
 def works(stages, model=A100, kinds=("forward", "backward")):
@@ -56,7 +56,7 @@ class Watched(PipelineFrequencyOptimizer):
 
     def __init__(self, rank, settings=None, **arguments):
         arguments = {"world": rank.world, "background": rank.background, **arguments}
-        super().__init__(rank.monitor, PipelinePlace(rank.rank, rank.pipeline), settings, **arguments)
+        super().__init__(rank.monitor, PipelineRank(rank.rank, rank.pipeline), settings, **arguments)
         self.phases, self.known_profiles = [], []
         self.gpu, self.latest = rank.gpu, {}
 
@@ -532,12 +532,12 @@ def test_an_announced_time_is_that_of_a_whole_iteration():
 class LateMarks:
     """Marks of a device that is known to have done something only a step later."""
 
-    def __init__(self, clock):
-        self.clock = clock
-        self.horizon = clock.now()
+    def __init__(self, time_source):
+        self.time_source = time_source
+        self.horizon = time_source.now()
 
     def __call__(self):
-        return LateMark(self, self.clock.now())
+        return LateMark(self, self.time_source.now())
 
 
 class LateMark:
@@ -555,12 +555,12 @@ class Late(Watched):
     """On such a device."""
 
     def __init__(self, rank, settings=None):
-        self._late_marks = LateMarks(rank.clock)
+        self._late_marks = LateMarks(rank.time_source)
         super().__init__(rank, settings, marks=self._late_marks)
 
     def on_step_begin(self):
         marks = self._late_marks
-        marks.horizon = max(marks.horizon, marks.clock.now() - 1e-9)
+        marks.horizon = max(marks.horizon, marks.time_source.now() - 1e-9)
         super().on_step_begin()
 
 
@@ -600,14 +600,14 @@ def test_what_was_observed_is_not_planned_with():
     assert train_with(state).course == FULL_COURSE
 
 
-@pytest.mark.parametrize("limits", [{"found_clock_mhz": 1200}, {"lowest_clock_mhz": 1200}])
+@pytest.mark.parametrize("limits", [{"original_clock_mhz": 1200}, {"lowest_clock_mhz": 1200}])
 def test_a_kept_profile_of_other_clocks_is_measured_anew(limits, caplog):
     state = train_with({}).first.state_dict()
     run = train_with(state, PipelineFrequencySettings(**limits))
     assert PhaseName.PROFILING in run.course
     assert "the clocks of rank 0" in caplog.text
     clocks = {clock for it in run.observers.values() for clock in it.latest["clocks"]}
-    assert max(clocks) <= limits.get("found_clock_mhz", 1410)
+    assert max(clocks) <= limits.get("original_clock_mhz", 1410)
     assert min(clocks) >= limits.get("lowest_clock_mhz", 0)
 
 
@@ -654,7 +654,7 @@ def test_a_mark_that_fails_stops_all_ranks_and_nothing_else(call, caplog):
         def mark():
             if next(calls) == call and rank.world.rank == 1:
                 raise RuntimeError("no event could be made")
-            return HostMarks(rank.clock)()
+            return HostEvents(rank.time_source)()
 
         return Watched(rank, marks=mark)
 
@@ -734,7 +734,7 @@ def test_a_rank_stands_where_its_number_says_if_nothing_else_does():
     def make(rank):
         optimizer = Watched(rank)
         plain = PipelineFrequencyOptimizer(rank.monitor, world=rank.world)
-        assert plain._place == PipelinePlace(rank.rank)
+        assert plain._place == PipelineRank(rank.rank)
         return optimizer
 
     Run(SimulatedJob(schedules.one_f_one_b(2, 2), works(2)), 1, make)
@@ -800,13 +800,13 @@ def test_a_checkpoint_soon_after_a_resume_holds_the_profile_too():
 class SlowToSet(FaultyGpu):
     """A GPU whose driver takes 5 ms to set a clock."""
 
-    def __init__(self, gpu, clock):
+    def __init__(self, gpu, time_source):
         super().__init__(gpu)
-        self._clock = clock
+        self._time_source = time_source
 
     def lock_sm_clock(self, clock_mhz):
         super().lock_sm_clock(clock_mhz)
-        self._clock.advance(0.005)
+        self._time_source.advance(0.005)
 
 
 def test_what_a_switch_costs_is_known_of_a_kept_profile_too(tmp_path, monkeypatch):
@@ -820,7 +820,7 @@ def test_what_a_switch_costs_is_known_of_a_kept_profile_too(tmp_path, monkeypatc
     settings = PipelineFrequencySettings(profile_path=tmp_path / "profile.json")
 
     def make(rank):
-        rank.monitor.gpus[0] = SlowToSet(rank.gpu, rank.clock)
+        rank.monitor.gpus[0] = SlowToSet(rank.gpu, rank.time_source)
         return Watched(rank, settings)
 
     courses = [Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 45, make).course for _ in range(2)]
@@ -910,12 +910,12 @@ def test_a_straggler_that_was_there_from_the_start_recovers_too(begin):
 class CountedFaults(FaultyGpu):
     """A GPU whose counter cannot be read for some time."""
 
-    def __init__(self, gpu, clock, fails):
+    def __init__(self, gpu, time_source, fails):
         super().__init__(gpu)
-        self._clock, self._fails = clock, fails
+        self._time_source, self._fails = time_source, fails
 
     def read_energy_counter_joules(self):
-        if self._fails(self._clock.now()):
+        if self._fails(self._time_source.now()):
             raise DriverFaultError("the GPU has fallen off the bus")
         return super().read_energy_counter_joules()
 
@@ -931,7 +931,7 @@ def test_a_counter_that_cannot_be_read_while_profiling_is_tried_again_and_then_n
             begins[:] = begins or [now]
             return lasts or now < begins[0] + 3.0
 
-        rank.monitor.gpus[0] = CountedFaults(rank.gpu, rank.clock, fails)
+        rank.monitor.gpus[0] = CountedFaults(rank.gpu, rank.time_source, fails)
         optimizers.append(Watched(rank))
         return optimizers[-1]
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.pipeline.instances import smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency import PipelinePlace
-from zeus_core.optimizer.pipeline_frequency.deployment import Deployment, read_deployment
-from zeus_core.optimizer.pipeline_frequency.job import GpuFacts, Introduction, job_of
-from zeus_core.optimizer.pipeline_frequency.planner import PipelinePlanner, Prediction
+from zeus_core.optimizer.pipeline_frequency import PipelineRank
+from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, read_deployment
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import GpuFacts, RankInformation, job_of
+from zeus_core.optimizer.pipeline_frequency._planner import PipelinePlanner, Prediction
 from zeus_core.pipeline import make_plan, schedules, write_plan
 
 SCHEDULE = schedules.one_f_one_b(3, 6)
@@ -107,8 +107,8 @@ class TestPlanFiles:
             clocks_mhz = sorted({clock for of_rank in self.PLAN.clocks_mhz for clock in of_rank}, reverse=True)
         job = job_of(
             [
-                Introduction(
-                    PipelinePlace(rank),
+                RankInformation(
+                    PipelineRank(rank),
                     order,
                     GpuFacts(f"GPU-{rank}", "A100", 400.0, None),
                     0.1,

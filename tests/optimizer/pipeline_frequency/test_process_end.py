@@ -14,15 +14,15 @@ FOUND_MHZ = 1710
 
 SETTING = """
     import os, signal, sys, time
-    from zeus_core.clock import MonotonicClock
+    from zeus_core.ports import MonotonicTime
     from zeus_core.device import discover_gpus
-    from zeus_core.optimizer.pipeline_frequency import HostMarks
-    from zeus_core.optimizer.pipeline_frequency.background import ThreadBackground
-    from zeus_core.optimizer.pipeline_frequency.clock_setter import ClockSetter
+    from zeus_core.optimizer.pipeline_frequency import HostEvents
+    from zeus_core.ports import ThreadBackground
+    from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
 
     gpu = discover_gpus()[0]
-    setter = ClockSetter(gpu, MonotonicClock(), ThreadBackground(), {found_mhz})
-    mark = HostMarks(MonotonicClock())
+    setter = ClockSetter(gpu, MonotonicTime(), ThreadBackground(), {original_mhz})
+    mark = HostEvents(MonotonicTime())
     setter.set_now(1200)
     for clock_mhz in (1410, 900) * 5:
         setter.request(clock_mhz, mark())
@@ -33,11 +33,11 @@ TRAINING = """
     import os, signal, sys, time
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.pipeline_frequency import (
-        PhaseName, PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelinePlace
+        PhaseName, PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
     )
 
-    settings = PipelineFrequencySettings(warmup_steps=1, lowest_clock_mhz=900, found_clock_mhz={found_mhz})
-    optimizer = PipelineFrequencyOptimizer(ZeusMonitor(), PipelinePlace(0), settings)
+    settings = PipelineFrequencySettings(warmup_steps=1, lowest_clock_mhz=900, original_clock_mhz={original_mhz})
+    optimizer = PipelineFrequencyOptimizer(ZeusMonitor(), PipelineRank(0), settings)
     while optimizer.phase is not PhaseName.PROFILING:
         optimizer.on_step_begin()
         for kind in ("forward", "backward"):
@@ -70,8 +70,8 @@ ENDS = [
 ]
 
 
-def start(driver, program, end, found_mhz=None):
-    text = textwrap.dedent(program).replace("{found_mhz}", repr(found_mhz)) + end
+def start(driver, program, end, original_mhz=None):
+    text = textwrap.dedent(program).replace("{original_mhz}", repr(original_mhz)) + end
     return subprocess.Popen(
         [sys.executable, "-c", text],
         env={**os.environ, **driver.environment},
@@ -85,20 +85,20 @@ def clocks_locked(driver):
     return [call.argument for call in driver.calls("nvmlDeviceSetGpuLockedClocks") if call.code == 0]
 
 
-def check_put_back(driver, found_mhz=None):
+def check_put_back(driver, original_mhz=None):
     assert clocks_locked(driver), "the clock had been changed"
-    assert driver[0].locked_clock_mhz == found_mhz
+    assert driver[0].locked_clock_mhz == original_mhz
 
 
-@pytest.mark.parametrize("found_mhz", [None, FOUND_MHZ])
+@pytest.mark.parametrize("original_mhz", [None, FOUND_MHZ])
 @pytest.mark.parametrize(("end", "code"), [*ENDS, pytest.param("setter.put_back()", 0, id="put back")])
-def test_a_process_that_ends_by_itself_puts_the_clock_back(make_driver, end, code, found_mhz):
+def test_a_process_that_ends_by_itself_puts_the_clock_back(make_driver, end, code, original_mhz):
     driver = make_driver(DeviceSpec())
-    process = start(driver, SETTING, end, found_mhz)
+    process = start(driver, SETTING, end, original_mhz)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
     assert min(clocks_locked(driver)) < 1410
-    check_put_back(driver, found_mhz)
+    check_put_back(driver, original_mhz)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency.profile_store import (
+from zeus_core.optimizer.pipeline_frequency._profile_store import (
     load_profiles,
     profiles_from_json,
     profiles_to_json,
     save_profiles,
 )
-from zeus_core.optimizer.pipeline_frequency.profiler import InstructionRow, RankProfile
+from zeus_core.optimizer.pipeline_frequency._profiler import InstructionRow, RankProfile
 
 FINGERPRINT = [
     {"place": [rank, 0], "gpu": "A100", "work": [f"forward of stage {rank}"], "identity": {"layers": [1, 2]}}

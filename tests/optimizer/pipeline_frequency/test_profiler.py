@@ -3,11 +3,11 @@
 import pytest
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.optimizer.pipeline_frequency import HostMarks
-from zeus_core.optimizer.pipeline_frequency.profiler import Profiler, RankProfile
-from zeus_core.optimizer.pipeline_frequency.timeline import Timeline
+from zeus_core.optimizer.pipeline_frequency import HostEvents
+from zeus_core.optimizer.pipeline_frequency._profiler import Profiler, RankProfile
+from zeus_core.optimizer.pipeline_frequency._timeline import Timeline
 from zeus_core.pipeline import Instruction
-from zeus_core.testing import VirtualBackground, VirtualClock
+from zeus_core.testing import VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")
 WORKS = {"forward": Work(0.03, 380.0), "backward": Work(0.06, 350.0), "optimizer-step": Work(0.07, 150.0)}
@@ -18,10 +18,10 @@ class Rank:
     """A rank that runs two microbatches in a step, and waits after each computation."""
 
     def __init__(self, noise=None):
-        self.clock = VirtualClock()
-        self.gpu = SimulatedGpu(A100, clock=self.clock, noise=noise)
-        self.profiler = Profiler(self.gpu, self.clock, VirtualBackground(self.clock), 0.1)
-        self._timeline = Timeline(HostMarks(self.clock), stage=1)
+        self.time_source = VirtualTime()
+        self.gpu = SimulatedGpu(A100, time_source=self.time_source, noise=noise)
+        self.profiler = Profiler(self.gpu, self.time_source, VirtualBackground(self.time_source), 0.1)
+        self._timeline = Timeline(HostEvents(self.time_source), stage=1)
 
     def step(self, stall_seconds=0.0):
         self._timeline.begin_step()
@@ -29,11 +29,11 @@ class Rank:
             self._timeline.begin(kind, None, None)
             self.gpu.execute(WORKS[kind])
             if kind == "backward":
-                self.clock.advance(stall_seconds)
+                self.time_source.advance(stall_seconds)
             self._timeline.end()
-            self.clock.advance(0.0237)
+            self.time_source.advance(0.0237)
         self._timeline.begin("all-reduce", None, None)
-        self.clock.advance(0.05)
+        self.time_source.advance(0.05)
         self._timeline.end()
         return self._timeline.end_step()
 

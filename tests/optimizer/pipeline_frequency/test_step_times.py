@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.optimizer.pipeline_frequency.counter_watch import CounterStep
-from zeus_core.optimizer.pipeline_frequency.step_times import likely_steps
+from zeus_core.optimizer.pipeline_frequency._counter_watch import CounterStep
+from zeus_core.optimizer.pipeline_frequency._step_times import likely_steps
 
 
 def seen(times, late_seconds, seed=0):

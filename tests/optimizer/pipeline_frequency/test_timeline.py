@@ -5,29 +5,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency import HostMarks
-from zeus_core.optimizer.pipeline_frequency.timeline import Timeline
+from zeus_core.optimizer.pipeline_frequency import HostEvents
+from zeus_core.optimizer.pipeline_frequency._timeline import Timeline
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
-from zeus_core.testing import VirtualClock
+from zeus_core.testing import VirtualTime
 
 
 @pytest.fixture
-def timeline(clock):
-    return Timeline(HostMarks(clock), stage=2)
+def timeline(time_source):
+    return Timeline(HostEvents(time_source), stage=2)
 
 
-def work(timeline, clock, kind, seconds=1.0, stage=None, microbatch=None):
+def work(timeline, time_source, kind, seconds=1.0, stage=None, microbatch=None):
     timeline.begin(kind, stage, microbatch)
-    clock.advance(seconds)
+    time_source.advance(seconds)
     timeline.end()
 
 
-def test_a_step_is_its_instructions_and_when_they_ran(timeline, clock):
+def test_a_step_is_its_instructions_and_when_they_ran(timeline, time_source):
     timeline.begin_step()
-    work(timeline, clock, "forward", 1.0)
-    clock.advance(0.5)
-    work(timeline, clock, "backward", 2.0)
-    work(timeline, clock, "optimizer-step", 4.0)
+    work(timeline, time_source, "forward", 1.0)
+    time_source.advance(0.5)
+    work(timeline, time_source, "backward", 2.0)
+    work(timeline, time_source, "optimizer-step", 4.0)
     step = timeline.end_step()
     assert step.order == (Instruction("forward", 2, 0), Instruction("backward", 2, 0))
     assert [(it.what.kind, it.begin_seconds - 1000, it.seconds) for it in step.spans()] == [
@@ -39,7 +39,7 @@ def test_a_step_is_its_instructions_and_when_they_ran(timeline, clock):
     assert step.work_seconds == 3.5, "up to the last computation"
 
 
-def test_microbatches_are_counted_by_stage_and_kind_unless_they_are_said(timeline, clock):
+def test_microbatches_are_counted_by_stage_and_kind_unless_they_are_said(timeline, time_source):
     timeline.begin_step()
     for kind, stage, microbatch in [
         ("forward", None, None),
@@ -49,23 +49,23 @@ def test_microbatches_are_counted_by_stage_and_kind_unless_they_are_said(timelin
         ("backward", None, 7),
         ("backward", None, None),
     ]:
-        work(timeline, clock, kind, stage=stage, microbatch=microbatch)
+        work(timeline, time_source, kind, stage=stage, microbatch=microbatch)
     assert [tuple(it)[1:] for it in timeline.end_step().order] == [(2, 0), (2, 1), (5, 0), (2, 0), (2, 7), (2, 2)]
 
 
-def test_each_step_counts_anew(timeline, clock):
+def test_each_step_counts_anew(timeline, time_source):
     for _ in range(2):
         timeline.begin_step()
-        work(timeline, clock, "forward")
+        work(timeline, time_source, "forward")
         assert timeline.end_step().order == (Instruction("forward", 2, 0),)
 
 
-def test_a_step_whose_end_was_not_reported_is_forgotten(timeline, clock):
+def test_a_step_whose_end_was_not_reported_is_forgotten(timeline, time_source):
     timeline.begin_step()
     timeline.begin("forward", None, None)
     timeline.begin_step()
     assert timeline.end() is None
-    work(timeline, clock, "forward")
+    work(timeline, time_source, "forward")
     assert len(timeline.end_step().order) == 1
 
 
@@ -79,7 +79,7 @@ def test_ends_without_a_beginning_are_nothing(timeline):
     assert timeline.end_step().work_seconds is None
 
 
-def test_of_what_the_device_has_not_done_yet_nothing_is_told(clock):
+def test_of_what_the_device_has_not_done_yet_nothing_is_told(time_source):
     reached = []
 
     class LaterMark:
@@ -96,8 +96,8 @@ def test_of_what_the_device_has_not_done_yet_nothing_is_told(clock):
     marks = []
     timeline = Timeline(LaterMark, stage=0)
     timeline.begin_step()
-    work(timeline, clock, "forward")
-    work(timeline, clock, "backward")
+    work(timeline, time_source, "forward")
+    work(timeline, time_source, "backward")
     step = timeline.end_step()
     assert (step.whole, step.work_seconds, step.spans()) == (None, None, [])
     assert len(step.order) == 2
@@ -117,10 +117,10 @@ def test_of_what_the_device_has_not_done_yet_nothing_is_told(clock):
     )
 )
 def test_whatever_is_reported_spans_are_in_order_within_the_step_and_do_not_overlap(reports):
-    clock = VirtualClock()
-    timeline, steps = Timeline(HostMarks(clock), stage=0), []
+    time_source = VirtualTime()
+    timeline, steps = Timeline(HostEvents(time_source), stage=0), []
     for what, kind in reports:
-        clock.advance(0.1)
+        time_source.advance(0.1)
         if what == "begin step":
             timeline.begin_step()
         elif what == "end step":

@@ -10,12 +10,12 @@ The files are described in the kernel's Documentation/power/powercap/powercap.rs
 `discover_cpus` is called.
 """
 
-from zeus_core.device.rapl.counter import WrappingCounter, count_microjoules
-from zeus_core.device.rapl.cpu import RaplCpu
-from zeus_core.device.rapl.discover import POWERCAP_ROOT, CpuDiscovery, discover_cpus
-from zeus_core.device.rapl.files import ReadText
-from zeus_core.device.rapl.keeper import RaplKeeper
-from zeus_core.device.rapl.zone import RaplZone
+from zeus_core.device.rapl._counter import WrappingCounter, count_microjoules
+from zeus_core.device.rapl._cpu import RaplCpu
+from zeus_core.device.rapl._discovery import POWERCAP_ROOT, CpuDiscovery, discover_cpus
+from zeus_core.device.rapl._files import ReadText
+from zeus_core.device.rapl._keeper import RaplKeeper
+from zeus_core.device.rapl._zone import RaplZone
 
 __all__ = [
     "POWERCAP_ROOT",

@@ -3,22 +3,22 @@
 Source: Chung et al., "Reducing Energy Bloat in Large Model Training", SOSP'24.
 """
 
-from zeus_core.optimizer.pipeline_frequency.iterations import Iteration
-from zeus_core.optimizer.pipeline_frequency.marks import HostMarks, Mark, MarkMaker
-from zeus_core.optimizer.pipeline_frequency.optimizer import PipelineFrequencyOptimizer
-from zeus_core.optimizer.pipeline_frequency.phases import PhaseName
-from zeus_core.optimizer.pipeline_frequency.place import PipelinePlace
-from zeus_core.optimizer.pipeline_frequency.planner import Prediction
-from zeus_core.optimizer.pipeline_frequency.settings import PipelineFrequencySettings
+from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
+from zeus_core.optimizer.pipeline_frequency._optimizer import PipelineFrequencyOptimizer
+from zeus_core.optimizer.pipeline_frequency._phases import PhaseName
+from zeus_core.optimizer.pipeline_frequency._pipeline_rank import PipelineRank
+from zeus_core.optimizer.pipeline_frequency._planner import Prediction
+from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
+from zeus_core.ports import DeviceEvent, DeviceEvents, HostEvents
 
 __all__ = [
-    "HostMarks",
+    "DeviceEvent",
+    "DeviceEvents",
+    "HostEvents",
     "Iteration",
-    "Mark",
-    "MarkMaker",
     "PhaseName",
     "PipelineFrequencyOptimizer",
     "PipelineFrequencySettings",
-    "PipelinePlace",
+    "PipelineRank",
     "Prediction",
 ]

@@ -1,8 +1,8 @@
 """Finding a GPU power limit during training."""
 
-from zeus_core.optimizer.power_limit.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.optimizer.power_limit.phases import Phase
-from zeus_core.search.objectives import (
+from zeus_core.optimizer.power_limit._optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.power_limit._phases import Phase
+from zeus_core.search._objectives import (
     Energy,
     MaxSlowdownConstraint,
     Objective,

@@ -1,10 +1,10 @@
 """Pipeline schedules: what each rank runs, in which order; one strategy per module."""
 
-from zeus_core.pipeline.schedules.gpipe import gpipe
-from zeus_core.pipeline.schedules.instruction_lists import from_deepspeed, from_instruction_lists, from_torch
-from zeus_core.pipeline.schedules.interleaved import interleaved
-from zeus_core.pipeline.schedules.one_f_one_b import one_f_one_b
-from zeus_core.pipeline.schedules.zero_bubble import zb_h1, zbv
+from zeus_core.pipeline.schedules._gpipe import gpipe
+from zeus_core.pipeline.schedules._instruction_lists import from_deepspeed, from_instruction_lists, from_torch
+from zeus_core.pipeline.schedules._interleaved import interleaved
+from zeus_core.pipeline.schedules._one_f_one_b import one_f_one_b
+from zeus_core.pipeline.schedules._zero_bubble import zb_h1, zbv
 
 __all__ = [
     "from_deepspeed",

@@ -1,0 +1,153 @@
+"""Perseus on an engine: plans the clocks of its pipeline during training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from zeus_core.adapters import Patches
+from zeus_core.device import discover_gpus
+from zeus_core.errors import UsageError, ZeusError
+from zeus_core.events import PipelineObserver
+from zeus_core.monitor import ZeusMonitor, warn_unless_measured
+from zeus_core.ports import on_all_ranks
+from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._device_events import marks_for
+from zeus_deepspeed._checkpoints import CheckpointedState, Stateful
+from zeus_deepspeed._config import PerseusConfig, read_perseus_block
+from zeus_deepspeed._engine_facts import identity_of, is_pipeline, place_of
+from zeus_deepspeed._monitor_events import MonitorEvents
+from zeus_deepspeed._tap import PipelineTap, check_engine
+
+__all__ = ["Optimizer", "Perseus", "attach"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Optimizer(PipelineObserver, Stateful, Protocol):
+    """Receives what the pipeline does, and sets its clocks: a `PipelineFrequencyOptimizer`."""
+
+    def set_straggler(self, time_seconds: float | None) -> None:
+        """Announce how long an iteration takes elsewhere, in seconds; None if this job waits for nothing."""
+        ...
+
+
+class Perseus:
+    """Attached to an engine, as its attribute `perseus`, until `detach` or the engine's `destroy`.
+
+    Args:
+        engine: A `PipelineEngine`.
+        optimizer: Receives what the engine does, and sets the clocks.
+        monitor_events: Writes the energy of its steps; None if nothing is written.
+
+    Attributes:
+        optimizer: As passed.
+        tap: Reports what the engine does to the optimizer.
+        monitor_events: As passed.
+    """
+
+    def __init__(self, engine: Any, optimizer: Optimizer, monitor_events: MonitorEvents | None) -> None:
+        self._engine = engine
+        self.optimizer = optimizer
+        self.monitor_events = monitor_events
+        self.tap = PipelineTap(engine, optimizer)
+        state = CheckpointedState(optimizer)
+        self._wraps = Patches(engine)
+        self._wraps.wrap("save_checkpoint", state.save)
+        self._wraps.wrap("load_checkpoint", state.load)
+        self._wraps.wrap("destroy", self._destroy)
+        if monitor_events is not None:
+            self._wraps.wrap("train_batch", monitor_events.measure)
+        engine.perseus = self
+
+    def detach(self) -> None:
+        """Leave the engine as it was, and close the optimizer, which restores the clocks."""
+        self._wraps.undo()
+        self.tap.detach()
+        vars(self._engine).pop("perseus", None)
+        self.optimizer.close()
+
+    def _destroy(self, destroy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.detach()
+        return destroy(*args, **kwargs)
+
+
+def _pipeline_frequency_optimizer(*args: Any, **kwargs: Any) -> Optimizer:
+    from zeus_core.optimizer import PipelineFrequencyOptimizer
+
+    return PipelineFrequencyOptimizer(*args, **kwargs)
+
+
+def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_frequency_optimizer) -> Perseus | None:
+    """Plan the clocks of an engine's pipeline, if the `"perseus"` block of its configuration enables it. Idempotent.
+
+    If the block is enabled, this is a collective call: every rank of the job makes it, at the same point. If something
+    is missing on one of them, such as a GPU, all ranks train without Perseus, and the log of rank 0 says why.
+
+    Args:
+        engine: Any engine of DeepSpeed.
+        make_optimizer: Creates the optimizer, from the arguments of `PipelineFrequencyOptimizer`.
+
+    Returns:
+        What is attached, now or by an earlier call; None if nothing is.
+
+    Raises:
+        UsageError: The block is wrong; the message names the key, and what is accepted.
+    """
+    attached = vars(engine).get("perseus")
+    if isinstance(attached, Perseus):
+        return attached
+    try:
+        config = read_perseus_block(engine)
+    except UsageError:
+        raise
+    except Exception as error:
+        _say_why_not(engine, error)
+        return None
+    if config is None or not config.enabled:
+        return None
+    try:
+        return _attached(engine, config, make_optimizer)
+    except Exception as error:
+        _say_why_not(engine, error)
+        return None
+
+
+def _say_why_not(engine: Any, error: Exception) -> None:
+    level = logging.WARNING if getattr(engine, "global_rank", 0) == 0 else logging.INFO
+    _logger.log(level, "Perseus is off; training continues: %s", error)
+
+
+def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., Optimizer]) -> Perseus:
+    if not is_pipeline(engine):
+        raise ZeusError(
+            f"Perseus needs a PipelineEngine; this engine is a {type(engine).__name__}: "
+            "pass deepspeed.initialize a PipelineModule, or set perseus.enabled to false"
+        )
+    world = torch_world()  # first, as all ranks must take part
+    monitor = on_all_ranks(world, lambda: _monitor_of(engine, config))
+    has_events = world.gather(config.monitor_events and bool(engine.monitor.enabled))[0]
+    events = MonitorEvents(engine, monitor, world, config.settings.check_steps) if has_events else None
+
+    def make() -> Optimizer:
+        marks = marks_for(engine.device, monitor.time_source)
+        arguments = {"world": world, "identity": identity_of(engine), "marks": marks}
+        return make_optimizer(monitor, place_of(engine), config.settings, **arguments)
+
+    return Perseus(engine, on_all_ranks(world, make, unmake=lambda made: made.close()), events)
+
+
+def _monitor_of(engine: Any, config: PerseusConfig) -> ZeusMonitor:
+    """Measures this rank's GPU. Raises if the engine or the GPU cannot be used."""
+    check_engine(engine)
+    device = engine.device
+    if config.gpu_index is not None:
+        index = config.gpu_index
+    elif device.type == "cuda" and device.index is not None:
+        index = device.index
+    else:
+        index = max(engine.local_rank, 0) % len(discover_gpus())
+    monitor = ZeusMonitor(gpu_indices=[index], cpu_indices=[])
+    warn_unless_measured(monitor.gpu_indices, device)
+    return monitor

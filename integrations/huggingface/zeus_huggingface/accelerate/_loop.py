@@ -1,0 +1,154 @@
+"""The translation of what happens in a loop written with accelerate into the events of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+
+from zeus_core.adapters import Patches, contained
+from zeus_core.events import Activity, TrainingObserver
+from zeus_core.monitor import ZeusMonitor, warn_unless_measured
+from zeus_core.pytorch import torch_world
+from zeus_core.training._account import TRAINING
+from zeus_huggingface.accelerate._accelerator import checked_accelerator
+
+__all__ = ["AcceleratorLoop"]
+
+_Loop = TypeVar("_Loop", bound="AcceleratorLoop")
+
+
+class AcceleratorLoop:
+    """Tells an observer what happens in a loop: steps, checkpoints, the end, and evaluations that are announced to it.
+
+    A step begins with the first forward pass for training, and ends when the first of the prepared optimizers has
+    really stepped: once for all the batches of an `accelerator.accumulate`. Making one is the beginning of training,
+    and a collective call.
+
+    Args:
+        accelerator: Its `prepare` must have been called.
+        observer: Who is told.
+        monitor: What the observer measures with.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(self, accelerator: Accelerator, observer: TrainingObserver, monitor: ZeusMonitor) -> None:
+        self._accelerator = checked_accelerator(accelerator)
+        self._observer = observer
+        self._world = torch_world()
+        self.steps = 0
+        """Optimizer steps of the run so far."""
+        self._is_in_step = False
+        self._activities = 0  # those that are announced and going on
+        warn_unless_measured(monitor.gpu_indices, accelerator.device)
+        observer.use_world(self._world)
+        self._hooks = [accelerator._optimizers[0].optimizer.register_step_post_hook(self._on_optimizer_step)]
+        self._hooks += [model.register_forward_pre_hook(self._on_forward) for model in accelerator._models]
+        self._wraps = Patches(accelerator)
+        self._wraps.wrap("backward", self._backward)
+        for name in ("save_state", "load_state", "save_model"):
+            self._wraps.wrap(name, self._checkpoint)
+        self._wraps.wrap("end_training", self._end_training)
+        observer.on_train_begin()
+
+    @contextmanager
+    def during(self, activity: Activity) -> Iterator[None]:
+        """What is done in a `with` block: an evaluation, say, or text generated for a step. Not collective."""
+        self.on_activity_begin(activity)
+        self._activities += 1
+        try:
+            yield
+        finally:
+            self._activities -= 1
+            self.on_activity_end(activity)
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """An evaluation as a `with` block, on all processes or on some."""
+        with self.during(Activity.EVALUATION):
+            yield
+
+    def close(self) -> None:
+        """Training has ended, in whatever way: leave the accelerator as it was. Not collective."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._wraps.undo()
+        self._observer.on_train_end()
+
+    def __enter__(self: _Loop) -> _Loop:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end(is_in_order=error is None)
+
+    @contained
+    def on_backward(self) -> None:
+        """A backward pass for training begins."""
+        self._begin_step()
+
+    @contained
+    def on_step_end(self) -> None:
+        """A step has ended, on all processes alike."""
+        self._observer.on_step_end()
+
+    def on_activity_begin(self, activity: Activity) -> None:
+        """Something that is announced begins: as a part of a step, or in between."""
+        if activity not in TRAINING:
+            self._observer.on_pause(activity)
+        elif not self._activities:
+            self._begin_step()
+
+    def on_activity_end(self, activity: Activity) -> None:
+        """It is over."""
+        if activity not in TRAINING:
+            self._observer.on_resume()
+
+    def on_end(self) -> None:
+        """Training is about to end in order, on all processes alike."""
+
+    def _on_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+        if self._activities or self._is_in_step:
+            return
+        if module.training and torch.is_grad_enabled():
+            self._begin_step()
+        else:
+            self._observer.on_interference()  # an evaluation that nobody has announced
+
+    def _backward(self, backward: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._activities:
+            self.on_backward()
+        return backward(*args, **kwargs)
+
+    def _on_optimizer_step(self, *_: Any) -> None:
+        if not self._activities:  # to save or load an optimizer, FSDP makes it step
+            self._begin_step()
+            self._is_in_step = False
+            self.steps += 1
+            self.on_step_end()
+
+    def _begin_step(self) -> None:
+        if not self._is_in_step:
+            self._is_in_step = True
+            self._observer.on_step_begin()
+
+    def _checkpoint(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.during(Activity.CHECKPOINT):
+            return method(*args, **kwargs)
+
+    def _end_training(self, end_training: Any, *args: Any, **kwargs: Any) -> Any:
+        self._end(is_in_order=True)
+        return end_training(*args, **kwargs)
+
+    def _end(self, is_in_order: bool) -> None:
+        if is_in_order and self._hooks:
+            self.on_end()
+        self.close()

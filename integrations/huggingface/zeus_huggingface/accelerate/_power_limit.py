@@ -1,0 +1,60 @@
+"""The power-limit search for loops written with accelerate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accelerate import Accelerator
+
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
+from zeus_huggingface.accelerate._loop import AcceleratorLoop
+
+__all__ = ["PowerLimitOptimizer"]
+
+
+class PowerLimitOptimizer(AcceleratorLoop):
+    """Finds a GPU power limit while a loop trains: make one after `accelerator.prepare`, on all processes.
+
+        with PowerLimitOptimizer(accelerator, ZeusMonitor()) as search:
+            for batch in batches:
+                ...  # as before
+            with search.evaluation():
+                evaluate()
+
+    A step is an optimizer step. Checkpoints and announced evaluations are kept out of what is measured; after an
+    evaluation that was not announced, some steps are measured again. The limits found are put back at
+    `accelerator.end_training()` or the end of the `with` block, whichever comes first.
+
+    Args:
+        accelerator: What the loop trains with.
+        monitor: See `GlobalPowerLimitOptimizer` for this and all other arguments.
+        optimum_selector: What "best" means.
+        wait_steps: Steps at the beginning that nothing is done in.
+        warmup_steps: Steps after each change of the limit that are not measured.
+        profile_steps: Steps measured at each limit.
+        pl_step: Distance between two limits, in watts.
+        profile_path: JSON file in which trials are kept.
+
+    Attributes:
+        optimizer: The `GlobalPowerLimitOptimizer` behind it, with its trials and its choice.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        monitor: ZeusMonitor,
+        optimum_selector: OptimumSelector | None = None,
+        wait_steps: int = 1,
+        warmup_steps: int = 10,
+        profile_steps: int = 40,
+        pl_step: int = 25,
+        profile_path: str | Path | None = None,
+    ) -> None:
+        self.optimizer = GlobalPowerLimitOptimizer(
+            monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
+        )
+        super().__init__(accelerator, self.optimizer, monitor)

@@ -1,0 +1,220 @@
+"""The energy of a run as a Lightning callback."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zeus_core.adapters import contained
+from zeus_core.events import Activity
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.training import TrainingEnergy, TrainingSummary
+from zeus_lightning._batches import counter, samples_in
+from zeus_lightning._energy_source import EnergySource
+from zeus_lightning._namespaces import Callback, LightningModule, Trainer
+from zeus_lightning._session import Session
+
+__all__ = ["ZeusCallback"]
+
+_STATE = "zeus_lightning.ZeusCallback"
+
+_SECONDS_BETWEEN_SHOWS = 1.0
+
+_logger = logging.getLogger(__name__)
+
+
+class ZeusCallback(Callback):
+    """Measures what a `Trainer` spends, and logs it where its losses are: pass it in `callbacks=[...]`.
+
+    To the trainer's loggers, each `log_every_n_steps` optimizer steps:
+
+    ==============================  ===================================================================================
+    `train/energy_j`                training steps since the previous log, of all ranks and GPUs, in joules
+    `train/power_w`                 their mean power
+    `train/energy_per_token_j`      where tokens are counted; otherwise
+    `train/energy_per_sample_j`     where samples are
+    `train/total_energy_j`          the whole run so far: evaluation, saving, and its parts before an interruption too
+    `train/power_limit_w`           the power limit in force
+    ==============================  ===================================================================================
+
+    At the end of each evaluation, within `fit` or by itself, `validate/energy_j` or `test/energy_j`; and at the end of
+    `fit` what `zeus_core.training.TrainingSummary.values` lists, `train_energy_j` first. The progress bar shows
+    `power_w` and, of the whole run, `energy_kj`, anew once a second.
+
+    Totals outlive interruptions: a journal lies in `zeus-energy` under the trainer's `default_root_dir`, and each
+    checkpoint names its run.
+
+    Args:
+        monitor: What measures; the optimizer's, or a new one for the GPU the trainer uses, if None.
+        optimizer: Also finds a power limit: a `GlobalPowerLimitOptimizer`, or what makes one for a monitor, such as the
+            class itself.
+        batch_size: Samples in each batch, or a function that counts them; if None, the length of its first tensor.
+        tokens: Tokens in each batch, or a function that counts them; they are not counted if None.
+
+    Attributes:
+        energy: The `TrainingEnergy` behind the callback, with its monitor and optimizer; None until a trainer begins.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        monitor: ZeusMonitor | None = None,
+        # Of the two, what makes one comes first, as LightningCLI takes the first that fits.
+        optimizer: Callable[[ZeusMonitor], GlobalPowerLimitOptimizer] | GlobalPowerLimitOptimizer | None = None,
+        batch_size: int | Callable[[Any], int] | None = None,
+        tokens: int | Callable[[Any], int] | None = None,
+    ) -> None:
+        super().__init__()
+        self._source = EnergySource(monitor, optimizer)
+        self._samples_in = counter("batch_size", batch_size) or samples_in
+        self._tokens_in = counter("tokens", tokens)
+        self._session: Session | None = None
+        self._fit_energy: TrainingEnergy | None = None
+        self._show_again_at = 0.0
+        self.energy: TrainingEnergy | None = None
+
+    @property
+    def summary(self) -> TrainingSummary | None:
+        """What the latest `fit` has taken; None until it has ended."""
+        return self._fit_energy.summary if self._fit_energy is not None else None
+
+    @contained
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """The trainer begins something."""
+        state = self._leave()
+        self._session = None
+        if self._is_first_of(trainer):
+            self.energy = self._source.energy_of(trainer)
+            self._session = Session(trainer, self.energy, state)
+            if stage == "fit":
+                self._fit_energy = self.energy
+
+    @contained
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Training goes on from a checkpoint, or an evaluation takes its weights."""
+        if trainer.state.fn == "fit":
+            self._told.state = checkpoint.get(_STATE, {})
+
+    @contained
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint is made."""
+        state = self._session.current_state() if self._session is not None else {}
+        if state:
+            checkpoint[_STATE] = state
+
+    @contained
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Training begins with some batches of validation."""
+        self._told.begin_training()
+
+    @contained
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Training begins."""
+        self._told.begin_training()
+
+    @contained
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An epoch begins."""
+        self._told.energy.on_epoch_begin()
+
+    @contained
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """A batch begins, and maybe an optimizer step with it."""
+        self._told.begin_batch()
+
+    @contained
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A batch has ended, and maybe an optimizer step with it."""
+        self._count(batch)
+        self._told.end_batch()
+        values = self._told.values_to_log()
+        if values:
+            self._told.publish({f"train/{name}": value for name, value in values.items()})
+            self._show(pl_module, values)
+
+    @contained
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An epoch has ended, be it amid a step."""
+        self._told.interrupt_step()
+        self._told.energy.on_epoch_end()
+
+    @contained
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An evaluation begins, within training or by itself."""
+        self._told.pause(Activity.EVALUATION)
+
+    @contained
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """It has ended."""
+        stage = getattr(trainer.state.stage, "value", "")
+        if not trainer.sanity_checking:
+            values = self._told.energy.evaluation()
+            self._told.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
+        self._told.energy.on_resume()
+
+    on_test_start = on_validation_start
+    on_test_end = on_validation_end
+
+    @contained
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Training has ended in order."""
+        summary = self._told.energy.finish()
+        if summary is not None:
+            self._told.publish(summary.values())
+        self._told.end_training()
+
+    @contained
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """The trainer is left by an exception, Ctrl-C or SIGTERM."""
+        self._leave()
+
+    @contained
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """The trainer has ended something."""
+        self._leave()
+
+    @property
+    def _told(self) -> Session:
+        assert self._session is not None, "setup has failed"  # and has said why; what follows from it is not reported
+        return self._session
+
+    def _leave(self) -> Any:
+        """End what the trainer was doing. Returns what the next training may go on from."""
+        if self._session is None:
+            return {}
+        self._session.leave()
+        return self._session.state
+
+    def _is_first_of(self, trainer: Trainer) -> bool:
+        """Whether this one does the work. Others step aside: from now on the trainer knows of the first one only."""
+        first, *others = [it for it in trainer.callbacks if isinstance(it, ZeusCallback)]
+        if others:
+            _logger.warning("a trainer needs one ZeusCallback: the first one measures, %d more step aside", len(others))
+            place = trainer.callbacks.index(first)
+            rest = [it for it in trainer.callbacks if not isinstance(it, ZeusCallback)]
+            trainer.callbacks = [*rest[:place], first, *rest[place:]]
+        return self is first
+
+    @contained
+    def _count(self, batch: Any) -> None:
+        tokens = 0 if self._tokens_in is None else int(self._tokens_in(batch))
+        self._told.energy.count(int(self._samples_in(batch)), tokens)
+
+    def _show(self, pl_module: LightningModule, values: Mapping[str, float]) -> None:
+        """Put what was logged into the progress bar; in kilojoules, as the module keeps seven digits.
+
+        Each value takes the module a quarter of a millisecond, and nobody reads faster than this.
+        """
+        if time.monotonic() < self._show_again_at:
+            return
+        self._show_again_at = time.monotonic() + _SECONDS_BETWEEN_SHOWS
+        shown = {"power_w": values.get("power_w"), "energy_kj": values.get("total_energy_j", 0.0) / 1000}
+        known = {name: value for name, value in shown.items() if value}
+        pl_module.log_dict(known, prog_bar=True, logger=False, on_step=True, on_epoch=False, batch_size=1)

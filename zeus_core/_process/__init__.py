@@ -1,0 +1,1 @@
+"""Threads, locks, child processes, and what is restored when the process ends."""

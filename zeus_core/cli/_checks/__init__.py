@@ -1,0 +1,26 @@
+"""The checks of `zeus-core doctor`: what is there, what is missing, and what helps. None changes anything."""
+
+from zeus_core.cli._checks.check import Check
+from zeus_core.cli._checks.gpus import check_gpus, find_gpus
+from zeus_core.cli._checks.nvidia import Driver, check_driver, find_driver
+from zeus_core.cli._checks.packages import check_extras, check_live_view, check_python, check_torch
+from zeus_core.cli._checks.rapl import check_rapl
+from zeus_core.cli._checks.rights import Rights, check_clock_rights, check_limit_rights, read_rights
+
+__all__ = [
+    "Check",
+    "Driver",
+    "Rights",
+    "check_clock_rights",
+    "check_driver",
+    "check_extras",
+    "check_gpus",
+    "check_limit_rights",
+    "check_live_view",
+    "check_python",
+    "check_rapl",
+    "check_torch",
+    "find_driver",
+    "find_gpus",
+    "read_rights",
+]

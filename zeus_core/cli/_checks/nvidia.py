@@ -1,0 +1,123 @@
+"""The NVIDIA library and driver."""
+
+from __future__ import annotations
+
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zeus_core.cli._checks.check import Check
+from zeus_core.errors import DeviceError
+
+__all__ = ["CONTAINER_MARKS", "Driver", "check_driver", "find_driver", "is_in_container"]
+
+CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
+
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
+_NVIDIA_VENDOR = "0x10de"
+_DISPLAY_CLASS = "0x03"  # the first byte of a class: display controllers, with and without an output
+
+_FIXES = {  # by NVML error
+    9: "sudo modprobe nvidia",
+    18: "sudo reboot",
+}
+_SIMULATE = "export ZEUS_SIMULATED_GPUS=A100-SXM4-80GB:1"
+_START_CONTAINER = "docker run --gpus all IMAGE"
+_INSTALL_DRIVER = {"ubuntu": "sudo ubuntu-drivers install", "debian": "sudo apt-get install -y nvidia-driver"}
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What the driver says of itself.
+
+    Attributes:
+        version: None if there is none that works.
+        cuda_version: The highest CUDA it has, "12.8"; None if unknown.
+        uuids: All GPUs it shows; empty for one that does not answer.
+        fault: Why it does not work.
+    """
+
+    version: str | None = None
+    cuda_version: str | None = None
+    uuids: tuple[str, ...] = ()
+    fault: str | None = None
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether there is any."""
+        return bool(self.uuids)
+
+
+def find_driver() -> Driver:
+    """Ask the driver; never raises."""
+    from zeus_core.device import NvmlSession
+
+    session = NvmlSession()
+    try:
+        uuids = session.read_uuids()
+    except ImportError:
+        return Driver(fault="nvidia-ml-py is not installed")
+    except DeviceError as error:
+        return Driver(fault=str(error))
+    import pynvml
+
+    version = _ask(session.read_driver_version)
+    cuda = _ask(getattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: None))
+    cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else None
+    return Driver(str(version or "unknown"), cuda_version, tuple(uuids))
+
+
+def check_driver(driver: Driver, pci_devices: Path = _PCI_DEVICES) -> Check:
+    """Whether the library is there and the driver answers."""
+    if driver.fault is None:
+        cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
+        return Check("NVIDIA driver", "ok", f"NVIDIA driver {driver.version}{cuda}")
+    has_gpu = _has_nvidia_gpu(pci_devices)
+    sentence = driver.fault if has_gpu else f"{driver.fault}; nor is there an NVIDIA GPU on the PCI bus"
+    return Check("NVIDIA driver", "missing", sentence, _fix(driver.fault, has_gpu))
+
+
+def is_in_container() -> bool:
+    """Whether this process runs in a container, as far as containers tell."""
+    return any(mark.exists() for mark in CONTAINER_MARKS)
+
+
+def _fix(fault: str, has_gpu: bool) -> str | None:
+    code = re.search(r"NVML error (\d+)", fault)
+    if code and int(code[1]) in _FIXES:
+        return _FIXES[int(code[1])]
+    if not has_gpu:
+        return _SIMULATE
+    return _START_CONTAINER if is_in_container() else _INSTALL_DRIVER.get(_distribution())
+
+
+def _distribution() -> str:
+    try:
+        return platform.freedesktop_os_release().get("ID", "")
+    except OSError:
+        return ""
+
+
+def _has_nvidia_gpu(pci_devices: Path) -> bool:
+    return any(
+        _word(folder / "vendor") == _NVIDIA_VENDOR and _word(folder / "class").startswith(_DISPLAY_CLASS)
+        for folder in pci_devices.glob("*")
+    )
+
+
+def _word(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _ask(call: Any) -> Any:
+    import pynvml
+
+    try:
+        return call()
+    except (pynvml.NVMLError, DeviceError):
+        return None

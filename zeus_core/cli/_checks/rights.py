@@ -1,0 +1,103 @@
+"""Whether this process may change power limits and clocks: reasoned from its rights, not tried.
+
+The NVIDIA driver asks the kernel for CAP_SYS_ADMIN, and in its first user namespace: root of a container has it only
+if the container was given it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeus_core.cli._checks.check import Check
+from zeus_core.cli._checks.nvidia import is_in_container
+from zeus_core.cli._text import readable
+
+if TYPE_CHECKING:
+    from zeus_core.device import Gpu
+
+__all__ = ["Rights", "check_clock_rights", "check_limit_rights", "read_rights"]
+
+_CAP_SYS_ADMIN = 21  # <linux/capability.h>
+_ALL_IDS = "4294967295"
+_IN_CONTAINER = "docker run --gpus all --cap-add=SYS_ADMIN IMAGE"
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What this process may do.
+
+    Attributes:
+        may_control: Whether it may change the hardware.
+        because: Why, or why not.
+        fix: A command that gives the right.
+    """
+
+    may_control: bool
+    because: str
+    fix: str | None = None
+
+
+def read_rights() -> Rights:
+    """The rights of this process."""
+    return rights_of(os.geteuid(), _text("/proc/self/status"), _text("/proc/self/uid_map"), is_in_container())
+
+
+def rights_of(effective_uid: int, status: str, uid_map: str, is_contained: bool) -> Rights:
+    """The rights of a process.
+
+    Args:
+        effective_uid: 0 is root.
+        status: Text of /proc/PID/status; empty if there is none.
+        uid_map: Text of /proc/PID/uid_map; empty if there is none.
+        is_contained: Whether it runs in a container.
+    """
+    found = re.search(r"^CapEff:\s*([0-9a-fA-F]+)$", status, re.MULTILINE)
+    has_capability = bool(int(found[1], 16) >> _CAP_SYS_ADMIN & 1) if found else effective_uid == 0
+    is_first_namespace = not uid_map.strip() or uid_map.split() == ["0", "0", _ALL_IDS]
+    if has_capability and is_first_namespace:
+        return Rights(True, "this process is root" if effective_uid == 0 else "this process has CAP_SYS_ADMIN")
+    if has_capability:
+        return Rights(False, "this process is root in a user namespace only", _IN_CONTAINER)
+    if effective_uid == 0 or is_contained:
+        return Rights(False, "this process lacks CAP_SYS_ADMIN", _IN_CONTAINER)
+    fix = f"sudo -E {shlex.quote(sys.executable)} train.py"
+    return Rights(False, "this process is neither root nor has CAP_SYS_ADMIN", fix)
+
+
+def check_limit_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
+    """Whether power limits can be set."""
+    return _check("set power limits", rights, gpus, lambda gpu: readable(gpu.read_power_limit_range_watts) is not None)
+
+
+def check_clock_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
+    """Whether SM clocks can be locked."""
+    return _check("lock clocks", rights, gpus, lambda gpu: bool(readable(gpu.read_supported_sm_clocks_mhz)))
+
+
+def _check(name: str, rights: Rights, gpus: Sequence[Gpu], has: Callable[[Gpu], bool]) -> Check:
+    if not gpus:
+        return Check(name, "missing", "there is no GPU")
+    if any(gpu.is_simulated for gpu in gpus):
+        return Check(name, "ok", "simulated GPUs allow it to anyone")
+    lacking = [str(index) for index, gpu in enumerate(gpus) if not has(gpu)]
+    if len(lacking) == len(gpus):
+        return Check(name, "missing", "no visible GPU has this")
+    if not rights.may_control:
+        return Check(name, "missing", rights.because, rights.fix)
+    if lacking:
+        return Check(name, "limited", f"{rights.because}, but GPU {', '.join(lacking)} does not have this")
+    return Check(name, "ok", rights.because)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

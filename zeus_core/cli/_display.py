@@ -1,0 +1,104 @@
+"""Numbers that change while one looks: a table in place where there are `rich` and a terminal, else line by line."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Protocol, TextIO
+
+from zeus_core.cli._text import write
+
+__all__ = ["Display", "LineDisplay", "LiveDisplay", "make_display"]
+
+_WIDTH = 12
+
+
+class Display(AbstractContextManager["Display"], Protocol):
+    """Shows rows of numbers, each in place of, or below, the one before."""
+
+    def show(self, seconds: float, values: Sequence[str]) -> None:
+        """Show one value per column."""
+        ...
+
+
+def make_display(names: Sequence[str], quantity: str) -> Display:
+    """The display for standard output.
+
+    Args:
+        names: The devices: "GPU 0: NVIDIA H200". A last column, the total, follows them.
+        quantity: What is shown of them: "power".
+    """
+    if sys.stdout is not None and sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
+        return LiveDisplay(names, quantity)
+    return LineDisplay(names, sys.stdout)
+
+
+class LineDisplay(Display):
+    """A line per row, below a header.
+
+    Args:
+        names: The devices.
+        stream: Where to.
+    """
+
+    def __init__(self, names: Sequence[str], stream: TextIO | None) -> None:
+        self._names = names
+        self._stream = stream
+
+    def __enter__(self) -> LineDisplay:
+        for name in self._names:
+            write(name, self._stream)
+        columns = [name.partition(":")[0] for name in self._names]
+        write("".join(f"{text:>{_WIDTH}}" for text in ("seconds", *columns, "total")), self._stream)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to end."""
+
+    def show(self, seconds: float, values: Sequence[str]) -> None:
+        """Write the line."""
+        write("".join(f"{text:>{_WIDTH}}" for text in (f"{seconds:.1f}", *values)), self._stream)
+
+
+class LiveDisplay(Display):
+    """A table that is drawn anew in place.
+
+    Args:
+        names: The devices.
+        quantity: The head of the column with the values.
+    """
+
+    def __init__(self, names: Sequence[str], quantity: str) -> None:
+        from rich.live import Live
+
+        self._names = names
+        self._quantity = quantity
+        self._live = Live(auto_refresh=False)
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the last table where it is."""
+        self._live.stop()
+
+    def show(self, seconds: float, values: Sequence[str]) -> None:
+        """Draw the table."""
+        self._live.update(self._draw(seconds, values), refresh=True)
+
+    def _draw(self, seconds: float, values: Sequence[str]) -> Any:
+        from rich.table import Table
+
+        table = Table("device", caption=f"{seconds:.1f} s; Ctrl-C ends")
+        table.add_column(self._quantity, justify="right")
+        for name, value in zip([*self._names, "total"], values, strict=True):
+            table.add_row(name, value)
+        return table

@@ -1,0 +1,119 @@
+"""From arguments to an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TextIO
+
+from zeus_core import __version__
+from zeus_core.cli import _devices, _doctor, _energy, _plan, _power, _run
+from zeus_core.cli._text import write
+from zeus_core.errors import UsageError, ZeusError
+
+__all__ = ["Command", "main", "run_program"]
+
+_WRONG_DEVICE, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
+
+
+class Command(Protocol):
+    """What the module of a command offers."""
+
+    SUMMARY: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        ...
+
+    def execute(self, arguments: argparse.Namespace) -> int:
+        """Do it, and return the exit code."""
+        ...
+
+
+_COMMANDS: dict[str, Command] = {
+    "devices": _devices,
+    "power": _power,
+    "energy": _energy,
+    "run": _run,
+    "doctor": _doctor,
+    "plan": _plan,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `zeus-core`.
+
+    Args:
+        arguments: What follows the program's name; that of this process if None.
+
+    Returns:
+        The exit code: 0, 1 for a device that could not do it, 2 for wrong arguments; of `run`, that of the command.
+    """
+    return run_program(sys.argv[1:] if arguments is None else arguments, "zeus-core", _COMMANDS)
+
+
+def run_program(arguments: Sequence[str], name: str, commands: Iterable[str]) -> int:
+    """Run a program that has some of the commands; see `main`."""
+    try:
+        parsed = _parse(arguments, name, commands)
+        _show_warnings()
+        return _COMMANDS[parsed.command_name].execute(parsed)
+    except ZeusError as error:
+        write(f"zeus-core: {error}", sys.stderr)
+        return _WRONG_USE if isinstance(error, UsageError) else _WRONG_DEVICE
+    except KeyboardInterrupt:
+        return _CTRL_C
+    except BrokenPipeError:  # the reader has seen enough, as in `zeus-core power | head`
+        return _BROKEN_PIPE
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            _forget_what_cannot_be_written(stream)
+
+
+def _forget_what_cannot_be_written(stream: TextIO | None) -> None:
+    """Otherwise Python would try again at its end, and exit with 120."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _parse(arguments: Sequence[str], name: str, commands: Iterable[str]) -> argparse.Namespace:
+    # What follows `--` is the user's: argparse, whose treatment of it differs between versions, does not see it.
+    own, is_split, command = _split(list(arguments))
+    parsed = _make_parser(name, commands).parse_args(own)
+    parsed.command = command if is_split else None
+    return parsed
+
+
+def _split(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
+    if arguments[:1] != ["run"] or "--" not in arguments:
+        return arguments, False, []
+    position = arguments.index("--")
+    return arguments[:position], True, arguments[position + 1 :]
+
+
+def _make_parser(name: str, commands: Iterable[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(name, description="Measure the energy of GPUs and CPUs, and plan to save it.")
+    parser.add_argument("--version", action="version", version=f"zeus-core {__version__}")
+    parsers = parser.add_subparsers(dest="command_name", required=True, metavar="COMMAND", title="commands")
+    for command_name in commands:
+        command = _COMMANDS[command_name]
+        command.add_arguments(parsers.add_parser(command_name, help=command.SUMMARY, description=f"{command.SUMMARY}."))
+    return parser
+
+
+def _show_warnings() -> None:
+    """Print the package's warnings, such as that GPUs are simulated, in the manner of our own messages."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("zeus-core: %(message)s"))
+    logger = logging.getLogger("zeus_core")
+    logger.handlers = [handler]
+    logger.propagate = False
+    # The monitor warns of each window in which an energy was lost; the commands show that where the energy would be.
+    logging.getLogger("zeus_core.monitor").setLevel(logging.ERROR)

@@ -1,0 +1,119 @@
+"""`zeus-core run -- command ...`: the energy of a command, whatever it is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeus_core.cli._arguments import add_gpus
+from zeus_core.cli._run_record import RunRecord, check_writable, write_record
+from zeus_core.cli._text import write
+from zeus_core.errors import NotSupportedError, UsageError
+
+if TYPE_CHECKING:
+    from zeus_core.cli._guarded_meter import GuardedMeter
+
+__all__ = ["SUMMARY", "add_arguments", "execute", "run_measured"]
+
+SUMMARY = "Run a command and measure the energy of GPUs and CPUs meanwhile"
+
+_EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.usage = "%(prog)s [-h] [--gpus 0,1] [--output FILE] [--quiet] -- command ..."
+    parser.epilog = f"Example: {_EXAMPLE}. The command's exit code is returned; signals are passed on to it."
+    add_gpus(parser)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write what was measured to this file, as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Run the command. Whatever goes wrong with measuring, it runs as it would without us."""
+    if not hasattr(signal, "sigwaitinfo"):
+        raise NotSupportedError("`zeus-core run` needs Linux; `zeus-core energy` measures meanwhile from another shell")
+    from zeus_core.cli._guarded_meter import GuardedMeter
+
+    if not arguments.command:
+        raise UsageError(f"the command to run is missing; write it after --, for example: {_EXAMPLE}")
+    if arguments.output is not None:
+        check_writable(arguments.output)
+    return run_measured(arguments.command, GuardedMeter(arguments.gpus), arguments.output, arguments.quiet)
+
+
+def run_measured(
+    command: Sequence[str], meter: GuardedMeter, output: Path | None = None, is_quiet: bool = False
+) -> int:
+    """Run a command between the two edges of the meter's window, and report.
+
+    Args:
+        command: Its name or path, and its arguments.
+        meter: Not yet begun.
+        output: The file to write.
+        is_quiet: Print no summary.
+
+    Returns:
+        The exit code. If a signal killed the command, this does not return: we die of the same signal.
+    """
+    from zeus_core.cli._child import CommandError, blocked_signals, end_like
+
+    meter.begin()
+    try:
+        with blocked_signals() as mask:
+            status, record = _run(command, mask, meter)
+            _report(record, output, is_quiet)
+    except CommandError as error:
+        write(f"zeus-core: {error}", sys.stderr)
+        return error.exit_code
+    return end_like(status)
+
+
+def _run(command: Sequence[str], mask: set[int], meter: GuardedMeter) -> tuple[int, RunRecord]:
+    from zeus_core.cli._child import spawn, wait_for
+
+    start_time, begin = time.time(), time.monotonic()
+    status = wait_for(spawn(command, mask))
+    elapsed_seconds = time.monotonic() - begin
+    devices, measured_seconds = meter.end()
+    return status, RunRecord(
+        command=list(command),
+        exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status),
+        signal=_signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None,
+        start_time=start_time,
+        seconds=measured_seconds or elapsed_seconds,  # energies and powers are over the former
+        is_simulated=meter.is_simulated,
+        devices=devices,
+        notes=meter.notes,
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _report(record: RunRecord, output: Path | None, is_quiet: bool) -> None:
+    """Print and write; neither can change how the run ends."""
+    try:
+        if not is_quiet:
+            write(record.summary(), sys.stderr)
+        if output is not None:
+            write_record(record, output)
+    except OSError as error:
+        _complain(f"zeus-core: what was measured could not be written: {error}")
+
+
+def _complain(text: str) -> None:
+    try:
+        write(text, sys.stderr)
+    except OSError:
+        return  # nobody listens

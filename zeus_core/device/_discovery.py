@@ -1,0 +1,95 @@
+"""Which GPUs this process measures: those of the machine, or simulated ones where someone asked for them."""
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+
+from zeus_core.device._gpu import Gpu
+from zeus_core.device.nvml._gpu import NvmlGpu, NvmlSession
+from zeus_core.device.nvml._visible import visible_uuids
+from zeus_core.device.simulated._gpu import SimulatedGpu
+from zeus_core.device.simulated._presets import find_preset
+from zeus_core.errors import NoDeviceError, UsageError
+from zeus_core.ports import torch_gpu_uuids
+
+__all__ = ["SIMULATED_GPUS_VARIABLE", "discover_gpus"]
+
+SIMULATED_GPUS_VARIABLE = "ZEUS_SIMULATED_GPUS"
+
+_logger = logging.getLogger(__name__)
+
+
+def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
+    """The GPUs of this process, in the order of their indices.
+
+    Args:
+        environment: `ZEUS_SIMULATED_GPUS`, such as "A100-SXM4-80GB:4" or "A40:1,V100:1", asks for simulated GPUs.
+            Otherwise the GPUs of the machine are taken, as far as `CUDA_VISIBLE_DEVICES` shows them.
+
+    Raises:
+        NoDeviceError: There is no GPU and no simulation was asked for.
+        UsageError: `ZEUS_SIMULATED_GPUS` cannot be read.
+    """
+    simulated_machine = environment.get(SIMULATED_GPUS_VARIABLE, "").strip()
+    if simulated_machine:
+        return list(_simulated_gpus(simulated_machine))
+    gpus = _nvidia_gpus(environment)
+    if not gpus:
+        raise NoDeviceError(f"no GPU is visible to this process. {_SIMULATION_HINT}")
+    return gpus
+
+
+_SIMULATION_HINT = f"To try things without a GPU, simulate some: {SIMULATED_GPUS_VARIABLE}=A100-SXM4-80GB:1"
+
+
+def _nvidia_gpus(environment: Mapping[str, str]) -> list[Gpu]:
+    session = NvmlSession()
+    try:
+        uuids = session.read_uuids()
+    except NoDeviceError as error:
+        raise NoDeviceError(f"{error}. {_SIMULATION_HINT}") from error
+    variable = environment.get("CUDA_VISIBLE_DEVICES")
+    mig_parents: dict[str, str] = {}
+    if variable is not None and "MIG-" in variable:
+        mig_parents = session.read_mig_parents()
+        _logger.warning("CUDA_VISIBLE_DEVICES=%s names a part of a GPU: energies are those of the whole GPU", variable)
+    gpus = [NvmlGpu(session, uuid) for uuid in visible_uuids(uuids, variable, mig_parents)]
+    return _in_framework_order(gpus, environment)
+
+
+def _in_framework_order(gpus: list[NvmlGpu], environment: Mapping[str, str]) -> list[Gpu]:
+    """The GPUs by the framework's indices, as far as they are known: the driver counts in PCI order."""
+    known = {gpu.uuid: gpu for gpu in gpus}
+    order = torch_gpu_uuids()
+    if order is not None and set(order) == set(known):
+        return [known[uuid] for uuid in order]
+    if len({gpu.name for gpu in gpus}) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        _logger.warning(
+            "the GPUs differ (%s), and CUDA may count them in another order than the driver: set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID, or use the GPU in torch before it is measured",
+            ", ".join(gpu.name for gpu in gpus),
+        )
+    return list(gpus)
+
+
+@cache  # stands for the machine: like real hardware, simulated GPUs outlive whoever looks at them
+def _simulated_gpus(simulated_machine: str) -> tuple[SimulatedGpu, ...]:
+    gpus: list[SimulatedGpu] = []
+    for entry in simulated_machine.split(","):
+        match = re.fullmatch(r"\s*(?P<model>[^:]+?)\s*(?::\s*(?P<count>[1-9]\d{0,3})\s*)?", entry)
+        if match is None:
+            raise UsageError(
+                f"{SIMULATED_GPUS_VARIABLE} is {simulated_machine!r}, where {entry!r} is not MODEL:COUNT; "
+                "write for example A100-SXM4-80GB:4"
+            )
+        preset = find_preset(match["model"])
+        for _ in range(int(match["count"] or 1)):
+            gpus.append(SimulatedGpu(preset, index=len(gpus)))
+    _logger.warning(
+        "%s=%s: these GPUs are simulated; every time and energy comes from a model, not from hardware",
+        SIMULATED_GPUS_VARIABLE,
+        simulated_machine,
+    )
+    return tuple(gpus)

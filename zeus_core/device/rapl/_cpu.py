@@ -1,0 +1,48 @@
+"""A CPU package measured by RAPL."""
+
+from collections.abc import Sequence
+
+from zeus_core.device._cpu import CpuEnergyCounters
+from zeus_core.device.rapl._zone import RaplZone
+from zeus_core.units import joules_from_microjoules
+
+__all__ = ["RaplCpu"]
+
+
+class RaplCpu:
+    """A CPU package, counted since its zones were found. See `Cpu` for what each method does.
+
+    Args:
+        index: The number in the names of its zones.
+        package_zones: One, or one for each die of the package: their energies add up.
+        dram_zones: Those below the package zones; none where the processor does not measure its memory.
+    """
+
+    def __init__(self, index: int, package_zones: Sequence[RaplZone], dram_zones: Sequence[RaplZone] = ()) -> None:
+        self.index = index
+        self.name = f"package-{index}"
+        self._package_zones = tuple(package_zones)
+        self._dram_zones = tuple(dram_zones)
+
+    @property
+    def has_dram(self) -> bool:
+        """Whether there are zones for the memory."""
+        return bool(self._dram_zones)
+
+    @property
+    def zones(self) -> tuple[RaplZone, ...]:
+        """All zones of the package: what a `RaplKeeper` keeps."""
+        return self._package_zones + self._dram_zones
+
+    def read_energy_counters_joules(self) -> CpuEnergyCounters:
+        """Energy since discovery, summed over the zones.
+
+        Raises:
+            DeviceError: One of the zones cannot be read; see `RaplZone`.
+        """
+        package_joules = _sum_joules(self._package_zones)
+        return CpuEnergyCounters(package_joules, _sum_joules(self._dram_zones) if self.has_dram else None)
+
+
+def _sum_joules(zones: Sequence[RaplZone]) -> float:
+    return joules_from_microjoules(sum(zone.read_energy_counter_microjoules() for zone in zones))

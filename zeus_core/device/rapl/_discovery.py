@@ -1,0 +1,125 @@
+"""Which CPU packages of this machine can be measured, and why others cannot."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zeus_core.device.rapl._cpu import RaplCpu
+from zeus_core.device.rapl._files import ReadText, UnreadableFileError, permission_remedy, read_file, read_word
+from zeus_core.device.rapl._tree import find_zone_folders, is_within
+from zeus_core.device.rapl._zone import RaplZone
+from zeus_core.errors import DeviceError
+
+__all__ = ["POWERCAP_ROOT", "CpuDiscovery", "discover_cpus"]
+
+POWERCAP_ROOT = Path("/sys/class/powercap")
+
+_PACKAGE = re.compile(r"package-([0-9]{1,6})(-die-[0-9]+)?", re.ASCII)
+_DRAM = re.compile("dram")
+_PSYS = re.compile(r"psys(-[0-9]+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class CpuDiscovery:
+    """What RAPL measures on this machine.
+
+    Attributes:
+        cpus: The packages, in the order of their indices.
+        unavailable_because: What is not measured, why, and what to do about it. None if nothing is amiss; never None
+            if there are no CPUs.
+        psys: The zones of the whole platform, which include the packages and are not one of them. Mostly none.
+    """
+
+    cpus: tuple[RaplCpu, ...]
+    unavailable_because: str | None = None
+    psys: tuple[RaplZone, ...] = ()
+
+    @property
+    def zones(self) -> tuple[RaplZone, ...]:
+        """Every zone that is read: what a `RaplKeeper` keeps."""
+        return (*(zone for cpu in self.cpus for zone in cpu.zones), *self.psys)
+
+
+def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = read_file) -> CpuDiscovery:
+    """The CPU packages whose energy this process can read. Never raises.
+
+    A package is there completely or not at all: where one of its dies cannot be read, it is left out.
+
+    Args:
+        root: The powercap tree; elsewhere if a container has it mounted elsewhere.
+        read_text: Reads a file.
+    """
+    survey = _Survey(root, read_text)
+    cpus = tuple(survey.find_cpus())
+    psys = tuple(zone for folder in survey.named(_PSYS) for zone in survey.open([folder]))
+    return CpuDiscovery(cpus, survey.explain(cpus), psys)
+
+
+class _Survey:
+    """One look at the tree, which collects what is wrong with it."""
+
+    def __init__(self, root: Path, read_text: ReadText) -> None:
+        self._root = root
+        self._read_text = read_text
+        self._unreadable: list[Path] = []
+        self._faults: list[str] = []
+        self._names: dict[Path, str] = {}
+        for folder in find_zone_folders(root):
+            self._read_name(folder)
+
+    def named(self, pattern: re.Pattern[str]) -> list[Path]:
+        """The zones of that name."""
+        return [folder for folder, name in self._names.items() if pattern.fullmatch(name)]
+
+    def find_cpus(self) -> Iterator[RaplCpu]:
+        """Each package that can be read, with its memory if that can be too."""
+        folders_of: dict[int, list[Path]] = {}
+        for folder, name in self._names.items():
+            if match := _PACKAGE.fullmatch(name):
+                folders_of.setdefault(int(match[1]), []).append(folder)
+        for index, folders in sorted(folders_of.items()):
+            package_zones = self.open(folders)
+            dram_zones = self.open(self._dram_within(folders))
+            if package_zones:
+                yield RaplCpu(index, package_zones, dram_zones)
+
+    def open(self, folders: Iterable[Path]) -> Sequence[RaplZone]:
+        """All of these zones, or none of them if one cannot be read."""
+        zones = [self._open(folder) for folder in folders]
+        return [zone for zone in zones if zone] if all(zones) else []
+
+    def explain(self, cpus: Sequence[RaplCpu]) -> str | None:
+        """Everything that was amiss, in one text."""
+        reasons = [*self._faults]
+        if self._unreadable:
+            files = ", ".join(map(str, self._unreadable))
+            reasons.insert(0, f"this process may not read {files}. {permission_remedy(self._unreadable)}")
+        if not reasons and not cpus:
+            reasons.append(
+                f"this machine has no RAPL energy counters: no CPU package under {self._root}. Virtual machines "
+                "and containers hide them; elsewhere try `sudo modprobe intel_rapl_msr` (for AMD too)"
+            )
+        return "; ".join(reasons) or None
+
+    def _dram_within(self, folders: Sequence[Path]) -> list[Path]:
+        return [dram for dram in self.named(_DRAM) if any(is_within(dram, folder) for folder in folders)]
+
+    def _read_name(self, folder: Path) -> None:
+        try:
+            self._names[folder] = read_word(folder / "name", self._read_text)
+        except DeviceError as error:
+            self._note(error)
+
+    def _open(self, folder: Path) -> RaplZone | None:
+        try:
+            return RaplZone(folder, self._names[folder], self._read_text)
+        except DeviceError as error:
+            self._note(error)
+            return None
+
+    def _note(self, error: DeviceError) -> None:
+        if isinstance(error, UnreadableFileError):
+            self._unreadable.append(error.path)
+        else:
+            self._faults.append(str(error))

@@ -1,0 +1,286 @@
+"""A GPU that exists only as physics: it takes the time and burns the joules its model says."""
+
+import math
+import random
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+from zeus_core.device._gpu import PowerRange
+from zeus_core.device.simulated._power_model import OperatingPoint, Work
+from zeus_core.device.simulated._presets import GpuPreset
+from zeus_core.errors import PermissionDeniedError, UsageError
+from zeus_core.ports import MonotonicTime, TimeSource
+
+__all__ = ["SimulatedGpu", "SimulatedNoise"]
+
+_INSTANT_SECONDS = 1e-9  # what rounding may leave of a stage, and too short for a clock to wait
+
+
+@dataclass(frozen=True)
+class SimulatedNoise:
+    """How much the simulated GPU scatters, as coefficients of variation per piece of work.
+
+    Public measurements scatter by 0.5 to 1.5 % in time and 0.4 to 1.6 % in power.
+    """
+
+    time_cv: float = 0.01
+    power_cv: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check that both coefficients are small enough for factors to stay positive."""
+        for argument, value in (("time_cv", self.time_cv), ("power_cv", self.power_cv)):
+            if not 0 <= value <= 0.2:
+                raise UsageError(f"SimulatedNoise.{argument} is {value!r}; it must be 0 to 0.2, such as 0.01")
+
+
+@dataclass
+class _Job:
+    """Work in the queue, and how much of it is still to be done."""
+
+    work: Work
+    time_factor: float
+    power_factor: float
+    active_left: float = 1.0
+    waiting_left: float = 1.0
+
+    def stage(self, point: OperatingPoint) -> tuple[float, float]:
+        """Seconds left in, and power of, the present stage: first the GPU computes, then it waits."""
+        if self.active_left > 0:
+            return (
+                self.active_left * point.active_seconds * self.time_factor,
+                point.active_power_watts * self.power_factor,
+            )
+        return self.waiting_left * point.waiting_seconds * self.time_factor, point.waiting_power_watts
+
+    def spend(self, point: OperatingPoint, seconds: float, stage_seconds: float) -> None:
+        """Let `seconds` of a stage of `stage_seconds` pass."""
+        left = 0.0 if stage_seconds - seconds < _INSTANT_SECONDS else 1 - seconds / stage_seconds
+        if self.active_left > 0:
+            self.active_left *= left
+        else:
+            self.waiting_left *= left
+        if point.waiting_seconds == 0:
+            self.waiting_left = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        return self.active_left == 0 and self.waiting_left == 0
+
+
+class SimulatedGpu:
+    """A `Gpu` whose time and power follow `zeus_core.device.simulated._power_model`.
+
+    Work is submitted as to a real GPU: `submit` queues it and returns, `synchronize` waits until the queue is empty,
+    `execute` does both. A limit or clock set meanwhile takes effect at once. While the queue is empty the GPU draws
+    its waiting power.
+
+    Args:
+        preset: The GPU model.
+        index: Tells devices of one machine apart: enters the UUID and shifts the steps of the energy counter.
+        time_source: Real time by default; with a virtual clock a simulated hour takes milliseconds.
+        power_limit_watts: The limit the device starts with; the model's default if None.
+        noise: Scatter of time and power; none by default.
+        grants_control: Whether this process may change limits and clocks, as on a machine without rights.
+
+    Raises:
+        UsageError: `power_limit_watts` is outside the range of the board.
+    """
+
+    is_simulated = True
+    power_average_seconds = 0.0
+
+    def __init__(
+        self,
+        preset: GpuPreset,
+        index: int = 0,
+        *,
+        time_source: TimeSource | None = None,
+        power_limit_watts: float | None = None,
+        noise: SimulatedNoise | None = None,
+        grants_control: bool = True,
+    ) -> None:
+        self.preset = preset
+        self.name = f"{preset.name} (simulated)"
+        self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
+        self.energy_counter_period_seconds = preset.counter_period_seconds
+        self._time_source = time_source or MonotonicTime()
+        self._noise = noise or SimulatedNoise(time_cv=0.0, power_cv=0.0)
+        self._random = random.Random(f"{self._noise.seed} {index}")
+        self._grants_control = grants_control
+        self._operating_point = lru_cache(maxsize=256)(preset.physics.operating_point)
+        # Re-entrant, because a limit may be put back from a signal handler that interrupts a change.
+        self._lock = threading.RLock()
+        self._waiting: dict[int, threading.Event] = {}  # by thread, set when a setting has changed
+        self._locked_clock_mhz = preset.highest_clock_mhz
+        self._limit_watts = preset.default_limit_watts
+        if power_limit_watts is not None:
+            self._limit_watts = preset.limit_range_watts.checked(power_limit_watts, self.name)
+        self._jobs: list[_Job] = []
+        # The driver was loaded some time ago, so that the counter has stepped before.
+        self._integrated_until = self._time_source.now() - 2 * preset.counter_period_seconds
+        self._is_integrating = False
+        self._energy_joules = 0.0
+        self._counter_joules = 0.0
+        # The counters of real devices are out of step with each other.
+        self._counter_phase_seconds = self._integrated_until + 0.37 * (index + 1) * preset.counter_period_seconds
+
+    def submit(self, work: Work) -> None:
+        """Queue work behind what is already queued."""
+        time_factor = 1 + self._noise.time_cv * self._random.gauss(0.0, 1.0)
+        power_factor = 1 + self._noise.power_cv * self._random.gauss(0.0, 1.0)
+        with self._lock:
+            self._integrate()
+            self._jobs.append(_Job(work, time_factor, power_factor))
+
+    def synchronize(self) -> None:
+        """Block until the queue is empty."""
+        while True:
+            with self._lock:
+                self._integrate()
+                if not self._jobs:
+                    return
+                # At least an instant: a wait too short for the clock to tell would be waited for again, for ever.
+                seconds_left = max(sum(self._seconds_left(job) for job in self._jobs), _INSTANT_SECONDS)
+                self._waiting[threading.get_ident()] = setting_changed = threading.Event()
+            self._time_source.wait(setting_changed, seconds_left)
+
+    def execute(self, work: Work) -> None:
+        """Block as long as the GPU needs for `work`, behind what is already queued, at its limit and clock."""
+        self.submit(work)
+        self.synchronize()
+
+    def exact_energy_joules(self) -> float:
+        """What no real device can tell: the true energy up to this moment, from where the counter counts."""
+        with self._lock:
+            self._integrate()
+            return self._energy_joules
+
+    def read_energy_counter_joules(self) -> float:
+        """The true energy as of the counter's latest step, in whole millijoules."""
+        with self._lock:
+            self._integrate()
+            return round(self._counter_joules, 3)
+
+    def read_power_watts(self) -> float:
+        """The power at this moment, in whole milliwatts."""
+        with self._lock:
+            self._integrate()
+            if not self._jobs:
+                return round(self.preset.physics.waiting_power_watts, 3)
+            _, power_watts = self._jobs[0].stage(self._point(self._jobs[0]))
+            return round(power_watts, 3)
+
+    def read_power_limit_watts(self) -> float:
+        """The limit set last."""
+        return self._limit_watts
+
+    def read_enforced_power_limit_watts(self) -> float:
+        """The limit set last: nothing else limits a simulated board."""
+        return self._limit_watts
+
+    def read_default_power_limit_watts(self) -> float:
+        """The default of the GPU model."""
+        return self.preset.default_limit_watts
+
+    def read_power_limit_range_watts(self) -> PowerRange:
+        """The range of the GPU model."""
+        return self.preset.limit_range_watts
+
+    def set_power_limit(self, limit_watts: float) -> None:
+        """Change the limit, for the work that is running too."""
+        limit_watts = self.preset.limit_range_watts.checked(limit_watts, self.name)
+        with self._control("power limit"):
+            self._limit_watts = limit_watts
+
+    def read_sm_clock_mhz(self) -> int:
+        """The clock the present work runs at; the lowest one while there is none."""
+        with self._lock:
+            self._integrate()
+            if not self._jobs:
+                return self.preset.lowest_clock_mhz
+            return round(self._point(self._jobs[0]).clock_fraction * self.preset.highest_clock_mhz)
+
+    def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
+        """Every clock of the GPU model, highest first."""
+        preset = self.preset
+        return tuple(range(preset.highest_clock_mhz, preset.lowest_clock_mhz - 1, -preset.clock_step_mhz))
+
+    def lock_sm_clock(self, clock_mhz: int) -> None:
+        """Hold the clock at or below `clock_mhz`, for the work that is running too."""
+        supported = self.read_supported_sm_clocks_mhz()
+        if clock_mhz not in supported:
+            raise UsageError(
+                f"clock_mhz is {clock_mhz!r}; {self.name} supports {supported[0]} down to {supported[-1]} MHz "
+                f"in steps of {self.preset.clock_step_mhz}"
+            )
+        with self._control("SM clock"):
+            self._locked_clock_mhz = clock_mhz
+
+    def unlock_sm_clock(self) -> None:
+        """Let the clock rise to the highest again."""
+        with self._control("SM clock"):
+            self._locked_clock_mhz = self.preset.highest_clock_mhz
+
+    @contextmanager
+    def _control(self, setting: str) -> Iterator[None]:
+        """Change a setting: account for the past under the old one, then let waiting work notice the new one."""
+        if not self._grants_control:
+            raise PermissionDeniedError(f"this process may not change the {setting} of {self.name}, which was told so")
+        with self._lock:
+            self._integrate()
+            yield
+            waiting, self._waiting = self._waiting, {}
+        # Without the lock: a thread that waits may be in a signal handler, which needs the lock, and have the event's
+        # own lock, as it was interrupted while it began to wait.
+        for thread, setting_changed in waiting.items():
+            # This thread itself waits if a signal handler has interrupted it. Setting its event could then block for
+            # ever; it notices the change when its wait ends.
+            if thread != threading.get_ident():
+                setting_changed.set()
+
+    def _point(self, job: _Job) -> OperatingPoint:
+        locked_clock_fraction = self._locked_clock_mhz / self.preset.highest_clock_mhz
+        return self._operating_point(job.work, self._limit_watts, locked_clock_fraction)
+
+    def _seconds_left(self, job: _Job) -> float:
+        point = self._point(job)
+        return job.time_factor * (job.active_left * point.active_seconds + job.waiting_left * point.waiting_seconds)
+
+    def _integrate(self) -> None:
+        """Bring the energy, the counter and the queue up to this moment. The caller holds the lock."""
+        if self._is_integrating:  # in a signal handler that interrupts this very method: nothing has passed since
+            return
+        self._is_integrating = True
+        try:
+            self._integrate_until_now()
+        finally:
+            self._is_integrating = False
+
+    def _integrate_until_now(self) -> None:
+        now, period = self._time_source.now(), self.energy_counter_period_seconds
+        steps = math.floor((now - self._counter_phase_seconds) / period)
+        latest_step_seconds = self._counter_phase_seconds + steps * period
+        if latest_step_seconds > self._integrated_until:
+            self._integrate_until(latest_step_seconds)
+            self._counter_joules = self._energy_joules
+        self._integrate_until(now)
+
+    def _integrate_until(self, moment: float) -> None:
+        while self._jobs and self._integrated_until < moment:
+            job = self._jobs[0]
+            point = self._point(job)
+            stage_seconds, power_watts = job.stage(point)
+            seconds = min(stage_seconds, moment - self._integrated_until)
+            self._energy_joules += power_watts * seconds
+            self._integrated_until += seconds
+            job.spend(point, seconds, stage_seconds)
+            if job.is_done:
+                self._jobs.pop(0)
+        if self._integrated_until < moment:
+            self._energy_joules += self.preset.physics.waiting_power_watts * (moment - self._integrated_until)
+            self._integrated_until = moment

@@ -1,0 +1,266 @@
+"""`ZeusMonitor`: measuring time and energy between two points of a program."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from zeus_core.device import CpuDiscovery, Gpu, RaplKeeper, discover_cpus, discover_gpus
+from zeus_core.errors import UsageError
+from zeus_core.measurement import Measurement
+from zeus_core.monitor._instruments import Instruments, Reading
+from zeus_core.monitor._log import WindowLog
+from zeus_core.monitor._selection import select_cpus, select_gpus
+from zeus_core.ports import MonotonicTime, Synchronize, TimeSource, synchronize_with
+
+__all__ = ["Window", "ZeusMonitor"]
+
+_logger = logging.getLogger(__name__)
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+@dataclass
+class Window:
+    """A window opened with `ZeusMonitor.window`; it holds the measurement once it is closed."""
+
+    name: str
+    _measurement: Measurement | None = None
+
+    @property
+    def measurement(self) -> Measurement:
+        """What was measured.
+
+        Raises:
+            UsageError: The window is still open, or was left by an exception.
+        """
+        if self._measurement is None:
+            raise UsageError(f"window {self.name!r} has no measurement: read it after the `with` block has ended")
+        return self._measurement
+
+
+class _OpenWindow(NamedTuple):
+    start_time: float  # of the wall clock, for the log
+    begin: Reading
+
+
+class ZeusMonitor:
+    """Measures the time and energy of named windows, which may nest and overlap, and lie in several threads.
+
+    GPUs are measured by their energy counters, with two driver calls each at both edges of a window, or by sampling
+    their power in the background where they have no counter. CPU packages and their DRAM are measured where this
+    process may read their counters. Every figure says how it was obtained and how far it can be off; see
+    `Measurement`. Trouble with a device loses that device's part of a window, and raises nothing.
+
+    Args:
+        gpu_indices: The GPUs to measure, by the framework's index (after `CUDA_VISIBLE_DEVICES`). If None, all visible
+            ones, or this rank's own under a launcher of several ranks; an empty list measures none.
+        cpu_indices: The CPU packages to measure; all that can be if None (those of a node by its first rank alone).
+        approx_instant_energy: Without effect, for programs written for the `zeus` package: a window in which no energy
+            counter stepped is always estimated from the power, and marked so.
+        log_file: Appends each finished window to this file; see `WindowLog` for the format.
+        sync_execution_with: The framework to wait for at both edges of a window: "torch", "jax" or "cupy".
+        precise: Sample the GPUs every 4 ms, to know when their counters step: short windows become several times
+            surer, for 3 to 10 % of a CPU core (1 to 8 GPUs).
+        gpus: The machine's GPUs; found by `discover_gpus` if None.
+        cpus: The machine's CPU packages; found by `discover_cpus` if None.
+        time_source: Source of time; monotonic real time if None.
+        synchronize: Waits for the accelerator, in place of `sync_execution_with`.
+
+    Raises:
+        NoDeviceError: There is no GPU, and `gpu_indices` does not say that none is wanted.
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        gpu_indices: Sequence[int] | None = None,
+        cpu_indices: Sequence[int] | None = None,
+        approx_instant_energy: bool = False,
+        log_file: str | Path | None = None,
+        sync_execution_with: str = "torch",
+        *,
+        precise: bool = False,
+        gpus: Sequence[Gpu] | None = None,
+        cpus: CpuDiscovery | None = None,
+        time_source: TimeSource | None = None,
+        synchronize: Synchronize | None = None,
+    ) -> None:
+        self.gpus: dict[int, Gpu] = {}
+        """The measured GPUs by index."""
+        if gpu_indices is None or len(gpu_indices) > 0:
+            self.gpus = select_gpus(discover_gpus() if gpus is None else gpus, gpu_indices, os.environ)
+        discovered_cpus = discover_cpus() if cpus is None else cpus
+        self.gpu_indices: list[int] = list(self.gpus)
+        """Indices of the measured GPUs."""
+        self.cpus = select_cpus(discovered_cpus, cpu_indices, os.environ)
+        """The measured CPU packages by index."""
+        self.cpu_indices: list[int] = list(self.cpus)
+        """Indices of the measured CPU packages."""
+        self.time_source: TimeSource = time_source or MonotonicTime()
+        """The clock that times the windows."""
+        self.approx_instant_energy = approx_instant_energy
+        self._synchronize = synchronize or synchronize_with(sync_execution_with)
+        self._log = WindowLog(Path(log_file), self.gpu_indices) if log_file is not None else None
+        self._instruments = Instruments(self.gpus, self.cpus, self.time_source, precise)
+        self._open_windows: dict[str, _OpenWindow] = {}
+        self._reported_losses: set[tuple[str, str]] = set()
+        self._keeper = RaplKeeper(discovered_cpus.zones) if self.cpus else None
+        if self._keeper is not None:
+            weakref.finalize(self, self._keeper.stop)
+
+    def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
+        """Open a window.
+
+        Args:
+            key: Its name, unique among the open windows.
+            sync_execution: Wait for the accelerator first.
+            restart: Drop a window of that name if one is open, instead of raising.
+
+        Raises:
+            UsageError: A window of that name is open.
+        """
+        if sync_execution:
+            self._synchronize(self.gpu_indices)
+        window = _OpenWindow(time.time(), self._instruments.read())
+        # Each of these steps on the dictionary is atomic.
+        if restart:
+            self._open_windows[key] = window
+        elif self._open_windows.setdefault(key, window) is not window:
+            raise UsageError(f"window {key!r} is already open; end it first, choose another name, or pass restart=True")
+        self._instruments.begin_sampling()
+        if self._keeper is not None:
+            self._keeper.start()
+
+    def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
+        """Close a window.
+
+        Args:
+            key: The name it was opened with.
+            sync_execution: Wait for the accelerator first.
+            cancel: Drop the window: what is returned holds no time and no energy, and nothing is logged.
+
+        Raises:
+            UsageError: No window of that name is open.
+        """
+        window = self._open_windows.pop(key, None)
+        if window is None:
+            names = ", ".join(map(repr, sorted(self._open_windows))) or "none"
+            raise UsageError(f"window {key!r} is not open; open windows: {names}")
+        if sync_execution:
+            self._synchronize(self.gpu_indices)
+        if cancel:
+            self._end_sampling()
+            return Measurement(time=0.0, gpu_energy={})
+        measurement = self._instruments.between(window.begin, self._instruments.read())
+        self._end_sampling()
+        if measurement.lost_because:
+            self._report_losses(f"window {key!r}", measurement)
+        if self._log is not None:
+            self._log.append(window.start_time, key, measurement)
+        return measurement
+
+    def read(self, sync_execution: bool = True, align: bool = False) -> Reading:
+        """What all devices say at this moment, for `between`. Trouble with a device is part of the reading.
+
+        A chain of readings splits time without gaps, and at half the driver calls of a chain of windows. GPUs without
+        an energy counter are sampled only while a window is open.
+
+        Args:
+            sync_execution: Wait for the accelerator first.
+            align: Watch the GPUs in the background until their counters have stepped once more, which takes up to 0.1
+                s. What is then measured from or to this reading is up to ten times surer.
+        """
+        if sync_execution:
+            self._synchronize(self.gpu_indices)
+        reading = self._instruments.read()
+        if align:
+            self._instruments.align(reading)
+        return reading
+
+    def between(self, first: Reading, second: Reading) -> Measurement:
+        """What was measured from one reading of this monitor to a later one. Nothing is logged."""
+        measurement = self._instruments.between(first, second)
+        if measurement.lost_because:
+            self._report_losses("what lies between two readings", measurement)
+        return measurement
+
+    @contextmanager
+    def window(self, name: str, sync_execution: bool = True) -> Iterator[Window]:
+        """Measure a `with` block; `.measurement` of what it yields is there once the block has ended.
+
+        An exception in the block drops the window and goes on.
+        """
+        window = Window(name)
+        self.begin_window(name, sync_execution)
+        try:
+            yield window
+        except BaseException:
+            self.cancel(name)
+            raise
+        window._measurement = self.end_window(name, sync_execution)
+
+    def measured(
+        self, name: str, report: Callable[[Measurement], object], sync_execution: bool = True
+    ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+        """Decorate a function so that each of its calls is a window of its own.
+
+            @monitor.measured("epoch", report=measurements.append)
+            def train_epoch(): ...
+
+        Calls may nest, as those of a recursive function do, and come from several threads.
+
+        Args:
+            name: The windows are called so, with the number of the call.
+            report: Called with the measurement of each call that returns.
+            sync_execution: Wait for the accelerator at both edges.
+        """
+        numbers = itertools.count(1)
+
+        def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+            @functools.wraps(function)
+            def measured_function(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+                with self.window(f"{name} #{next(numbers)}", sync_execution) as window:
+                    result = function(*args, **kwargs)
+                report(window.measurement)
+                return result
+
+            return measured_function
+
+        return decorate
+
+    def cancel(self, name: str) -> None:
+        """Drop an open window; nothing happens if there is none of that name."""
+        self._open_windows.pop(name, None)
+        self._end_sampling()
+
+    def restart(self, name: str) -> None:
+        """Begin an open window anew, or open it."""
+        self.begin_window(name, restart=True)
+
+    def reset_windows(self) -> None:
+        """Drop all open windows."""
+        for name in list(self._open_windows):
+            self.cancel(name)
+
+    def _end_sampling(self) -> None:
+        if not self._open_windows:
+            self._instruments.end_sampling()
+            if self._open_windows:  # by another thread, meanwhile
+                self._instruments.begin_sampling()
+
+    def _report_losses(self, span: str, measurement: Measurement) -> None:
+        """Each reason once: a device that is gone is gone for every window that follows."""
+        for loss in set(measurement.lost_because.items()) - self._reported_losses:
+            self._reported_losses.add(loss)
+            _logger.warning("the energy of %s is lost for %s, and maybe from now on: %s", loss[0], span, loss[1])

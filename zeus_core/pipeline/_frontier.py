@@ -1,0 +1,244 @@
+"""The time-energy frontier of a pipeline: for each iteration time the least energy, exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from zeus_core.errors import UsageError
+from zeus_core.pipeline._dependencies import Indices, Numbers
+from zeus_core.pipeline._frontier_walk import FASTEST, SweepState, advance, begin_sweep, resume_sweep
+from zeus_core.pipeline._network import Network, make_network
+from zeus_core.pipeline._problem import Problem
+from zeus_core.pipeline._profile import PipelineProfile
+from zeus_core.pipeline._schedule import Schedule
+
+__all__ = ["Frontier", "FrontierPoint"]
+
+_SNAPSHOTS = 32
+_PIECES_PER_CALL = 64
+_ROUNDING = 1e-12  # a sum of durations depends on the order of adding by less than this
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """One point of a frontier, before real clocks are chosen.
+
+    Attributes:
+        time_seconds: Iteration time.
+        energy_joules: Energy of all GPUs over it; no choice of clocks takes less in this time.
+        start_seconds: When each instruction of the schedule starts, in the order of `Problem.graph`. [instructions]
+        duration_seconds: How long each lasts; in between measured durations, as if two clocks were mixed.
+            [instructions]
+        deadline_seconds: When each must be finished at the latest for the others to start as here. [instructions]
+        price_watts: What a second more for each would save. [instructions]
+    """
+
+    time_seconds: float
+    energy_joules: float
+    start_seconds: Numbers
+    duration_seconds: Numbers
+    deadline_seconds: Numbers
+    price_watts: Numbers
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    time: int
+    total: int
+    times: Indices
+    flow: Indices
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """All breakpoints of least energy over iteration time, exact to the rounding of 64-bit floats.
+
+    The frontier ends at the iteration time of least energy. Beyond it more time costs more energy, unless it passes in
+    any case, as for a pipeline that another one keeps waiting: see `energy_joules`.
+
+    Memory: some 1.5 kB for each instruction (32 states to resume from), and 16 bytes for each breakpoint.
+    """
+
+    problem: Problem
+    _network: Network = field(repr=False)
+    _times: Numbers = field(repr=False)  # of all breakpoints, falling
+    _costs: Numbers = field(repr=False)
+    _snapshots: Sequence[_Snapshot] = field(repr=False)
+
+    @classmethod
+    def of(cls, profile: PipelineProfile, schedule: Schedule) -> Frontier:
+        """The frontier of a pipeline.
+
+        Raises:
+            UsageError: Profile and schedule do not fit; see `Problem`.
+        """
+        problem = Problem(profile, schedule)
+        network = make_network(problem.graph, problem.hulls, problem.kind_of, problem.arc_delay_seconds)
+        times, totals, snapshots = _sweep(network)
+        falls = -np.diff(times) * network.time_quantum_seconds
+        slowest = np.array([hull[-1].cost_joules for hull in problem.hulls])
+        start_cost = float(slowest @ np.bincount(problem.kind_of))
+        rises = falls * (totals[1:] * network.slope_quantum_watts)
+        costs = start_cost + np.concatenate([[0.0], np.cumsum(rises)])
+        seconds = times * network.time_quantum_seconds
+        seconds[0], seconds[-1] = problem.slowest_seconds, problem.shortest_seconds  # as sums of floats
+        # Sums that are equal but for rounding make pieces of no length.
+        is_kept = np.append(falls > _ROUNDING * seconds[-1], True)
+        return cls(problem, network, seconds[is_kept], costs[is_kept], snapshots)
+
+    @property
+    def shortest_seconds(self) -> float:
+        """The least iteration time there is, T_min: every instruction at its fastest, as measured."""
+        return self.problem.shortest_seconds
+
+    @cached_property
+    def least_energy_seconds(self) -> float:
+        """The iteration time of least energy, T*: the slow end of the frontier."""
+        return float(self.times_seconds[-1])
+
+    @property
+    def slowest_seconds(self) -> float:
+        """The iteration time with every instruction at its least effective cost; more time saves nothing, ever."""
+        return self.problem.slowest_seconds
+
+    @cached_property
+    def highest_clock_point(self) -> tuple[float, float]:
+        """Seconds and joules of an iteration with all instructions at their highest clocks."""
+        chosen = self.problem.highest_clocks
+        seconds = self.problem.iteration_seconds(self.problem.durations_of(chosen))
+        cost = float(np.array([choice.cost_joules for choice in chosen]) @ np.bincount(self.problem.kind_of))
+        return seconds, self.problem.energy_joules(cost, seconds)
+
+    @cached_property
+    def times_seconds(self) -> Numbers:
+        """Iteration times of the breakpoints, rising from T_min to T*."""
+        times: Numbers = self._times[self._first :][::-1].copy()
+        return times
+
+    @cached_property
+    def energies_joules(self) -> Numbers:
+        """Energies of the breakpoints, falling."""
+        energies: Numbers = self._all_energies[self._first :][::-1].copy()
+        return energies
+
+    @cached_property
+    def _all_energies(self) -> Numbers:
+        joules: Numbers = self._costs + self.problem.transfer_joules + self.problem.blocking_power_watts * self._times
+        return joules
+
+    @cached_property
+    def _first(self) -> int:
+        return int(np.argmin(self._all_energies))
+
+    def energy_joules(self, time_seconds: ArrayLike, until_seconds: ArrayLike | None = None) -> Numbers:
+        """The least energy of an iteration that may take so long.
+
+        Args:
+            time_seconds: One or more iteration times; beyond T* the iteration ends at T*.
+            until_seconds: Up to when energy counts, where the GPUs wait for something else, such as another pipeline;
+                then an iteration beyond T* can be worth it. Up to the end of the iteration if None.
+
+        Raises:
+            UsageError: A time is below T_min, or not a number.
+        """
+        asked = np.asarray(time_seconds, np.float64)
+        for value in np.ravel(asked).tolist():
+            self.check_time(value)
+        last = self.least_energy_seconds if until_seconds is None else self.slowest_seconds
+        times = np.minimum(asked, last)
+        costs = np.interp(times, self._times[::-1], self._costs[::-1])
+        until = times if until_seconds is None else np.asarray(until_seconds, np.float64)
+        if not np.all((until >= times) & np.isfinite(until)):  # NaN is neither
+            raise UsageError(f"until_seconds is {until_seconds!r}; it must be at or after the end of the iteration")
+        joules: Numbers = costs + self.problem.transfer_joules + self.problem.blocking_power_watts * until
+        return joules
+
+    def check_time(self, time_seconds: float) -> float:
+        """An iteration time that is possible.
+
+        Raises:
+            UsageError: It is below T_min, or not a number.
+        """
+        if not isinstance(time_seconds, int | float) or math.isnan(time_seconds):
+            raise UsageError(f"time_seconds is {time_seconds!r}; give a number of seconds")
+        if time_seconds < self.shortest_seconds * (1 - _ROUNDING):
+            raise UsageError(
+                f"time_seconds is {time_seconds!r}, but no clocks make an iteration shorter than T_min, "
+                f"{self.shortest_seconds!r} s"
+            )
+        return max(float(time_seconds), self.shortest_seconds)
+
+    def at(self, time_seconds: float, is_waiting: bool = False) -> FrontierPoint:
+        """The point of the frontier at an iteration time, or at T* if that is earlier.
+
+        Args:
+            time_seconds: Iteration time.
+            is_waiting: Whether the GPUs wait until then in any case; then up to `slowest_seconds` can be worth it.
+
+        Raises:
+            UsageError: The time is below T_min, or not a number.
+        """
+        return next(self.points([time_seconds], is_waiting))
+
+    def points(self, times_seconds: Sequence[float], is_waiting: bool = False) -> Iterator[FrontierPoint]:
+        """The points at several iteration times, the longest first whatever their order: quicker than one by one."""
+        last = self.slowest_seconds if is_waiting else self.least_energy_seconds
+        state: SweepState | None = None
+        for seconds in sorted((min(self.check_time(it), last) for it in times_seconds), reverse=True):
+            target = int(min(seconds / self._network.time_quantum_seconds, self._snapshots[0].time))
+            snapshot = min((it for it in self._snapshots if it.time >= target), key=lambda it: it.time)
+            now = _iteration_time(state) if state is not None else -1
+            if state is None or not target <= now <= snapshot.time:
+                state = resume_sweep(self._network.arrays, snapshot.times, snapshot.flow, snapshot.total)
+            while advance(self._network.arrays, state, target, *_piece_buffers()) == _PIECES_PER_CALL:
+                pass
+            yield self._point(state, seconds)
+
+    def _point(self, state: SweepState, seconds: float) -> FrontierPoint:
+        since_start = (state.time - state.time[0]) * self._network.time_quantum_seconds
+        starts, deadlines = since_start[self._network.start_event], since_start[self._network.end_event]
+        longest = self.problem.durations_of([hull[-1] for hull in self.problem.hulls])
+        shortest = self.problem.durations_of([hull[0] for hull in self.problem.hulls])
+        energy = float(self.energy_joules(seconds, until_seconds=seconds))
+        durations = np.clip(deadlines - starts, shortest, longest)
+        prices = np.multiply(state.flow[: len(starts)], self._network.slope_quantum_watts, dtype=np.float64)
+        return FrontierPoint(seconds, energy, starts, durations, deadlines, prices)
+
+
+def _sweep(network: Network) -> tuple[Indices, Indices, list[_Snapshot]]:
+    """All breakpoints from the slow end to the fast one, with some states to resume from, evenly spread over them."""
+    state = begin_sweep(network.arrays)
+    times, totals = [np.array([_iteration_time(state)])], [np.zeros(1, np.int64)]
+    snapshots, stride = [_snapshot(state)], 1
+    calls, is_over = 0, False
+    while not is_over:
+        piece_times, piece_totals = _piece_buffers()
+        count = advance(network.arrays, state, FASTEST, piece_times, piece_totals)
+        is_over = count < 0
+        count = -count - 1 if is_over else count
+        times.append(piece_times[:count])
+        totals.append(piece_totals[:count])
+        calls += 1
+        if calls % stride == 0:
+            snapshots.append(_snapshot(state))
+        if len(snapshots) > _SNAPSHOTS:
+            snapshots, stride = snapshots[::2], 2 * stride
+    return np.concatenate(times), np.concatenate(totals), snapshots
+
+
+def _piece_buffers() -> tuple[Indices, Indices]:
+    return np.empty(_PIECES_PER_CALL, np.int64), np.empty(_PIECES_PER_CALL, np.int64)
+
+
+def _snapshot(state: SweepState) -> _Snapshot:
+    return _Snapshot(_iteration_time(state), int(state.total[0]), state.time.copy(), state.flow.copy())
+
+
+def _iteration_time(state: SweepState) -> int:
+    return int(state.time[1] - state.time[0])

@@ -1,0 +1,116 @@
+"""Profiles as CSV, in the layout of the published ones (Perseus, SOSP'24).
+
+    stage,instruction,frequency,time,energy[,time_spread,energy_spread]
+    0,forward,1410,0.0501,23.8
+
+Frequency is in MHz (empty for a fixed kind that runs at whatever clock is set), time in seconds, energy in joules of
+one GPU; the spreads are standard errors. The file does not hold the blocking power: it is told when reading.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from zeus_core.errors import UsageError
+from zeus_core.pipeline._kinds import COMPUTE_KINDS, FIXED_KINDS, check_kind
+from zeus_core.pipeline._option import Option
+from zeus_core.pipeline._profile import InstructionProfile, PipelineProfile
+
+__all__ = ["read_profile_csv", "write_profile_csv"]
+
+_COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
+_SPREADS = ("time_spread", "energy_spread")
+
+_Row = tuple[int, str, Option]
+
+
+def read_profile_csv(
+    path: Path, blocking_power_watts: float | Sequence[float], gpus: int | Sequence[int] = 1
+) -> PipelineProfile:
+    """Read a profile.
+
+    Args:
+        path: The file.
+        blocking_power_watts: See `PipelineProfile`.
+        gpus: See `PipelineProfile`.
+
+    Raises:
+        UsageError: The file cannot be read, or a row is wrong; the message names the file and the line.
+    """
+    options: dict[tuple[int, str], list[Option]] = {}
+    first_line: dict[tuple[int, str, int | None], int] = {}
+    try:
+        for line, (stage, kind, option) in _rows(path):
+            earlier = first_line.setdefault((stage, kind, option.clock_mhz), line)
+            if earlier != line:
+                raise UsageError(
+                    f"{path}, line {line}: stage {stage} {kind} at {option.clock_mhz} MHz is a duplicate of line "
+                    f"{earlier}; keep one row, with the mean if it was measured more than once"
+                )
+            options.setdefault((stage, kind), []).append(option)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"the profile {path} cannot be read: {error}") from error
+    try:
+        profiles = [InstructionProfile(stage, kind, tuple(rows)) for (stage, kind), rows in options.items()]
+        return PipelineProfile(profiles, blocking_power_watts, gpus)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def write_profile_csv(profile: PipelineProfile, path: Path) -> None:
+    """Write a profile; the columns of spreads only if there is one that is not 0."""
+    rows = [(it, option) for it in profile.instructions for option in it.options]
+    has_spread = any(option.time_spread_seconds or option.energy_spread_joules for _, option in rows)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_COLUMNS + (_SPREADS if has_spread else ()))
+        for it, option in rows:
+            clock = "" if option.clock_mhz is None else option.clock_mhz
+            spreads = (option.time_spread_seconds, option.energy_spread_joules) if has_spread else ()
+            writer.writerow((it.stage, it.kind, clock, option.time_seconds, option.energy_joules, *spreads))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, _Row]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, restkey="(more)")
+        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or [])]
+        if missing:
+            raise UsageError(f"{path}: no column {', '.join(missing)}; the first line must be {','.join(_COLUMNS)}")
+        for fields in reader:
+            where = f"{path}, line {reader.line_num}"
+            if None in fields.values() or "(more)" in fields:
+                raise UsageError(f"{where}: as many values are needed as there are columns")
+            try:
+                row = _row(fields)
+            except UsageError as error:
+                raise UsageError(f"{where}: {error}") from error
+            yield reader.line_num, row
+
+
+def _row(fields: Mapping[str, str]) -> _Row:
+    kind = check_kind(fields["instruction"].strip(), COMPUTE_KINDS + FIXED_KINDS, "instruction")
+    clock = fields["frequency"].strip()
+    option = Option(
+        clock_mhz=None if clock == "" else _whole("frequency", clock),
+        time_seconds=_number("time", fields["time"]),
+        energy_joules=_number("energy", fields["energy"]),
+        time_spread_seconds=_number("time_spread", fields.get("time_spread") or "0"),
+        energy_spread_joules=_number("energy_spread", fields.get("energy_spread") or "0"),
+    )
+    return _whole("stage", fields["stage"]), kind, option
+
+
+def _whole(name: str, text: str) -> int:
+    number = _number(name, text)
+    if number < 0 or number != number // 1:  # NaN and infinity are not equal to their floor
+        raise UsageError(f"{name} is {text!r}; it must be a whole number, at least 0")
+    return int(number)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{name} is {text!r}, which is not a number") from None

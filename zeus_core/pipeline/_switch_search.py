@@ -1,0 +1,289 @@
+"""The loops behind `_switching.py`: running an iteration with switches, and searching for better clocks.
+
+All work on clocks by number, the highest first, one for each instruction; `_run` decides whether they keep time and
+dwell. Of an instruction that leaves the clock as it is, the number says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zeus_core.pipeline._compiled import kernels
+from zeus_core.pipeline._dependencies import Indices, Numbers
+
+__all__ = ["Clocks", "RunState", "cheapest_sequences", "improve", "join_short_runs", "run"]
+
+_PARTS = tuple((begin, end) for begin in range(8) for end in range(begin + 1, 9) if end - begin < 8)  # eighths of a run
+_MOVES = 12 + 3 * len(_PARTS)
+
+
+class Clocks(NamedTuple):
+    """The problem with clocks numbered from the highest; instructions without a choice of clock keep what is set.
+
+    Attributes:
+        first_arc: See `DependencyGraph`. [instructions + 1]
+        arc_from: See `DependencyGraph`. [arcs]
+        delay: Seconds on each arc. [arcs]
+        before: See `DependencyGraph`. [instructions]
+        rank: See `DependencyGraph`. [instructions]
+        kind: The kind of each instruction. [instructions]
+        clocks: How many clocks there are.
+        time: Seconds of each kind at each clock; infinite where it was not measured. [kinds * clocks]
+        cost: Effective cost likewise. [kinds * clocks]
+        is_kept: Whether a kind leaves the clock as it is. [kinds]
+        order: The instructions rank by rank. [instructions]
+        first_in_order: Where each rank begins in `order`. [ranks + 1]
+    """
+
+    first_arc: Indices
+    arc_from: Indices
+    delay: Numbers
+    before: Indices
+    rank: Indices
+    kind: Indices
+    clocks: int
+    time: Numbers
+    cost: Numbers
+    is_kept: NDArray[np.bool_]
+    order: Indices
+    first_in_order: Indices
+
+
+class RunState(NamedTuple):
+    """What `run` works with; `result` is iteration time, shortest dwell and cost.
+
+    Attributes:
+        end: When each instruction ends. [instructions]
+        held: The clock during each. [instructions]
+        last_switch: When each rank last switched; below 0 if it has not. [ranks]
+        first_switch: When it first did. [ranks]
+        result: Seconds, seconds, joules. [3]
+    """
+
+    end: Numbers
+    held: Indices
+    last_switch: Numbers
+    first_switch: Numbers
+    result: Numbers
+
+
+def run(clocks: Clocks, switch_seconds: float, chosen: Indices, state: RunState) -> tuple[float, float, float]:
+    """Iteration time, shortest dwell and cost with these clocks."""
+    _KERNELS.call(_run, clocks, switch_seconds, chosen, state)
+    seconds, dwell, cost = state.result.tolist()
+    return seconds, dwell, cost
+
+
+def cheapest_sequences(clocks: Clocks, price_watts: Numbers, switch_seconds: float, chosen: Indices) -> None:
+    """Fill `chosen` with the clocks of least energy and priced time along each rank."""
+    _KERNELS.call(_cheapest_sequences, clocks, price_watts, switch_seconds, chosen)
+
+
+def join_short_runs(
+    clocks: Clocks, switch_seconds: float, dwell_seconds: float, chosen: Indices, state: RunState
+) -> None:
+    """Change `chosen` until no clock is left before `dwell_seconds`, if that can be."""
+    _KERNELS.call(_join_short_runs, clocks, switch_seconds, dwell_seconds, chosen, state)
+
+
+def improve(
+    clocks: Clocks,
+    limit: float,
+    switch_seconds: float,
+    dwell_seconds: float,
+    chosen: Indices,
+    state: RunState,
+    tries: int,
+) -> None:
+    """Change `chosen`, which keeps the limit and the dwell, for less energy that does so too."""
+    _KERNELS.call(_improve, clocks, limit, switch_seconds, dwell_seconds, chosen, state, tries)
+
+
+def _run(p: Any, switch_seconds: float, chosen: Any, s: Any) -> None:
+    """What `execute` does, into `result`: iteration time, shortest dwell, cost."""
+    longest, cost, dwell = 0.0, 0.0, np.inf
+    for rank in range(len(p.first_in_order) - 1):
+        s.first_switch[rank] = -1.0
+        s.last_switch[rank] = -1.0
+        # The clock at the beginning is that of the last instruction that has one.
+        for place in range(p.first_in_order[rank + 1] - 1, p.first_in_order[rank] - 1, -1):
+            if not p.is_kept[p.kind[p.order[place]]]:
+                s.held[p.order[p.first_in_order[rank]]] = chosen[p.order[place]]
+                break
+    for it in range(len(chosen)):
+        kind, before = p.kind[it], p.before[it]
+        held = s.held[it] if before < 0 else s.held[before]
+        at = 0.0 if before < 0 else s.end[before]
+        start = at
+        if p.is_kept[kind]:
+            s.held[it] = held
+        else:
+            s.held[it] = chosen[it]
+            if chosen[it] != held:
+                start = at + switch_seconds
+                rank = p.rank[it]
+                if s.last_switch[rank] >= 0.0:
+                    dwell = min(dwell, at - s.last_switch[rank])
+                else:
+                    s.first_switch[rank] = at
+                s.last_switch[rank] = at
+        for arc in range(p.first_arc[it], p.first_arc[it + 1]):
+            start = max(start, s.end[p.arc_from[arc]] + p.delay[arc])
+        s.end[it] = start + p.time[kind * p.clocks + chosen[it]]
+        longest = max(longest, s.end[it])
+        cost += p.cost[kind * p.clocks + chosen[it]]
+    for rank in range(len(p.first_in_order) - 1):
+        if s.last_switch[rank] > s.first_switch[rank]:
+            dwell = min(dwell, s.first_switch[rank] + longest - s.last_switch[rank])
+    s.result[0], s.result[1], s.result[2] = longest, dwell, cost
+
+
+def _cheapest_sequences(p: Any, prices: Any, switch_seconds: float, chosen: Any) -> None:
+    """Along each rank, the clocks of least energy and priced time (dynamic programming over instruction and clock)."""
+    clocks = p.clocks
+    came_from = np.zeros((len(chosen), clocks), np.int64)
+    for rank in range(len(p.first_in_order) - 1):
+        total = np.zeros(clocks)
+        first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+        for place in range(first, last):
+            it = p.order[place]
+            kind = p.kind[it]
+            cheapest = 0
+            for clock in range(clocks):
+                if total[clock] < total[cheapest]:
+                    cheapest = clock
+            switched = total[cheapest] + switch_seconds * prices[it]
+            for clock in range(clocks):
+                came_from[it, clock] = clock
+                if not p.is_kept[kind]:
+                    if switched < total[clock]:
+                        total[clock] = switched
+                        came_from[it, clock] = cheapest
+                    total[clock] += p.cost[kind * p.clocks + clock] + prices[it] * p.time[kind * p.clocks + clock]
+        clock = 0
+        for other in range(clocks):
+            if total[other] < total[clock]:
+                clock = other
+        for place in range(last - 1, first - 1, -1):
+            it = p.order[place]
+            chosen[it] = clock
+            clock = came_from[it, clock]
+
+
+def _join_short_runs(p: Any, switch_seconds: float, dwell_seconds: float, chosen: Any, s: Any) -> None:
+    """Let runs that do not last take over the higher of the clocks beside them, until all last."""
+    for _ in range(len(chosen)):
+        _run(p, switch_seconds, chosen, s)
+        if s.result[1] >= dwell_seconds:
+            return
+        joined = False
+        for rank in range(len(p.first_in_order) - 1):
+            joined = _join_first_short_run(p, dwell_seconds, chosen, s, rank) or joined
+        if not joined:
+            return
+
+
+def _join_first_short_run(p: Any, dwell_seconds: float, chosen: Any, s: Any, rank: int) -> bool:
+    first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+    head = _run_end(p, s, first, last)
+    if head == last:
+        return False
+    goes_on = s.held[p.order[last - 1]] == s.held[p.order[first]]  # from the end of an iteration into the next
+    place = head if goes_on else first
+    while place < last:
+        end = _run_end(p, s, place, last)
+        seconds = 0.0 if place == first else -s.end[p.order[place - 1]]
+        if end < last:
+            seconds += s.end[p.order[end - 1]]
+        else:
+            seconds += s.result[0] + (s.end[p.order[head - 1]] if goes_on else 0.0)
+        if seconds < dwell_seconds:
+            left = s.held[p.order[place - 1 if place > first else last - 1]]
+            right = s.held[p.order[end if end < last else first]]
+            if _set_run(p, chosen, place, end, min(left, right)) or _set_run(p, chosen, place, end, max(left, right)):
+                return True
+        place = end
+    return False
+
+
+def _run_end(p: Any, s: Any, place: int, last: int) -> int:
+    """Where the run of one clock that begins at a place of the order ends."""
+    end = place + 1
+    while end < last and s.held[p.order[end]] == s.held[p.order[place]]:
+        end += 1
+    return int(end)
+
+
+def _set_run(p: Any, chosen: Any, place: int, end: int, clock: int) -> bool:
+    """Give instructions a clock, if all of them have it."""
+    if clock < 0 or clock >= p.clocks:
+        return False
+    for position in range(place, end):
+        if p.time[p.kind[p.order[position]] * p.clocks + clock] == np.inf:
+            return False
+    for position in range(place, end):
+        chosen[p.order[position]] = clock
+    return True
+
+
+def _move(move: int, place: int, end: int, own: int, left: int, right: int) -> tuple[int, int, int]:
+    """What a move gives which clock: a run, an end of it, or a part in its middle that is made slower."""
+    length = end - place
+    if move < 2:
+        return place, end, left if move == 0 else right
+    if move < 6:
+        return place, end, own + (1, 2, 4, -1)[move - 2]
+    if move < 12:
+        some = (1, length // 8, length // 3)[(move - 6) // 2]
+        return (place, place + some, left) if move % 2 == 0 else (end - some, end, right)
+    part, slower = (move - 12) // 3, (1, 4, 10)[(move - 12) % 3]
+    return place + _PARTS[part][0] * length // 8, place + _PARTS[part][1] * length // 8, own + slower
+
+
+def _improve(
+    p: Any, limit: float, switch_seconds: float, dwell_seconds: float, chosen: Any, s: Any, tries: int
+) -> None:
+    _run(p, switch_seconds, chosen, s)
+    if s.result[0] > limit or s.result[1] < dwell_seconds:
+        return
+    cost = s.result[2]
+    kept = chosen.copy()
+    while tries > 0:
+        cost_before = cost
+        for rank in range(len(p.first_in_order) - 1):
+            first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+            place = first
+            while place < last and tries > 0:
+                end = place + 1
+                while end < last and chosen[p.order[end]] == chosen[p.order[place]]:
+                    end += 1
+                own = chosen[p.order[place]]
+                left = chosen[p.order[place - 1]] if place > first else own
+                right = chosen[p.order[end]] if end < last else own
+                for move in range(_MOVES):
+                    begin, stop, clock = _move(move, place, end, own, left, right)
+                    if clock == own or begin >= stop or not _set_run(p, chosen, begin, stop, clock):
+                        continue
+                    tries -= 1
+                    _run(p, switch_seconds, chosen, s)
+                    if s.result[0] <= limit and s.result[1] >= dwell_seconds and s.result[2] < cost:
+                        cost = s.result[2]
+                        for position in range(begin, stop):
+                            kept[p.order[position]] = clock
+                        if begin != place or stop != end:
+                            break
+                        own = clock
+                    else:
+                        for position in range(begin, stop):
+                            chosen[p.order[position]] = kept[p.order[position]]
+                place = end
+        if cost >= cost_before:
+            return
+
+
+_KERNELS = kernels(
+    _move, _set_run, _run_end, _run, _join_first_short_run, _join_short_runs, _cheapest_sequences, _improve
+)

@@ -1,0 +1,29 @@
+"""1F1B: each rank alternates one forward and one backward pass (PipeDream-flush, Narayanan et al., ICML'21)."""
+
+from __future__ import annotations
+
+from zeus_core.pipeline._schedule import Instruction, Schedule
+from zeus_core.pipeline.schedules._shape import check_count
+
+__all__ = ["one_f_one_b"]
+
+
+def one_f_one_b(stages: int, microbatches: int) -> Schedule:
+    """The 1F1B schedule: one stage per rank; the earlier the stage, the more forward passes it is ahead.
+
+    Raises:
+        UsageError: A number is below 1.
+    """
+    check_count("stages", stages)
+    check_count("microbatches", microbatches)
+    return Schedule("1f1b", tuple(_rank(stage, stages - stage - 1, microbatches) for stage in range(stages)))
+
+
+def _rank(stage: int, ahead: int, microbatches: int) -> tuple[Instruction, ...]:
+    warm_up = min(ahead, microbatches)
+    order = [Instruction("forward", stage, it) for it in range(warm_up)]
+    for it in range(microbatches):
+        if it + warm_up < microbatches:
+            order.append(Instruction("forward", stage, it + warm_up))
+        order.append(Instruction("backward", stage, it))
+    return tuple(order)

@@ -1,0 +1,64 @@
+"""The background port: work done outside the training thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from zeus_core._process.child import run_in_child
+from zeus_core._process.sampler import Sampler
+
+__all__ = ["Background", "ThreadBackground"]
+
+_Result = TypeVar("_Result")
+
+
+class Background(Protocol):
+    """Runs actions outside the training thread. These must not raise."""
+
+    def soon(self, action: Callable[[], object]) -> None:
+        """Run an action once all earlier ones are done. Returns at once."""
+        ...
+
+    def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
+        """Run an action periodically, until the returned function is called."""
+        ...
+
+    def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """The result of a module-level function, run in a separate process. Only for use in the background.
+
+        Raises:
+            Exception: What the function raised.
+        """
+        ...
+
+
+class ThreadBackground:
+    """Daemon threads: one for queued actions, one for each repeated action."""
+
+    def __init__(self) -> None:
+        self._actions: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def soon(self, action: Callable[[], object]) -> None:
+        """Run an action once all earlier ones are done."""
+        self._actions.put(action)
+        if self._thread is None or not self._thread.is_alive():  # as in a forked child
+            self._thread = threading.Thread(target=self._run, name="zeus-core background", daemon=True)
+            self._thread.start()
+
+    def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
+        """Run an action periodically, until the returned function is called."""
+        sampler = Sampler(action, period_seconds)
+        sampler.start()
+        return sampler.stop
+
+    def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """The result of a function, run in a separate process."""
+        return run_in_child(function, *arguments)
+
+    def _run(self) -> None:
+        while True:
+            self._actions.get()()

@@ -1,0 +1,85 @@
+"""The ranks of a job as threads of one process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from zeus_core.errors import UsageError, WorldError
+from zeus_core.ports import World
+
+__all__ = ["ThreadWorld"]
+
+_Result = TypeVar("_Result")
+
+
+@dataclass
+class _Meeting:
+    """Where the threads meet."""
+
+    barrier: threading.Barrier
+    values: dict[int, str] = field(default_factory=dict)  # by rank, in JSON
+
+
+class ThreadWorld:
+    """A `World` whose ranks are threads.
+
+        def rank_main(world):
+            return world.gather(world.rank)
+
+        assert ThreadWorld.run(2, rank_main) == [[0, 1], [0, 1]]
+
+    What is gathered goes through JSON, so that nothing else passes unnoticed. When a rank has been waited for in vain,
+    every later gathering of any rank fails at once.
+
+    Args:
+        rank: Of the thread that is to use it.
+        meeting: Shared by the ranks; see `run`.
+    """
+
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        self.rank = rank
+        self.size = meeting.barrier.parties
+        self._meeting = meeting
+
+    @classmethod
+    def run(cls, size: int, rank_main: Callable[[World], _Result], timeout_seconds: float = 10.0) -> list[_Result]:
+        """Call a function in several threads, with a world each. Returns what it returned, by rank.
+
+        Args:
+            size: How many ranks.
+            rank_main: What each does.
+            timeout_seconds: How long a rank waits for the others.
+
+        Raises:
+            UsageError: There is no rank.
+            Exception: What the function raised on the lowest rank it raised on, once all ranks are through.
+        """
+        if size < 1:
+            raise UsageError(f"size is {size!r}; it must be the number of ranks, at least 1")
+        meeting = _Meeting(threading.Barrier(size, timeout=timeout_seconds))
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(rank_main, [cls(rank, meeting) for rank in range(size)]))
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank.
+
+        Raises:
+            WorldError: A rank did not answer in time.
+            TypeError: `value` is not made of JSON's types.
+        """
+        self._meeting.values[self.rank] = json.dumps(value)
+        self._meet()
+        values = [json.loads(self._meeting.values[rank]) for rank in range(self.size)]
+        self._meet()  # nobody writes the next value before all have read this one
+        return values
+
+    def _meet(self) -> None:
+        try:
+            self._meeting.barrier.wait()
+        except threading.BrokenBarrierError as error:
+            raise WorldError("a rank did not answer in time") from error

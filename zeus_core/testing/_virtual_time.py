@@ -1,0 +1,86 @@
+"""A clock whose waits take no real time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+__all__ = ["VirtualBackground", "VirtualTime"]
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(eq=False)
+class _Repeated:
+    action: Callable[[], object]
+    period_seconds: float
+    due_seconds: float
+
+
+class VirtualTime:
+    """A `TimeSource` that moves only when someone waits on it or advances it."""
+
+    def __init__(self, start_seconds: float = 1000.0) -> None:
+        self._lock = threading.Lock()
+        self._now_seconds = start_seconds
+        self._repeated: list[_Repeated] = []
+
+    def now(self) -> float:
+        """The present virtual time, in seconds."""
+        with self._lock:
+            return self._now_seconds
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass at once; what is to be done repeatedly is done on the way."""
+        until_seconds = self.now() + max(seconds, 0.0)
+        while (
+            self._repeated and (due := min(self._repeated, key=lambda it: it.due_seconds)).due_seconds < until_seconds
+        ):
+            self._move(due.due_seconds)
+            due.due_seconds += due.period_seconds
+            due.action()
+        self._move(until_seconds)
+
+    def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
+        """Do something every so many virtual seconds, until what is returned is called."""
+        repeated = _Repeated(action, period_seconds, self.now() + period_seconds)
+        self._repeated.append(repeated)
+
+        def stop() -> None:
+            self._repeated = [it for it in self._repeated if it is not repeated]
+
+        return stop
+
+    def wait(self, event: threading.Event, timeout_seconds: float) -> None:
+        """Pass `timeout_seconds` at once, or none if `event` is set."""
+        if not event.is_set():
+            self.advance(timeout_seconds)
+
+    def _move(self, until_seconds: float) -> None:
+        with self._lock:
+            self._now_seconds = max(self._now_seconds, until_seconds)
+
+
+class VirtualBackground:
+    """What is done beside training, as time passes on a virtual clock: what is to come soon takes no time.
+
+    Args:
+        time_source: The clock.
+    """
+
+    def __init__(self, time_source: VirtualTime) -> None:
+        self._time_source = time_source
+
+    def soon(self, action: Callable[[], object]) -> None:
+        """Do it at once."""
+        action()
+
+    def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
+        """Do something every so many virtual seconds, until what is returned is called."""
+        return self._time_source.repeatedly(action, period_seconds)
+
+    def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """What a function returns."""
+        return function(*arguments)

@@ -1,0 +1,60 @@
+"""What is logged of the training steps, from one log to the next."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from zeus_core.training._account import Account
+from zeus_core.training._summary import interval_values
+
+__all__ = ["LogIntervals"]
+
+_SMOOTHED_SECONDS = 2.0
+
+
+class LogIntervals:
+    """The training steps between two logs, of all ranks.
+
+    Counters of energy step every 0.1 s, so that of logs that follow each other more quickly than `_SMOOTHED_SECONDS`
+    each is given its share of the energy of that time, by the mean power in it.
+
+    What could not be measured at a log, but can be at the next one, is part of the next one; what is lost for good is
+    left out.
+    """
+
+    def __init__(self) -> None:
+        self._logged = self._seen = Account()
+        self._recent = deque([self._logged])
+
+    @property
+    def seen(self) -> Account:
+        """What all ranks had taken at the latest log."""
+        return self._seen
+
+    def next(self, now: Account) -> dict[str, float]:
+        """What to log at this moment; nothing where it is not known.
+
+        Args:
+            now: What all ranks have taken of this part of the run.
+        """
+        is_lost_for_good = now.training.lost_seconds == self._seen.training.lost_seconds
+        if (now.training - self._logged.training).lost_seconds > 0 and is_lost_for_good:
+            self._logged = self._seen
+            self._recent = deque([self._seen])
+        self._seen = now
+        seconds = (now.training - self._logged.training).seconds
+        power_watts = self._recent_power_watts(now)
+        if power_watts is None or power_watts <= 0 or seconds <= 0:
+            return {}
+        samples, tokens = now.samples - self._logged.samples, now.tokens - self._logged.tokens
+        self._logged = now
+        return interval_values(power_watts * seconds, power_watts, samples, tokens)
+
+    def _recent_power_watts(self, now: Account) -> float | None:
+        """The mean power since the previous log, or over a little longer than that."""
+        while len(self._recent) > 1 and (now.training - self._recent[1].training).seconds >= _SMOOTHED_SECONDS:
+            self._recent.popleft()
+        power_watts = (now.training - self._recent[0].training).power_watts
+        if power_watts is not None:
+            self._recent.append(now)
+        return power_watts

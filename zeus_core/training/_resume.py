@@ -1,0 +1,69 @@
+"""Taking up a run where it was interrupted, or beginning a new one."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+from zeus_core.training._account import Account
+from zeus_core.training._checkpoint import Checkpoint
+from zeus_core.training._history import earlier_account
+from zeus_core.training._journal import Entry, Journal
+from zeus_core.training._ranks import Ranks
+
+__all__ = ["take_up_run"]
+
+_logger = logging.getLogger(__name__)
+
+
+def take_up_run(step: int, checkpoint: Checkpoint | None, journal: Journal | None, ranks: Ranks) -> tuple[str, Account]:
+    """The name of the run, and what all ranks have taken of it before: a collective call.
+
+    Args:
+        step: The optimizer step training begins at; 0 begins a new run.
+        checkpoint: What the checkpoint of that step says; the first rank's counts. None if it says nothing.
+        journal: The journals of the run, if any are kept.
+        ranks: The ranks.
+
+    Raises:
+        WorldError: A rank failed, or did not answer in time.
+    """
+    name, kept = ranks.of_first((uuid.uuid4().hex, checkpoint and checkpoint.to_json()))
+    if step == 0:
+        return name, Account()
+    if kept is None:
+        _logger.warning(
+            "training resumes at step %d from a checkpoint that says nothing of energy: what was spent before it is "
+            "not part of the totals",
+            step,
+        )
+        return name, Account()
+    checkpoint = Checkpoint.from_json(kept)
+    if checkpoint.world_size != ranks.size:
+        _logger.warning(
+            "training resumes with %d ranks from a checkpoint of %d: what was spent before is taken from the journals "
+            "that can be found",
+            ranks.size,
+            checkpoint.world_size,
+        )
+    return checkpoint.run, _earlier(step, checkpoint, journal, ranks)
+
+
+def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: Ranks) -> Account:
+    """What the journals say; where there are none, what the checkpoint says."""
+
+    def tell() -> object:
+        known = earlier_account(journal.read(checkpoint.run), checkpoint.run, step) if journal is not None else None
+        return known and known.to_json()
+
+    known = [Account.from_json(fields) for fields in ranks.gather(tell) if fields is not None]
+    if known:
+        return Account.of_ranks(known)
+    _logger.warning(
+        "there is no energy journal of this run here: what was spent after the checkpoint of step %d is not part of "
+        "the totals",
+        step,
+    )
+    if journal is not None and ranks.rank == 0:  # for the parts to come
+        journal.append(Entry(checkpoint.run, "before", 0, step, checkpoint.account))
+    return checkpoint.account

@@ -1,0 +1,103 @@
+"""What a training run has taken, and the names under which it is logged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zeus_core.events import Activity
+from zeus_core.training._account import Account
+from zeus_core.training._tally import Tally
+from zeus_core.units import kilowatt_hours_from_joules
+
+__all__ = ["TrainingSummary", "interval_values", "known_values"]
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """What a run has taken, all ranks and all its parts together.
+
+    Attributes:
+        steps: Optimizer steps of this part.
+        account: What was taken.
+        saving_fraction: Energy per step saved at the power limit chosen; None if none was.
+        overhead_seconds: Time this process has spent in our hooks, waits for the accelerator and other ranks included.
+    """
+
+    steps: int
+    account: Account
+    saving_fraction: float | None = None
+    overhead_seconds: float = 0.0
+
+    def values(self) -> dict[str, float]:
+        """What is logged at the end of training. What was not measured is left out.
+
+        =================================  ================================================================
+        `train_energy_j`                   all of the run: earlier parts, evaluation and saving included
+        `train_energy_kwh`                 the same, in kilowatt-hours
+        `train_energy_uncertainty_j`       how far it can be off
+        `train_energy_steps_j`             training steps; likewise `generation`, `reference`, `evaluation`,
+                                           `checkpoint` and `idle`, where there was any
+        `train_energy_redone_j`            spent on steps done again after an interruption
+        `train_energy_saving_fraction`     saved per step at the power limit chosen
+        `train_energy_overhead_s`          time spent in our hooks
+        =================================  ================================================================
+        """
+        total, redone = self.account.total, self._redone
+        total_joules = total.energy_joules
+        values = {
+            "train_energy_j": total_joules,
+            "train_energy_kwh": None if total_joules is None else kilowatt_hours_from_joules(total_joules),
+            "train_energy_uncertainty_j": None if total_joules is None else total.uncertainty_joules,
+            **{f"train_energy_{it.value}_j": self.account.activities[it].energy_joules for it in self._order()},
+            "train_energy_redone_j": None if redone is None else redone.energy_joules,
+            "train_energy_saving_fraction": self.saving_fraction,
+            "train_energy_overhead_s": self.overhead_seconds,
+        }
+        return known_values(values)
+
+    def __str__(self) -> str:
+        """A table of activities, one a line."""
+        rows = [(it.value, self.account.activities[it]) for it in self._order()]
+        if self._redone is not None:
+            rows.append(("done twice", self._redone))
+        lines = [_row(name, tally) for name, tally in [*rows, ("total", self.account.total)]]
+        saving = (
+            "" if self.saving_fraction is None else f"\nsaved per step by the power limit: {self.saving_fraction:.1%}"
+        )
+        return "\n".join(lines) + saving
+
+    def _order(self) -> list[Activity]:
+        return [activity for activity in Activity if activity in self.account.activities]
+
+    @property
+    def _redone(self) -> Tally | None:
+        return self.account.redone if self.account.redone.seconds > 0 else None
+
+
+def _row(name: str, tally: Tally) -> str:
+    joules, watts = tally.energy_joules, tally.power_watts
+    energy = "lost" if joules is None else f"{joules:.1f} J ±{tally.uncertainty_joules:.1f}"
+    return f"{name:>10} {tally.seconds:10.1f} s {energy:>24} {'' if watts is None else f'{watts:.0f} W':>7}"
+
+
+def interval_values(energy_joules: float, power_watts: float, samples: int, tokens: int) -> dict[str, float]:
+    """What is logged of the training steps since the previous log.
+
+    ========================  ===================================================================================
+    `energy_j`                energy of the training steps, all ranks and GPUs together
+    `power_w`                 their mean power
+    `energy_per_token_j`      where the trainer counts tokens; otherwise
+    `energy_per_sample_j`     where samples are counted
+    ========================  ===================================================================================
+    """
+    values = {"energy_j": energy_joules, "power_w": power_watts}
+    unit, count = ("token", tokens) if tokens > 0 else ("sample", samples)
+    if count > 0:
+        values[f"energy_per_{unit}_j"] = energy_joules / count
+    return values
+
+
+def known_values(values: Mapping[str, float | None]) -> dict[str, float]:
+    """The values without those that are None."""
+    return {name: value for name, value in values.items() if value is not None}
