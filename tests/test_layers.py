@@ -31,16 +31,16 @@ PURE = {"search", "pipeline"}
 MEASURING = {*BASE, "device", "knobs", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
-    **dict.fromkeys({*VALUES, *TOOLS}, {*VALUES, *TOOLS}),
+    **{part: {*VALUES, *TOOLS} for part in (*VALUES, *TOOLS)},
     "ports": {*VALUES, *TOOLS},
     "events": {*VALUES, "ports"},
     "adapters": {*VALUES, *TOOLS},
     "device": BASE,
-    **dict.fromkeys({"knobs", "monitor"}, {*BASE, "device"}),
-    **dict.fromkeys(PURE, {*VALUES, *TOOLS}),
+    **{part: {*BASE, "device"} for part in ("knobs", "monitor")},
+    **{part: {*VALUES, *TOOLS} for part in PURE},
     "optimizer": {*MEASURING, *PURE},
     "training": OPTIMIZING,
-    **dict.fromkeys({"pytorch", "report"}, {*OPTIMIZING, "training"}),
+    **{part: {*OPTIMIZING, "training"} for part in ("pytorch", "report")},
     "cli": {*OPTIMIZING, "training", "report"},
     "testing": {*OPTIMIZING, "training"},
 }

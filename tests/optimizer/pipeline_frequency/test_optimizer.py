@@ -13,7 +13,7 @@ from zeus_core.device import SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError, WorldError
 from zeus_core.events import Activity
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.optimizer.pipeline_frequency import HostEvents, PhaseName, planning_task
+from zeus_core.optimizer.pipeline_frequency import HostEvents, PhaseName, _planning_task
 from zeus_core.optimizer.pipeline_frequency._planning_task import plan_all
 from zeus_core.pipeline import (
     Frontier,
@@ -816,7 +816,7 @@ def test_what_a_switch_costs_is_known_of_a_kept_profile_too(tmp_path, monkeypatc
         planned_with.append([planner.switch_seconds for planner, *_ in asked])
         return plan_all(asked)
 
-    monkeypatch.setattr(planning_task, "plan_all", plan)
+    monkeypatch.setattr(_planning_task, "plan_all", plan)
     settings = PipelineFrequencySettings(profile_path=tmp_path / "profile.json")
 
     def make(rank):

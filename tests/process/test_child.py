@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
+from zeus_core._process import child
 from zeus_core._process.child import run_in_child
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.optimizer.pipeline_frequency import child_process
 from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
 
 
@@ -58,7 +58,7 @@ def test_an_error_that_cannot_be_passed_on_is_told_all_the_same():
 
 
 def test_a_program_that_cannot_be_started_is_an_error(monkeypatch):
-    monkeypatch.setattr(child_process.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(child.sys, "executable", "/nowhere/python")
     with pytest.raises(ZeusError, match="nowhere"):
         run_in_child(os.getpid)
 
