@@ -2,7 +2,7 @@
 
 import pytest
 
-from zeus_core.adapters import contained, require
+from zeus_core.adapters import contained, log_fault, require
 from zeus_core.errors import UsageError
 
 
@@ -20,11 +20,34 @@ def test_no_error_leaves_and_the_first_is_logged(caplog):
     assert hooks.hook(None, answer=3) == 3
     assert hooks.hook(UsageError("limit is 7")) is None
     assert hooks.hook(KeyError("again")) is None
-    assert "Hooks.hook failed, and training goes on without what it does: limit is 7" in caplog.text
+    assert "Hooks.hook failed; training continues: limit is 7" in caplog.text
     assert "again" not in caplog.text
     Hooks().hook(ZeroDivisionError("a bug"))
     assert "Traceback" in caplog.text, "a bug shows where it is"
     assert hooks.hook.__doc__ == "A hook."
+
+
+class Feature:
+    is_off = False
+
+    def step_aside(self, error):
+        self.is_off = True
+        log_fault(self, "the feature is off", error)
+
+    @contained(default=list, on_fault=step_aside)
+    def values(self, error):
+        if error is not None:
+            raise error
+        return [1]
+
+
+def test_a_feature_steps_aside_and_a_default_is_returned(caplog):
+    feature = Feature()
+    assert (feature.values(None), feature.is_off) == ([1], False)
+    assert (feature.values(UsageError("limit is 7")), feature.is_off) == ([], True)
+    feature.values(KeyError("again"))
+    assert [record.getMessage() for record in caplog.records] == ["the feature is off; training continues: limit is 7"]
+    assert caplog.records[0].name == __name__
 
 
 def test_ctrl_c_passes():

@@ -5,13 +5,13 @@ import pytest
 from tests.deepspeed.engines import RecordingOptimizer
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.ports import SoloWorld, on_all_ranks
+from zeus_core.ports import Exchange, SoloWorld
 from zeus_core.testing import FaultyGpu, ThreadWorld
 from zeus_deepspeed._monitor_events import MonitorEvents
 
 
 def test_what_every_rank_makes_is_given_to_each():
-    assert ThreadWorld.run(3, lambda world: on_all_ranks(world, lambda: world.rank)) == [0, 1, 2]
+    assert ThreadWorld.run(3, lambda world: Exchange(world).make(lambda: world.rank)) == [0, 1, 2]
 
 
 def refused(world, fault_of):
@@ -19,14 +19,14 @@ def refused(world, fault_of):
 
     def make():
         if world.rank in fault_of:
-            raise OSError(fault_of[world.rank])
+            raise DriverFaultError(fault_of[world.rank])
         made.append(RecordingOptimizer())
         return made[0]
 
-    with pytest.raises((WorldError, OSError)) as raised:
-        on_all_ranks(world, make, unmake=lambda it: it.close())
+    with pytest.raises((WorldError, DriverFaultError)) as raised:
+        Exchange(world).make(make, unmake=lambda it: it.close())
     assert all(it.is_closed for it in made)
-    assert isinstance(raised.value, OSError) == (world.rank in fault_of)
+    assert isinstance(raised.value, DriverFaultError) == (world.rank in fault_of)
     return str(raised.value)
 
 

@@ -203,7 +203,7 @@ def amid(end, trainer):
 
 def in_exchange(end, trainer):
     """When it is about to tell the other rank what it has measured."""
-    Patches(trainer.optimizer._agreement.world).wrap("gather", lambda *_: end(trainer))
+    Patches(trainer.optimizer._exchange.world).wrap("gather", lambda *_: end(trainer))
     trainer.train(100)
 
 
@@ -322,7 +322,7 @@ def test_a_rank_that_is_killed_before_an_exchange_is_missed(tmp_path):
 
 
 def impatiently(end, trainer):
-    trainer.optimizer._agreement.world = TorchWorld(timeout_seconds=1.0)
+    trainer.optimizer._exchange.world = TorchWorld(timeout_seconds=1.0)
     end(trainer)
 
 

@@ -359,7 +359,7 @@ def test_where_nothing_can_be_measured_training_goes_on(pl, tmp_path, monkeypatc
     trainer.validate(module, loader(2), verbose=False)
     assert trainer.global_step == 20
     (message,) = [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING]
-    assert message.startswith("ZeusCallback.setup failed, and training goes on without what it does: there is no sim")
+    assert message.startswith("ZeusCallback.setup failed; training continues: there is no sim")
 
 
 def test_training_on_a_gpu_that_is_not_measured_is_said(monitor, caplog):

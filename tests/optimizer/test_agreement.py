@@ -82,7 +82,9 @@ def run(size, rank_main, timeout_seconds=10.0):
 
 def stops(caplog):
     """What each rank has said about the end of its search."""
-    return sorted((it.threadName, it.args[-1]) for it in caplog.records if "is off for the rest of this run" in it.msg)
+    return sorted(
+        (it.threadName, it.args[-1]) for it in caplog.records if "is off for the rest of this run" in it.getMessage()
+    )
 
 
 def truth(gpu, work, limit_watts):
@@ -751,6 +753,6 @@ def test_ranks_of_equal_steps_always_agree_and_put_everything_back(story):
         run(story.size, rank_main)
     finally:
         logger.removeHandler(handler)
-    stopped = [it for it in said if "is off for the rest of this run" in it.msg]
+    stopped = [it for it in said if "is off for the rest of this run" in it.getMessage()]
     assert len(stopped) <= story.size
     assert not any("disagree on the current phase" in it.getMessage() or "in time" in it.getMessage() for it in said)

@@ -1,49 +1,88 @@
-"""Methods called from inside training, which no error may leave."""
+"""Containment of faults: no error leaves a method that training calls."""
 
 from __future__ import annotations
 
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from zeus_core.errors import ZeusError
 
-__all__ = ["contained"]
+__all__ = ["contained", "log_fault"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-_REPORTED = "_has_reported_a_fault"
-
-_logger = logging.getLogger(__name__)
+_LOGGED = "_has_logged_a_fault"
 
 
-def contained(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result | None]:
-    """Decorate a method so that no error leaves it: None is returned instead.
+@overload
+def contained(method: Callable[_Parameters, _Result], /) -> Callable[_Parameters, _Result | None]: ...
 
-    The first error of an object is logged; what follows from it is not. Ctrl-C and its like pass.
+
+@overload
+def contained(
+    *, on_fault: Callable[[Any, Exception], object]
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result | None]]: ...
+
+
+@overload
+def contained(
+    *, default: Callable[[], _Result], on_fault: Callable[[Any, Exception], object] | None = None
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]: ...
+
+
+def contained(
+    method: Callable[..., Any] | None = None,
+    /,
+    *,
+    default: Callable[[], Any] = lambda: None,
+    on_fault: Callable[[Any, Exception], object] | None = None,
+) -> Callable[..., Any]:
+    """Decorate a method so that no error leaves it: a default value is returned instead.
+
+    Only `Exception`s are contained; Ctrl-C and the like pass.
+
+    Args:
+        method: The method, where the decorator is used without arguments.
+        default: Makes the value that is returned after a fault; None if left out.
+        on_fault: Called with the object and its error: the feature steps aside, and logs the fault. Must not raise.
+            If left out, the first fault of the object is logged, and the feature goes on.
     """
+    if method is None:
+        return functools.partial(_contained, default=default, on_fault=on_fault)
+    return _contained(method, default, on_fault)
 
+
+def _contained(
+    method: Callable[..., Any], default: Callable[[], Any], on_fault: Callable[[Any, Exception], object] | None
+) -> Callable[..., Any]:
     @functools.wraps(method)
-    def contained_method(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result | None:
+    def contained_method(*args: Any, **kwargs: Any) -> Any:
         try:
             return method(*args, **kwargs)
         except Exception as error:
-            _report_once(args[0], method.__name__, error)
-            return None
+            if on_fault is not None:
+                on_fault(args[0], error)
+            else:
+                log_fault(args[0], f"{type(args[0]).__name__}.{method.__name__} failed", error)
+            return default()
 
     return contained_method
 
 
-def _report_once(reporter: Any, method_name: str, error: Exception) -> None:
-    if getattr(reporter, _REPORTED, False):
+def log_fault(reporter: Any, consequence: str, error: Exception) -> None:
+    """Log a fault of an object, if it is the first one: the others follow from it.
+
+    Args:
+        reporter: The object. Its module is the name of the logger.
+        consequence: What failed, or is off from now on.
+        error: The fault. An error of this package holds its remedy; any other is logged with its traceback.
+    """
+    if getattr(reporter, _LOGGED, False):
         return
-    setattr(reporter, _REPORTED, True)
-    _logger.error(
-        "%s.%s failed, and training goes on without what it does: %s",
-        type(reporter).__name__,
-        method_name,
-        error,
-        exc_info=not isinstance(error, ZeusError),
+    setattr(reporter, _LOGGED, True)
+    logging.getLogger(type(reporter).__module__).error(
+        "%s; training continues: %s", consequence, error, exc_info=not isinstance(error, ZeusError)
     )

@@ -3,13 +3,15 @@
 from zeus_core.ports._accelerator import Synchronize, synchronize_with, torch_gpu_uuids
 from zeus_core.ports._background import Background, ThreadBackground
 from zeus_core.ports._device_events import DeviceEvent, DeviceEvents, HostEvents, LostEvent
+from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._time_source import MonotonicTime, TimeSource
-from zeus_core.ports._world import SoloWorld, World, on_all_ranks
+from zeus_core.ports._world import SoloWorld, World
 
 __all__ = [
     "Background",
     "DeviceEvent",
     "DeviceEvents",
+    "Exchange",
     "HostEvents",
     "LostEvent",
     "MonotonicTime",
@@ -18,7 +20,6 @@ __all__ = [
     "ThreadBackground",
     "TimeSource",
     "World",
-    "on_all_ranks",
     "synchronize_with",
     "torch_gpu_uuids",
 ]

@@ -16,7 +16,7 @@ from zeus_core.events import Activity, PipelineObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.optimizer._arguments import checked_monitor, checked_world
-from zeus_core.ports import World, on_all_ranks
+from zeus_core.ports import Exchange, World
 from zeus_core.pytorch._device_events import marks_for
 from zeus_core.pytorch._world import torch_world
 
@@ -227,4 +227,4 @@ def attach(
         )
         return AttachedOptimizer(optimizer, PipelineScheduleTap(schedule, optimizer))
 
-    return on_all_ranks(ranks, make, unmake=AttachedOptimizer.detach)
+    return Exchange(ranks).make(make, unmake=AttachedOptimizer.detach)

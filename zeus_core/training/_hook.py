@@ -1,4 +1,4 @@
-"""Hooks: methods that a training loop calls, which must neither fail nor cost it anything unnoticed."""
+"""Hooks: contained methods that a training loop calls, whose time is accounted for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, overload
 
 from zeus_core.adapters import contained
 
@@ -25,23 +25,44 @@ class Hooked:
     _thread_in_hook: int | None = None
 
 
-def hook(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result | None]:
-    """Decorate a method of a `Hooked`: no error leaves it, and the time it takes is accounted for.
+@overload
+def hook(method: Callable[_Parameters, _Result], /) -> Callable[_Parameters, _Result | None]: ...
 
-    A hook that is called amid another one, as by a signal handler that saves a checkpoint, does nothing.
+
+@overload
+def hook(
+    *, default: Callable[[], _Result]
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]: ...
+
+
+def hook(
+    method: Callable[..., Any] | None = None, /, *, default: Callable[[], Any] = lambda: None
+) -> Callable[..., Any]:
+    """Decorate a method of a `Hooked`: it is contained (see `contained`), and its time is accounted for.
+
+    A hook called within another one returns the default at once, as when a signal handler saves a checkpoint.
+
+    Args:
+        method: The method, where the decorator is used without arguments.
+        default: Makes the value that is returned after a fault; None if left out.
     """
-    contained_method = contained(method)
+    if method is None:
+        return functools.partial(_hook, default=default)
+    return _hook(method, default)
+
+
+def _hook(method: Callable[..., Any], default: Callable[[], Any]) -> Callable[..., Any]:
+    contained_method = contained(default=default)(method)
 
     @functools.wraps(method)
-    def hooked_method(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result | None:
-        self = cast(Hooked, args[0])
+    def hooked_method(self: Hooked, *args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()
         if self._thread_in_hook == thread:
-            return None
+            return default()
         self._thread_in_hook = thread
         begin = time.perf_counter()
         try:
-            return contained_method(*args, **kwargs)
+            return contained_method(self, *args, **kwargs)
         finally:
             self.overhead_seconds += time.perf_counter() - begin
             self._thread_in_hook = None

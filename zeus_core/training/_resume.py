@@ -28,7 +28,7 @@ def take_up_run(step: int, checkpoint: Checkpoint | None, journal: Journal | Non
     Raises:
         WorldError: A rank failed, or did not answer in time.
     """
-    name, kept = ranks.of_first((uuid.uuid4().hex, checkpoint and checkpoint.to_json()))
+    name, kept = ranks.decide(lambda: (uuid.uuid4().hex, checkpoint and checkpoint.to_json()))
     if step == 0:
         return name, Account()
     if kept is None:

@@ -47,15 +47,14 @@ class MonitorEvents:
         self._counted = self._ranks.share(monitor)
         self._exchange_steps = exchange_steps
         self._steps: list[_Step] = []
-        self._is_off = False
 
     def measure(self, train_batch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Wraps `train_batch`; to be the outermost wrap that exchanges anything between the ranks."""
-        if self._is_off:
+        if self._ranks.is_cut_off:
             return train_batch(*args, **kwargs)
         begin = self._read()
         loss = train_batch(*args, **kwargs)
-        self._steps.append(self._step_since(begin) or _LOST)
+        self._steps.append(self._step_since(begin))
         if len(self._steps) == self._exchange_steps:
             self._exchange()
         return loss
@@ -64,7 +63,7 @@ class MonitorEvents:
     def _read(self) -> Reading:
         return self._monitor.read(sync_execution=False)
 
-    @contained
+    @contained(default=lambda: _LOST)
     def _step_since(self, begin: Reading | None) -> _Step:
         if begin is None:
             return _LOST
@@ -75,11 +74,7 @@ class MonitorEvents:
     @contained
     def _exchange(self) -> None:
         steps, self._steps = self._steps, []
-        try:
-            of_ranks = self._ranks.gather(lambda: steps)
-        except Exception:
-            self._is_off = True
-            raise
+        of_ranks = self._ranks.gather(lambda: steps)
         if self._ranks.rank == 0:
             self._write([[_Step(*it) for it in step] for step in zip(*of_ranks, strict=True)])
 

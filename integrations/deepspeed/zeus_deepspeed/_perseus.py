@@ -11,7 +11,7 @@ from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor, warn_unless_measured
-from zeus_core.ports import on_all_ranks
+from zeus_core.ports import Exchange
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._device_events import marks_for
 from zeus_deepspeed._checkpoints import CheckpointedState, Stateful
@@ -126,8 +126,9 @@ def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., 
             "pass deepspeed.initialize a PipelineModule, or set perseus.enabled to false"
         )
     world = torch_world()  # first, as all ranks must take part
-    monitor = on_all_ranks(world, lambda: _monitor_of(engine, config))
-    has_events = world.gather(config.monitor_events and bool(engine.monitor.enabled))[0]
+    exchange = Exchange(world)
+    monitor = exchange.make(lambda: _monitor_of(engine, config))
+    has_events = exchange.decide(lambda: config.monitor_events and bool(engine.monitor.enabled))
     events = MonitorEvents(engine, monitor, world, config.settings.check_steps) if has_events else None
 
     def make() -> Optimizer:
@@ -135,7 +136,7 @@ def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., 
         arguments = {"world": world, "identity": identity_of(engine), "marks": marks}
         return make_optimizer(monitor, place_of(engine), config.settings, **arguments)
 
-    return Perseus(engine, on_all_ranks(world, make, unmake=lambda made: made.close()), events)
+    return Perseus(engine, exchange.make(make, unmake=lambda made: made.close()), events)
 
 
 def _monitor_of(engine: Any, config: PerseusConfig) -> ZeusMonitor:

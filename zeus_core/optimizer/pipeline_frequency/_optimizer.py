@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from zeus_core.adapters import contained, log_fault
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._agreement import Agreement
 from zeus_core.optimizer._arguments import checked_monitor, checked_number, checked_world
 from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
@@ -24,9 +24,20 @@ from zeus_core.optimizer.pipeline_frequency._rank import NO_ANNOUNCEMENT, Announ
 from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
 from zeus_core.optimizer.pipeline_frequency._timeline import Timeline
 from zeus_core.pipeline import COMPUTE_KINDS, TRANSFER_KINDS, PipelineProfile
-from zeus_core.ports import Background, DeviceEvent, DeviceEvents, HostEvents, LostEvent, ThreadBackground, World
+from zeus_core.ports import (
+    Background,
+    DeviceEvent,
+    DeviceEvents,
+    Exchange,
+    HostEvents,
+    LostEvent,
+    ThreadBackground,
+    World,
+)
 
 __all__ = ["PipelineFrequencyOptimizer"]
+
+_hook = contained(on_fault=lambda self, error: self._fail(error))
 
 
 class PipelineFrequencyOptimizer:
@@ -87,8 +98,8 @@ class PipelineFrequencyOptimizer:
                 f"monitor measures {len(monitor.gpus)} GPUs; each rank of a pipeline has one: select it, such as "
                 "ZeusMonitor(gpu_indices=[local_rank])"
             )
-        self._agreement = Agreement(checked_world(world), self._put_back, "planning the clocks of the pipeline")
-        self._place = PipelineRank(self._agreement.world.rank) if place is None else place
+        self._exchange = Exchange(checked_world(world), self._step_aside)
+        self._place = PipelineRank(self._exchange.rank) if place is None else place
         self._settings = PipelineFrequencySettings() if settings is None else settings
         for name, value, kind in (("place", place, PipelineRank), ("settings", settings, PipelineFrequencySettings)):
             if value is not None and not isinstance(value, kind):
@@ -166,7 +177,7 @@ class PipelineFrequencyOptimizer:
             wanted = "seconds above 0, such as 2.5, or None"
             time_seconds = checked_number("time_seconds", time_seconds, sys.float_info.min, sys.float_info.max, wanted)
         latest = self._announcement if self._rank is None else self._rank.announcement
-        self._announcement = Announcement(latest.number + 1, self._agreement.world.rank, time_seconds)
+        self._announcement = Announcement(latest.number + 1, self._exchange.rank, time_seconds)
         if self._rank is not None:
             self._rank.announcement = self._announcement
 
@@ -178,17 +189,16 @@ class PipelineFrequencyOptimizer:
         """Use what an earlier run has measured, if it fits this job. Call this before training begins."""
         self._kept = state.get("profile") if isinstance(state, Mapping) else None
 
+    @_hook
     def on_step_begin(self) -> None:
         """An iteration begins."""
-        try:
-            if self.phase is PhaseName.RESTING:
-                self._begin()
-            self._timeline.begin_step()
-            if self._timeline.step is not None:
-                self._phase.begin_step(self._timeline.step.begin)
-        except Exception as error:
-            self._fail(error)
+        if self.phase is PhaseName.RESTING:
+            self._begin()
+        self._timeline.begin_step()
+        if self._timeline.step is not None:
+            self._phase.begin_step(self._timeline.step.begin)
 
+    @_hook
     def on_instruction_begin(self, name: str, stage: int | None = None, microbatch: int | None = None) -> None:
         """An instruction begins.
 
@@ -200,40 +210,30 @@ class PipelineFrequencyOptimizer:
         """
         if not self._is_followed(name):
             return
-        try:
-            instruction = self._timeline.begin(name, stage, microbatch)
-            if name in COMPUTE_KINDS:
-                self._phase.begin_computation(instruction)
-        except Exception as error:
-            self._fail(error)
+        instruction = self._timeline.begin(name, stage, microbatch)
+        if name in COMPUTE_KINDS:
+            self._phase.begin_computation(instruction)
 
+    @_hook
     def on_instruction_end(self, name: str) -> None:
         """The latest instruction has ended."""
         if not self._is_followed(name):
             return
-        try:
-            end = self._timeline.end()
-            if end is not None and name in COMPUTE_KINDS:
-                self._phase.end_computation(end)
-        except Exception as error:
-            self._fail(error)
+        end = self._timeline.end()
+        if end is not None and name in COMPUTE_KINDS:
+            self._phase.end_computation(end)
 
+    @contained(on_fault=lambda self, error: self._end_for_good(error))
     def on_step_end(self) -> None:
         """The iteration has ended."""
-        try:
-            step = self._timeline.end_step()
-            if step is not None:
-                self._phase = self._phase.end_step(step)
-        except Exception as error:
-            self._agreement.give_up(error)
-            self._stop(PhaseName.OFF)
+        step = self._timeline.end_step()
+        if step is not None:
+            self._phase = self._phase.end_step(step)
 
+    @_hook
     def on_pause(self, activity: Activity = Activity.IDLE) -> None:
         """Something other than training is about to run, at the original clocks, until the next step."""
-        try:
-            self._phase.pause(self._mark())
-        except Exception as error:
-            self._fail(error)
+        self._phase.pause(self._mark())
 
     def on_resume(self) -> None:
         """What the latest `on_pause` announced is over. The next step resumes the plan."""
@@ -266,7 +266,7 @@ class PipelineFrequencyOptimizer:
             self._place,
             self._settings,
             self._identity,
-            self._agreement,
+            self._exchange,
             lambda: ClockSetter(gpu, self._monitor.time_source, background, original_mhz),
             planning_background,
             announcement=self._announcement,
@@ -282,10 +282,18 @@ class PipelineFrequencyOptimizer:
             self._fail(error)
             return LostEvent()
 
+    def _step_aside(self, error: Exception) -> None:
+        self._put_back()
+        log_fault(self, "planning the clocks of the pipeline is off for the rest of this run", error)
+
+    def _end_for_good(self, error: Exception) -> None:
+        self._exchange.fail(error)
+        self._stop(PhaseName.OFF)
+
     def _fail(self, error: Exception) -> None:
         """A job of one process gives up at once; a rank of several at the next exchange, where all do."""
-        self._agreement.give_up(error)
-        if self._agreement.world.size == 1:
+        self._exchange.fail(error)
+        if self._exchange.size == 1:
             self._stop(PhaseName.OFF)
 
     def _stop(self, name: PhaseName) -> None:

@@ -44,7 +44,7 @@ class PlanningTask:
         self.is_wanted = True
         self._result = self._error = None
         if self._rank.is_first:
-            self._rank.agreement.attempt(lambda: self._rank.background.soon(lambda: self._plan(until_seconds)))
+            self._rank.exchange.attempt(lambda: self._rank.background.soon(lambda: self._plan(until_seconds)))
 
     def result(self) -> list[dict[str, Any]] | None:
         """The plans in JSON types, on rank 0; None until they are made.

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._agreement import Agreement
 from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import Job
@@ -16,7 +15,7 @@ from zeus_core.optimizer.pipeline_frequency._pipeline_rank import PipelineRank
 from zeus_core.optimizer.pipeline_frequency._profile_store import profiles_to_json, save_profiles
 from zeus_core.optimizer.pipeline_frequency._profiler import RankProfile
 from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
-from zeus_core.ports import Background
+from zeus_core.ports import Background, Exchange
 
 __all__ = ["NO_ANNOUNCEMENT", "Announcement", "Rank"]
 
@@ -48,7 +47,7 @@ class Rank:
         place: Its place among the pipelines.
         settings: The user's settings.
         identity: What its profile depends on besides its GPU.
-        agreement: Its exchanges with the other ranks.
+        exchange: Its exchanges with the other ranks.
         make_setter: Makes what sets its clock, when first needed.
         background: Where its GPU is watched, and where rank 0 plans. Clocks are set elsewhere, and wait for neither.
         job: All ranks; None until they have introduced themselves.
@@ -63,7 +62,7 @@ class Rank:
     place: PipelineRank
     settings: PipelineFrequencySettings
     identity: Mapping[str, Any]
-    agreement: Agreement
+    exchange: Exchange
     make_setter: Callable[[], ClockSetter]
     background: Background
     job: Job | None = None
@@ -89,11 +88,11 @@ class Rank:
     @property
     def is_first(self) -> bool:
         """Whether facts only one rank can have are taken from this one."""
-        return self.agreement.world.rank == 0
+        return self.exchange.rank == 0
 
     def set_clock(self, clock_mhz: int | None) -> float | None:
         """Set the clock at once, or release it for None. Returns the seconds the driver took; None if it failed."""
-        return self.agreement.attempt(lambda: self.setter.set_now(clock_mhz))
+        return self.exchange.attempt(lambda: self.setter.set_now(clock_mhz))
 
     def known_job(self) -> Job:
         """The job, which is known by now."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from zeus_core.adapters import contained, log_fault
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._agreement import Agreement
 from zeus_core.optimizer._arguments import checked_monitor, checked_world, whole_number
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.optimizer.power_limit._arguments import (
@@ -21,7 +22,7 @@ from zeus_core.optimizer.power_limit._limiter import Limiter
 from zeus_core.optimizer.power_limit._phases import STEP_BOUNDARIES, Outcome, Phase, State, StepCounts, advance
 from zeus_core.optimizer.power_limit._recorder import TrialRecorder, trial_of
 from zeus_core.optimizer.power_limit._search_group import job_of, rank_information, trials_from_json, trials_to_json
-from zeus_core.ports import World
+from zeus_core.ports import Exchange, World
 from zeus_core.search import OptimumSelector, PowerLimitMeasurement, Search, Sweep, Trial, ZeusCost
 
 __all__ = ["GlobalPowerLimitOptimizer"]
@@ -93,7 +94,7 @@ class GlobalPowerLimitOptimizer:
         self._has_own_selector = optimum_selector is not None
         self._store: TrialStore = NoTrialStore() if profile_path is None else JsonTrialStore(Path(profile_path))
         self._limiter = Limiter(self._gpus, self._step_watts)
-        self._agreement = Agreement(checked_world(world), self._limiter.put_back, "the search for a power limit")
+        self._exchange = Exchange(checked_world(world), partial(_step_aside, self._limiter))
         self._recorder = TrialRecorder(monitor)
         self._state = State()
         self._is_in_step = False
@@ -117,7 +118,7 @@ class GlobalPowerLimitOptimizer:
         """
         if self.phase not in {Phase.REST, Phase.OFF}:
             raise UsageError("use_world was called during a search; call it before training begins, or after its end")
-        self._agreement.world = checked_world(world)
+        self._exchange.world = checked_world(world)
 
     @property
     def phase(self) -> Phase:
@@ -211,7 +212,7 @@ class GlobalPowerLimitOptimizer:
         """
         self._end_step()
         self._report(Event.PAUSE)
-        self._catches_up = on_all_ranks and self._agreement.world.size > 1
+        self._catches_up = on_all_ranks and self._exchange.size > 1
 
     def on_resume(self) -> None:
         """What the latest `on_pause` announced is over. Nothing is measured before the next step begins."""
@@ -224,7 +225,7 @@ class GlobalPowerLimitOptimizer:
         """
         is_measuring = self.phase is Phase.MEASURE
         self._expects_interference = self._expects_interference or is_measuring
-        if self._agreement.world.size == 1:
+        if self._exchange.size == 1:
             self._report(Event.INTERFERENCE)
         elif is_measuring:  # no rank may count other steps than the others do
             self._recorder.spoil_trial()
@@ -264,16 +265,17 @@ class GlobalPowerLimitOptimizer:
             if self._expects_interference:
                 self._report(Event.PAUSE)
 
+    @contained(on_fault=lambda self, error: self._fail(error))
     def _report(self, event: Event) -> None:
-        """The one entrance of all hooks, which no error leaves."""
-        try:
-            if event is Event.STEP_END and self.phase is Phase.MEASURE:
-                self._agreement.attempt(self._recorder.mark_step)
-            self._follow(event)
-        except Exception as error:
-            self._agreement.give_up(error)
-            self._chosen_watts = None
-            self._follow(Outcome.FAULT)
+        """Follow an event: the one entrance of all hooks."""
+        if event is Event.STEP_END and self.phase is Phase.MEASURE:
+            self._exchange.attempt(self._recorder.mark_step)
+        self._follow(event)
+
+    def _fail(self, error: Exception) -> None:
+        self._exchange.fail(error)
+        self._chosen_watts = None
+        self._follow(Outcome.FAULT)
 
     def _follow(self, event: Event | Outcome) -> None:
         """Advance by what happened, and by what happens on entering each phase that leads to."""
@@ -295,11 +297,11 @@ class GlobalPowerLimitOptimizer:
             case Phase.WARM_UP:
                 self._limit_watts = self._apply(self._limit_watts)
             case Phase.MEASURE:
-                self._agreement.attempt(lambda: self._recorder.open_segment(self._catches_up))
+                self._exchange.attempt(lambda: self._recorder.open_segment(self._catches_up))
             case Phase.SUSPEND:
-                self._agreement.attempt(self._recorder.close_segment)
+                self._exchange.attempt(self._recorder.close_segment)
             case Phase.SPOIL:
-                self._agreement.attempt(self._recorder.drop_segment)
+                self._exchange.attempt(self._recorder.drop_segment)
             case Phase.CONCLUDE:
                 return self._conclude()
             case Phase.SETTLE:
@@ -310,13 +312,13 @@ class GlobalPowerLimitOptimizer:
         return None
 
     def _prepare(self) -> Outcome:
-        job = job_of(self._agreement.exchange(self.phase, self._introduce))
+        job = job_of(self._exchange.gather(self._introduce, self.phase))
         self._settings, self._gpu_names = job.settings, list(job.gpu_names)
         if not self._has_own_selector:
             self.optimum_selector = ZeusCost(world_size=len(job.gpu_names))
         self._baseline_watts = self._settings[0]
         self._chosen_watts = self._confirmation = None
-        self._trials = trials_from_json(self._agreement.decide(self.phase, self._known_trials))
+        self._trials = trials_from_json(self._exchange.decide(self._known_trials, self.phase))
         self._search = Sweep(self._settings)
         for trial in self._trials.values():
             self._search.tell(trial)
@@ -337,7 +339,7 @@ class GlobalPowerLimitOptimizer:
         return Outcome.ASKED
 
     def _conclude(self) -> Outcome:
-        parts = self._agreement.exchange(self.phase, self._finish_trial)
+        parts = self._exchange.gather(self._finish_trial, self.phase)
         if any(part["is_spoiled"] for part in parts):
             return Outcome.LOST
         trial = trial_of(self._limit_watts, parts)
@@ -348,12 +350,12 @@ class GlobalPowerLimitOptimizer:
             self._confirmation = trial
             return Outcome.CONFIRMED
         self._trials[trial.setting] = trial
-        self._agreement.attempt(self._save)
+        self._exchange.attempt(self._save)
         self._search.tell(trial)
         return self._ask()
 
     def _save(self) -> None:
-        if self._agreement.world.rank == 0:
+        if self._exchange.rank == 0:
             self._store.save(self._gpu_names, self.trials)
 
     def _finish_trial(self) -> dict[str, Any]:
@@ -370,7 +372,7 @@ class GlobalPowerLimitOptimizer:
         return Outcome.LOST
 
     def _settle(self) -> None:
-        choice = self._agreement.decide(self.phase, self._select)
+        choice = self._exchange.decide(self._select, self.phase)
         self._limit_watts = self._chosen_watts = self._apply(choice)
         self._tries = 0
         _logger.info("training goes on at a power limit of %d W", self._chosen_watts)
@@ -381,11 +383,11 @@ class GlobalPowerLimitOptimizer:
 
     def _apply(self, limit_watts: int) -> int:
         """Set a limit on all ranks; or, if one may not do that, observe at the baseline. Returns the limit in force."""
-        denials = self._agreement.exchange(self.phase, lambda: self._limiter.set(limit_watts))
+        denials = self._exchange.gather(lambda: self._limiter.set(limit_watts), self.phase)
         if not any(denials):
             return limit_watts
-        denial = self._agreement.complaint(denials)
-        self._agreement.attempt(lambda: self._limiter.stay(denial))
+        denial = self._exchange.complaint(denials)
+        self._exchange.attempt(lambda: self._limiter.stay(denial))
         self._settings = self._settings[:1]
         self._search = Sweep(self._settings)
         _logger.warning(
@@ -394,3 +396,9 @@ class GlobalPowerLimitOptimizer:
             self._settings[0],
         )
         return self._settings[0]
+
+
+def _step_aside(limiter: Limiter, error: Exception) -> None:
+    """Not a method: the exchange keeps it, and the limits are restored as soon as nobody keeps the optimizer."""
+    limiter.put_back()
+    log_fault(limiter, "the search for a power limit is off for the rest of this run", error)

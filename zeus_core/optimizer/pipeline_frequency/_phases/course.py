@@ -68,7 +68,7 @@ class Course:
         _logger.warning(
             "clocks will not be changed: %s. Training continues at the original clocks; "
             "its instructions are measured once",
-            self._rank.agreement.complaint(job.permission_problems),
+            self._rank.exchange.complaint(job.permission_problems),
         )
         return MeasuringBaseline(self._rank, lambda: Profiling(self._rank, self._after_observing, is_observing=True))
 
@@ -119,7 +119,7 @@ class Course:
             check_time(path, deployment, work_seconds, allowed_seconds)
             return deployment.to_json()
 
-        told = rank.agreement.decide(PhaseName.PLANNING, read)
+        told = rank.exchange.decide(read, PhaseName.PLANNING)
         return self._replay([Deployment.from_json(told)] * job.pipelines)
 
     def _replay(self, deployments: Sequence[Deployment]) -> Phase:
@@ -163,7 +163,7 @@ class Course:
 
     def _known_profiles(self, job: Job) -> list[RankProfile]:
         """What an earlier run has measured, taken from rank 0."""
-        known = self._rank.agreement.decide(PhaseName.WARMING_UP, lambda: [it.to_json() for it in self._look_up(job)])
+        known = self._rank.exchange.decide(lambda: [it.to_json() for it in self._look_up(job)], PhaseName.WARMING_UP)
         return [RankProfile.from_json(it) for it in known]
 
     def _look_up(self, job: Job) -> list[RankProfile]:

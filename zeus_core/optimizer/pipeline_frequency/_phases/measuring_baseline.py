@@ -41,7 +41,7 @@ class MeasuringBaseline(Phase):
         if len(self._window) < _STEPS:
             return self
         rank = self._rank
-        told = rank.agreement.exchange(self.name, self._window.report)
+        told = rank.exchange.gather(self._window.report, self.name)
         rank.baseline = iteration_of(rank.known_job(), told)
         if rank.baseline is None:
             self._window = StepWindow(rank.monitor)

@@ -31,7 +31,7 @@ class Planning(Phase):
 
     def end_step(self, step: RecordedStep) -> Phase:
         """Check whether the plans are made."""
-        told = self._rank.agreement.decide(self.name, self._task.result)
+        told = self._rank.exchange.decide(self._task.result, self.name)
         if told is None:
             return self
         self._task.is_wanted = False  # or the next phase would take these for newer plans

@@ -47,7 +47,7 @@ class Profiling(Phase):
         self._trial_steps = self._steps_of_a_trial()
         self._runs: list[list[RecordedStep]] = []
         self._is_paused = False
-        rank.agreement.attempt(self._profiler.begin)
+        rank.exchange.attempt(self._profiler.begin)
         self._begin_trial(None if is_observing else self._search.ask())
 
     def begin_step(self, begin: DeviceEvent) -> None:
@@ -63,7 +63,7 @@ class Profiling(Phase):
         if sum(map(len, self._runs)) < self._trial_steps:
             return self
         rank = self._rank
-        told = rank.agreement.exchange(self.name, self._report)
+        told = rank.exchange.gather(self._report, self.name)
         self._tries += 1
         if self._tries < _MOST_TRIES and not all(it["is_enough"] for it in told):
             self._runs = [[]]
@@ -119,7 +119,7 @@ class Profiling(Phase):
         for number, run in enumerate(self._runs):
             goes_on = number == 0 and self._tries > 0  # at the same clock, after an earlier try
             self._profiler.add(run, self._clock_mhz, is_settled=goes_on or self._clock_mhz is None)
-        work = rank.known_job().rank_informations[rank.agreement.world.rank].order
+        work = rank.known_job().rank_informations[rank.exchange.rank].order
         # The first instruction at a clock does not count.
         instructions = max(rank.settings.profile_instructions - 1, 1)
         profile, clock_mhz = self._profiler.profile(), self._clock_mhz

@@ -112,7 +112,7 @@ class Replaying(Phase):
         self._steps_since_exchange = 0
         self._rank.setter.guard()
         is_over = len(self._window) >= self._rank.settings.check_steps
-        return self._judge(self._rank.agreement.exchange(self.name, lambda: self._report(is_over)))
+        return self._judge(self._rank.exchange.gather(lambda: self._report(is_over), self.name))
 
     def _steps_between_exchanges(self) -> int:
         """The same on all ranks: pipelines that may wait for each other exchange their times often."""

@@ -37,7 +37,7 @@ class WarmingUp(Phase):
         self._steps_left -= 1
         if self._steps_left > 0:
             return self
-        told = self._rank.agreement.exchange(self.name, lambda: self._introduction(step).to_json())
+        told = self._rank.exchange.gather(lambda: self._introduction(step).to_json(), self.name)
         return self._follow(job_of([RankInformation.from_json(it) for it in told]))
 
     def _introduction(self, step: RecordedStep) -> RankInformation:
