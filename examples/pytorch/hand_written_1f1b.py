@@ -29,7 +29,7 @@ from pipeline_toy import (
 
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineRank
 from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._device_events import marks_for
+from zeus_core.pytorch._device_events import device_events_for
 
 
 class Pipeline:
@@ -106,7 +106,7 @@ def main() -> None:
         SETTINGS,
         world=torch_world(),
         identity={"model": "toy", "layers": stage.layer_count},
-        marks=marks_for(device, monitor.time_source),
+        device_events=device_events_for(device, monitor.time_source),
     )
     with clocks:  # 10
         pipeline = Pipeline(stage, device, clocks)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.deepspeed.engines import config, make_module, run_engines
 from tests.deepspeed.virtual_engine import batches
-from tests.virtual_time import A100, Record, Run, best_saving, true_profile, work_of
+from tests.support.virtual_time import A100, Record, Run, best_saving, true_profile, work_of
 from zeus_core.device import discover_gpus
 from zeus_core.pipeline import schedules
 from zeus_core.pytorch._simulated_compute import SimulatedCompute

@@ -22,7 +22,7 @@ import zeus_deepspeed
 from tests.deepspeed.engines import batches, make_engine, make_module
 from tests.deepspeed.virtual_engine import Trainer
 from tests.ranks import torchrun_environments
-from tests.virtual_time import A100, SharedTimes
+from tests.support.virtual_time import A100, SharedTimes
 from zeus_core.adapters import Patches
 from zeus_core.device import Work, discover_gpus
 from zeus_core.pipeline import Plan, schedules, write_plan

@@ -7,7 +7,7 @@ from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentra
 
 from tests.deepspeed.engines import run_engines
 from tests.deepspeed.virtual_engine import Trainer
-from tests.virtual_time import A100, Run, SharedTimes, true_profile
+from tests.support.virtual_time import A100, Run, SharedTimes, true_profile
 from zeus_core.pipeline import Frontier, make_plan, schedules
 
 

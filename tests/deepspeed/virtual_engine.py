@@ -4,7 +4,7 @@ import deepspeed
 import torch
 
 from tests.deepspeed.engines import WIDTH, config, make_module
-from tests.virtual_time import VirtualOptimizer, virtual_gpu, work_of
+from tests.support.virtual_time import VirtualOptimizer, virtual_gpu, work_of
 from zeus_core.pytorch._simulated_compute import SimulatedCompute
 from zeus_deepspeed._perseus import attach
 
@@ -34,9 +34,9 @@ class Trainer:
         self._compute = None
         self.slow_down(1.0)
 
-    def _make_optimizer(self, monitor, place, settings, *, world, identity, marks):
+    def _make_optimizer(self, monitor, pipeline_rank, settings, *, world, identity, device_events):
         options = {"world": world, "identity": identity}
-        self.optimizer = VirtualOptimizer(self.gpu, self.time_source, self._times, place, settings, **options)
+        self.optimizer = VirtualOptimizer(self.gpu, self.time_source, self._times, pipeline_rank, settings, **options)
         return self.optimizer
 
     def slow_down(self, factor):

@@ -9,7 +9,7 @@ import torch.distributed
 from tests.accelerate.processes import run_script
 from tests.pages import ROOT, blocks, is_of
 from tests.ranks import run_ranks
-from tests.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
+from tests.support.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
 
 EXAMPLES = ROOT / "examples" / "pytorch"
 PIPELINES = ("hand_written_1f1b.py", "pipelining_1f1b.py")

@@ -307,17 +307,17 @@ def test_another_torch_is_refused_by_what_it_lacks(schedule, change, named):
 class FakeOptimizer(Recorder):
     """Keeps what it is made of."""
 
-    def __init__(self, monitor, place, settings, *, world, identity, marks):
+    def __init__(self, monitor, pipeline_rank, settings, *, world, identity, device_events):
         super().__init__()
-        self.made_of = (monitor, place, settings, world, identity, type(marks))
+        self.made_of = (monitor, pipeline_rank, settings, world, identity, type(device_events))
 
 
 def test_attaching_makes_an_optimizer_for_the_place_of_the_stages(schedule, monitor, monkeypatch):
     monkeypatch.setattr(pipelining, "PipelineFrequencyOptimizer", FakeOptimizer)
     attached = attach(schedule, monitor, pipeline=2)
-    *made_of, world, identity, marks = attached.optimizer.made_of
+    *made_of, world, identity, device_events = attached.optimizer.made_of
     assert made_of == [monitor, PipelineRank(0, 2), None]
-    assert (type(world), identity, marks) == (SoloWorld, None, HostEvents)
+    assert (type(world), identity, device_events) == (SoloWorld, None, HostEvents)
     run_step(schedule, schedule.step)
     assert len(attached.optimizer.instructions) == 2 * MICROBATCHES
     attached.detach()

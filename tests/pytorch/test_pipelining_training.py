@@ -6,7 +6,7 @@ import torch.distributed
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from tests.ranks import run_ranks
-from tests.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
+from tests.support.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
 from zeus_core.pytorch.pipelining import PipelineScheduleTap
 
 MICROBATCHES, WIDTH, STEPS = 8, 4, 50

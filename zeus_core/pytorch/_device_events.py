@@ -9,7 +9,7 @@ import torch
 
 from zeus_core.ports import DeviceEvent, DeviceEvents, HostEvents, TimeSource
 
-__all__ = ["CudaEvents", "marks_for"]
+__all__ = ["CudaEvents", "device_events_for"]
 
 _ANCHOR_SECONDS = 4.0
 """CUDA reports the time between two events in milliseconds, as a 32-bit float. Up to 4.096 s its resolution is 0.25 µs,
@@ -133,7 +133,7 @@ class _CudaEvent:
         return self._seconds
 
 
-def marks_for(device: torch.device | str, time_source: TimeSource) -> DeviceEvents:
+def device_events_for(device: torch.device | str, time_source: TimeSource) -> DeviceEvents:
     """Makes marks for a device: `CudaEvents` for a CUDA device, `HostEvents` for any other.
 
     Args:

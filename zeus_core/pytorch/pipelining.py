@@ -17,7 +17,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.optimizer._arguments import checked_monitor, checked_world
 from zeus_core.ports import Exchange, World
-from zeus_core.pytorch._device_events import marks_for
+from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._world import torch_world
 
 __all__ = ["AttachedOptimizer", "PipelineScheduleTap", "attach", "check_schedule"]
@@ -223,7 +223,7 @@ def attach(
             settings,
             world=ranks,
             identity=identity,
-            marks=marks_for(stage.device, monitor.time_source),
+            device_events=device_events_for(stage.device, monitor.time_source),
         )
         return AttachedOptimizer(optimizer, PipelineScheduleTap(schedule, optimizer))
 

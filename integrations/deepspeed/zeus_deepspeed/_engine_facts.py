@@ -9,7 +9,7 @@ from typing import Any
 from zeus_core.errors import ZeusError
 from zeus_core.optimizer.pipeline_frequency import PipelineRank
 
-__all__ = ["config_of", "identity_of", "is_pipeline", "place_of", "release"]
+__all__ = ["config_of", "identity_of", "is_pipeline", "pipeline_rank_of", "release"]
 
 
 def release() -> str:
@@ -40,8 +40,8 @@ def is_pipeline(engine: Any) -> bool:
     return isinstance(engine, PipelineEngine)
 
 
-def place_of(engine: Any) -> PipelineRank:
-    """The place of this rank among the pipelines of its job."""
+def pipeline_rank_of(engine: Any) -> PipelineRank:
+    """Read the position of this rank among the pipelines of its job."""
     return PipelineRank(rank=engine.stage_id, pipeline=engine.grid.get_data_parallel_id())
 
 

@@ -13,10 +13,10 @@ from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor, warn_unless_measured
 from zeus_core.ports import Exchange
 from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._device_events import marks_for
+from zeus_core.pytorch._device_events import device_events_for
 from zeus_deepspeed._checkpoints import CheckpointedState, Stateful
 from zeus_deepspeed._config import PerseusConfig, read_perseus_block
-from zeus_deepspeed._engine_facts import identity_of, is_pipeline, place_of
+from zeus_deepspeed._engine_facts import identity_of, is_pipeline, pipeline_rank_of
 from zeus_deepspeed._monitor_events import MonitorEvents
 from zeus_deepspeed._tap import PipelineTap, check_engine
 
@@ -132,9 +132,9 @@ def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., 
     events = MonitorEvents(engine, monitor, world, config.settings.check_steps) if has_events else None
 
     def make() -> Optimizer:
-        marks = marks_for(engine.device, monitor.time_source)
-        arguments = {"world": world, "identity": identity_of(engine), "marks": marks}
-        return make_optimizer(monitor, place_of(engine), config.settings, **arguments)
+        device_events = device_events_for(engine.device, monitor.time_source)
+        arguments = {"world": world, "identity": identity_of(engine), "device_events": device_events}
+        return make_optimizer(monitor, pipeline_rank_of(engine), config.settings, **arguments)
 
     return Perseus(engine, exchange.make(make, unmake=lambda made: made.close()), events)
 

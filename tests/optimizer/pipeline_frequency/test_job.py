@@ -111,7 +111,7 @@ class TestJobOf:
         ],
     )
     def test_what_is_no_job_is_named(self, rank_informations, message):
-        if len(rank_informations) == 1 and rank_informations[0].place.rank == 0:
+        if len(rank_informations) == 1 and rank_informations[0].pipeline_rank.rank == 0:
             assert job_of(rank_informations).schedules[0].stages == 1, "a pipeline of one stage is one"
             return
         with pytest.raises(UsageError, match=message):

@@ -519,7 +519,7 @@ def test_an_announced_time_is_that_of_a_whole_iteration():
             super().on_step_begin()
 
         def place_is(self, rank):
-            return self._place.rank == rank
+            return self._pipeline_rank.rank == rank
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 100, lambda rank: Announcing(rank, SHORT_CHECKS))
     usual, announced, revoked = range(40, 50), range(56, 70), range(76, 100)
@@ -556,7 +556,7 @@ class Late(Watched):
 
     def __init__(self, rank, settings=None):
         self._late_marks = LateMarks(rank.time_source)
-        super().__init__(rank, settings, marks=self._late_marks)
+        super().__init__(rank, settings, device_events=self._late_marks)
 
     def on_step_begin(self):
         marks = self._late_marks
@@ -656,7 +656,7 @@ def test_a_mark_that_fails_stops_all_ranks_and_nothing_else(call, caplog):
                 raise RuntimeError("no event could be made")
             return HostEvents(rank.time_source)()
 
-        return Watched(rank, marks=mark)
+        return Watched(rank, device_events=mark)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, make, timeout_seconds=5.0)
     assert [it.phase for it in run.observers.values()] == [PhaseName.OFF] * 2
@@ -724,7 +724,7 @@ def test_an_identity_is_made_of_what_json_can_hold(identity):
     Run(SimulatedJob(schedules.one_f_one_b(1, 2), works(1)), 1, make)
 
 
-@pytest.mark.parametrize("arguments", [{"place": 0}, {"settings": {"slowdown_factor": 1.1}}])
+@pytest.mark.parametrize("arguments", [{"pipeline_rank": 0}, {"settings": {"slowdown_factor": 1.1}}])
 def test_an_argument_of_another_kind_is_named(arguments, monitor):
     with pytest.raises(UsageError, match=f"{next(iter(arguments))} is .*; it must be a Pipeline"):
         PipelineFrequencyOptimizer(monitor, **arguments)
@@ -734,7 +734,7 @@ def test_a_rank_stands_where_its_number_says_if_nothing_else_does():
     def make(rank):
         optimizer = Watched(rank)
         plain = PipelineFrequencyOptimizer(rank.monitor, world=rank.world)
-        assert plain._place == PipelineRank(rank.rank)
+        assert plain._pipeline_rank == PipelineRank(rank.rank)
         return optimizer
 
     Run(SimulatedJob(schedules.one_f_one_b(2, 2), works(2)), 1, make)

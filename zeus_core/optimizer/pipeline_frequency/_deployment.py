@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency._pipeline_job import Job
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._planner import PipelinePlanner, Prediction
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction, Schedule, read_plan
 
@@ -61,7 +61,7 @@ class Deployment:
         return cls(clocks, fields["work_seconds"], Prediction(*fields["prediction"]), fields["is_waiting"])
 
 
-def read_deployment(path: str, job: Job, tail_seconds: float) -> Deployment:
+def read_deployment(path: str, job: PipelineJob, tail_seconds: float) -> Deployment:
     """A plan made beforehand, for all pipelines of a job.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._instruments import Reading
-from zeus_core.optimizer.pipeline_frequency._pipeline_job import Job
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
 
 __all__ = ["Iteration", "StepWindow", "iteration_of"]
@@ -73,7 +73,7 @@ class StepWindow:
         return joules
 
 
-def iteration_of(job: Job, reports: Sequence[Mapping[str, Any]]) -> Iteration | None:
+def iteration_of(job: PipelineJob, reports: Sequence[Mapping[str, Any]]) -> Iteration | None:
     """The iteration, from each rank's report of the same steps; None if some device has not finished any of them."""
     if not all(it["step_seconds"] and it["work_seconds"] for it in reports):
         return None

@@ -69,12 +69,12 @@ class PipelineFrequencyOptimizer:
 
     Args:
         monitor: Measures the one GPU of this rank.
-        place: The rank's place among the pipelines; if None, that of its rank in `world`, in one pipeline of all ranks.
+        pipeline_rank: The rank's position in its pipeline; its rank in `world`, in one pipeline of all ranks, if None.
         settings: What to optimize for; no slowdown if None.
         world: All ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
         identity: What the profile depends on besides the GPU, such as the model's partition, in JSON types: a saved
             profile is used only if all of it is the same.
-        marks: Marks points in the work of the GPU; host timestamps if None, for a synchronous device.
+        device_events: Marks points in the work of the GPU; host timestamps if None, for a synchronous device.
         background: Runs the work done outside the training thread; threads if None.
 
     Raises:
@@ -84,12 +84,12 @@ class PipelineFrequencyOptimizer:
     def __init__(
         self,
         monitor: ZeusMonitor,
-        place: PipelineRank | None = None,
+        pipeline_rank: PipelineRank | None = None,
         settings: PipelineFrequencySettings | None = None,
         *,
         world: World | None = None,
         identity: Mapping[str, Any] | None = None,
-        marks: DeviceEvents | None = None,
+        device_events: DeviceEvents | None = None,
         background: Background | None = None,
     ) -> None:
         self._monitor = checked_monitor(monitor)
@@ -99,15 +99,18 @@ class PipelineFrequencyOptimizer:
                 "ZeusMonitor(gpu_indices=[local_rank])"
             )
         self._exchange = Exchange(checked_world(world), self._step_aside)
-        self._place = PipelineRank(self._exchange.rank) if place is None else place
+        self._pipeline_rank = PipelineRank(self._exchange.rank) if pipeline_rank is None else pipeline_rank
         self._settings = PipelineFrequencySettings() if settings is None else settings
-        for name, value, kind in (("place", place, PipelineRank), ("settings", settings, PipelineFrequencySettings)):
+        for name, value, kind in (
+            ("pipeline_rank", pipeline_rank, PipelineRank),
+            ("settings", settings, PipelineFrequencySettings),
+        ):
             if value is not None and not isinstance(value, kind):
                 raise UsageError(f"{name} is {value!r}; it must be a {kind.__name__}, or left out")
         self._identity = _checked_identity(identity or {})
-        self._marks: DeviceEvents = marks or HostEvents(monitor.time_source)
+        self._device_events: DeviceEvents = device_events or HostEvents(monitor.time_source)
         self._backgrounds = [background or ThreadBackground() for _ in range(2)]
-        self._timeline = Timeline(self._mark, self._place.rank)
+        self._timeline = Timeline(self._mark, self._pipeline_rank.rank)
         self._rank: Rank | None = None
         self._kept: Any = None
         self._announcement = NO_ANNOUNCEMENT
@@ -149,7 +152,7 @@ class PipelineFrequencyOptimizer:
         """
         if not isinstance(self._phase, Replaying):
             return None
-        return self._phase.deployments[self._place.pipeline].clocks_mhz[self._place.rank]
+        return self._phase.deployments[self._pipeline_rank.pipeline].clocks_mhz[self._pipeline_rank.rank]
 
     def profile(self, pipeline: int = 0) -> PipelineProfile | None:
         """The measured profile of a pipeline; None until it is enough to plan with, and while it is measured again.
@@ -263,7 +266,7 @@ class PipelineFrequencyOptimizer:
         original_mhz = self._settings.original_clock_mhz
         self._rank = Rank(
             self._monitor,
-            self._place,
+            self._pipeline_rank,
             self._settings,
             self._identity,
             self._exchange,
@@ -277,7 +280,7 @@ class PipelineFrequencyOptimizer:
     def _mark(self) -> DeviceEvent:
         """Marks the current point of the training thread; if that fails, steps are still counted."""
         try:
-            return self._marks()
+            return self._device_events()
         except Exception as error:
             self._fail(error)
             return LostEvent()

@@ -22,7 +22,7 @@ from zeus_core.pipeline import (
 
 __all__ = [
     "GpuFacts",
-    "Job",
+    "PipelineJob",
     "RankInformation",
     "check_clocks",
     "check_energies",
@@ -59,7 +59,7 @@ class RankInformation:
     """What the other ranks must know of a rank.
 
     Attributes:
-        place: Its place among the pipelines.
+        pipeline_rank: Its position among the pipelines.
         order: Its computations in an iteration, in order.
         gpu: Its GPU.
         counter_period_seconds: The period at which the energy counter of its GPU steps.
@@ -69,7 +69,7 @@ class RankInformation:
         permission_problem: Why it may not set clocks; None if it may.
     """
 
-    place: PipelineRank
+    pipeline_rank: PipelineRank
     order: tuple[Instruction, ...]
     gpu: GpuFacts
     counter_period_seconds: float
@@ -81,7 +81,7 @@ class RankInformation:
     def to_json(self) -> dict[str, Any]:
         """In JSON types."""
         return {
-            "place": [self.place.rank, self.place.pipeline],
+            "place": [self.pipeline_rank.rank, self.pipeline_rank.pipeline],
             "order": [list(it) for it in self.order],
             "gpu": list(self.gpu),
             "counter_period_seconds": self.counter_period_seconds,
@@ -107,7 +107,7 @@ class RankInformation:
 
 
 @dataclass(frozen=True)
-class Job:
+class PipelineJob:
     """All pipelines, each with the same number of ranks.
 
     Attributes:
@@ -126,7 +126,7 @@ class Job:
     def of_pipeline(self, values: Sequence[_Value], pipeline: int) -> list[_Value]:
         """The values of one pipeline's ranks, from one value for each rank of the job."""
         pairs = zip(values, self.rank_informations, strict=True)
-        return [value for value, it in pairs if it.place.pipeline == pipeline]
+        return [value for value, it in pairs if it.pipeline_rank.pipeline == pipeline]
 
     @property
     def clocks_mhz(self) -> tuple[int, ...]:
@@ -149,7 +149,7 @@ class Job:
         """What a profile is valid for, in JSON types: the same work on the same GPU models at the same places."""
         return [
             {
-                "place": [it.place.rank, it.place.pipeline],
+                "place": [it.pipeline_rank.rank, it.pipeline_rank.pipeline],
                 "gpu": it.gpu.name,
                 "power limit": it.gpu.power_limit_watts,
                 "driver": it.gpu.driver_version,
@@ -161,7 +161,7 @@ class Job:
         ]
 
 
-def job_of(rank_informations: Sequence[RankInformation]) -> Job:
+def job_of(rank_informations: Sequence[RankInformation]) -> PipelineJob:
     """The job of ranks that have introduced themselves.
 
     Raises:
@@ -170,14 +170,14 @@ def job_of(rank_informations: Sequence[RankInformation]) -> Job:
     """
     _check_own_gpus(rank_informations)
     _check_settings(rank_informations)
-    pipelines = 1 + max(it.place.pipeline for it in rank_informations)
+    pipelines = 1 + max(it.pipeline_rank.pipeline for it in rank_informations)
     schedules = [_schedule(rank_informations, pipeline) for pipeline in range(pipelines)]
     ranks = {len(schedule.ranks) for schedule in schedules}
     if len(ranks) > 1:
         raise UsageError(
             f"the pipelines of this job differ in size ({sorted(ranks)} ranks); pass each rank its own PipelineRank"
         )
-    job = Job(tuple(rank_informations), tuple(schedules))
+    job = PipelineJob(tuple(rank_informations), tuple(schedules))
     if not job.clocks_mhz and not any(job.permission_problems):
         raise UsageError("the GPUs of this job have no SM clock in common; use GPUs of one model in a job")
     return job
@@ -207,8 +207,10 @@ def _check_settings(rank_informations: Sequence[RankInformation]) -> None:
 def _schedule(rank_informations: Sequence[RankInformation], pipeline: int) -> Schedule:
     orders: dict[int, tuple[Instruction, ...]] = {}
     for it in rank_informations:
-        if it.place.pipeline == pipeline and orders.setdefault(it.place.rank, it.order) != it.order:
-            raise UsageError(f"two ranks at {it.place} report different work; pass each rank its own PipelineRank")
+        if it.pipeline_rank.pipeline == pipeline and orders.setdefault(it.pipeline_rank.rank, it.order) != it.order:
+            raise UsageError(
+                f"two ranks at {it.pipeline_rank} report different work; pass each rank its own PipelineRank"
+            )
     missing = set(range(max(orders, default=0) + 1)) - orders.keys()
     if missing:
         raise UsageError(
@@ -217,7 +219,7 @@ def _schedule(rank_informations: Sequence[RankInformation], pipeline: int) -> Sc
     return Schedule(_NAME, tuple(orders[rank] for rank in range(len(orders))))
 
 
-def pipeline_profile(job: Job, profiles: Sequence[RankProfile], pipeline: int) -> PipelineProfile:
+def pipeline_profile(job: PipelineJob, profiles: Sequence[RankProfile], pipeline: int) -> PipelineProfile:
     """The profile of one pipeline; the mean over ranks at the same place.
 
     Args:
@@ -228,7 +230,7 @@ def pipeline_profile(job: Job, profiles: Sequence[RankProfile], pipeline: int) -
     Raises:
         UsageError: Something was not measured.
     """
-    members = [rank for rank, it in enumerate(job.rank_informations) if it.place.pipeline == pipeline]
+    members = [rank for rank, it in enumerate(job.rank_informations) if it.pipeline_rank.pipeline == pipeline]
     rows: dict[tuple[int, str], dict[int | None, list[InstructionRow]]] = {}
     for rank in members:
         for row in profiles[rank].rows:
@@ -242,11 +244,11 @@ def pipeline_profile(job: Job, profiles: Sequence[RankProfile], pipeline: int) -
     )
 
 
-def tail_joules(job: Job, profiles: Sequence[RankProfile], pipeline: int) -> float:
+def tail_joules(job: PipelineJob, profiles: Sequence[RankProfile], pipeline: int) -> float:
     """The energy of one pipeline's optimizer steps above that of waiting as long, over all its ranks."""
     joules = 0.0
     for rank, it in enumerate(job.rank_informations):
-        if it.place.pipeline == pipeline:
+        if it.pipeline_rank.pipeline == pipeline:
             waiting_watts = _waiting_watts(profiles, [rank])
             for row in profiles[rank].rows:
                 if row.kind not in COMPUTE_KINDS and row.energy_joules is not None:
@@ -254,7 +256,7 @@ def tail_joules(job: Job, profiles: Sequence[RankProfile], pipeline: int) -> flo
     return joules
 
 
-def measured_points(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) -> dict[object, MeasuredPoint]:
+def measured_points(job: PipelineJob, profiles: Sequence[RankProfile], clock_mhz: int) -> dict[object, MeasuredPoint]:
     """What each kind of instruction of every rank took at a clock, by rank, stage and kind."""
     points: dict[object, MeasuredPoint] = {}
     for rank, profile in enumerate(profiles):
@@ -266,7 +268,9 @@ def measured_points(job: Job, profiles: Sequence[RankProfile], clock_mhz: int) -
     return points
 
 
-def check_energies(job: Job, profiles: Sequence[RankProfile], clock_mhz: int, faults: Sequence[str | None]) -> None:
+def check_energies(
+    job: PipelineJob, profiles: Sequence[RankProfile], clock_mhz: int, faults: Sequence[str | None]
+) -> None:
     """Check that everything was measured at a clock.
 
     Args:
@@ -300,7 +304,7 @@ def check_energies(job: Job, profiles: Sequence[RankProfile], clock_mhz: int, fa
                 )
 
 
-def check_clocks(job: Job, profiles: Sequence[RankProfile]) -> None:
+def check_clocks(job: PipelineJob, profiles: Sequence[RankProfile]) -> None:
     """Check that a job can set all clocks of profiles that were kept.
 
     Raises:
@@ -311,7 +315,7 @@ def check_clocks(job: Job, profiles: Sequence[RankProfile]) -> None:
         raise UsageError(f"it has clocks that this job cannot set: {sorted(unknown)} MHz")
 
 
-def _ranks_of_stages(job: Job, members: Sequence[int]) -> list[list[int]]:
+def _ranks_of_stages(job: PipelineJob, members: Sequence[int]) -> list[list[int]]:
     by_stage: dict[int, list[int]] = {}
     for rank in members:
         for stage in sorted({it.stage for it in job.rank_informations[rank].order}):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
-from zeus_core.optimizer.pipeline_frequency._pipeline_job import Job
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._pipeline_rank import PipelineRank
 from zeus_core.optimizer.pipeline_frequency._profile_store import profiles_to_json, save_profiles
 from zeus_core.optimizer.pipeline_frequency._profiler import RankProfile
@@ -44,7 +44,7 @@ class Rank:
 
     Attributes:
         monitor: Measures its GPU.
-        place: Its place among the pipelines.
+        pipeline_rank: Its position among the pipelines.
         settings: The user's settings.
         identity: What its profile depends on besides its GPU.
         exchange: Its exchanges with the other ranks.
@@ -59,13 +59,13 @@ class Rank:
     """
 
     monitor: ZeusMonitor
-    place: PipelineRank
+    pipeline_rank: PipelineRank
     settings: PipelineFrequencySettings
     identity: Mapping[str, Any]
     exchange: Exchange
     make_setter: Callable[[], ClockSetter]
     background: Background
-    job: Job | None = None
+    job: PipelineJob | None = None
     profiles: Sequence[RankProfile] = ()
     baseline: Iteration | None = None
     observations: Sequence[RankProfile] = ()
@@ -94,7 +94,7 @@ class Rank:
         """Set the clock at once, or release it for None. Returns the seconds the driver took; None if it failed."""
         return self.exchange.attempt(lambda: self.setter.set_now(clock_mhz))
 
-    def known_job(self) -> Job:
+    def known_job(self) -> PipelineJob:
         """The job, which is known by now."""
         assert self.job is not None
         return self.job

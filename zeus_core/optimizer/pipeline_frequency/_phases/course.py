@@ -17,7 +17,7 @@ from zeus_core.optimizer.pipeline_frequency._phases.profiling import Profiling
 from zeus_core.optimizer.pipeline_frequency._phases.replaying import Replaying
 from zeus_core.optimizer.pipeline_frequency._phases.resting import Resting
 from zeus_core.optimizer.pipeline_frequency._phases.warming_up import WarmingUp
-from zeus_core.optimizer.pipeline_frequency._pipeline_job import Job, check_clocks, pipeline_profile
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob, check_clocks, pipeline_profile
 from zeus_core.optimizer.pipeline_frequency._planner import highest_clocks_seconds
 from zeus_core.optimizer.pipeline_frequency._planning_task import PlanningTask
 from zeus_core.optimizer.pipeline_frequency._profile_store import load_profiles, profiles_from_json
@@ -52,7 +52,7 @@ class Course:
         """The first phase."""
         return WarmingUp(self._rank, self._rank.settings.warmup_steps, self._after_introduction)
 
-    def _after_introduction(self, job: Job) -> Phase:
+    def _after_introduction(self, job: PipelineJob) -> Phase:
         rank = self._rank
         is_the_same_work = rank.job is not None and rank.job.fingerprint == job.fingerprint
         rank.job = job
@@ -64,7 +64,7 @@ class Course:
             rank.profiles = self._known_profiles(job)
         return MeasuringBaseline(rank, self._plan_if_true if rank.profiles else self._profile)
 
-    def _observe(self, job: Job) -> Phase:
+    def _observe(self, job: PipelineJob) -> Phase:
         _logger.warning(
             "clocks will not be changed: %s. Training continues at the original clocks; "
             "its instructions are measured once",
@@ -161,12 +161,12 @@ class Course:
                 return Resting(PhaseName.OFF)
         return self._plan_if_true() if path is None else self._deploy_file(path)
 
-    def _known_profiles(self, job: Job) -> list[RankProfile]:
+    def _known_profiles(self, job: PipelineJob) -> list[RankProfile]:
         """What an earlier run has measured, taken from rank 0."""
         known = self._rank.exchange.decide(lambda: [it.to_json() for it in self._look_up(job)], PhaseName.WARMING_UP)
         return [RankProfile.from_json(it) for it in known]
 
-    def _look_up(self, job: Job) -> list[RankProfile]:
+    def _look_up(self, job: PipelineJob) -> list[RankProfile]:
         try:
             profiles = self._kept_profiles(job)
             check_clocks(job, profiles)
@@ -177,7 +177,7 @@ class Course:
             return []
         return profiles
 
-    def _kept_profiles(self, job: Job) -> list[RankProfile]:
+    def _kept_profiles(self, job: PipelineJob) -> list[RankProfile]:
         path, kept = self._rank.settings.profile_path, self._rank.kept
         if kept:
             return profiles_from_json(kept, job.fingerprint)

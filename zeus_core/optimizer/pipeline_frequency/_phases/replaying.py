@@ -53,7 +53,7 @@ class Replaying(Phase):
         self._after_change = after_change
         self._after_delay = after_delay
         job = rank.known_job()
-        self._order = job.schedules[rank.place.pipeline].ranks[rank.place.rank]
+        self._order = job.schedules[rank.pipeline_rank.pipeline].ranks[rank.pipeline_rank.rank]
         self._position = 0
         self._is_changed = False
         self._usual_seconds = [it.work_seconds for it in deployments]
@@ -123,9 +123,9 @@ class Replaying(Phase):
         return min(often, rank.settings.check_steps)
 
     def _deploy(self, deployments: Sequence[Deployment]) -> None:
-        place = self._rank.place
+        pipeline_rank = self._rank.pipeline_rank
         self._deployments = deployments
-        self._clocks_mhz = deployments[place.pipeline].clocks_mhz[place.rank]
+        self._clocks_mhz = deployments[pipeline_rank.pipeline].clocks_mhz[pipeline_rank.rank]
         self._window = StepWindow(self._rank.monitor)
         self._usual_step_seconds.clear()
 

@@ -9,7 +9,7 @@ from zeus_core.device import Gpu
 from zeus_core.device._gpu import read_driver_version
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.optimizer.pipeline_frequency._phases.phase import Phase, PhaseName
-from zeus_core.optimizer.pipeline_frequency._pipeline_job import GpuFacts, Job, RankInformation, job_of
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import GpuFacts, PipelineJob, RankInformation, job_of
 from zeus_core.optimizer.pipeline_frequency._rank import Rank
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
 
@@ -27,7 +27,7 @@ class WarmingUp(Phase):
 
     name = PhaseName.WARMING_UP
 
-    def __init__(self, rank: Rank, steps: int, follow: Callable[[Job], Phase]) -> None:
+    def __init__(self, rank: Rank, steps: int, follow: Callable[[PipelineJob], Phase]) -> None:
         self._rank = rank
         self._steps_left = max(steps, 1)
         self._follow = follow
@@ -54,7 +54,7 @@ class WarmingUp(Phase):
                 "two"
             )
         return RankInformation(
-            place=rank.place,
+            pipeline_rank=rank.pipeline_rank,
             order=step.order,
             gpu=GpuFacts(gpu.uuid, gpu.name, _power_limit_watts(gpu), read_driver_version(gpu)),
             counter_period_seconds=gpu.energy_counter_period_seconds,

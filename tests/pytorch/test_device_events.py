@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from zeus_core.ports import HostEvents
-from zeus_core.pytorch._device_events import CudaEvents, marks_for
+from zeus_core.pytorch._device_events import CudaEvents, device_events_for
 
 ERROR_OF_AN_EVENT = 0.5e-6
 HOUR = 3600.0
@@ -210,4 +210,4 @@ def test_marks_of_the_host_are_of_the_present_time(time_source):
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), "meta"])
 def test_a_device_without_a_timeline_of_its_own_has_that_of_the_host(time_source, device):
-    assert isinstance(marks_for(device, time_source), HostEvents)
+    assert isinstance(device_events_for(device, time_source), HostEvents)

@@ -103,11 +103,11 @@ class Record:
 class VirtualOptimizer(PipelineFrequencyOptimizer):
     """Lets time pass as the messages of the pipeline say, and notes what happens."""
 
-    def __init__(self, gpu, time_source, times, place, settings, **options):
+    def __init__(self, gpu, time_source, times, pipeline_rank, settings, **options):
         monitor = ZeusMonitor(gpus=[gpu], cpus=CpuDiscovery(()), gpu_indices=[0], time_source=time_source)
-        super().__init__(monitor, place, settings, background=VirtualBackground(time_source), **options)
+        super().__init__(monitor, pipeline_rank, settings, background=VirtualBackground(time_source), **options)
         self.record = Record()
-        self.gpu, self.time_source, self._times, self.place = gpu, time_source, times, place
+        self.gpu, self.time_source, self._times, self.pipeline_rank = gpu, time_source, times, pipeline_rank
         self.steps = 0
         self._running = ()
 
@@ -117,7 +117,7 @@ class VirtualOptimizer(PipelineFrequencyOptimizer):
         super().on_step_begin()
 
     def on_instruction_begin(self, name, stage=None, microbatch=None):
-        stage = self.place.rank if stage is None else stage
+        stage = self.pipeline_rank.rank if stage is None else stage
         count = self._counts[name, stage] = self._counts.get((name, stage), -1) + 1
         self._running = (name, stage, count if microbatch is None else microbatch)
         neighbour = stage + _BEFORE.get(name, self._times.stages)
@@ -139,7 +139,11 @@ class VirtualOptimizer(PipelineFrequencyOptimizer):
         self.record.joules.append(self.gpu.exact_energy_joules() - self._began[1])
         super().on_step_end()
         self.steps += 1
-        found = {"profile": self.profile(self.place.pipeline), "clocks": self.clocks_mhz, "baseline": self.baseline}
+        found = {
+            "profile": self.profile(self.pipeline_rank.pipeline),
+            "clocks": self.clocks_mhz,
+            "baseline": self.baseline,
+        }
         found |= {"predicted": self.predicted, "measured": self.measured}
         self.record.latest |= {name: value for name, value in found.items() if value is not None}
 
@@ -153,7 +157,7 @@ class VirtualOptimizer(PipelineFrequencyOptimizer):
         self.record.end_clock_mhz = self.gpu._locked_clock_mhz
 
     def _time_of(self, kind, stage, microbatch):
-        return self._times.of(self.place.pipeline, self.steps, kind, stage, microbatch)
+        return self._times.of(self.pipeline_rank.pipeline, self.steps, kind, stage, microbatch)
 
     def _advance_to(self, seconds):
         self.time_source.advance(seconds - self.time_source.now())
