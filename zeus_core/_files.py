@@ -1,24 +1,153 @@
-"""Replacing a file as a whole, so that a kill leaves the old one or the new one."""
+"""JSON files that are replaced as a whole, say what they hold, and are set aside when they cannot be read."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
-__all__ = ["write_atomically"]
+from zeus_core.errors import UsageError
+
+__all__ = ["JsonFormat", "JsonStore", "parse_json", "write_atomically"]
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Put a text into a file, completely or not at all.
+    """Replace a file. A kill leaves the old file or the new one.
 
     Raises:
         OSError: It cannot be written.
-        ValueError: There can be no file of that name.
+        ValueError: No file can have that name, or UTF-8 cannot hold the text.
     """
     unfinished = path.with_name(f"{path.name}.unfinished-{os.getpid()}")
     try:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
-    except OSError:
+    except (OSError, ValueError):
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        UsageError: It is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"it is not JSON: {error}") from error
+    except RecursionError:
+        raise UsageError("it is nested too deeply") from None
+
+
+@dataclass(frozen=True)
+class JsonFormat:
+    """A kind of JSON document, which names itself and its version beside its fields.
+
+    Attributes:
+        name: The kind, such as "zeus-core pipeline plan".
+        version: Raised whenever a reader of the last version could misread the fields.
+    """
+
+    name: str
+    version: int
+
+    def document(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the document that holds these fields."""
+        return {"format": self.name, "version": self.version, **fields}
+
+    def fields(self, document: Any) -> dict[str, Any]:
+        """Return the fields of a document.
+
+        Raises:
+            UsageError: It is another kind of document, or of another version.
+        """
+        if not isinstance(document, Mapping) or document.get("format") != self.name:
+            raise UsageError(f'it does not say "format": "{self.name}"')
+        version = document.get("version")
+        if version != self.version or isinstance(version, bool):
+            raise UsageError(f"its version is {version!r}; this program reads version {self.version}")
+        return {name: value for name, value in document.items() if name not in {"format", "version"}}
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """Return the fields of the document in a file.
+
+        Raises:
+            OSError: The file cannot be read; FileNotFoundError or NotADirectoryError if there is none.
+            UsageError: It holds something else.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except ValueError as error:  # the text is not UTF-8, or no file can have this name
+            raise UsageError(f"it is not a JSON file: {error}") from error
+        return self.fields(parse_json(text))
+
+    def write(self, path: Path, fields: Mapping[str, Any], indent: int | None = 2) -> None:
+        """Replace a file by a document; its folder is made if need be.
+
+        Raises:
+            OSError: It cannot be written.
+            ValueError: No file can have that name, or a number is not finite.
+        """
+        text = json.dumps(self.document(fields), indent=indent, allow_nan=False) + "\n"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+
+
+@dataclass(frozen=True)
+class JsonStore:
+    """A document that is kept in a file from run to run. Neither method raises.
+
+    Attributes:
+        path: The file.
+        format: What it holds.
+        contents: How warnings call it, such as "profile".
+    """
+
+    path: Path
+    format: JsonFormat
+    contents: str
+
+    def load(self, decode: Callable[[dict[str, Any]], T]) -> T | None:
+        """Return what `decode` makes of the fields in the file; None if there is no file.
+
+        A file that cannot be read, or that `decode` refuses with a `UsageError`, is set aside under another name, with
+        one warning; None is returned.
+        """
+        try:
+            return decode(self.format.read(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, UsageError) as error:
+            _logger.warning(
+                "the %s %s is not used: %s. The file is kept %s", self.contents, self.path, error, self._set_aside()
+            )
+            return None
+
+    def save(self, fields: Mapping[str, Any]) -> None:
+        """Replace the file; log a warning if it cannot be written."""
+        try:
+            self.format.write(self.path, fields)
+        except (OSError, ValueError) as error:
+            _logger.warning(
+                "the %s %s cannot be written; training continues without it: %s", self.contents, self.path, error
+            )
+
+    def _set_aside(self) -> str:
+        number = 1
+        try:
+            while (aside := self.path.with_name(f"{self.path.name}.aside-{number}")).exists():
+                number += 1
+            self.path.replace(aside)
+        except (OSError, ValueError) as error:
+            return f"where it is ({error})"
+        return f"as {aside.name}"

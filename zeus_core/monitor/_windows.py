@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from zeus_core._validate import checked_instance
 from zeus_core.device import CpuDiscovery, Gpu, RaplKeeper, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
@@ -22,7 +23,7 @@ from zeus_core.monitor._log import WindowLog
 from zeus_core.monitor._selection import select_cpus, select_gpus
 from zeus_core.ports import MonotonicTime, Synchronize, TimeSource, synchronize_with
 
-__all__ = ["Window", "ZeusMonitor"]
+__all__ = ["Window", "ZeusMonitor", "checked_monitor"]
 
 _logger = logging.getLogger(__name__)
 
@@ -264,3 +265,15 @@ class ZeusMonitor:
         for loss in set(measurement.lost_because.items()) - self._reported_losses:
             self._reported_losses.add(loss)
             _logger.warning("the energy of %s is lost for %s, and maybe from now on: %s", loss[0], span, loss[1])
+
+
+def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
+    """Return a monitor that measures at least one GPU.
+
+    Raises:
+        UsageError: It is something else, or measures no GPU.
+    """
+    checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
+    if not monitor.gpus:
+        raise UsageError("monitor measures no GPU; name the GPUs to measure, such as ZeusMonitor(gpu_indices=[0])")
+    return monitor

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zeus_core.errors import UsageError
+from zeus_core._validate import checked_one_of
 
 __all__ = ["Synchronize", "synchronize_with", "torch_gpu_uuids"]
 
@@ -24,12 +24,7 @@ def synchronize_with(framework: str) -> Synchronize:
     Raises:
         UsageError: Another name.
     """
-    try:
-        return _FRAMEWORKS[framework]
-    except KeyError:
-        raise UsageError(
-            f"sync_execution_with is {framework!r}; it must be one of {', '.join(map(repr, _FRAMEWORKS))}"
-        ) from None
+    return _FRAMEWORKS[checked_one_of("sync_execution_with", framework, _FRAMEWORKS)]
 
 
 def torch_gpu_uuids() -> list[str] | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["SoloWorld", "World"]
+from zeus_core._validate import checked_object
+
+__all__ = ["SoloWorld", "World", "checked_world"]
 
 
 class World(Protocol):
@@ -42,3 +44,14 @@ class SoloWorld:
     def gather(self, value: Any) -> list[Any]:
         """Return the one value."""
         return [value]
+
+
+def checked_world(world: World | None) -> World:
+    """Return the world of an argument; the world of this process alone if it is None.
+
+    Raises:
+        UsageError: It is something else, such as the class of a world.
+    """
+    if world is None:
+        return SoloWorld()
+    return checked_object("world", world, "gather", "a World object, such as zeus_core.pytorch.torch_world()")

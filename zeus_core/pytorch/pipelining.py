@@ -14,9 +14,10 @@ from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, PipelineObserver
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._windows import checked_monitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.optimizer._arguments import checked_monitor, checked_world
 from zeus_core.ports import Exchange, World
+from zeus_core.ports._world import checked_world
 from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._world import torch_world
 

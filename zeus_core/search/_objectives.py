@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zeus_core.errors import UsageError
+from zeus_core._validate import checked_number, checked_whole_number
 
 __all__ = [
     "Energy",
@@ -108,12 +108,9 @@ class ZeusCost(Objective):
     """
 
     def __init__(self, eta_knob: float = 0.5, world_size: int = 1) -> None:
-        if not isinstance(eta_knob, int | float) or not 0 <= eta_knob <= 1:
-            raise UsageError(f"eta_knob is {eta_knob!r}; it must be 0 (time alone) to 1 (energy alone), such as 0.5")
-        if not isinstance(world_size, int) or world_size < 1:
-            raise UsageError(f"world_size is {world_size!r}; it must be the number of GPUs, at least 1")
-        self.eta_knob = eta_knob
-        self.world_size = world_size
+        wanted = "0 (time alone) to 1 (energy alone), such as 0.5"
+        self.eta_knob = checked_number("eta_knob", eta_knob, 0.0, 1.0, wanted)
+        self.world_size = checked_whole_number("world_size", world_size, 1, "the number of GPUs, at least 1")
 
     def __repr__(self) -> str:
         return f"ZeusCost(eta_knob={self.eta_knob:g}, world_size={self.world_size})"
@@ -135,9 +132,7 @@ class MaxSlowdownConstraint(Objective):
     """
 
     def __init__(self, factor: float = 1.1) -> None:
-        if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
-            raise UsageError(f"factor is {factor!r}; it must be at least 1, such as 1.1 for 10 % longer steps")
-        self.factor = factor
+        self.factor = checked_number("factor", factor, 1.0, math.inf, "at least 1, such as 1.1 for 10 % longer steps")
 
     def __repr__(self) -> str:
         return f"MaxSlowdownConstraint(factor={self.factor:g})"

@@ -3,8 +3,8 @@
 import threading
 from dataclasses import dataclass
 
+from zeus_core._validate import checked_one_of, checked_whole_number
 from zeus_core.device import Gpu, PowerRange
-from zeus_core.errors import UsageError
 
 __all__ = ["FaultyGpu"]
 
@@ -49,10 +49,9 @@ class FaultyGpu:
         Raises:
             UsageError: A `Gpu` has no such method, or `times` is not a number of calls.
         """
-        if method not in _METHODS:
-            raise UsageError(f"method is {method!r}; it must be one of {', '.join(_METHODS)}")
-        if times is not None and times < 1:
-            raise UsageError(f"times is {times!r}; it must be at least 1, or None for all calls")
+        checked_one_of("method", method, _METHODS)
+        if times is not None:
+            checked_whole_number("times", times, 1, "at least 1, or None for all calls")
         with self._lock:
             self._faults[method] = _Fault(error, times)
 

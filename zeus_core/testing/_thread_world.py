@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from zeus_core.errors import UsageError, WorldError
+from zeus_core._validate import checked_whole_number
+from zeus_core.errors import WorldError
 from zeus_core.ports import World
 
 __all__ = ["ThreadWorld"]
@@ -59,8 +60,7 @@ class ThreadWorld:
             UsageError: There is no rank.
             Exception: What the function raised on the lowest rank it raised on, once all ranks are through.
         """
-        if size < 1:
-            raise UsageError(f"size is {size!r}; it must be the number of ranks, at least 1")
+        checked_whole_number("size", size, 1, "the number of ranks, at least 1")
         meeting = _Meeting(threading.Barrier(size, timeout=timeout_seconds))
         with ThreadPoolExecutor(size) as pool:
             return list(pool.map(rank_main, [cls(rank, meeting) for rank in range(size)]))

@@ -12,11 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from zeus_core._validate import checked_instance
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._windows import checked_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.optimizer._arguments import checked_monitor
 from zeus_core.ports import SoloWorld, World
 from zeus_core.training._account import Account
 from zeus_core.training._checkpoint import Checkpoint
@@ -377,8 +378,7 @@ def _checked_optimizer(
 ) -> GlobalPowerLimitOptimizer | None:
     if optimizer is None:
         return None
-    if not isinstance(optimizer, GlobalPowerLimitOptimizer):
-        raise UsageError(f"optimizer is {optimizer!r}; it must be a GlobalPowerLimitOptimizer")
+    checked_instance("optimizer", optimizer, GlobalPowerLimitOptimizer, "GlobalPowerLimitOptimizer(monitor)")
     if monitor not in {None, optimizer.monitor}:
         raise UsageError("optimizer has another monitor than the one given; give both the same, or only the optimizer")
     return optimizer

@@ -36,8 +36,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from zeus_core._validate import checked_flag, checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.optimizer._arguments import checked_flag, whole_number
 from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
 from zeus_deepspeed._engine_facts import config_of
 
@@ -74,7 +74,7 @@ class PerseusConfig:
         checked_flag("enabled", self.enabled)
         checked_flag("monitor_events", self.monitor_events)
         if self.gpu_index is not None:
-            whole_number("gpu_index", self.gpu_index, 0)
+            checked_whole_number("gpu_index", self.gpu_index, 0)
 
 
 def read_perseus_block(engine_or_config: Any) -> PerseusConfig | None:

@@ -1,5 +1,6 @@
 """Reading the counters often enough that no wrap-around is missed."""
 
+import math
 import os
 import threading
 import weakref
@@ -7,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from zeus_core._process.lock import ProcessLock
+from zeus_core._validate import checked_number
 from zeus_core.device.rapl._zone import RaplZone
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.errors import DeviceError
 from zeus_core.ports import MonotonicTime, TimeSource
 
 __all__ = ["RaplKeeper"]
@@ -37,8 +39,8 @@ class RaplKeeper:
     def __init__(
         self, zones: Iterable[RaplZone], max_power_watts: float = 2000.0, time_source: TimeSource | None = None
     ) -> None:
-        if not 0 < max_power_watts < float("inf"):
-            raise UsageError(f"max_power_watts is {max_power_watts!r}; it must be a power in watts such as 2000")
+        wanted = "a power in watts above 0, such as 2000"
+        checked_number("max_power_watts", max_power_watts, 0.0, math.inf, wanted, is_open=True)
         self._zones = tuple(zones)
         shortest_range_joules = min((zone.max_energy_range_joules for zone in self._zones), default=0.0)
         self.interval_seconds = shortest_range_joules / max_power_watts / 2

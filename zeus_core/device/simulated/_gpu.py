@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
+from zeus_core._validate import checked_number
 from zeus_core.device._gpu import PowerRange
 from zeus_core.device.simulated._power_model import OperatingPoint, Work
 from zeus_core.device.simulated._presets import GpuPreset
@@ -34,8 +35,7 @@ class SimulatedNoise:
     def __post_init__(self) -> None:
         """Check that both coefficients are small enough for factors to stay positive."""
         for argument, value in (("time_cv", self.time_cv), ("power_cv", self.power_cv)):
-            if not 0 <= value <= 0.2:
-                raise UsageError(f"SimulatedNoise.{argument} is {value!r}; it must be 0 to 0.2, such as 0.01")
+            checked_number(f"SimulatedNoise.{argument}", value, 0.0, 0.2, "0 to 0.2, such as 0.01")
 
 
 @dataclass

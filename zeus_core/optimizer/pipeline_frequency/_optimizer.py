@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from zeus_core._validate import checked_number
 from zeus_core.adapters import contained, log_fault
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._arguments import checked_monitor, checked_number, checked_world
+from zeus_core.monitor._windows import checked_monitor
 from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency._phases import Course, Phase, PhaseName, Replaying, Resting
@@ -34,6 +35,7 @@ from zeus_core.ports import (
     ThreadBackground,
     World,
 )
+from zeus_core.ports._world import checked_world
 
 __all__ = ["PipelineFrequencyOptimizer"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zeus_core.optimizer._arguments import whole_number
+from zeus_core._validate import checked_whole_number
 
 __all__ = ["PipelineRank"]
 
@@ -27,4 +27,4 @@ class PipelineRank:
     def __post_init__(self) -> None:
         """Check both numbers."""
         for name in ("rank", "pipeline"):
-            object.__setattr__(self, name, whole_number(f"PipelineRank.{name}", getattr(self, name), 0))
+            object.__setattr__(self, name, checked_whole_number(f"PipelineRank.{name}", getattr(self, name), 0))

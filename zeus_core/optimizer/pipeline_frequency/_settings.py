@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from zeus_core.optimizer._arguments import checked_flag, checked_number, checked_path, whole_number
+from zeus_core._validate import checked_flag, checked_number, checked_path, checked_whole_number
 
 __all__ = ["PipelineFrequencySettings"]
 
@@ -53,13 +53,13 @@ class PipelineFrequencySettings:
         """Check every value."""
         self._check("slowdown_factor", checked_number, 1.0, 10.0, "1.0 (no slowdown) to 10.0, such as 1.05")
         self._check("tolerance_fraction", checked_number, 0.0, 1.0, "0.0 to 1.0, such as 0.02")
-        self._check("warmup_steps", whole_number, 0)
-        self._check("profile_instructions", whole_number, 1)
-        self._check("max_clocks", whole_number, 2)
-        self._check("check_steps", whole_number, 1)
+        self._check("warmup_steps", checked_whole_number, 0)
+        self._check("profile_instructions", checked_whole_number, 1)
+        self._check("max_clocks", checked_whole_number, 2)
+        self._check("check_steps", checked_whole_number, 1)
         self._check("follow_stragglers", checked_flag)
-        self._check_if_given("lowest_clock_mhz", whole_number, 1)
-        self._check_if_given("original_clock_mhz", whole_number, 1)
+        self._check_if_given("lowest_clock_mhz", checked_whole_number, 1)
+        self._check_if_given("original_clock_mhz", checked_whole_number, 1)
         self._check_if_given("switch_seconds", checked_number, 0.0, 1.0, "seconds from 0.0 to 1.0, such as 0.005")
         self._check_if_given("profile_path", checked_path)
         self._check_if_given("plan_path", checked_path)

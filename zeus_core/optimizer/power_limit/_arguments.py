@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
+from zeus_core._validate import checked_object
 from zeus_core.errors import UsageError
 from zeus_core.knobs import check_power_limit
 from zeus_core.search import OptimumSelector
@@ -14,11 +15,10 @@ __all__ = ["checked_choice", "checked_selector"]
 
 def checked_selector(selector: OptimumSelector | None) -> OptimumSelector | None:
     """An object that can select, or None; `UsageError` for anything else, such as the class of a selector."""
-    if selector is not None and (isinstance(selector, type) or not callable(getattr(selector, "select", None))):
-        raise UsageError(
-            f"optimum_selector is {selector!r}; it must be an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
-        )
-    return selector
+    if selector is None:
+        return None
+    wanted = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
+    return checked_object("optimum_selector", selector, "select", wanted)
 
 
 def checked_choice(selector: OptimumSelector, choice: object, settings: Sequence[int]) -> int:

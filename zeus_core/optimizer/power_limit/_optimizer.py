@@ -8,11 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from zeus_core._validate import checked_whole_number
 from zeus_core.adapters import contained, log_fault
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._arguments import checked_monitor, checked_world, whole_number
+from zeus_core.monitor._windows import checked_monitor
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.optimizer.power_limit._arguments import (
     checked_choice,
@@ -23,6 +24,7 @@ from zeus_core.optimizer.power_limit._phases import STEP_BOUNDARIES, Outcome, Ph
 from zeus_core.optimizer.power_limit._recorder import TrialRecorder, trial_of
 from zeus_core.optimizer.power_limit._search_group import job_of, rank_information, trials_from_json, trials_to_json
 from zeus_core.ports import Exchange, World
+from zeus_core.ports._world import checked_world
 from zeus_core.search import OptimumSelector, PowerLimitMeasurement, Search, Sweep, Trial, ZeusCost
 
 __all__ = ["GlobalPowerLimitOptimizer"]
@@ -85,7 +87,7 @@ class GlobalPowerLimitOptimizer:
         world: World | None = None,
     ) -> None:
         self._counts = StepCounts(wait_steps, warmup_steps, profile_steps)
-        self._step_watts = whole_number("pl_step", pl_step, least=1)
+        self._step_watts = checked_whole_number("pl_step", pl_step, minimum=1)
         self.monitor = checked_monitor(monitor)
         """What measures."""
         self._gpus = list(monitor.gpus.values())

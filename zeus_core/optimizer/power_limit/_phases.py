@@ -22,8 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from zeus_core._validate import checked_whole_number
 from zeus_core.events import Event
-from zeus_core.optimizer._arguments import whole_number
 
 __all__ = ["STEP_BOUNDARIES", "TRANSITIONS", "Outcome", "Phase", "State", "StepCounts", "advance"]
 
@@ -99,7 +99,7 @@ class StepCounts:
     def __post_init__(self) -> None:
         """Check the counts."""
         for argument, least in (("wait_steps", 0), ("warmup_steps", 0), ("profile_steps", 1)):
-            object.__setattr__(self, argument, whole_number(argument, getattr(self, argument), least))
+            object.__setattr__(self, argument, checked_whole_number(argument, getattr(self, argument), least))
 
     def of(self, phase: Phase) -> int:
         """Steps a phase lasts; 0 for a phase that something else ends."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from zeus_core._validate import checked_instance
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 
@@ -15,8 +16,7 @@ __all__ = ["checked_accelerator", "own_monitor", "samples_of_batch"]
 
 def checked_accelerator(accelerator: Accelerator) -> Accelerator:
     """An accelerator whose optimizer steps can be seen; `UsageError` for anything else."""
-    if not isinstance(accelerator, Accelerator):
-        raise UsageError(f"accelerator is {accelerator!r}; it must be an accelerate.Accelerator")
+    checked_instance("accelerator", accelerator, Accelerator, "accelerate.Accelerator()")
     if not accelerator._optimizers:
         raise UsageError("accelerator has no optimizer yet; call accelerator.prepare(model, optimizer, ...) first")
     optimizer = accelerator._optimizers[0].optimizer

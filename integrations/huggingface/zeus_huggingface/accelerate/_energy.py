@@ -7,11 +7,11 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from zeus_core._validate import checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.optimizer._arguments import whole_number
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training._account import TRAINING
 from zeus_huggingface.accelerate._accelerator import checked_accelerator, own_monitor, samples_of_batch
@@ -86,8 +86,8 @@ class ZeusAccelerate(AcceleratorLoop):
         exchange_steps: int = 10,
     ) -> None:
         self._counts_batches = samples_per_step is None
-        self._samples_per_step = whole_number("samples_per_step", samples_per_step or 0, least=0)
-        self._exchange_steps = whole_number("exchange_steps", exchange_steps, least=1)
+        self._samples_per_step = checked_whole_number("samples_per_step", samples_per_step or 0, minimum=0)
+        self._exchange_steps = checked_whole_number("exchange_steps", exchange_steps, minimum=1)
         if isinstance(optimizer, PowerLimitOptimizer):
             optimizer.close()  # from now on it is told from here
             optimizer = optimizer.optimizer

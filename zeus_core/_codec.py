@@ -1,0 +1,225 @@
+"""Conversion between frozen values and JSON types, checked against the annotations of their classes.
+
+| value | JSON |
+|---|---|
+| dataclass | object, one member per field |
+| NamedTuple | array, one element per field |
+| tuple, list | array |
+| mapping with keys that are text, whole numbers or an enum | object |
+| enum | the value of its member |
+| None, bool, int, float, str | the same |
+
+`decode` is strict: every field must be there and no other, a bool is no number, a number is finite. A class checks more
+in its `__post_init__`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import math
+import re
+import reprlib
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from zeus_core.errors import UsageError
+
+__all__ = ["decode", "encode"]
+
+T = TypeVar("T")
+
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_SCALARS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", type(None): "null"}
+
+
+def encode(value: Any) -> Any:
+    """Return a value in JSON types.
+
+    Raises:
+        TypeError: It holds an object of a type that has no JSON form.
+    """
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, enum.Enum):
+        return encode(value.value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: encode(getattr(value, name)) for name in _fields_of(type(value))}
+    if isinstance(value, Mapping):
+        return {_encode_key(key): encode(member) for key, member in value.items()}
+    if isinstance(value, tuple | list):
+        return [encode(element) for element in value]
+    for scalar in (int, float, str):  # a number of numpy that is a float of Python too, and the like
+        if isinstance(value, scalar):
+            return scalar(value)
+    raise TypeError(f"{value!r} has no JSON form")
+
+
+def _encode_key(key: Any) -> str:
+    key = key.value if isinstance(key, enum.Enum) else key
+    if type(key) in (str, int):
+        return str(key)
+    raise TypeError(f"{key!r} cannot be the name of a member of a JSON object")
+
+
+def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
+    """Return the value of a class that `encode` turned into `fields`.
+
+    Args:
+        kind: The class, or an annotation such as `tuple[Trial, ...]`.
+        fields: JSON types.
+        name: How errors call the value; the name of the class if None.
+
+    Raises:
+        UsageError: The fields are not those of the class; the message names the field, its value and what it must be.
+    """
+    name = name or str(getattr(kind, "__name__", kind))
+    try:
+        return _decode(kind, fields)  # type: ignore[no-any-return]
+    except _MismatchError as mismatch:
+        raise UsageError(f"{name}{''.join(reversed(mismatch.path))}{mismatch}") from mismatch.__cause__
+    except RecursionError:
+        raise UsageError(f"{name} is nested too deeply") from None
+
+
+class _MismatchError(Exception):
+    """A value does not fit its annotation; `path` leads to it, innermost part first."""
+
+    def __init__(self, complaint: str) -> None:
+        super().__init__(complaint)
+        self.path: list[str] = []
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    if kind is Any:
+        return value
+    if kind in _SCALARS:
+        return _decode_scalar(kind, value)
+    generic = _GENERICS.get(get_origin(kind))
+    if generic is not None:
+        return generic(get_args(kind), value)
+    if issubclass(kind, enum.Enum):
+        return _decode_literal([member.value for member in kind], value, list(kind))
+    if dataclasses.is_dataclass(kind):
+        return _decode_object(kind, value)
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _built(kind, *_decode_tuple(tuple(_fields_of(kind).values()), value))
+    raise TypeError(f"{kind!r} has no JSON form")
+
+
+def _within(part: str, kind: Any, value: Any, decode_part: Callable[[Any, Any], Any] = _decode) -> Any:
+    try:
+        return decode_part(kind, value)
+    except _MismatchError as mismatch:
+        mismatch.path.append(part)
+        raise
+
+
+def _decode_scalar(kind: Any, value: Any) -> Any:
+    if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
+        return float(value)
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        raise _unfit(value, _SCALARS[kind])
+    return value
+
+
+def _decode_literal(known: Sequence[Any], value: Any, meanings: Sequence[Any] | None = None) -> Any:
+    for candidate, meaning in zip(known, meanings or known, strict=True):
+        if type(value) is type(candidate) and value == candidate:
+            return meaning
+    raise _unfit(value, f"one of {', '.join(map(repr, known))}")
+
+
+def _decode_union(kinds: Sequence[Any], value: Any) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    *others, last = [kind for kind in kinds if kind is not type(None)]
+    for kind in others:
+        with contextlib.suppress(_MismatchError):
+            return _decode(kind, value)
+    return _decode(last, value)
+
+
+def _decode_list(kinds: Sequence[Any], value: Any) -> list[Any]:
+    return list(_decode_tuple((*kinds, ...), value))
+
+
+def _decode_tuple(kinds: Sequence[Any], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise _unfit(value, "an array")
+    if len(kinds) == 2 and kinds[1] is ...:
+        kinds = [kinds[0]] * len(value)
+    if len(value) != len(kinds):
+        raise _unfit(value, f"an array of {len(kinds)}")
+    return tuple(_within(f"[{at}]", kind, element) for at, (kind, element) in enumerate(zip(kinds, value, strict=True)))
+
+
+def _decode_mapping(kinds: Sequence[Any], value: Any) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise _unfit(value, "an object")
+    key_kind, member_kind = kinds
+    return {
+        _within(" key", key_kind, key, _decode_key): _within(f"[{key!r}]", member_kind, member)
+        for key, member in value.items()
+    }
+
+
+def _decode_key(kind: Any, key: Any) -> Any:
+    if kind is int and isinstance(key, str) and _WHOLE_NUMBER.fullmatch(key):
+        return int(key)
+    if kind is int:
+        raise _unfit(key, "a whole number as text")
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _decode_literal([str(member.value) for member in kind], key, list(kind))
+    return _decode(kind, key)
+
+
+def _decode_object(kind: Any, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise _unfit(value, "an object")
+    hints = _fields_of(kind)
+    for complaint, names in (("lacks", hints.keys() - value.keys()), ("has unknown", value.keys() - hints.keys())):
+        if names:
+            listed = ", ".join(sorted(map(str, names)))
+            raise _MismatchError(f" {complaint} {listed}; its fields are {', '.join(hints)}")
+    return _built(kind, **{name: _within(f".{name}", hint, value[name]) for name, hint in hints.items()})
+
+
+def _built(kind: Callable[..., Any], *args: Any, **fields: Any) -> Any:
+    try:
+        return kind(*args, **fields)
+    except (TypeError, ValueError, ArithmeticError) as error:  # a UsageError is a ValueError too
+        raise _MismatchError(f": {error}") from error
+
+
+_GENERICS: dict[Any, Callable[[Sequence[Any], Any], Any]] = {
+    Literal: _decode_literal,
+    Union: _decode_union,
+    types.UnionType: _decode_union,
+    tuple: _decode_tuple,
+    list: _decode_list,
+    Sequence: lambda kinds, value: _decode_tuple((*kinds, ...), value),
+    dict: _decode_mapping,
+    Mapping: _decode_mapping,
+}
+
+
+@cache
+def _fields_of(kind: type) -> Mapping[str, Any]:
+    """The fields that make an object of a class, with their annotations."""
+    hints = get_type_hints(kind)
+    if dataclasses.is_dataclass(kind):
+        return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+    return {name: hints[name] for name in kind._fields}  # type: ignore[attr-defined]
+
+
+def _unfit(value: Any, wanted: str) -> _MismatchError:
+    try:
+        shown = reprlib.repr(value)
+    except ValueError:  # Python 3.10 and 3.11 refuse to print a very long whole number
+        shown = f"a very large {type(value).__name__}"
+    return _MismatchError(f" is {shown}; it must be {wanted}")
