@@ -42,7 +42,7 @@ def test_an_accepted_value_comes_back_plain(check: str, value: Any, arguments: t
         ("checked_flag", 1, (), "true or false"),
         *(("checked_path", value, (), "the path of a file, such as plan.json") for value in ("", 3, None)),
         ("checked_one_of", "caffe", (["torch", "jax"],), "one of 'torch', 'jax'"),
-        ("checked_instance", "3", (int, "3"), "a int, such as 3"),
+        ("checked_instance", "3", (int, "3"), "an int, such as 3"),
         *(("checked_object", value, ("append", "a list, such as []"), "a list, such as []") for value in (list, 3)),
     ],
 )

@@ -110,7 +110,8 @@ def checked_instance(argument: str, value: object, kind: type[T], example: str) 
         UsageError: It is no instance of the class.
     """
     if not isinstance(value, kind):
-        raise _wrong(argument, value, f"a {kind.__name__}, such as {example}")
+        article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
+        raise _wrong(argument, value, f"{article} {kind.__name__}, such as {example}")
     return value
 
 
