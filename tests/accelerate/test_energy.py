@@ -235,7 +235,7 @@ def test_without_arguments_a_monitor_is_made(loop, monkeypatch):
 
 
 def test_wrong_arguments_are_named(loop, monitor, time_source, gpu):
-    with pytest.raises(UsageError, match=r"accelerator is 1; it must be an Accelerator, such as accelerate\.Accelerator"):
+    with pytest.raises(UsageError, match=r"accelerator is 1; it must be an Accelerator, such as "):
         ZeusAccelerate(1, monitor)
     with pytest.raises(UsageError, match=r"accelerator has no optimizer yet; call accelerator\.prepare"):
         ZeusAccelerate(Accelerator(cpu=True), monitor)
