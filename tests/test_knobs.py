@@ -1,5 +1,6 @@
 """Power limits and clocks, and what was found put back."""
 
+import gc
 import itertools
 import logging
 import math
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, find_preset
-from zeus_core.errors import DeviceError, DeviceLostError, DriverFaultError, UsageError
+from zeus_core.errors import DeviceError, DeviceLostError, DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.knobs import FixedKnob, PowerLimitKnob, SmClockKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 
@@ -83,12 +84,14 @@ class TestSettings:
 class TestApply:
     def test_a_setting_becomes_the_limit_of_every_gpu(self):
         gpus = [a40(index=0), a40(index=1)]
-        PowerLimitKnob(gpus, 25).apply(225)
+        knob = PowerLimitKnob(gpus, 25)
+        knob.apply(225)
         assert limits_of(*gpus) == [225.0, 225.0]
 
     def test_a_setting_between_two_steps_can_be_applied(self):
         gpu = a40()
-        PowerLimitKnob([gpu], 100).apply(217)
+        knob = PowerLimitKnob([gpu], 100)
+        knob.apply(217)
         assert limits_of(gpu) == [217.0]
 
     @given(st.lists(found_limits_watts, min_size=1, max_size=4), st.integers(1, 100))
@@ -110,7 +113,8 @@ class TestApply:
 
     def test_a_board_with_a_higher_lowest_limit_stops_there(self):
         gpus = [a40(), a100()]
-        PowerLimitKnob(gpus, 25).apply(100)
+        knob = PowerLimitKnob(gpus, 25)
+        knob.apply(100)
         assert limits_of(*gpus) == [100.0, 150.0]
 
     @pytest.mark.parametrize("setting", [99, 251, 300, 0, -100])
@@ -152,7 +156,7 @@ class TestRestore:
         gpu.set_power_limit(150.0)
         knob.restore()
         assert limits_of(gpu) == [150.0]
-        with pytest.raises(DeviceError, match="have been restored"):
+        with pytest.raises(DeviceError, match="has been restored"):
             knob.apply(200)
         assert limits_of(gpu) == [150.0]
 
@@ -174,7 +178,7 @@ class TestRestore:
         assert knob.restore()
         assert limits_of(faulty) == [250.0]
 
-    def test_restored_by_a_signal_handler_amid_a_change_nothing_stays_changed(self):
+    def test_restored_by_a_signal_handler_during_a_change_nothing_stays_changed(self):
         first, second = a40(250.0, index=0), a40(260.0, index=1)
 
         class RestoredMeanwhile(FaultyGpu):
@@ -209,7 +213,8 @@ class TestRestore:
         assert limits_of(first, faulty, last) == [250.0, 150.0, 270.0]
         (record,) = caplog.records
         assert record.levelno == logging.ERROR
-        assert "260 W: it is gone" in record.getMessage()
+        assert "to 260 W could not be restored: it is gone" in record.getMessage()
+        faulty.heal()
 
     def test_what_was_applied_before_a_gpu_refused_is_put_back(self):
         first, faulty = a40(250.0, index=0), FaultyGpu(a40(260.0, index=1))
@@ -220,6 +225,22 @@ class TestRestore:
         assert limits_of(first, faulty) == [150.0, 260.0]
         knob.restore()
         assert limits_of(first, faulty) == [250.0, 260.0]
+
+    def test_a_knob_nobody_holds_restores_what_it_changed(self):
+        gpu = a40(250.0)
+        PowerLimitKnob([gpu], 25).apply(200)
+        gc.collect()
+        assert limits_of(gpu) == [250.0]
+
+    def test_a_refusal_for_lack_of_rights_changes_nothing_so_nothing_is_restored(self):
+        gpu = FaultyGpu(a40(250.0))
+        knob = PowerLimitKnob([gpu], 25)
+        gpu.fail("set_power_limit", PermissionDeniedError("ask an admin"), times=1)
+        with pytest.raises(PermissionDeniedError):
+            knob.apply(200)
+        gpu.set_power_limit(150.0)  # the admin, meanwhile
+        assert knob.restore()
+        assert limits_of(gpu) == [150.0]
 
 
 class TestEnforcedLimit:
@@ -292,22 +313,22 @@ class TestClock:
         assert gpu.clocks == []
 
     @pytest.mark.parametrize("original_mhz", [None, 1305])
-    def test_it_is_released_for_a_while_and_restored_for_good(self, gpu, original_mhz):
+    def test_it_is_restored_for_now_and_for_good(self, gpu, original_mhz):
         knob = SmClockKnob(gpu, original_mhz)
         knob.apply(900)
-        knob.release()
+        knob.restore_for_now()
         knob.apply(1200)
         assert knob.restore()
-        knob.release()
+        knob.restore_for_now()
         assert knob.restore()
         assert gpu.clocks == [900, original_mhz, 1200, original_mhz]
-        with pytest.raises(DeviceError, match="has been restored, and can no longer"):
+        with pytest.raises(DeviceError, match="has been restored for good"):
             knob.apply(900)
         assert gpu.clocks[-1] == original_mhz
 
     def test_what_was_never_changed_is_left_alone(self, gpu):
         knob = SmClockKnob(gpu, 1305)
-        knob.release()
+        knob.restore_for_now()
         assert knob.restore()
         assert gpu.clocks == []
 
@@ -324,7 +345,7 @@ class TestClock:
         knob.apply(900)
         gpu.fail("unlock_sm_clock", DriverFaultError("no answer"))
         with pytest.raises(DriverFaultError):
-            knob.release()
+            knob.restore_for_now()
         assert not knob.restore()
         (record,) = caplog.records
         assert "could not be restored: no answer" in record.message
@@ -333,7 +354,7 @@ class TestClock:
         assert gpu.clocks == [900, None]
 
     @pytest.mark.parametrize("moment", ["before the driver", "after the driver"])
-    def test_restored_by_a_signal_handler_amid_a_change_nothing_stays_changed(self, moment):
+    def test_restored_by_a_signal_handler_during_a_change_nothing_stays_changed(self, moment):
         class Interrupted(LoggedGpu):
             def lock_sm_clock(self, clock_mhz):
                 if moment == "before the driver":
@@ -348,17 +369,17 @@ class TestClock:
         assert gpu.clocks[-1] is None
         assert gpu.clocks.count(900) == 1
 
-    def test_restored_by_a_signal_handler_amid_a_release_nothing_stays_changed(self):
+    def test_restored_by_a_signal_handler_while_it_is_restored_for_now_nothing_stays_changed(self):
         class Interrupted(LoggedGpu):
             def unlock_sm_clock(self):
-                if not knob._is_restored:
+                if not knob._restoration._is_final:
                     knob.restore()
                 super().unlock_sm_clock()
 
         gpu = Interrupted()
         knob = SmClockKnob(gpu)
         knob.apply(900)
-        knob.release()
+        knob.restore_for_now()
         assert gpu.clocks[:2] == [900, None]
         assert set(gpu.clocks[1:]) == {None}
 
@@ -385,7 +406,7 @@ class TestClock:
         assert gpu.clocks[-1] is None
 
     def test_a_driver_that_hangs_in_another_thread_does_not_keep_it_from_being_restored(self, monkeypatch):
-        monkeypatch.setattr("zeus_core.knobs._sm_clock._UNDER_WAY_SECONDS", 0.05)
+        monkeypatch.setattr("zeus_core.knobs._restoration._MAX_WAIT_SECONDS", 0.05)
         is_under_way, may_go_on = threading.Event(), threading.Event()
 
         class HangingGpu(LoggedGpu):
@@ -410,7 +431,7 @@ class TestClock:
         knob.apply(900)
         child = os.fork()
         if child == 0:
-            knob.release()
+            knob.restore_for_now()
             knob.restore()
             os._exit(int(gpu.clocks != [900]))
         assert os.waitpid(child, 0)[1] == 0

@@ -1,4 +1,7 @@
-"""Undoing a change to the hardware if the process ends before it was undone."""
+"""The registry of everything that this process must restore before it ends.
+
+This is the only module-level state of the package: signal handlers belong to the whole process.
+"""
 
 import atexit
 import contextlib
@@ -11,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["ExitGuard"]
+__all__ = ["RestoreRegistry", "restore_registry"]
 
 _logger = logging.getLogger(__name__)
 
@@ -20,57 +23,71 @@ def _available(*names: str) -> tuple[int, ...]:
     return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
 
 
-_ENDING = _available("SIGTERM", "SIGHUP")  # a process that handles them is about to end
-_ENDING_BY_DEFAULT = _available("SIGINT", "SIGUSR1", "SIGUSR2", "SIGXCPU")  # if handled, they may mean anything
+# A process that handles one of these is about to end, so its handler is wrapped. (POSIX: "termination", "hangup".)
+_ENDING = _available("SIGTERM", "SIGHUP")
+# These end a process by default, but a program that handles them may mean anything by them (a checkpoint, a debugger).
+_ENDING_BY_DEFAULT = _available("SIGINT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 
 
-class ExitGuard:
-    """Calls `undo` when the process ends: normally, by an exception, Ctrl-C, SIGTERM, SIGHUP and the like.
+class RestoreRegistry:
+    """Restores what is registered when the process ends: by itself, an exception, Ctrl-C, SIGTERM, SIGHUP and others.
 
-    It acts only in the process that armed it: a forked child that ends leaves its parent's hardware alone. A child of
-    `multiprocessing` that armed its own guard is guarded like any other process. A signal is passed on to its previous
-    handler, or ends the process as it would have. Signals are caught only if `arm` is called in the main thread, and
-    handled as soon as that thread leaves C code. Nothing in this process can guard against SIGKILL.
+    Each process restores only what it has registered itself: a forked child leaves its parent's hardware alone.
+    A signal is passed on to the previous handler, or ends the process as it would have without this registry.
+    Signals are caught only from the main thread, and handled once that thread leaves C code. SIGKILL cannot be caught.
 
-    Args:
-        undo: Undoes the change; calling it again must do no harm. It must not refer to the owner of the guard, which
-            would then live until the end of the process.
+    No lock is taken: signal handlers and finalizers of the garbage collector call `remove` at any moment, and each
+    change of the dictionary is atomic.
     """
 
-    def __init__(self, undo: Callable[[], object]) -> None:
-        self._undo = undo
-        self._process_id: int | None = None
+    def __init__(self) -> None:
+        self._registered_by: dict[Callable[[], object], int] = {}  # process id by function
+        self._process_id: int | None = None  # in which `atexit` calls this registry
         self._handlers: dict[int, _Handler] = {}
-        self._finalizer: Any = None
+        self._finalizer: Any = None  # keeps multiprocessing's finalizer alive
 
-    def arm(self) -> None:
-        """From now on, call `undo` at the end of the process."""
+    def add(self, restore: Callable[[], object]) -> None:
+        """Call `restore` at the end of this process, unless it is removed before. Adding it again does no harm.
+
+        Args:
+            restore: Restores some hardware. It never raises, can be called again, and removes itself on success. It
+                must not refer to the owner of the change, which would then live until the end of the process.
+        """
+        self._registered_by[restore] = os.getpid()
         if self._process_id != os.getpid():
             self._process_id = os.getpid()
-            atexit.register(self._undo_here)
-            self._finalizer = _at_end_of_worker(self._undo_here)
+            atexit.unregister(self._restore_all)  # inherited by a forked child
+            atexit.register(self._restore_all)
+            self._finalizer = _at_end_of_worker(self._restore_all)
             if threading.current_thread() is not threading.main_thread():
                 _logger.warning("training is not in the main thread: hardware settings cannot be restored on SIGTERM")
-        if threading.current_thread() is threading.main_thread():
-            for signal_number in (*_ENDING, *_ENDING_BY_DEFAULT):
-                is_new = signal_number not in self._handlers
-                # A handler installed since is assumed to call ours; the default action does not.
-                if is_new or signal.getsignal(signal_number) == signal.SIG_DFL:
-                    self._catch(signal_number)
+        self.catch_signals()
 
-    def disarm(self) -> None:
-        """Do nothing at the end of the process any more: the change has been undone."""
-        self._process_id = None
-        atexit.unregister(self._undo_here)
-        if self._finalizer is not None:
-            self._finalizer.cancel()
-        for signal_number, ours in list(self._handlers.items()):
-            # A handler installed after ours stays; ours, when that one calls it, only passes the signal on.
-            is_latest = signal.getsignal(signal_number) is ours
+    def remove(self, restore: Callable[[], object]) -> None:
+        """Forget `restore`: it has succeeded. Signals are left alone when nothing is registered any more."""
+        self._registered_by.pop(restore, None)
+        if os.getpid() in self._registered_by.values():
+            return
+        for signal_number, handler in list(self._handlers.items()):
+            # A handler installed after ours stays, and when it calls ours, ours only passes the signal on.
+            is_latest = signal.getsignal(signal_number) is handler
             if is_latest:
-                with contextlib.suppress(ValueError):  # not the main thread: here, too, ours only passes it on
-                    signal.signal(signal_number, ours.previous)
+                with contextlib.suppress(ValueError):  # not the main thread: ours stays, and only passes the signal on
+                    signal.signal(signal_number, handler.previous)
                     del self._handlers[signal_number]
+
+    def catch_signals(self) -> None:
+        """Ensure that signals are caught while something is registered, even if handlers have changed since.
+
+        Nothing happens outside the main thread.
+        """
+        if threading.current_thread() is not threading.main_thread() or not self._registered_by:
+            return
+        for signal_number in (*_ENDING, *_ENDING_BY_DEFAULT):
+            is_new = signal_number not in self._handlers
+            # A handler installed after ours is assumed to call ours; the default action does not.
+            if is_new or signal.getsignal(signal_number) == signal.SIG_DFL:
+                self._catch(signal_number)
 
     def _catch(self, signal_number: int) -> None:
         previous = signal.getsignal(signal_number)
@@ -80,39 +97,47 @@ class ExitGuard:
         if signal_number in _ENDING_BY_DEFAULT and previous != signal.SIG_DFL:
             return
         # A new one each time: ours from before may still stand below `previous`, and must not be called in a circle.
-        self._handlers[signal_number] = _Handler(self._undo_here, previous)
+        self._handlers[signal_number] = _Handler(self._restore_all, previous)
         signal.signal(signal_number, self._handlers[signal_number])
 
-    def _undo_here(self) -> None:
-        if self._process_id == os.getpid():
-            try:
-                self._undo()
-            except BaseException:  # another Ctrl-C
-                self._undo()
-                raise
+    def _restore_all(self) -> None:
+        try:
+            self._restore_each()
+        except BaseException:  # another Ctrl-C: restore what is left
+            self._restore_each()
+            raise
+
+    def _restore_each(self) -> None:
+        with contextlib.ExitStack() as stack:  # calls all of them, the latest first, even if one raises
+            for restore, process_id in self._registered_by.copy().items():
+                if process_id == os.getpid():
+                    stack.callback(restore)
 
 
-def _at_end_of_worker(undo: Callable[[], object]) -> Any:
-    """Call `undo` at the end of a forked child of `multiprocessing`, where older Pythons do not run `atexit`."""
+def _at_end_of_worker(restore: Callable[[], object]) -> Any:
+    """Call `restore` at the end of a forked child of `multiprocessing`, where older Pythons do not run `atexit`."""
     if "multiprocessing.util" in sys.modules:  # as in every such child
         from multiprocessing import parent_process, util
 
         if parent_process() is not None:
-            return util.Finalize(None, undo, exitpriority=0)
+            return util.Finalize(None, restore, exitpriority=0)
     return None
 
 
 class _Handler:
-    """Undoes the change, then does what would have happened without the guard."""
+    """Restores everything, then does what would have happened without the registry."""
 
-    def __init__(self, undo: Callable[[], object], previous: Any) -> None:
-        self._undo = undo
+    def __init__(self, restore: Callable[[], object], previous: Any) -> None:
+        self._restore = restore
         self.previous = previous
 
     def __call__(self, signal_number: int, frame: FrameType | None) -> None:
-        self._undo()
+        self._restore()
         if callable(self.previous):
             self.previous(signal_number, frame)
         elif self.previous == signal.SIG_DFL:
             signal.signal(signal_number, signal.SIG_DFL)
             os.kill(os.getpid(), signal_number)
+
+
+restore_registry = RestoreRegistry()

@@ -8,7 +8,11 @@ __all__ = ["FixedKnob", "Knob"]
 
 
 class Knob(Protocol):
-    """A finite set of settings of some hardware. It remembers the original setting, not who changes it."""
+    """A finite set of settings of some hardware, which is restored when the knob is no longer used.
+
+    The original settings are restored by `restore`, and at the latest when the knob is garbage-collected or the process
+    ends: by itself, an exception, Ctrl-C or a signal other than SIGKILL.
+    """
 
     @property
     def settings(self) -> tuple[int, ...]:
@@ -20,14 +24,15 @@ class Knob(Protocol):
 
         Raises:
             UsageError: There is no such setting.
-            DeviceError: The hardware refuses, in which case some of it may have changed; or it has been restored.
+            DeviceError: The hardware refuses, and some of it may have changed; or it has been restored for good.
         """
         ...
 
     def restore(self) -> bool:
-        """Restore the hardware to the original setting, for good. Never raises; False if some of it refused.
+        """Restore the original setting for good. Never raises; logs and returns False if some hardware refuses.
 
-        May be called again, and from signal handlers. In a forked child it does nothing: the hardware is the parent's.
+        It may be called again, from any thread and from signal handlers. In a forked child it does nothing: the
+        hardware is the parent's, unless the child has applied a setting itself.
         """
         ...
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
 from functools import partial
 
-from zeus_core._process.restore import ExitGuard
+from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu
 from zeus_core.errors import NotSupportedError, PermissionDeniedError
 from zeus_core.knobs import SmClockKnob
@@ -37,8 +36,6 @@ class ClockSetter:
         self._name = gpu.name
         self._time_source = time_source
         self._background = background
-        self._guard = ExitGuard(self._knob.restore)
-        weakref.finalize(self, self._knob.restore)
         self._requests: deque[tuple[int | None, DeviceEvent]] = deque()
         self._lock = threading.RLock()  # re-entrant for signal handlers
         self._requested_mhz: int | None = None  # None for the original clock
@@ -60,7 +57,6 @@ class ClockSetter:
         begin_seconds = self._time_source.now()
         self._requests = deque()  # voids all earlier requests, also the one being waited for
         self._requested_mhz = clock_mhz
-        self.guard()
         self._set(clock_mhz)
         return self._time_source.now() - begin_seconds
 
@@ -73,7 +69,7 @@ class ClockSetter:
 
     def guard(self) -> None:
         """Ensure that the clock is restored when the process ends, even if signal handlers have changed since."""
-        self._guard.arm()
+        restore_registry.catch_signals()
 
     def permission_problem(self) -> str | None:
         """Why this process cannot set clocks; None if it can. Tries to set the highest clock.
@@ -93,10 +89,7 @@ class ClockSetter:
     def put_back(self) -> bool:
         """Restore the original clock, for good. Never raises; False if the driver refuses: calling again may help."""
         self._requests = deque()
-        is_put_back = self._knob.restore()
-        if is_put_back:
-            self._guard.disarm()
-        return is_put_back
+        return self._knob.restore()
 
     def _serve(self, requests: deque[tuple[int | None, DeviceEvent]]) -> None:
         """Runs in the background, once for each request."""
@@ -115,7 +108,7 @@ class ClockSetter:
             if clock_mhz == self._set_mhz:
                 return
             if clock_mhz is None:
-                self._knob.release()
+                self._knob.restore_for_now()
             else:
                 self._knob.apply(clock_mhz)
             self._set_mhz = clock_mhz

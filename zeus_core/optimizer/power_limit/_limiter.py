@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 
-from zeus_core._process.restore import ExitGuard
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, PermissionDeniedError
 from zeus_core.knobs import FixedKnob, Knob, PowerLimitKnob
@@ -28,7 +26,7 @@ class Limiter:
         self._step_watts = step_watts
         self.limit_watts: int | None = None
         """The limit in force, the highest where GPUs differ; None when nothing was found yet, or all was put back."""
-        self._take(FixedKnob(0))
+        self._knob: Knob = FixedKnob(0)
 
     def find(self) -> tuple[int, ...]:
         """Find the limits, and change none. Returns those to try, highest first.
@@ -38,7 +36,7 @@ class Limiter:
         """
         if not self.put_back():
             raise DeviceError("the power limits found by an earlier training have not been put back yet")
-        self._take(PowerLimitKnob(self._gpus, self._step_watts))
+        self._knob = PowerLimitKnob(self._gpus, self._step_watts)
         self.limit_watts = self._knob.settings[0]
         return self._knob.settings
 
@@ -50,7 +48,6 @@ class Limiter:
         """
         highest_watts, lowest_watts = self._knob.settings[0], self._knob.settings[-1]
         own_watts = min(max(limit_watts, lowest_watts), highest_watts)
-        self._guard.arm()
         try:
             self._knob.apply(own_watts)
         except PermissionDeniedError as error:
@@ -67,18 +64,10 @@ class Limiter:
         original_watts = self._knob.settings[0]
         if not self.put_back():
             raise DeviceError(f"a power limit could be changed, but not be put back: {because}")
-        self._take(FixedKnob(original_watts))
+        self._knob = FixedKnob(original_watts)
         self.limit_watts = original_watts
 
     def put_back(self) -> bool:
         """Put back what was found. Never raises; False where a GPU refuses, in which case calling it again may help."""
         self.limit_watts = None
-        is_put_back = self._knob.restore()
-        if is_put_back:
-            self._guard.disarm()
-        return is_put_back
-
-    def _take(self, knob: Knob) -> None:
-        self._knob = knob
-        self._guard = ExitGuard(knob.restore)
-        weakref.finalize(self, knob.restore)
+        return self._knob.restore()
