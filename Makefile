@@ -4,10 +4,17 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 TOO_OLD := 'Python 3.10 or newer is needed, and this is ' + sys.version.split()[0] + ': make PYTHON=python3.11'
 DEMO := OMP_NUM_THREADS=1 $(RUN)
-LONG := OMP_NUM_THREADS=1 $(RUN) -m pytest -m long
+WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest
+PARALLEL := $(PYTEST) --dist worksteal --numprocesses
+PURE := tests/pipeline tests/training tests/optimizer/test_selectors.py tests/test_measurement.py
 FRAMEWORKS := $(addprefix tests/,huggingface accelerate lightning plain_torch deepspeed)
+# Tests that compare readings with the machine's clock run after the others, one at a time. Only files that hold such
+# tests are named: to collect them all is to import every framework. In the second list these tests are all long.
+REAL_TIME := $(shell grep -rl --include='test_*.py' mark.real_time tests)
+REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/%)
 
-.PHONY: demo demo-perseus test test-long test-long-frameworks test-long-deepspeed test-long-core test-frameworks test-floors test-deepspeed lint wheel benchmarks clean
+.PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed coverage lint wheel benchmarks clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --factor 1.125 --output zeus-demo
@@ -16,22 +23,15 @@ demo-perseus: $(VENV)/.ready-all  ## plan the clocks of a DeepSpeed pipeline of 
 	$(DEMO) examples/deepspeed/train_gpt2_pipeline.py --output zeus-demo/perseus
 
 test: $(VENV)/.ready-dev  ## the tests, without the long ones
-	OMP_NUM_THREADS=1 $(RUN) -m pytest
+	$(PARALLEL) $(WORKERS) -m "not long and not real_time" --durations 10
+	$(PYTEST) -m "real_time and not long" $(filter-out $(REAL_TIME_LONG_ONLY),$(REAL_TIME))
 
-test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests, in three processes: they wait most of the time
-	$(MAKE) --jobs 3 --output-sync=target test-long-frameworks test-long-deepspeed test-long-core
-
-test-long-frameworks: $(VENV)/.ready-dev
-	$(LONG) $(filter-out tests/deepspeed,$(FRAMEWORKS))
-
-test-long-deepspeed: $(VENV)/.ready-dev
-	$(LONG) tests/deepspeed
-
-test-long-core: $(VENV)/.ready-dev
-	$(LONG) $(FRAMEWORKS:%=--ignore=%)
+test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests; one more at a time, as they wait most of the time
+	$(PARALLEL) $$(($(WORKERS) + 1)) -m "long and not real_time" --durations 10
+	$(PYTEST) -m "long and real_time" --durations 10 $(REAL_TIME)
 
 test-frameworks: $(VENV)/.ready-dev  ## the tests of the integrations alone
-	OMP_NUM_THREADS=1 $(RUN) -m pytest $(FRAMEWORKS)
+	$(PARALLEL) $(WORKERS) $(FRAMEWORKS)
 
 test-floors:  ## the same with the oldest frameworks that are supported, in an environment of its own
 	PIP_CONSTRAINT=tools/floors.txt $(MAKE) VENV=.venv-floors test-frameworks
@@ -39,9 +39,12 @@ test-floors:  ## the same with the oldest frameworks that are supported, in an e
 test-deepspeed: $(VENV)/.ready-dev  ## the tests of Perseus in DeepSpeed, with releases from the oldest supported to the newest
 	for release in 0.14.5 0.16.9; do \
 		$(RUN) -m pip install --quiet --no-deps --upgrade --target .deepspeed/$$release deepspeed==$$release && \
-		OMP_NUM_THREADS=1 PYTHONPATH=.deepspeed/$$release $(RUN) -m pytest tests/deepspeed || exit 1; \
+		PYTHONPATH=.deepspeed/$$release $(PARALLEL) $(WORKERS) tests/deepspeed || exit 1; \
 	done
-	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/deepspeed
+	$(PARALLEL) $(WORKERS) tests/deepspeed
+
+coverage: $(VENV)/.ready-dev  ## which lines of the pure packages their own tests reach; fails below a floor
+	$(PARALLEL) $(WORKERS) -m "not long and not real_time" --cov $(PURE)
 
 lint: $(VENV)/.ready-dev  ## style and types
 	$(RUN) -m ruff check .

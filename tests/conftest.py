@@ -39,9 +39,10 @@ def work() -> Work:
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory):
-    """The second NVML driver, compiled."""
+    """The second NVML driver, compiled: once for all workers of pytest-xdist, whose folders have one parent."""
+    folder = tmp_path_factory.getbasetemp()
     try:
-        return build_library(tmp_path_factory.mktemp("nvml-library"))
+        return build_library(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
     except NoCompilerError as error:
         pytest.skip(str(error))
 

@@ -70,6 +70,7 @@ def check_total(driver, answers):
     assert abs(first["train_energy_j"] - truth) <= first["train_energy_uncertainty_j"] + 0.02 * truth
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("device_count", "main_alone"),
     [(2, False), *[pytest.param(*it, marks=pytest.mark.long) for it in [(1, True), (1, False), (2, True)]]],
@@ -94,6 +95,7 @@ def test_each_device_is_counted_once_whoever_logs(make_driver, tmp_path, device_
     assert intervals[1]["eval_energy_j"] == pytest.approx(evaluation_joules, rel=0.5)
 
 
+@pytest.mark.real_time
 def test_gpus_that_all_ranks_measure_are_counted_once(make_driver, tmp_path):
     driver = make_driver(DeviceSpec(), DeviceSpec())
     for device in driver:
@@ -143,6 +145,7 @@ def save_and_go_back(rank, folder):
     return {**values, "summary": energy.summary.values(), "steps": energy.steps}
 
 
+@pytest.mark.real_time
 def test_going_back_to_a_checkpoint_is_doing_again_on_all_ranks(make_driver, tmp_path):
     driver = make_driver(DeviceSpec(), DeviceSpec())
     for device in driver:

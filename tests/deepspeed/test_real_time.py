@@ -40,6 +40,7 @@ def train(stages, microbatches, replayed_steps, most_steps):
     return record
 
 
+@pytest.mark.real_time
 @pytest.mark.long
 @pytest.mark.timeout(280)
 def test_a_plan_in_real_time(monkeypatch):

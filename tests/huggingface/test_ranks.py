@@ -86,6 +86,7 @@ def train_rank(folder, seconds):
     return metrics, spans, trainer.state.log_history
 
 
+@pytest.mark.real_time
 @pytest.mark.long
 @pytest.mark.parametrize("gpu_count", [1, 2])
 def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path, gpu_count):

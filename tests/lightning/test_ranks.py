@@ -65,6 +65,7 @@ def train_rank(folder, seconds):
     return callback.summary, module.spans, log.logged
 
 
+@pytest.mark.real_time
 @pytest.mark.long
 @pytest.mark.parametrize("gpu_count", [1, 2])
 def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path, gpu_count):

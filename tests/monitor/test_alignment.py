@@ -66,40 +66,50 @@ def test_a_gap_between_the_samples_tells_nothing():
 
 
 def aligned_measurement(monitor, gpu):
-    first, begin = monitor.read(align=True), gpu.exact_energy_joules()
+    """A measurement, and the lowest and the highest that its true energy can be."""
+    before = gpu.exact_energy_joules()
+    first = monitor.read(align=True)
+    begun = gpu.exact_energy_joules()
     time.sleep(0.3)
-    second, end = monitor.read(align=True), gpu.exact_energy_joules()
+    ending = gpu.exact_energy_joules()
+    second = monitor.read(align=True)
+    after = gpu.exact_energy_joules()
     time.sleep(0.15)
-    return monitor.between(first, second), end - begin
+    return monitor.between(first, second), ending - begun, after - before
 
 
+@pytest.mark.real_time
 def test_an_aligned_reading_is_much_surer_than_a_plain_one():
     gpu = SimulatedGpu(find_preset("A100"))
     monitor = ZeusMonitor(gpus=[gpu])
     gpu.submit(Work(20.0, 484.9, 0.938, 0.744))
     uncertainties = []
     for _ in range(20):  # on a busy machine an edge may go unwatched
-        measurement, truth = aligned_measurement(monitor, gpu)
+        measurement, lowest_joules, highest_joules = aligned_measurement(monitor, gpu)
+        uncertainty = measurement.gpu_uncertainty_joules[0]
         assert measurement.gpu_method[0] == "counted"
-        assert abs(measurement.total_energy - truth) <= measurement.gpu_uncertainty_joules[0] + 0.5
-        uncertainties.append(measurement.gpu_uncertainty_joules[0])
-        if uncertainties[-1] < 10:
+        assert lowest_joules - uncertainty <= measurement.total_energy <= highest_joules + uncertainty
+        uncertainties.append(uncertainty)
+        if uncertainty < 10:
             return
     raise AssertionError(uncertainties)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("precise", [False, True])
 def test_a_gpu_that_fails_while_it_is_watched_leaves_the_reading_as_it_was(precise):
-    gpu = FaultyGpu(SimulatedGpu(find_preset("A100")))
+    simulated = SimulatedGpu(find_preset("A100"))
+    gpu = FaultyGpu(simulated)
     monitor = ZeusMonitor(gpus=[gpu], precise=precise)
     gpu.fail("read_power_watts", DriverFaultError("unknown error"))
-    first = monitor.read(align=True)
+    first, begin = monitor.read(align=True), simulated.exact_energy_joules()
     time.sleep(0.25)
     gpu.heal()
-    second = monitor.read(align=True)
+    second, end = monitor.read(align=True), simulated.exact_energy_joules()
     gpu.fail("read_energy_counter_joules", DriverFaultError("unknown error"))
     time.sleep(0.25)
-    assert monitor.between(first, second).total_energy == pytest.approx(0.25 * 60, rel=1.5)
+    measurement = monitor.between(first, second)
+    assert abs(measurement.total_energy - (end - begin)) <= measurement.total_uncertainty_joules + 2
 
 
 def test_virtual_time_cannot_be_watched_and_nothing_breaks(monitor, gpu, work):

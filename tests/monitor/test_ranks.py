@@ -65,6 +65,7 @@ def check_totals(driver, answers, gpus):
     assert error_joules <= (0.01 * truth if end - begin >= 10 else jobs[0].total_uncertainty_joules)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("rank_count", "gpu_count", "seconds"),
     [(4, 2, 3.0), *(pytest.param(*it, 10.0, marks=pytest.mark.long) for it in itertools.product([2, 4], [1, 2, 4]))],
@@ -80,6 +81,7 @@ def test_each_device_is_counted_once(make_driver, tmp_path, rank_count, gpu_coun
         assert all(energy.rank < gpu_count for energy in job.gpus.values()), "the lowest rank counts a shared device"
 
 
+@pytest.mark.real_time
 def test_devices_that_every_rank_measures_are_counted_once_too(make_driver, tmp_path):
     driver = make_driver(DeviceSpec(), DeviceSpec())
     for device in driver:

@@ -77,6 +77,7 @@ def test_a_loss_is_reported_once_and_not_at_every_window(make_driver, caplog):
     assert caplog.text.count("is lost for window") == 1
 
 
+@pytest.mark.real_time
 def test_a_gpu_without_a_counter_is_sampled_until_the_accelerator_is_done(make_driver):
     driver = make_driver(DeviceSpec(has_energy_counter=False, follows_limit=False))
     gpu = NvmlGpu(NvmlSession(), driver[0].uuid)

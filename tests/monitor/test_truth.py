@@ -162,6 +162,7 @@ REAL_DEVICES = {
 }
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("load", ["bursty", *(pytest.param(it, marks=pytest.mark.long) for it in ("constant", "gaps"))])
 @pytest.mark.parametrize("precise", [pytest.param(False, marks=pytest.mark.long), True])
 def test_real_windows_hold_the_truth(make_driver, load, precise):
@@ -193,6 +194,7 @@ def test_real_windows_hold_the_truth(make_driver, load, precise):
     assert hits / windows >= 0.9  # of so few; the tests above look at more
 
 
+@pytest.mark.real_time
 def test_a_real_gpu_without_a_counter_is_sampled_while_a_window_is_open(make_driver):
     driver = make_driver(DeviceSpec(has_energy_counter=False))
     driver[0].set_load(200.0)
@@ -208,6 +210,7 @@ def test_a_real_gpu_without_a_counter_is_sampled_while_a_window_is_open(make_dri
     assert 4 <= len(driver.calls("nvmlDeviceGetFieldValues")) <= 10
 
 
+@pytest.mark.real_time
 def test_power_that_is_an_average_widens_the_interval_to_hold_the_truth(make_driver):
     driver = make_driver(DeviceSpec(has_energy_counter=False, has_instant_power=False, power_average_seconds=1.0))
     driver[0].set_load(100.0)

@@ -133,6 +133,7 @@ def limits_set(driver, index):
     return [call.argument / 1000 for call in driver.calls("nvmlDeviceSetPowerManagementLimit", device_index=index)]
 
 
+@pytest.mark.real_time
 def test_two_ranks_that_share_a_gpu_find_its_limit_before_either_changes_it(make_driver, tmp_path):
     driver = make_driver(H200)
     driver[0].set_load(600.0)

@@ -137,6 +137,7 @@ def test_whatever_is_reported_in_whatever_order_all_time_and_energy_has_its_plac
     assert all(it.lost_seconds == 0 for it in account.activities.values())
 
 
+@pytest.mark.real_time
 @pytest.mark.long
 def test_each_activity_of_five_seconds_is_known_within_three_percent(tmp_path):
     """In real time, where readings can be aligned: 0.4 s of evaluation and of saving in turn, again and again."""
