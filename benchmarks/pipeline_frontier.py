@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from zeus_core.pipeline import (  # noqa: E402
     Frontier,
     InstructionProfile,
-    Option,
+    MeasuredOption,
     PipelineProfile,
     baselines,
     make_plan,
@@ -67,7 +67,7 @@ def synthetic(stages: int, clocks: int = 40) -> PipelineProfile:
                 clock = 1410 - 15 * place
                 x = clock / 1410
                 duration = seconds * (bound / x + 1 - bound) * (1 + 0.003 * random.standard_normal())
-                options.append(Option(clock, duration, (80 + (watts - 80) * (0.3 * x + 0.7 * x**3)) * duration))
+                options.append(MeasuredOption(clock, duration, (80 + (watts - 80) * (0.3 * x + 0.7 * x**3)) * duration))
             profiles.append(InstructionProfile(stage, kind, tuple(options)))
     return PipelineProfile(profiles, 80.0)
 

@@ -15,7 +15,7 @@ from typing import Any
 from zeus_core.device import SimulatedGpu, Work
 from zeus_core.optimizer.pipeline_frequency import PhaseName
 from zeus_core.pipeline import (
-    Option,
+    MeasuredOption,
     PipelineProfile,
     Plan,
     Problem,
@@ -148,7 +148,7 @@ class Outcome:
         return path
 
 
-def _told(option: Option) -> str:
+def _told(option: MeasuredOption) -> str:
     return f"{option.clock_mhz:4} MHz {option.time_seconds * 1e3:6.1f} ms {option.energy_joules:6.2f} J"
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from zeus_core.pipeline import InstructionProfile, Option, PipelineProfile, schedules
+from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile, schedules
 
 WHOLE = ("forward", "backward")
 SPLIT = ("forward", "backward-input", "backward-weight")
@@ -23,7 +23,7 @@ def smooth_profile(stages, clocks=12, seed=0, noise=0.003, kinds=WHOLE, blocking
                 x = clock / 1410
                 time = seconds * (bound / x + 1 - bound) * (1 + noise * random.standard_normal())
                 power = 80 + (watts - 80) * (0.3 * x + 0.7 * x**3)
-                options.append(Option(clock, float(time), float(power * time)))
+                options.append(MeasuredOption(clock, float(time), float(power * time)))
             profiles.append(InstructionProfile(stage, kind, tuple(options)))
     return PipelineProfile(profiles, blocking_power_watts, **more)
 
@@ -35,7 +35,7 @@ def options(draw):
     times = draw(st.lists(st.integers(1, 12), min_size=count, max_size=count))
     energies = draw(st.lists(st.integers(0, 20), min_size=count, max_size=count))
     return tuple(
-        Option(1400 - 15 * place, time / 100, energy / 2.0)
+        MeasuredOption(1400 - 15 * place, time / 100, energy / 2.0)
         for place, (time, energy) in enumerate(zip(times, energies, strict=True))
     )
 
@@ -58,7 +58,7 @@ def pipelines(draw):
     profiles = [InstructionProfile(stage, kind, draw(options())) for stage in range(stages) for kind in kinds]
     if draw(st.booleans()):
         profiles += [
-            InstructionProfile(stage, "communication", (Option(None, draw(st.integers(1, 3)) / 100, 0.1),))
+            InstructionProfile(stage, "communication", (MeasuredOption(None, draw(st.integers(1, 3)) / 100, 0.1),))
             for stage in range(stages)
         ]
     watts = draw(st.lists(st.sampled_from([0.0, 40.0, 80.0]), min_size=ranks, max_size=ranks))

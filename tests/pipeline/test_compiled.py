@@ -45,8 +45,8 @@ def test_the_cache_is_in_one_folder_that_can_be_named(monkeypatch, tmp_path):
 
 
 PROGRAM = """
-from zeus_core.pipeline import Frontier, InstructionProfile, Option, PipelineProfile, schedules
-options = (Option(1410, 0.1, 40), Option(1200, 0.12, 36))
+from zeus_core.pipeline import Frontier, InstructionProfile, MeasuredOption, PipelineProfile, schedules
+options = (MeasuredOption(1410, 0.1, 40), MeasuredOption(1200, 0.12, 36))
 profile = PipelineProfile([InstructionProfile(0, kind, options) for kind in ("forward", "backward")], 80)
 print(len(Frontier.of(profile, schedules.gpipe(1, 2)).times_seconds))
 """

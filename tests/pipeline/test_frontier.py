@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.pipeline.highs import Oracle
 from tests.pipeline.instances import SPLIT, WHOLE, pipelines, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Frontier, InstructionProfile, Option, PipelineProfile, Problem, schedules
+from zeus_core.pipeline import Frontier, InstructionProfile, MeasuredOption, PipelineProfile, Problem, schedules
 
 POINTS = 20
 QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
@@ -56,8 +56,8 @@ def test_highs_agrees_on_profiles_that_look_measured(schedule, kinds):
 @pytest.mark.timeout(60)
 def test_slopes_that_rounding_makes_equal_do_not_stop_the_sweep():
     """Most passes save 400 W, then 400 W less a unit in the last place; one backward pass saves far more."""
-    even = (Option(1410, 0.1, 388.0), Option(1350, 0.5, 228.0), Option(1305, 0.8, 108.0))
-    steep = (Option(1410, 0.1, 1e4), Option(1305, 0.2, 1.0))
+    even = (MeasuredOption(1410, 0.1, 388.0), MeasuredOption(1350, 0.5, 228.0), MeasuredOption(1305, 0.8, 108.0))
+    steep = (MeasuredOption(1410, 0.1, 1e4), MeasuredOption(1305, 0.2, 1.0))
     kinds = [(0, "forward", even), (0, "backward", even), (1, "forward", even), (1, "backward", steep)]
     profile = PipelineProfile([InstructionProfile(*it) for it in kinds], 0.0)
     check_against_highs(profile, schedules.one_f_one_b(2, 4))

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from tests.pipeline.highs import Oracle
 from tests.pipeline.instances import SPLIT, pipelines, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Frontier, InstructionProfile, Option, PipelineProfile, make_plan, make_plans, schedules
+from zeus_core.pipeline import (
+    Frontier,
+    InstructionProfile,
+    MeasuredOption,
+    PipelineProfile,
+    make_plan,
+    make_plans,
+    schedules,
+)
 from zeus_core.testing._pipeline_simulator import simulate_pipeline
 
 QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
@@ -166,8 +174,8 @@ def test_any_plan_with_switches_keeps_time_and_dwell(pipeline, factor, switch_se
 def test_too_little_time_for_switches_is_an_error():
     profile = PipelineProfile(
         [
-            InstructionProfile(0, "forward", (Option(1410, 0.2, 10), Option(1000, 0.1, 10))),
-            InstructionProfile(0, "backward", (Option(1410, 0.1, 10), Option(1000, 0.2, 10))),
+            InstructionProfile(0, "forward", (MeasuredOption(1410, 0.2, 10), MeasuredOption(1000, 0.1, 10))),
+            InstructionProfile(0, "backward", (MeasuredOption(1410, 0.1, 10), MeasuredOption(1000, 0.2, 10))),
         ],
         80.0,
     )

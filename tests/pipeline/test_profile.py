@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline.instances import options, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import InstructionProfile, Option, PipelineProfile, lower_hull, pareto_choices
+from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile, lower_hull, pareto_choices
 
 HEADER = "stage,instruction,frequency,time,energy\n"
 GOOD = "0,forward,1410,0.05,24\n0,forward,1200,0.06,20\n0,backward,1410,0.1,44\n0,backward,1200,0.12,40\n"
@@ -25,7 +25,7 @@ def read(tmp_path, text, **arguments):
 def test_the_published_layout_is_read(tmp_path):
     profile = read(tmp_path, HEADER + GOOD)
     assert profile.stages == 1
-    assert profile.get(0, "forward").at_highest_clock == Option(1410, 0.05, 24.0)
+    assert profile.get(0, "forward").at_highest_clock == MeasuredOption(1410, 0.05, 24.0)
     assert [it.clock_mhz for it in profile.get(0, "backward").options] == [1410, 1200]
 
 
@@ -45,8 +45,10 @@ def test_a_profile_comes_back_from_a_file(tmp_path, suffix):
 
 def test_spreads_and_fixed_kinds_come_back(tmp_path):
     instructions = [
-        InstructionProfile(0, "forward", (Option(1410, 0.05, 24.0, 0.001, 0.5), Option(1200, 0.06, 20.0))),
-        InstructionProfile(0, "optimizer-step", (Option(None, 0.01, 2.0),)),
+        InstructionProfile(
+            0, "forward", (MeasuredOption(1410, 0.05, 24.0, 0.001, 0.5), MeasuredOption(1200, 0.06, 20.0))
+        ),
+        InstructionProfile(0, "optimizer-step", (MeasuredOption(None, 0.01, 2.0),)),
     ]
     profile = PipelineProfile(instructions, 80)
     profile.to_csv(tmp_path / "profile.csv")
@@ -149,8 +151,12 @@ def test_choices_are_what_nothing_beats_and_corners_what_no_mixture_beats(found,
 
 
 def test_a_gain_in_time_within_the_noise_buys_nothing():
-    fast, same, slow = Option(1410, 0.0999, 50.0, 0.0005), Option(1395, 0.1, 45.0, 0.0005), Option(1200, 0.12, 40.0)
-    faster = Option(1425, 0.0998, 60.0, 0.0005)
+    fast, same, slow = (
+        MeasuredOption(1410, 0.0999, 50.0, 0.0005),
+        MeasuredOption(1395, 0.1, 45.0, 0.0005),
+        MeasuredOption(1200, 0.12, 40.0),
+    )
+    faster = MeasuredOption(1425, 0.0998, 60.0, 0.0005)
     profile = PipelineProfile([InstructionProfile(0, "forward", (faster, fast, same, slow))], 80.0)
     kept = [it.clock_mhz for it in pareto_choices(profile, profile.instructions[0])]
     assert kept == [1425, 1395, 1200]  # the fastest stays, so that T_min does

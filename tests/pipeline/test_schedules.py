@@ -5,7 +5,7 @@ import pytest
 
 from tests.pipeline.instances import SECONDS
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Instruction, InstructionProfile, Option, PipelineProfile, Schedule, schedules
+from zeus_core.pipeline import Instruction, InstructionProfile, MeasuredOption, PipelineProfile, Schedule, schedules
 from zeus_core.pipeline._dependencies import dependency_graph
 from zeus_core.pipeline._timing import earliest_starts
 
@@ -201,6 +201,6 @@ def test_a_stage_number_that_is_far_too_large_is_told_at_once():
     order = [("forward", 0, 0), ("backward", 0, 0), ("forward", 10**12, 0), ("backward", 10**12, 0)]
     with pytest.raises(UsageError, match="no instruction of stage 1, but one of stage 1000000000000"):
         schedules.from_instruction_lists([order])
-    options = (Option(1410, 0.1, 10.0), Option(1200, 0.2, 5.0))
+    options = (MeasuredOption(1410, 0.1, 10.0), MeasuredOption(1200, 0.2, 5.0))
     with pytest.raises(UsageError, match="no instruction of stage 1, but one of stage 1000000000000"):
         PipelineProfile([InstructionProfile(stage, "forward", options) for stage in (0, 10**12)], 80.0)

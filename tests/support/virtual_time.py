@@ -15,7 +15,7 @@ import torch.distributed
 from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline import COMPUTE_KINDS, Frontier, InstructionProfile, Option, PipelineProfile, make_plan
+from zeus_core.pipeline import COMPUTE_KINDS, Frontier, InstructionProfile, MeasuredOption, PipelineProfile, make_plan
 from zeus_core.pytorch import torch_world
 from zeus_core.testing import VirtualBackground, VirtualTime
 
@@ -38,7 +38,7 @@ def true_profile(stages, model, kinds=("forward", "backward")):
 
     def option(work, clock):
         point = preset.physics.operating_point(work, preset.default_limit_watts, clock / preset.highest_clock_mhz)
-        return Option(clock, point.seconds, point.energy_joules)
+        return MeasuredOption(clock, point.seconds, point.energy_joules)
 
     clocks = range(preset.highest_clock_mhz, preset.lowest_clock_mhz - 1, -preset.clock_step_mhz)
     names = [(stage, kind) for stage in range(stages) for kind in kinds]

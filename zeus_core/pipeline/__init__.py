@@ -15,9 +15,9 @@ slower and just as right. docs/pipeline.md tells how it works.
 from zeus_core.pipeline import baselines, schedules
 from zeus_core.pipeline._execution import Execution, execute
 from zeus_core.pipeline._frontier import Frontier, FrontierPoint
-from zeus_core.pipeline._hull import Choice, lower_hull, pareto_choices
+from zeus_core.pipeline._hull import CostedOption, lower_hull, pareto_choices
 from zeus_core.pipeline._kinds import COMPUTE_KINDS, FIXED_KINDS, TRANSFER_KINDS
-from zeus_core.pipeline._option import Option
+from zeus_core.pipeline._option import MeasuredOption
 from zeus_core.pipeline._plan import Plan
 from zeus_core.pipeline._plan_file import plan_from_json, plan_to_json, read_plan, write_plan
 from zeus_core.pipeline._planner import make_plan, make_plans
@@ -29,13 +29,13 @@ __all__ = [
     "COMPUTE_KINDS",
     "FIXED_KINDS",
     "TRANSFER_KINDS",
-    "Choice",
+    "CostedOption",
     "Execution",
     "Frontier",
     "FrontierPoint",
     "Instruction",
     "InstructionProfile",
-    "Option",
+    "MeasuredOption",
     "PipelineProfile",
     "Plan",
     "Problem",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.pipeline._dependencies import Numbers
-from zeus_core.pipeline._hull import Choice
+from zeus_core.pipeline._hull import CostedOption
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._timing import earliest_starts
 
@@ -46,7 +46,7 @@ class Execution:
         return int(self.is_switch.sum())
 
 
-def execute(problem: Problem, chosen: Sequence[Choice], switch_seconds: float = 0.0) -> Execution:
+def execute(problem: Problem, chosen: Sequence[CostedOption], switch_seconds: float = 0.0) -> Execution:
     """Run an iteration on paper.
 
     Args:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from zeus_core.pipeline._profile import InstructionProfile, PipelineProfile
 
-__all__ = ["Choice", "lower_hull", "pareto_choices"]
+__all__ = ["CostedOption", "lower_hull", "pareto_choices"]
 
 _STANDARD_ERRORS = 2.0
 
 
-class Choice(NamedTuple):
+class CostedOption(NamedTuple):
     """An option as the planner sees it.
 
     Attributes:
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
     cost_joules: float
 
 
-def pareto_choices(profile: PipelineProfile, instruction: InstructionProfile) -> tuple[Choice, ...]:
+def pareto_choices(profile: PipelineProfile, instruction: InstructionProfile) -> tuple[CostedOption, ...]:
     """The options that no other one beats in both time and effective cost, the fastest first.
 
     Where the profile says how far its times can be off, an option that costs more must be faster by more than two
@@ -41,16 +41,16 @@ def pareto_choices(profile: PipelineProfile, instruction: InstructionProfile) ->
     cheapest_first = sorted(cost, key=lambda option: (cost[option], option.time_seconds))
     kept = [cheapest_first[0]]
     for option in cheapest_first[1:]:
-        error = math.hypot(option.time_spread_seconds, kept[-1].time_spread_seconds)
+        error = math.hypot(option.time_stderr_seconds, kept[-1].time_stderr_seconds)
         if option.time_seconds < kept[-1].time_seconds - _STANDARD_ERRORS * error:
             kept.append(option)
     fastest = min(cost, key=lambda option: (option.time_seconds, cost[option]))
     if fastest.time_seconds < kept[-1].time_seconds:
         kept.append(fastest)
-    return tuple(Choice(it.clock_mhz, it.time_seconds, cost[it]) for it in reversed(kept))
+    return tuple(CostedOption(it.clock_mhz, it.time_seconds, cost[it]) for it in reversed(kept))
 
 
-def lower_hull(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+def lower_hull(choices: Sequence[CostedOption]) -> tuple[CostedOption, ...]:
     """The corners of the lower convex hull of time and cost.
 
     Args:
@@ -59,7 +59,7 @@ def lower_hull(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     Returns:
         A part of them, from the fastest to the cheapest; the slopes between neighbours strictly rise towards 0.
     """
-    hull: list[Choice] = []
+    hull: list[CostedOption] = []
     for choice in choices:
         while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], choice):
             hull.pop()
@@ -67,5 +67,5 @@ def lower_hull(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     return tuple(hull)
 
 
-def _slope(first: Choice, second: Choice) -> float:
+def _slope(first: CostedOption, second: CostedOption) -> float:
     return (second.cost_joules - first.cost_joules) / (second.time_seconds - first.time_seconds)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.pipeline._dependencies import DependencyGraph, Indices, Numbers
-from zeus_core.pipeline._hull import Choice
+from zeus_core.pipeline._hull import CostedOption
 
 __all__ = ["Network", "NetworkArrays", "make_network"]
 
@@ -80,7 +80,7 @@ class Network:
 
 
 def make_network(
-    graph: DependencyGraph, hulls: Sequence[Sequence[Choice]], kind: Indices, arc_delay_seconds: Numbers
+    graph: DependencyGraph, hulls: Sequence[Sequence[CostedOption]], kind: Indices, arc_delay_seconds: Numbers
 ) -> Network:
     """Build the network.
 
@@ -144,7 +144,7 @@ def _waits(
 
 
 def _quantized(
-    hulls: Sequence[Sequence[Choice]], kind: Indices, delay: Numbers
+    hulls: Sequence[Sequence[CostedOption]], kind: Indices, delay: Numbers
 ) -> tuple[Indices, Indices, float, float]:
     """Times and slopes of the corners of all arcs, and their quanta."""
     longest = sum(hull[-1].time_seconds * n for hull, n in zip(hulls, np.bincount(kind), strict=False)) + delay.sum()
@@ -162,7 +162,7 @@ def _quantized(
     )
 
 
-def _slopes(hull: Sequence[Choice]) -> list[float]:
+def _slopes(hull: Sequence[CostedOption]) -> list[float]:
     falls = [
         (one.cost_joules - other.cost_joules) / (other.time_seconds - one.time_seconds) for one, other in pairwise(hull)
     ]

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
 
-__all__ = ["Option"]
+__all__ = ["MeasuredOption"]
 
 _HIGHEST_CLOCK_MHZ = 10_000  # above any GPU: such a number is a clock in kHz or Hz
 
 
 @dataclass(frozen=True)
-class Option:
+class MeasuredOption:
     """What an instruction takes at one clock, on one GPU.
 
     Attributes:
         clock_mhz: SM clock; None for work of a fixed kind that runs at whatever clock is set.
         time_seconds: Duration, above 0.
         energy_joules: Energy of one GPU over this duration, at least 0.
-        time_spread_seconds: Standard error of `time_seconds`; 0 if it is not known.
-        energy_spread_joules: Standard error of `energy_joules`; 0 if it is not known.
+        time_stderr_seconds: Standard error of `time_seconds`; 0 if it is not known.
+        energy_stderr_joules: Standard error of `energy_joules`; 0 if it is not known.
 
     Raises:
         UsageError: A number is out of its range, NaN included.
@@ -30,14 +30,14 @@ class Option:
     clock_mhz: int | None
     time_seconds: float
     energy_joules: float
-    time_spread_seconds: float = 0.0
-    energy_spread_joules: float = 0.0
+    time_stderr_seconds: float = 0.0
+    energy_stderr_joules: float = 0.0
 
     def __post_init__(self) -> None:
         _check_clock(self.clock_mhz)
         if not _is_number(self.time_seconds) or not 0 < self.time_seconds < math.inf:
             raise UsageError(f"time is {self.time_seconds!r}; it must be a number of seconds above 0")
-        for name in ("energy_joules", "time_spread_seconds", "energy_spread_joules"):
+        for name in ("energy_joules", "time_stderr_seconds", "energy_stderr_joules"):
             value = getattr(self, name)
             if not _is_number(value) or not 0 <= value < math.inf:
                 raise UsageError(f"{name} is {value!r}; it must be a finite number, at least 0")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._execution import Execution, execute
-from zeus_core.pipeline._hull import Choice
+from zeus_core.pipeline._hull import CostedOption
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._profile import PipelineProfile
 from zeus_core.pipeline._schedule import Schedule
@@ -43,7 +43,7 @@ class Plan:
     profile_fingerprint: str
 
     @classmethod
-    def of(cls, name: str, problem: Problem, chosen: Sequence[Choice], switch_seconds: float = 0.0) -> Plan:
+    def of(cls, name: str, problem: Problem, chosen: Sequence[CostedOption], switch_seconds: float = 0.0) -> Plan:
         """The plan that makes these choices.
 
         Args:
@@ -94,7 +94,7 @@ class Plan:
         problem = Problem(profile, self.schedule)
         return execute(problem, self.choices(problem), self.switch_seconds)
 
-    def choices(self, problem: Problem) -> list[Choice]:
+    def choices(self, problem: Problem) -> list[CostedOption]:
         """The choice of each instruction, in the order of `problem.graph`."""
         clocks = {
             it: clock

@@ -9,7 +9,7 @@ from zeus_core.errors import UsageError
 from zeus_core.pipeline._choice_arrays import choice_arrays
 from zeus_core.pipeline._dependencies import Indices
 from zeus_core.pipeline._frontier import Frontier
-from zeus_core.pipeline._hull import Choice
+from zeus_core.pipeline._hull import CostedOption
 from zeus_core.pipeline._plan import Plan
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._rounding import round_point
@@ -90,6 +90,6 @@ def _limit(frontier: Frontier, time: float | None, slowdown: float | None, strag
     return frontier.check_time(max(value * highest_seconds, frontier.shortest_seconds))
 
 
-def _chosen(problem: Problem, numbers: Indices) -> list[Choice]:
+def _chosen(problem: Problem, numbers: Indices) -> list[CostedOption]:
     choices = [choice for of_kind in problem.choices for choice in of_kind]
     return [choices[number] for number in numbers.tolist()]

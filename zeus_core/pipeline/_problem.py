@@ -10,7 +10,7 @@ import numpy as np
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._dependencies import DependencyGraph, Indices, Numbers, dependency_graph
-from zeus_core.pipeline._hull import Choice, lower_hull, pareto_choices
+from zeus_core.pipeline._hull import CostedOption, lower_hull, pareto_choices
 from zeus_core.pipeline._kinds import TRANSFER_KINDS
 from zeus_core.pipeline._profile import PipelineProfile
 from zeus_core.pipeline._schedule import Schedule
@@ -18,7 +18,7 @@ from zeus_core.pipeline._timing import earliest_starts
 
 __all__ = ["Problem"]
 
-_NOTHING = (Choice(None, 0.0, 0.0),)
+_NOTHING = (CostedOption(None, 0.0, 0.0),)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Problem:
         return np.array([number[it.stage, it.kind] for it in self.graph.instructions], np.int64)
 
     @cached_property
-    def choices(self) -> tuple[tuple[Choice, ...], ...]:
+    def choices(self) -> tuple[tuple[CostedOption, ...], ...]:
         """The choices worth having of each of `kinds`, the fastest first."""
         return tuple(
             _NOTHING if kind in TRANSFER_KINDS else pareto_choices(self.profile, self.profile.get(stage, kind))
@@ -86,29 +86,29 @@ class Problem:
         )
 
     @cached_property
-    def hulls(self) -> tuple[tuple[Choice, ...], ...]:
+    def hulls(self) -> tuple[tuple[CostedOption, ...], ...]:
         """The lower hull of the choices of each of `kinds`."""
         return tuple(lower_hull(choices) for choices in self.choices)
 
     @cached_property
-    def all_choices(self) -> tuple[tuple[Choice, ...], ...]:
+    def all_choices(self) -> tuple[tuple[CostedOption, ...], ...]:
         """All choices of each of `kinds`, worth having or not, the highest clock first."""
         return tuple(
             _NOTHING
             if kind in TRANSFER_KINDS
             else tuple(
-                Choice(it.clock_mhz, it.time_seconds, self.profile.effective_cost_joules(stage, it))
+                CostedOption(it.clock_mhz, it.time_seconds, self.profile.effective_cost_joules(stage, it))
                 for it in self.profile.get(stage, kind).options
             )
             for stage, kind in self.kinds
         )
 
     @cached_property
-    def highest_clocks(self) -> tuple[Choice, ...]:
+    def highest_clocks(self) -> tuple[CostedOption, ...]:
         """What each of `kinds` takes at its highest clock."""
         return tuple(of_kind[0] for of_kind in self.all_choices)
 
-    def choice_at(self, stage: int, kind: str, clock_mhz: int | None) -> Choice:
+    def choice_at(self, stage: int, kind: str, clock_mhz: int | None) -> CostedOption:
         """What a kind takes at a clock; None for its only choice where the clock stays as it is.
 
         Raises:
@@ -120,7 +120,7 @@ class Problem:
         return found
 
     @cached_property
-    def _choice_by_clock(self) -> dict[tuple[int, str, int | None], Choice]:
+    def _choice_by_clock(self) -> dict[tuple[int, str, int | None], CostedOption]:
         return {
             (stage, kind, choice.clock_mhz): choice
             for (stage, kind), of_kind in zip(self.kinds, self.all_choices, strict=True)
@@ -190,6 +190,6 @@ class Problem:
         """When each instruction starts, if each starts as soon as it can, [instructions]."""
         return earliest_starts(self.graph, self.arc_delay_seconds, durations)
 
-    def durations_of(self, chosen: Sequence[Choice]) -> Numbers:
+    def durations_of(self, chosen: Sequence[CostedOption]) -> Numbers:
         """Durations with one choice for each of `kinds`, [instructions]."""
         return np.array([choice.time_seconds for choice in chosen])[self.kind_of]

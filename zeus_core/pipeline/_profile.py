@@ -14,7 +14,7 @@ from typing import Any
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._kinds import COMPUTE_KINDS, FIXED_KINDS, check_kind
-from zeus_core.pipeline._option import Option
+from zeus_core.pipeline._option import MeasuredOption
 
 __all__ = ["InstructionProfile", "PipelineProfile"]
 
@@ -37,7 +37,7 @@ class InstructionProfile:
 
     stage: int
     kind: str
-    options: tuple[Option, ...]
+    options: tuple[MeasuredOption, ...]
 
     def __post_init__(self) -> None:
         if isinstance(self.stage, bool) or not isinstance(self.stage, int) or self.stage < 0:
@@ -65,7 +65,7 @@ class InstructionProfile:
         return f"stage {self.stage} {self.kind}"
 
     @property
-    def at_highest_clock(self) -> Option:
+    def at_highest_clock(self) -> MeasuredOption:
         """The option of the highest clock, which is not always the fastest as measured."""
         return self.options[0]
 
@@ -125,7 +125,7 @@ class PipelineProfile:
             raise UsageError(f"the profile has no {kind!r} of stage {stage}; it has {', '.join(kinds) or 'nothing'}")
         return found
 
-    def effective_cost_joules(self, stage: int, option: Option) -> float:
+    def effective_cost_joules(self, stage: int, option: MeasuredOption) -> float:
         """What running an option takes more than waiting as long, over all GPUs of the stage (Perseus, SOSP'24)."""
         waiting_joules = self.blocking_power_watts[stage] * option.time_seconds
         return self.gpus[stage] * (option.energy_joules - waiting_joules)

@@ -1,6 +1,6 @@
 """Profiles as CSV, in the layout of the published ones (Perseus, SOSP'24).
 
-    stage,instruction,frequency,time,energy[,time_spread,energy_spread]
+    stage,instruction,frequency,time,energy[,time_stderr,energy_stderr]
     0,forward,1410,0.0501,23.8
 
 Frequency is in MHz (empty for a fixed kind that runs at whatever clock is set), time in seconds, energy in joules of
@@ -15,15 +15,15 @@ from pathlib import Path
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._kinds import COMPUTE_KINDS, FIXED_KINDS, check_kind
-from zeus_core.pipeline._option import Option
+from zeus_core.pipeline._option import MeasuredOption
 from zeus_core.pipeline._profile import InstructionProfile, PipelineProfile
 
 __all__ = ["read_profile_csv", "write_profile_csv"]
 
 _COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
-_SPREADS = ("time_spread", "energy_spread")
+_STDERRS = ("time_stderr", "energy_stderr")
 
-_Row = tuple[int, str, Option]
+_Row = tuple[int, str, MeasuredOption]
 
 
 def read_profile_csv(
@@ -39,7 +39,7 @@ def read_profile_csv(
     Raises:
         UsageError: The file cannot be read, or a row is wrong; the message names the file and the line.
     """
-    options: dict[tuple[int, str], list[Option]] = {}
+    options: dict[tuple[int, str], list[MeasuredOption]] = {}
     first_line: dict[tuple[int, str, int | None], int] = {}
     try:
         for line, (stage, kind, option) in _rows(path):
@@ -62,13 +62,13 @@ def read_profile_csv(
 def write_profile_csv(profile: PipelineProfile, path: Path) -> None:
     """Write a profile; the columns of spreads only if there is one that is not 0."""
     rows = [(it, option) for it in profile.instructions for option in it.options]
-    has_spread = any(option.time_spread_seconds or option.energy_spread_joules for _, option in rows)
+    has_stderr = any(option.time_stderr_seconds or option.energy_stderr_joules for _, option in rows)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_COLUMNS + (_SPREADS if has_spread else ()))
+        writer.writerow(_COLUMNS + (_STDERRS if has_stderr else ()))
         for it, option in rows:
             clock = "" if option.clock_mhz is None else option.clock_mhz
-            spreads = (option.time_spread_seconds, option.energy_spread_joules) if has_spread else ()
+            spreads = (option.time_stderr_seconds, option.energy_stderr_joules) if has_stderr else ()
             writer.writerow((it.stage, it.kind, clock, option.time_seconds, option.energy_joules, *spreads))
 
 
@@ -92,12 +92,12 @@ def _rows(path: Path) -> Iterator[tuple[int, _Row]]:
 def _row(fields: Mapping[str, str]) -> _Row:
     kind = check_kind(fields["instruction"].strip(), COMPUTE_KINDS + FIXED_KINDS, "instruction")
     clock = fields["frequency"].strip()
-    option = Option(
+    option = MeasuredOption(
         clock_mhz=None if clock == "" else _whole("frequency", clock),
         time_seconds=_number("time", fields["time"]),
         energy_joules=_number("energy", fields["energy"]),
-        time_spread_seconds=_number("time_spread", fields.get("time_spread") or "0"),
-        energy_spread_joules=_number("energy_spread", fields.get("energy_spread") or "0"),
+        time_stderr_seconds=_number("time_stderr", fields.get("time_stderr") or "0"),
+        energy_stderr_joules=_number("energy_stderr", fields.get("energy_stderr") or "0"),
     )
     return _whole("stage", fields["stage"]), kind, option
 

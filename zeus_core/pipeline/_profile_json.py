@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._option import Option
+from zeus_core.pipeline._option import MeasuredOption
 from zeus_core.pipeline._profile import InstructionProfile, PipelineProfile
 
 __all__ = ["profile_from_json", "profile_to_json"]
@@ -43,14 +43,14 @@ def profile_from_json(fields: Any) -> PipelineProfile:
         raise UsageError(f"this is not a profile: {error!r}") from error
 
 
-def _option_to_json(option: Option) -> list[float | int | None]:
-    spreads = (option.time_spread_seconds, option.energy_spread_joules)
+def _option_to_json(option: MeasuredOption) -> list[float | int | None]:
+    spreads = (option.time_stderr_seconds, option.energy_stderr_joules)
     return [option.clock_mhz, float(option.time_seconds), float(option.energy_joules), *map(float, spreads)]
 
 
 def _instruction_from_json(position: int, fields: Any) -> InstructionProfile:
     try:
-        options = tuple(Option(*option) for option in fields["options"])
+        options = tuple(MeasuredOption(*option) for option in fields["options"])
         return InstructionProfile(fields["stage"], fields["kind"], options)
     except (KeyError, TypeError) as error:
         raise UsageError(f"instruction {position} of the profile cannot be read: {error!r}") from error

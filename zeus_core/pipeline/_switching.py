@@ -19,7 +19,7 @@ from zeus_core.pipeline._compiled import has_numba
 from zeus_core.pipeline._dependencies import Indices, Numbers
 from zeus_core.pipeline._execution import execute
 from zeus_core.pipeline._frontier import Frontier
-from zeus_core.pipeline._hull import Choice
+from zeus_core.pipeline._hull import CostedOption
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._switch_search import Clocks, RunState, cheapest_sequences, improve, join_short_runs, run
 
@@ -34,7 +34,7 @@ _IMPROVED = 2
 
 def plan_switches(
     frontier: Frontier, time_seconds: float, is_waiting: bool, switch_seconds: float, dwell_seconds: float
-) -> list[Choice]:
+) -> list[CostedOption]:
     """Choose a clock for each instruction, so that the iteration with its switches takes at most so long.
 
     Args:
@@ -70,7 +70,9 @@ def plan_switches(
     return min(found, key=lambda it: it[0])[1]
 
 
-def _at_highest(problem: Problem, time_seconds: float, switch_seconds: float, dwell_seconds: float) -> list[Choice]:
+def _at_highest(
+    problem: Problem, time_seconds: float, switch_seconds: float, dwell_seconds: float
+) -> list[CostedOption]:
     chosen = [problem.highest_clocks[kind] for kind in problem.kind_of.tolist()]
     result = execute(problem, chosen, switch_seconds)
     if result.time_seconds > time_seconds or result.shortest_dwell_seconds < dwell_seconds:
@@ -110,7 +112,7 @@ def _clocks(problem: Problem) -> tuple[Clocks, list[int]]:
     ), numbers
 
 
-def _choices(problem: Problem, chosen: Indices, numbers: list[int]) -> list[Choice]:
+def _choices(problem: Problem, chosen: Indices, numbers: list[int]) -> list[CostedOption]:
     choices = []
     for kind, clock in zip(problem.kind_of.tolist(), chosen.tolist(), strict=True):
         is_kept = problem.all_choices[kind][0].clock_mhz is None

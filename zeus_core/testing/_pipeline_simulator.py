@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Instruction, Option, PipelineProfile, Plan
+from zeus_core.pipeline import Instruction, MeasuredOption, PipelineProfile, Plan
 
 __all__ = ["SimulatedInstruction", "SimulatedIteration", "simulate_pipeline"]
 
@@ -158,7 +158,7 @@ class _Run:
         return self._busy_joules + waiting_watts * end
 
 
-def _option(profile: PipelineProfile, it: Instruction, clock: int | None) -> Option:
+def _option(profile: PipelineProfile, it: Instruction, clock: int | None) -> MeasuredOption:
     for option in profile.get(it.stage, it.kind).options:
         if option.clock_mhz == clock:
             return option

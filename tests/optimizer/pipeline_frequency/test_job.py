@@ -21,7 +21,7 @@ from zeus_core.optimizer.pipeline_frequency._pipeline_job import (
     tail_joules,
 )
 from zeus_core.optimizer.pipeline_frequency._profiler import InstructionRow, RankProfile
-from zeus_core.pipeline import Instruction, Option, schedules
+from zeus_core.pipeline import Instruction, MeasuredOption, schedules
 
 CLOCKS = (1410, 1200, 1050)
 
@@ -155,7 +155,7 @@ class TestProfile:
         job = a_job([(0, 0), (1, 0), (0, 1), (1, 1)])
         profiles = [measured(0), measured(1, 300.0, 60.0), measured(0, 200.0), measured(1, 100.0)]
         profile = pipeline_profile(job, profiles, 0)
-        assert profile.get(0, "forward").options == (Option(1410, 0.05, 20.0), Option(1200, 0.1, 20.0))
+        assert profile.get(0, "forward").options == (MeasuredOption(1410, 0.05, 20.0), MeasuredOption(1200, 0.1, 20.0))
         assert profile.get(1, "backward").at_highest_clock.energy_joules == pytest.approx(30.0)
         assert (profile.blocking_power_watts, profile.gpus) == ((80.0, 60.0), (1, 1))
         other = pipeline_profile(job, profiles, 1)

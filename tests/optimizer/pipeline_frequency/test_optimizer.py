@@ -19,7 +19,7 @@ from zeus_core.pipeline import (
     Frontier,
     Instruction,
     InstructionProfile,
-    Option,
+    MeasuredOption,
     PipelineProfile,
     Schedule,
     make_plan,
@@ -103,7 +103,7 @@ def true_options(work, model):
     preset = find_preset(model)
     for clock in range(preset.highest_clock_mhz, preset.lowest_clock_mhz - 1, -preset.clock_step_mhz):
         point = preset.physics.operating_point(work, preset.default_limit_watts, clock / preset.highest_clock_mhz)
-        yield Option(clock, point.seconds, point.energy_joules)
+        yield MeasuredOption(clock, point.seconds, point.energy_joules)
 
 
 def true_profile(work, model=A100):
@@ -176,7 +176,7 @@ def test_noise_of_one_percent_is_borne():
         for it in measured.options:
             assert it.time_seconds == pytest.approx(true[it.clock_mhz].time_seconds, rel=0.02)
             assert it.energy_joules == pytest.approx(true[it.clock_mhz].energy_joules, rel=0.04)
-            assert it.energy_spread_joules > 0
+            assert it.energy_stderr_joules > 0
     replayed, found = run.steps_of(PhaseName.REPLAYING)[-20:], run.steps_of(PhaseName.BASELINE)
     assert run.seconds(replayed) <= 1.01 * run.seconds(found)
     assert run.joules(replayed) <= 0.88 * run.joules(found)
@@ -779,7 +779,7 @@ def test_a_plan_of_a_file_that_is_a_little_wrong_is_followed(share, tmp_path):
             InstructionProfile(
                 it.stage,
                 it.kind,
-                tuple(Option(o.clock_mhz, o.time_seconds * share, o.energy_joules) for o in it.options),
+                tuple(MeasuredOption(o.clock_mhz, o.time_seconds * share, o.energy_joules) for o in it.options),
             )
             for it in truth.instructions
         ],

@@ -15,7 +15,7 @@ from zeus_core.pipeline import (
     COMPUTE_KINDS,
     Instruction,
     InstructionProfile,
-    Option,
+    MeasuredOption,
     PipelineProfile,
     Schedule,
 )
@@ -330,9 +330,9 @@ def _waiting_watts(profiles: Sequence[RankProfile], ranks: Iterable[int]) -> flo
     return fmean(own or others or [0.0])
 
 
-def _option(rows: Sequence[InstructionRow]) -> Option:
+def _option(rows: Sequence[InstructionRow]) -> MeasuredOption:
     first = rows[0]
     seconds = max(fmean(row.time_seconds for row in rows), _LEAST_SECONDS)
     energies = [row.energy_joules or 0.0 for row in rows]  # all of them are known
     errors = max(row.time_error_seconds for row in rows), max(row.energy_error_joules for row in rows)
-    return Option(first.clock_mhz, seconds, fmean(energies), *errors)
+    return MeasuredOption(first.clock_mhz, seconds, fmean(energies), *errors)

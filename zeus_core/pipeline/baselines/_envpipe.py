@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zeus_core.pipeline._dependencies import Numbers
-from zeus_core.pipeline._hull import Choice
+from zeus_core.pipeline._hull import CostedOption
 from zeus_core.pipeline._plan import Plan
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._schedule import Instruction
@@ -53,14 +53,14 @@ def _place_of_least_energy(problem: Problem, kind: int) -> int:
     return energies.index(min(energies))
 
 
-def _energy(problem: Problem, kind: int, choice: Choice) -> float:
+def _energy(problem: Problem, kind: int, choice: CostedOption) -> float:
     stage = problem.kinds[kind][0]
     return choice.cost_joules + problem.profile.gpus[stage] * problem.profile.blocking_power_watts[stage] * (
         choice.time_seconds
     )
 
 
-def _raised(choices: tuple[Choice, ...], place: int) -> int:
+def _raised(choices: tuple[CostedOption, ...], place: int) -> int:
     """The place of the lowest clock that is at least a step higher; the highest clock if there is none."""
     clock = choices[place].clock_mhz or 0
     higher = [it for it in range(place) if (choices[it].clock_mhz or 0) >= clock + _STEP_MHZ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._hull import Choice
+from zeus_core.pipeline._hull import CostedOption
 from zeus_core.pipeline._plan import Plan
 from zeus_core.pipeline._problem import Problem
 
@@ -34,7 +34,7 @@ def clocks_in_common(problem: Problem, kinds: range | list[int]) -> list[int]:
     return sorted(set.intersection(*several), reverse=True) if several else []
 
 
-def one_clock(problem: Problem, clock_of: dict[tuple[int, str], int]) -> list[Choice]:
+def one_clock(problem: Problem, clock_of: dict[tuple[int, str], int]) -> list[CostedOption]:
     """The choice of each instruction when each kind runs at a given clock; kinds without a choice as they do."""
     by_kind = []
     for kind, of_kind in zip(problem.kinds, problem.all_choices, strict=True):
