@@ -1,8 +1,8 @@
-"""Methods no error may leave, and what an integration says of a framework that is missing."""
+"""Methods that no error may leave."""
 
 import pytest
 
-from zeus_core.adapters import contained, log_fault, require
+from zeus_core.adapters import contained, log_fault
 from zeus_core.errors import UsageError
 
 
@@ -53,14 +53,3 @@ def test_a_feature_steps_aside_and_a_default_is_returned(caplog):
 def test_ctrl_c_passes():
     with pytest.raises(KeyboardInterrupt):
         Hooks().hook(KeyboardInterrupt())
-
-
-def test_what_is_missing_comes_with_its_pip_line():
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'zeus-core\[lightning\]'"):
-        require("a_module_nobody_has", floor="1.0", extra="lightning")
-
-
-def test_what_is_too_old_is_told_with_what_was_found():
-    require("pytest", floor="7.0", extra="dev")
-    with pytest.raises(ImportError, match=rf"pytest {pytest.__version__} is too old, 999.0 or newer is needed"):
-        require("pytest", floor="999.0", extra="dev")

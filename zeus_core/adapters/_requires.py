@@ -1,33 +1,49 @@
-"""Whether the framework an integration is for is there, and new enough."""
+"""Checks that the framework of an integration is installed, and new enough."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 from importlib import metadata
+from typing import NamedTuple
 
 __all__ = ["require"]
 
 
-def require(module: str, floor: str, extra: str, distribution: str | None = None) -> None:
-    """Check that a module is installed, without importing it.
+class _Requirement(NamedTuple):
+    extra: str
+    """The extra of this package that installs the framework."""
+    floor: str
+    """The oldest version that works."""
+
+
+# By module. The same floors are in pyproject.toml, and a test compares them.
+_REQUIREMENTS = {
+    "transformers": _Requirement("huggingface", "4.47"),
+    "accelerate": _Requirement("huggingface", "1.3"),
+    "lightning": _Requirement("lightning", "2.4"),
+    "pytorch_lightning": _Requirement("lightning", "2.4"),
+    "deepspeed": _Requirement("deepspeed", "0.14.5"),
+}
+
+
+def require(module: str) -> None:
+    """Check that a framework is installed, without importing it.
 
     Args:
-        module: Its name.
-        floor: The oldest version that will do.
-        extra: The extra of this package that brings it.
-        distribution: The package it comes in, if that is called otherwise.
+        module: Its module, one of those in the table above.
 
     Raises:
-        ModuleNotFoundError: It is not installed; the message holds the pip line.
-        ImportError: It is too old.
+        ModuleNotFoundError: It is not installed; the message contains the pip command.
+        ImportError: It is too old; the message contains the pip command.
     """
+    extra, floor = _REQUIREMENTS[module]
     hint = f"pip install 'zeus-core[{extra}]'"
     if importlib.util.find_spec(module) is None:
-        raise ModuleNotFoundError(f"{module} is needed here: {hint}", name=module)
-    found = metadata.version(distribution or module)
-    if _numbers(found) < _numbers(floor):
-        raise ImportError(f"{module} {found} is too old, {floor} or newer is needed: {hint}", name=module)
+        raise ModuleNotFoundError(f"{module} is not installed: {hint}", name=module)
+    installed = metadata.version(module)
+    if _numbers(installed) < _numbers(floor):
+        raise ImportError(f"{module} {installed} is too old; {floor} or newer is needed: {hint}", name=module)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

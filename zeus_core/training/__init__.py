@@ -1,4 +1,4 @@
-"""Where the energy of a training run goes: by activity, per token or sample, over all ranks and interruptions."""
+"""The energy of a training run: by activity, per token or sample, over all ranks and interruptions."""
 
 from zeus_core.events import Activity
 from zeus_core.training._account import Account

@@ -1,61 +1,37 @@
-"""`TrainingEnergy`: where the energy of a training run goes, whatever framework runs it."""
+"""`TrainingEnergy`: measures where the energy of a training run goes, in any framework."""
 
 from __future__ import annotations
 
-import itertools
-import logging
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from zeus_core._validate import checked_instance
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.errors import UsageError
 from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._windows import checked_monitor
-from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.ports import SoloWorld, World
 from zeus_core.training._account import Account
-from zeus_core.training._checkpoint import Checkpoint
 from zeus_core.training._hook import Hooked, hook
-from zeus_core.training._journal import Entry, Journal
-from zeus_core.training._log_intervals import LogIntervals
-from zeus_core.training._ranks import Ranks
-from zeus_core.training._resume import take_up_run
-from zeus_core.training._split import ActivitySplit
+from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values
-from zeus_core.training._tally import Tally
 
-__all__ = ["TrainingEnergy"]
-
-_logger = logging.getLogger(__name__)
-
-_JOURNAL_FOLDER = "zeus-energy"
-_numbers = itertools.count(1)
+__all__ = ["TrainingEnergy", "TrainingOptimizer"]
 
 
-@dataclass
-class _Part:
-    """What this process does of a run, from where it begins or resumes to where it ends."""
+@runtime_checkable
+class TrainingOptimizer(TrainingObserver, Protocol):
+    """An observer that measures training and chooses a setting, such as `GlobalPowerLimitOptimizer`."""
 
-    run: str
-    begin_step: int
-    step: int
-    earlier: Account  # what all ranks took before it
-    samples: int = 0
-    tokens: int = 0
-    name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    laps: LogIntervals = field(default_factory=LogIntervals)
+    monitor: ZeusMonitor
 
 
 class TrainingEnergy(Hooked):
-    """Measures a training run: its energy as training goes on, by activity, per token or sample, and in all.
+    """Measures the energy of a training run, by activity, per token or sample, and in all.
 
-    Tell it what happens, or let an adapter of your framework do so:
+    An adapter of your framework reports to it, or your own loop does:
 
         with TrainingEnergy(ZeusMonitor(), folder="output") as energy:
             for batch in batches:
@@ -67,15 +43,23 @@ class TrainingEnergy(Hooked):
                 evaluate()
         print(energy.summary)
 
-    The hooks never raise: after a fault, which is logged once, training goes on without the numbers it has cost.
-    Of several ranks each device is counted once, and `on_train_begin`, `log`, `evaluation` and `finish` are collective:
-    every rank must call them at the same step, and all get the same numbers.
+    It is a `TrainingObserver`, and forwards the events to the optimizer. No method raises during training: the first
+    fault is logged, and training continues without the numbers it has cost.
+
+    In a job of several ranks each device is counted once, and `on_train_begin`, `log`, `evaluation` and `finish` are
+    collective: every rank must call them at the same step, and all get the same numbers. So is the first `on_pause` if
+    training has not begun.
 
     Args:
-        monitor: What measures; the optimizer's if None, or a new one.
-        optimizer: An optimizer to be told the same events.
-        world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`.
-        folder: Where a journal is kept, from which a resumed run learns what was spent before; none if None.
+        monitor: Measures this rank's GPUs; the optimizer's if None, or a new one.
+        optimizer: An optimizer that receives the same events.
+        world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
+        folder: The folder of the journal, from which a resumed run reads what was spent before; none is kept if None.
+
+    Attributes:
+        monitor: As passed, or made.
+        optimizer: As passed.
+        summary: The summary of the latest run; None until it has ended.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -85,138 +69,125 @@ class TrainingEnergy(Hooked):
     def __init__(
         self,
         monitor: ZeusMonitor | None = None,
-        optimizer: GlobalPowerLimitOptimizer | None = None,
+        optimizer: TrainingOptimizer | None = None,
         *,
         world: World | None = None,
         folder: str | Path | None = None,
     ) -> None:
-        self.optimizer = _checked_optimizer(optimizer, monitor)
-        """The optimizer that is told the same events."""
-        self._observer: TrainingObserver = NoObserver() if optimizer is None else optimizer
+        _check_optimizer(optimizer, monitor)
         if monitor is None:
             monitor = optimizer.monitor if optimizer is not None else ZeusMonitor()
         self.monitor = checked_monitor(monitor)
-        """What measures."""
+        self.optimizer = optimizer
         self.summary: TrainingSummary | None = None
-        """What the latest run has taken; None until it has ended."""
-        self._window = f"__zeus_core_training_energy_{next(_numbers)}"
-        self._folder = None if folder is None else Path(folder)
-        self._gpu_indices: list[int] | None = None  # those this rank counts
-        self._part: _Part | None = None
-        self._latest_split: ActivitySplit | None = None
-        self._checkpoint: Checkpoint | None = None
-        self._take_world(SoloWorld())
+        self._observer: TrainingObserver = optimizer or NoObserver()
+        self._recorder = RunRecorder(monitor, SoloWorld(), None if folder is None else Path(folder))
         if world is not None:
             self.use_world(world)
 
+    @property
+    def saving_fraction(self) -> float | None:
+        """Energy per step saved by the setting the optimizer chose; None if unknown."""
+        return self._observer.saving_fraction
+
     def use_world(self, world: World) -> None:
-        """Take other ranks, before training begins: an adapter learns late who they are."""
-        self._take_world(world)
+        """Set the ranks. Call before training begins."""
+        self._recorder.use_world(world)
         self._observer.use_world(world)
 
     def use_folder(self, folder: str | Path) -> None:
         """Keep the journal in this folder from the next training on."""
-        self._folder = Path(folder)
-        self._keep_journal()
+        self._recorder.use_folder(Path(folder))
+
+    @hook
+    def forget(self) -> None:
+        """Discard what the optimizer learned from steps: from now on a step is another amount of work."""
+        self._observer.forget()
 
     @hook
     def on_train_begin(self, step: int = 0) -> None:
-        """Training begins: a collective call. If it had begun before and not ended, what was done since is done again.
+        """Report that training begins; a collective call. Steps of a training that has not ended are done again.
 
         Args:
             step: Optimizer steps already done, in a resumed training.
         """
         self._observer.on_train_end()
         self._observer.on_train_begin()
-        given_up, checkpoint = self._part, self._checkpoint
-        self._part = self._checkpoint = self.summary = None
-        if given_up is not None:
-            spent = self._ranks.combine(lambda: self._write_down(given_up))
-            run, earlier = given_up.run, given_up.earlier + Account(spent.total, spent.activities, redone=spent.total)
-        else:
-            run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks)
-        if self._gpu_indices is None:
-            self._gpu_indices = self._ranks.share(self.monitor)
-        self._ranks.gather(self._begin_split)  # together, so that a rank on which it fails is not waited for later
-        self._part = _Part(run, step, step, earlier)
+        self.summary = None
+        self._recorder.begin(step)
 
     @hook
     def on_epoch_begin(self) -> None:
-        """An epoch begins, with the loading of its first data."""
+        """Report that an epoch begins, with the loading of its first data."""
         self._observer.on_epoch_begin()
-        self._do(Activity.STEPS)
+        self._recorder.switch(Activity.STEPS)
 
     @hook
     def on_step_begin(self) -> None:
-        """An optimizer step begins."""
+        """Report that an optimizer step begins."""
         self._observer.on_step_begin()
-        self._do(Activity.STEPS)
+        self._recorder.switch(Activity.STEPS)
 
     @hook
     def on_step_end(self) -> None:
-        """An optimizer step has ended."""
+        """Report that an optimizer step has ended."""
         self._observer.on_step_end()
-        if self._part is not None:
-            self._part.step += 1
+        self._recorder.count(steps=1)
 
     @hook
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
-        """Something else than training begins, until `on_resume` or the next step."""
+        """Report that work other than training is about to start, until `on_resume` or the next step.
+
+        Args:
+            activity: The work.
+            on_all_ranks: Whether every rank reports it.
+        """
         self._observer.on_pause(activity, on_all_ranks)
-        if self._part is None:
-            self._keep_sampling()  # for an evaluation of its own
-        self._split.enter(activity)
+        self._recorder.pause(activity)
 
     @hook
     def on_resume(self) -> None:
-        """What the latest `on_pause` announced is over."""
-        self._split.leave()
-        if self._part is None:
-            self.monitor.cancel(self._window)
+        """Report the end of the work that the latest `on_pause` announced."""
+        self._recorder.leave()
+        self._recorder.stop_sampling()
         self._observer.on_resume()
 
     @hook
     def on_interference(self) -> None:
-        """Something else than training has already happened since the last step ended."""
+        """Report that work other than training has already happened since the last step ended."""
         self._observer.on_interference()
 
     @hook
     def on_epoch_end(self) -> None:
-        """The epoch has ended."""
+        """Report that the epoch has ended."""
         self._observer.on_epoch_end()
-        self._do(Activity.IDLE)
+        self._recorder.switch(Activity.IDLE)
 
     @hook
     def on_train_end(self) -> None:
-        """Training has ended, in whatever way. Not collective: a rank may be the only one that is left."""
+        """Report that training has ended, in whatever way. Not collective: this rank may be the last one alive."""
         self._observer.on_train_end()
-        if self._part is None:
-            return
-        part, self._part = self._part, None
-        self.monitor.cancel(self._window)
-        own = self._write_down(part)
-        if self.summary is None and self._ranks.size == 1:
-            self.summary = self._summary(part, own)
+        ended = self._recorder.end()
+        if self.summary is None and ended is not None:
+            self.summary = self._summarized(*ended)
 
     @hook
     def on_pass_begin(self, activity: Activity) -> None:
-        """A pass begins that is part of a training step and worth telling apart, until `on_pass_end`."""
-        self._split.enter(activity)
+        """Report the beginning of a pass with an account of its own within a training step, until `on_pass_end`."""
+        self._recorder.enter(activity)
 
     @hook
     def on_pass_end(self) -> None:
-        """The pass is over."""
-        self._split.leave()
+        """Report the end of the pass."""
+        self._recorder.leave()
 
     def count(self, samples: int = 0, tokens: int = 0) -> None:
-        """Samples or tokens this rank has trained on, since they were counted last."""
-        if self._part is not None:
-            self._part.samples += samples
-            self._part.tokens += tokens
+        """Count samples or tokens this rank has trained on, since the previous call."""
+        self._recorder.count(samples=samples, tokens=tokens)
 
     @contextmanager
     def step(self, samples: int = 0, tokens: int = 0) -> Iterator[None]:
-        """An optimizer step as a `with` block, with what this rank trains on in it."""
+        """Report an optimizer step as a `with` block, and count what this rank trains on in it."""
         self.on_step_begin()
         yield
         self.on_step_end()
@@ -224,83 +195,48 @@ class TrainingEnergy(Hooked):
 
     @contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
-        """Something else than training as a `with` block."""
+        """Report work other than training as a `with` block."""
         self.on_pause(activity)
         try:
             yield
         finally:
             self.on_resume()
 
+    @hook(default=dict[str, float])
     def log(self) -> dict[str, float]:
-        """What to log now: a collective call. Empty outside of training and after a fault.
-
-        What `interval_values` lists, of the training steps since the previous log, and
-
-        ===================  =======================================================================================
-        `total_energy_j`     all of the run so far: earlier parts, evaluation and saving included
-        `power_limit_w`      the power limit in force; the highest of this rank's GPUs
-        ===================  =======================================================================================
-        """
-        return self._log() or {}
-
-    @hook
-    def _log(self) -> dict[str, float]:
-        if self._part is None:
-            return {}
-        part = self._part
-        now = self._ranks.combine(lambda: self._write_down(part))
-        totals = {
-            "total_energy_j": (part.earlier.total + now.total).energy_joules,
-            "power_limit_w": self._power_limit_watts(),
-        }
-        return {**part.laps.next(now), **known_values(totals)}
-
-    def evaluation(self, prefix: str = "eval") -> dict[str, float]:
-        """What the present evaluation has taken, or the latest: a collective call.
+        """Return what to log now: the metrics of `LOG_METRICS` that are known. A collective call.
 
         Returns:
-            `eval_energy_j`, or the same with another prefix; nothing if some of it was lost, or there was none.
+            Values by name; empty outside of training and after a fault.
         """
-        return self._evaluated(prefix) or {}
+        return self._recorder.log_values()
+
+    @hook(default=dict[str, float])
+    def evaluation(self, prefix: str = "eval") -> dict[str, float]:
+        """Return the energy of the current or latest evaluation. A collective call.
+
+        Returns:
+            `eval_energy_j`, or the same with another prefix; empty if some of it was lost, or there was none.
+        """
+        return known_values({f"{prefix}_energy_j": self._recorder.evaluation_joules()})
 
     @hook
-    def _evaluated(self, prefix: str) -> dict[str, float]:
-        together = self._ranks.combine(self._own_evaluation)
-        was_any = together.total.seconds > 0
-        return known_values({f"{prefix}_energy_j": together.total.energy_joules if was_any else None})
-
     def finish(self) -> TrainingSummary | None:
-        """What the run has taken, at the end of training: a collective call. None outside of training."""
-        return self._finish()
-
-    @hook
-    def _finish(self) -> TrainingSummary | None:
-        part = self._part
-        if part is not None:
-            self.summary = self._summary(part, self._ranks.combine(lambda: self._own(part)))
+        """Return the summary of the run, at the end of training; None outside of it. A collective call."""
+        taken = self._recorder.account()
+        if taken is not None:
+            self.summary = self._summarized(*taken)
         return self.summary
 
+    @hook(default=dict[str, Any])
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint should keep, in JSON's types. Not collective; the journal is brought up to date too."""
-        return self._state_dict() or {}
-
-    @hook
-    def _state_dict(self) -> dict[str, Any]:
-        part = self._part
-        if part is None:
-            return {}
-        own = self._write_down(part)
-        known = own if self._ranks.size == 1 else part.laps.seen
-        return Checkpoint(part.run, self._ranks.size, part.earlier + known).to_json()
+        """Return the state for a checkpoint, in JSON types, and bring the journal up to date. Not collective."""
+        return self._recorder.state_dict()
 
     @hook
     def load_state_dict(self, state: Any) -> None:
-        """Take up the run of a checkpoint at the next `on_train_begin`. A state that cannot be read is reported."""
-        self._checkpoint = None
-        try:
-            self._checkpoint = None if state == {} else Checkpoint.from_json(state)
-        except UsageError as error:
-            _logger.warning("the energy state of the checkpoint is damaged: %s", error)
+        """Continue the run of a checkpoint at the next `on_train_begin`. A damaged state is ignored, with a warning."""
+        self._recorder.load_state_dict(state)
 
     def __enter__(self) -> TrainingEnergy:
         self.on_train_begin()
@@ -313,72 +249,14 @@ class TrainingEnergy(Hooked):
             self.finish()
         self.on_train_end()
 
-    def _take_world(self, world: World) -> None:
-        self._ranks = Ranks(world)
-        self._gpu_indices = None
-        self._keep_journal()
-
-    def _keep_sampling(self) -> None:
-        """GPUs without an energy counter are sampled while a window is open."""
-        self.monitor.begin_window(self._window, restart=True)
-
-    def _keep_journal(self) -> None:
-        folder = None if self._folder is None else self._folder / _JOURNAL_FOLDER
-        self._journal = None if folder is None else Journal(folder, self._ranks.rank, self._ranks.size)
-
-    @property
-    def _split(self) -> ActivitySplit:
-        """The split of the present training, or, outside of one, of what is done there: a collective call at first."""
-        if self._latest_split is None:
-            if self._gpu_indices is None:
-                self._gpu_indices = self._ranks.share(self.monitor)
-            self._begin_split()
-        assert self._latest_split is not None
-        return self._latest_split
-
-    def _begin_split(self) -> None:
-        self._keep_sampling()
-        self._latest_split = ActivitySplit(self.monitor, self._gpu_indices or [])
-
-    def _do(self, activity: Activity) -> None:
-        if self._part is not None:
-            self._split.switch(activity)
-
-    def _own(self, part: _Part) -> Account:
-        """What this rank has taken of a part so far."""
-        self._split.update()
-        return Account(self._split.total, self._split.tallies, samples=part.samples, tokens=part.tokens)
-
-    def _own_evaluation(self) -> Account:
-        self._split.update()
-        return Account(total=self._split.evaluation or Tally())
-
-    def _summary(self, part: _Part, taken: Account) -> TrainingSummary:
-        saving_fraction = None if self.optimizer is None else self.optimizer.saving_fraction
-        return TrainingSummary(
-            part.step - part.begin_step, part.earlier + taken, saving_fraction, self.overhead_seconds
-        )
-
-    def _write_down(self, part: _Part) -> Account:
-        """Bring the journal up to date. Returns what this rank has taken of the part."""
-        own = self._own(part)
-        if self._journal is not None:
-            self._journal.append(Entry(part.run, part.name, part.begin_step, part.step, own))
-        return own
-
-    def _power_limit_watts(self) -> float | None:
-        try:
-            return max(gpu.read_power_limit_watts() for gpu in self.monitor.gpus.values())
-        except DeviceError:
-            return None  # and is left out
+    def _summarized(self, steps: int, account: Account) -> TrainingSummary:
+        return TrainingSummary(steps, account, self._observer.saving_fraction, self.overhead_seconds)
 
 
-def _checked_optimizer(
-    optimizer: GlobalPowerLimitOptimizer | None, monitor: ZeusMonitor | None
-) -> GlobalPowerLimitOptimizer | None:
+def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:
     if optimizer is None:
-        return None
-    checked_instance("optimizer", optimizer, GlobalPowerLimitOptimizer, "GlobalPowerLimitOptimizer(monitor)")
+        return
+    if not isinstance(optimizer, TrainingOptimizer):
+        raise UsageError(f"optimizer is {optimizer!r}; it must be one such as GlobalPowerLimitOptimizer(monitor)")
     if monitor not in {None, optimizer.monitor}:
         raise UsageError("optimizer has another monitor than the one given; give both the same, or only the optimizer")
-    return optimizer

@@ -57,4 +57,4 @@ def attach(engine: Any) -> zeus_deepspeed._perseus.Perseus | None:
 def _require_deepspeed() -> None:
     from zeus_core.adapters import require
 
-    require("deepspeed", "0.14.5", "deepspeed")
+    require("deepspeed")

@@ -19,7 +19,7 @@ def enable() -> None:
     Raises:
         ImportError: DeepSpeed is missing or too old; the message contains the pip command.
     """
-    require("deepspeed", "0.14.5", "deepspeed")
+    require("deepspeed")
     from deepspeed.runtime.engine import DeepSpeedEngine
     from deepspeed.runtime.pipe.engine import PipelineEngine
 

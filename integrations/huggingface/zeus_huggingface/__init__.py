@@ -7,7 +7,7 @@ trainer = Trainer(..., callbacks=[ZeusTrainerCallback()])
 
 from zeus_core.adapters import require as _require
 
-_require("transformers", floor="4.47", extra="huggingface")
+_require("transformers")
 
 from zeus_huggingface._energy import ZeusTrainerCallback  # noqa: E402
 from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer  # noqa: E402

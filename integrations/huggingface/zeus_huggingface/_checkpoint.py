@@ -1,4 +1,4 @@
-"""What a Trainer's checkpoint keeps of the energy of its run: a JSON file of our own in its folder."""
+"""The energy state in a checkpoint folder: a JSON file of this package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 def read_energy_state(checkpoint_folder: Path) -> Any:
-    """What the checkpoint says of energy; an empty object if it says nothing."""
+    """Return the state in a checkpoint; an empty object if there is none."""
     try:
         return json.loads((checkpoint_folder / _FILE_NAME).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def read_energy_state(checkpoint_folder: Path) -> Any:
 
 
 def write_energy_state(checkpoint_folder: Path, state: Any) -> None:
-    """Put it into the checkpoint, if that is there."""
+    """Write the state into a checkpoint, if its folder exists."""
     if not checkpoint_folder.is_dir():
         return
     try:

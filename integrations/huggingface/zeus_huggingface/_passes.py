@@ -1,15 +1,14 @@
-"""Telling generation and the passes of a reference model apart from the rest of a training step."""
+"""Measures generation and the passes of a reference model apart from the rest of a training step."""
 
 from __future__ import annotations
 
-import functools
-import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers import Trainer
 
+from zeus_core.adapters import Patches
 from zeus_core.events import Activity
 from zeus_core.training import TrainingEnergy
 
@@ -19,73 +18,40 @@ __all__ = ["PassHooks"]
 class PassHooks:
     """Attached to a trainer, reports each text its model generates, and each pass of its `ref_model`, as TRL has them.
 
-    Both wait for the accelerator at either end. A reference that is the model itself with its adapters switched off
-    cannot be told apart.
+    The accelerator is synchronized at both ends of each. A reference that is the model itself with its adapters
+    switched off cannot be told apart.
 
     Args:
         trainer: Any trainer.
-        energy: Is told.
+        energy: Receives the reports.
     """
 
     def __init__(self, trainer: Trainer, energy: TrainingEnergy) -> None:
         self._energy = energy
         self._model: Any = trainer.model
-        self._listeners = _listeners_of(type(self._model))
-        self._listeners[self._model] = energy
+        # On the class, as a patch of the model would be copied with it, and a copy would generate with the original.
+        self._patches = Patches(type(self._model))
+        if callable(getattr(type(self._model), "generate", None)):
+            self._patches.wrap("generate", self._generate)
         reference = getattr(trainer, "ref_model", None)
         self._hooks: list[Any] = []
         if isinstance(reference, torch.nn.Module):
             self._hooks = [
-                reference.register_forward_pre_hook(self._begin_reference),
-                reference.register_forward_hook(self._end_reference, always_call=True),
+                reference.register_forward_pre_hook(lambda *_: energy.on_pass_begin(Activity.REFERENCE)),
+                reference.register_forward_hook(lambda *_: energy.on_pass_end(), always_call=True),
             ]
 
     def detach(self) -> None:
-        """Report no more."""
+        """Leave the models as they were."""
+        self._patches.undo()
         for hook in self._hooks:
             hook.remove()
-        self._listeners.pop(self._model, None)
 
-    def _begin_reference(self, *_: Any) -> None:
-        self._energy.on_pass_begin(Activity.REFERENCE)
-
-    def _end_reference(self, *_: Any) -> None:
-        self._energy.on_pass_end()
-
-
-_Listeners = MutableMapping[Any, TrainingEnergy]
-
-_LISTENERS = "__told_of_generation__"
-
-
-def _listeners_of(model_type: Any) -> _Listeners:
-    """Who is told when a model of this type generates: nobody ever, if it cannot.
-
-    The type's `generate` is wrapped once and for all. Wrapped on the model, a copy of it would generate with the
-    original.
-    """
-    generate = getattr(model_type, "generate", None)
-    if not callable(generate):
-        return {}
-    if not hasattr(generate, _LISTENERS):
-        generate = model_type.generate = _reporting(generate)
-    listeners: _Listeners = getattr(generate, _LISTENERS)
-    return listeners
-
-
-def _reporting(generate: Callable[..., Any]) -> Callable[..., Any]:
-    listeners: _Listeners = weakref.WeakKeyDictionary()
-
-    @functools.wraps(generate)
-    def generate_and_report(self: Any, *args: Any, **kwargs: Any) -> Any:
-        energy = listeners.get(self)
-        if energy is None:
-            return generate(self, *args, **kwargs)
-        energy.on_pass_begin(Activity.GENERATION)
+    def _generate(self, generate: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        if model is not self._model:
+            return generate(model, *args, **kwargs)
+        self._energy.on_pass_begin(Activity.GENERATION)
         try:
-            return generate(self, *args, **kwargs)
+            return generate(model, *args, **kwargs)
         finally:
-            energy.on_pass_end()
-
-    setattr(generate_and_report, _LISTENERS, listeners)
-    return generate_and_report
+            self._energy.on_pass_end()

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from transformers import TrainerCallback
+
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_huggingface._observing import ObservingCallback
+from zeus_huggingface._listener import Reporter, TrainerListener, listening
+from zeus_huggingface._trainer_patches import patch_trainer
 
 __all__ = ["HFGlobalPowerLimitOptimizer"]
 
 
-class HFGlobalPowerLimitOptimizer(ObservingCallback):
-    """Finds a GPU power limit while a `Trainer` trains: pass it in `callbacks=[...]`.
+@listening
+class HFGlobalPowerLimitOptimizer(TrainerCallback):
+    """Chooses a GPU power limit while a `Trainer` trains: pass it in `callbacks=[...]`.
 
-    A step is an optimizer step. Evaluation and saving are kept out of what is measured. Of several processes all train
-    at the same limit, found together. The limits found are put back when `trainer.train` returns or is left by an
+    A step is an optimizer step. Evaluations and checkpoints are excluded from the measurements. In a multi-process job
+    all processes agree on one limit. The original limits are restored when `trainer.train` returns, or is left by an
     exception or Ctrl-C.
 
     Args:
         monitor: See `GlobalPowerLimitOptimizer` for this and all other arguments.
-        optimum_selector: What "best" means.
-        wait_steps: Steps at the beginning that nothing is done in.
-        warmup_steps: Steps after each change of the limit that are not measured.
-        profile_steps: Steps measured at each limit.
+        optimum_selector: Defines the best limit.
+        wait_steps: Initial steps to skip before profiling.
+        warmup_steps: Steps to skip after each change of the limit.
+        profile_steps: Steps to measure at each limit.
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept.
 
@@ -44,7 +48,10 @@ class HFGlobalPowerLimitOptimizer(ObservingCallback):
         pl_step: int = 25,
         profile_path: str | Path | None = None,
     ) -> None:
-        optimizer = GlobalPowerLimitOptimizer(
+        self.optimizer = GlobalPowerLimitOptimizer(
             monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
         )
-        super().__init__(optimizer, monitor, optimizer, frozenset({"power limit"}))
+        self.listener = TrainerListener(
+            type(self).__name__, Reporter(self.optimizer), monitor, frozenset({"power limit"})
+        )
+        patch_trainer(self)

@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeus_core.adapters import require
 
-__all__ = ["FLOOR", "Callback", "LightningModule", "Logger", "Trainer"]
-
-FLOOR = "2.4"
-"""The oldest version of Lightning that will do."""
+__all__ = ["Callback", "LightningModule", "Logger", "Trainer"]
 
 # What follows is of either namespace.
 Trainer: TypeAlias = Any
@@ -28,12 +25,12 @@ LightningModule: TypeAlias = Any
 Logger: TypeAlias = Any
 
 # The newer one is the last to be imported.
-_DISTRIBUTIONS = {"pytorch_lightning": "pytorch-lightning", "lightning.pytorch": "lightning"}
+_NAMESPACES = ("pytorch_lightning", "lightning.pytorch")
 
 
 def _callback_classes() -> tuple[type, ...]:
     """The `Callback` class of each namespace in use. Raises what keeps all of them from being used."""
-    namespaces = [it for it in _DISTRIBUTIONS if it in sys.modules] or list(_DISTRIBUTIONS)
+    namespaces = [name for name in _NAMESPACES if name in sys.modules] or _NAMESPACES
     classes: list[type] = []
     refusals: list[Exception] = []
     for namespace in namespaces:
@@ -42,12 +39,12 @@ def _callback_classes() -> tuple[type, ...]:
         except Exception as error:  # one that is broken must not stand in the way of the other
             refusals.append(error)
     if not classes:
-        raise next((it for it in refusals if not isinstance(it, ModuleNotFoundError)), refusals[-1])
+        raise next((error for error in refusals if not isinstance(error, ModuleNotFoundError)), refusals[-1])
     return tuple(classes)
 
 
 def _callback_class(namespace: str) -> type:
-    require(namespace.partition(".")[0], FLOOR, extra="lightning", distribution=_DISTRIBUTIONS[namespace])
+    require(namespace.partition(".")[0])
     module: Any = importlib.import_module(namespace)
     callback_class: type = module.Callback
     return callback_class

@@ -11,7 +11,7 @@ Importing it also makes `Accelerator(log_with="zeus")` known.
 
 from zeus_core.adapters import require
 
-require("accelerate", floor="1.3", extra="huggingface")
+require("accelerate")
 
 from zeus_core.events import Activity  # noqa: E402
 from zeus_huggingface.accelerate._energy import ZeusAccelerate  # noqa: E402

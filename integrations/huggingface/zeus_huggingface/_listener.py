@@ -1,0 +1,235 @@
+"""Translates what a Trainer does into the events of an observer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from zeus_core.adapters import contained
+from zeus_core.events import Activity, NoObserver, TrainingObserver
+from zeus_core.monitor import ZeusMonitor, warn_unless_measured
+from zeus_core.pytorch import torch_world
+
+__all__ = ["Reporter", "TrainerListener", "Training", "listeners_of", "listening"]
+
+_CallbackClass = TypeVar("_CallbackClass", bound=type[TrainerCallback])
+
+_logger = logging.getLogger(__name__)
+
+_EVENTS = (
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_step_begin",
+    "on_step_end",
+    "on_prediction_step",
+    "on_save",
+    "on_epoch_end",
+    "on_train_end",
+)
+
+
+class Training(NamedTuple):
+    """A call of `Trainer.train`."""
+
+    trainer: Trainer
+    resume_from_checkpoint: Any
+
+
+class Reporter:
+    """Reports to an observer, and adds nothing to what the Trainer logs and saves.
+
+    Args:
+        observer: Receives the events.
+    """
+
+    def __init__(self, observer: TrainingObserver) -> None:
+        self.observer = observer
+
+    def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
+        """Report that training begins; `training` is None if the Trainer has a `train` of its own."""
+        self.observer.on_train_end()
+        self.observer.on_train_begin()
+
+    def end_step(self, samples: int) -> None:
+        """Report that an optimizer step on this many samples has ended."""
+        self.observer.on_step_end()
+
+    def pause(self, activity: Activity) -> None:
+        """Report that an evaluation, a prediction or a checkpoint begins, on all ranks."""
+        self.observer.on_pause(activity, on_all_ranks=True)
+
+    def resume(self) -> None:
+        """Report its end."""
+        self.observer.on_resume()
+
+    def save(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Add to a checkpoint that has just been saved."""
+        self.observer.on_interference()  # a Trainer that saves in its own way has not announced it
+
+    def values_to_log(self, trainer: Trainer, logs: dict[str, float]) -> dict[str, float]:
+        """Return the values to add to something that is about to be logged."""
+        return {}
+
+    def evaluation_metrics(self, prefix: str) -> dict[str, float]:
+        """Return the metrics to add to those of the current or latest evaluation."""
+        return {}
+
+    def training_metrics(self) -> dict[str, float]:
+        """Return the metrics to add to those of the training that has just ended."""
+        return {}
+
+    def leave(self) -> None:
+        """Leave the Trainer as it was."""
+
+
+class TrainerListener:
+    """Receives the events of a Trainer's callback, and what `patch_trainer` adds to them. A step is an optimizer step.
+
+    Args:
+        name: The name of the callback, for messages.
+        reporter: Receives the translation.
+        monitor: Measures for the observer.
+        roles: What only one callback of a Trainer may do. Callbacks with the most roles come first, then the first in
+            the list; the others step aside.
+    """
+
+    def __init__(self, name: str, reporter: Reporter, monitor: ZeusMonitor, roles: frozenset[str]) -> None:
+        self._name = name
+        self._own_reporter = reporter
+        self._reporter = reporter  # one that does nothing, while this callback steps aside
+        self._monitor = monitor
+        self._roles = roles
+        self._trainings: list[tuple[Training, Reporter]] = []  # nested calls, with the reporter before each
+        self._knows_world = False
+        self._samples_per_step: int | None = None
+
+    @contained
+    def enter_training(self, training: Training) -> None:
+        """`Trainer.train` is called."""
+        self._trainings.append((training, self._reporter))
+        if len(self._trainings) > 1 or self._has_a_double(training.trainer):
+            self._reporter = Reporter(NoObserver())
+            _logger.warning("%s does nothing here: another callback or trainer does its work", self._name)
+        else:
+            warn_unless_measured(self._monitor.gpu_indices, training.trainer.args.device)
+
+    @contained
+    def leave_training(self) -> None:
+        """`Trainer.train` returns, or is left by an exception."""
+        self._reporter.observer.on_train_end()  # a Trainer with a `train` of its own may have reported nothing
+        self._reporter.leave()
+        _, self._reporter = self._trainings.pop()
+
+    @contained
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Training begins, or begins again after `auto_find_batch_size` has reduced the batch size."""
+        self._meet_ranks()
+        samples_per_step = (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps
+        if self._samples_per_step not in {None, samples_per_step}:
+            self._reporter.observer.forget()
+        self._samples_per_step = samples_per_step
+        self._reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
+
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+        """An epoch begins."""
+        self._reporter.observer.on_epoch_begin()
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """An optimizer step begins; its batches have been fetched already."""
+        self._reporter.observer.on_step_begin()
+
+    @contained
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """An optimizer step has ended."""
+        self._reporter.end_step(self._samples_per_step or 0)
+
+    @contained
+    def pause(self, activity: Activity) -> None:
+        """An evaluation, a prediction or a checkpoint begins."""
+        self._meet_ranks()
+        self._reporter.pause(activity)
+
+    @contained
+    def resume(self) -> None:
+        """It has ended, in whatever way."""
+        self._reporter.resume()
+
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
+        """A batch was evaluated; a Trainer with an evaluation of its own has not announced it."""
+        self._reporter.observer.on_interference()
+
+    @contained
+    def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """A checkpoint was saved."""
+        self._reporter.save(args, state)
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        """An epoch has ended."""
+        self._reporter.observer.on_epoch_end()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Training has ended without an exception."""
+        self._reporter.observer.on_train_end()
+
+    @contained(default=dict[str, float])
+    def values_to_log(self, trainer: Trainer, logs: dict[str, float]) -> dict[str, float]:
+        """Return the values to add to something that is about to be logged."""
+        return self._reporter.values_to_log(trainer, logs)
+
+    @contained(default=dict[str, float])
+    def evaluation_metrics(self, prefix: str) -> dict[str, float]:
+        """Return the metrics to add to those of an evaluation, which has been logged already, or of a prediction."""
+        return self._reporter.evaluation_metrics(prefix)
+
+    @contained(default=dict[str, float])
+    def training_metrics(self) -> dict[str, float]:
+        """Return the metrics to add to those of the training that has just ended."""
+        return self._reporter.training_metrics()
+
+    def _has_a_double(self, trainer: Trainer) -> bool:
+        taken: set[str] = set()
+        for listener in sorted(listeners_of(trainer), key=lambda listener: -len(listener._roles)):
+            if listener is self:
+                break
+            taken |= listener._roles
+        return not taken.isdisjoint(self._roles)
+
+    def _meet_ranks(self) -> None:
+        """Find the ranks, as late as possible, and where all ranks are: a collective call."""
+        if not self._knows_world and self._reporter is self._own_reporter:
+            self._knows_world = True
+            self._reporter.observer.use_world(torch_world())
+
+
+def listeners_of(trainer: Trainer) -> list[TrainerListener]:
+    """Return the listeners of a Trainer's callbacks, in order."""
+    listeners = (getattr(callback, "listener", None) for callback in trainer.callback_handler.callbacks)
+    return [listener for listener in listeners if isinstance(listener, TrainerListener)]
+
+
+def listening(callback_class: _CallbackClass) -> _CallbackClass:
+    """Decorate a class of callbacks: their events go to their attribute `listener`, and they cannot be copied."""
+    for event in _EVENTS:
+        setattr(callback_class, event, _forwarded(event))
+    setattr(callback_class, "__getstate__", _refuse_to_be_copied)  # noqa: B010 - mypy allows no assignment
+    return callback_class
+
+
+def _forwarded(event: str) -> Callable[..., None]:
+    def forward(
+        self: Any, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        getattr(self.listener, event)(args, state, control, **kwargs)
+
+    forward.__name__ = event
+    forward.__doc__ = getattr(TrainerListener, event).__doc__
+    return forward
+
+
+def _refuse_to_be_copied(callback: TrainerCallback) -> Any:
+    raise TypeError(
+        f"a {type(callback).__name__} holds devices of this process and cannot be copied: make one where training runs"
+    )

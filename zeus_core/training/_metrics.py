@@ -1,0 +1,57 @@
+"""The metrics of a training run: one registry of names, units and meanings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from zeus_core.events import Activity
+
+__all__ = ["EVALUATION_METRICS", "LOG_METRICS", "SUMMARY_METRICS", "Metric"]
+
+
+class Metric(NamedTuple):
+    """A metric that is logged. A value that was not measured is left out, never logged as 0.
+
+    Attributes:
+        name: Its name, without the prefix of a framework.
+        unit: Its unit; empty for a fraction.
+        meaning: One phrase for people.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+
+
+LOG_METRICS = (
+    Metric("energy_j", "J", "training steps since the previous log, over all ranks and GPUs"),
+    Metric("power_w", "W", "mean power of these steps"),
+    Metric("energy_per_token_j", "J", "energy per token, if tokens are counted"),
+    Metric("energy_per_sample_j", "J", "energy per sample, if samples are counted and tokens are not"),
+    Metric("total_energy_j", "J", "the whole run so far, with evaluations, checkpoints and earlier parts"),
+    Metric("power_limit_w", "W", "power limit in force, the highest of this rank's GPUs"),
+)
+"""Logged during training."""
+
+EVALUATION_METRICS = (Metric("eval_energy_j", "J", "the evaluation"),)
+"""Logged after an evaluation; other evaluations have another prefix than `eval`."""
+
+_ACTIVITIES = {
+    Activity.STEPS: "training steps, with data loading and logging",
+    Activity.GENERATION: "text generated for training",
+    Activity.REFERENCE: "passes of a reference model",
+    Activity.EVALUATION: "evaluations",
+    Activity.CHECKPOINT: "checkpoints",
+    Activity.IDLE: "everything else between the beginning and the end",
+}
+
+SUMMARY_METRICS = (
+    Metric("train_energy_j", "J", "the whole run, with evaluations, checkpoints and earlier parts"),
+    Metric("train_energy_kwh", "kWh", "the same"),
+    Metric("train_energy_uncertainty_j", "J", "uncertainty of the energy of the whole run"),
+    *(Metric(f"train_energy_{activity.value}_j", "J", _ACTIVITIES[activity]) for activity in Activity),
+    Metric("train_energy_redone_j", "J", "steps that were repeated after an interruption"),
+    Metric("train_energy_saving_fraction", "", "energy per step saved by the chosen power limit"),
+    Metric("train_energy_overhead_s", "s", "time spent in the hooks of this package"),
+)
+"""Logged at the end of training."""

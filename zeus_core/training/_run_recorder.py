@@ -1,0 +1,223 @@
+"""Adds up the time and energy of training runs, over activities, ranks and interruptions."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zeus_core.errors import DeviceError, UsageError
+from zeus_core.events import Activity
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.ports import World
+from zeus_core.training._account import Account
+from zeus_core.training._checkpoint import Checkpoint
+from zeus_core.training._journal import Entry, Journal
+from zeus_core.training._log_intervals import LogIntervals
+from zeus_core.training._ranks import Ranks
+from zeus_core.training._resume import take_up_run
+from zeus_core.training._split import ActivitySplit
+from zeus_core.training._summary import known_values
+from zeus_core.training._tally import Tally
+
+__all__ = ["RunRecorder"]
+
+_logger = logging.getLogger(__name__)
+
+_JOURNAL_FOLDER = "zeus-energy"
+_numbers = itertools.count(1)
+
+
+@dataclass
+class _Part:
+    """The work of this process on a run, from where it begins or resumes to where it ends."""
+
+    run: str
+    begin_step: int
+    step: int
+    earlier: Account  # of all ranks, before this part
+    split: ActivitySplit
+    samples: int = 0
+    tokens: int = 0
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    intervals: LogIntervals = field(default_factory=LogIntervals)
+
+
+class RunRecorder:
+    """The account of one training run after another, and its journal and checkpoints.
+
+    Collective methods say so: every rank must call them at the same step, and they raise `WorldError` on every rank if
+    one failed or did not answer in time.
+
+    Args:
+        monitor: Measures this rank's GPUs.
+        world: The ranks.
+        folder: The folder of the journal; no journal is kept if None.
+    """
+
+    def __init__(self, monitor: ZeusMonitor, world: World, folder: Path | None) -> None:
+        self._monitor = monitor
+        self._folder = folder
+        self._window = f"__zeus_core_training_energy_{next(_numbers)}"
+        self._part: _Part | None = None
+        self._split: ActivitySplit | None = None  # the latest one, which also measures evaluations outside of training
+        self._checkpoint: Checkpoint | None = None
+        self.use_world(world)
+
+    def use_world(self, world: World) -> None:
+        """Set the ranks, before training begins."""
+        self._ranks = Ranks(world)
+        self._gpu_indices: list[int] | None = None  # the GPUs that this rank counts, once the ranks have shared them
+        self._open_journal()
+
+    def use_folder(self, folder: Path) -> None:
+        """Keep the journal in this folder from the next training on."""
+        self._folder = folder
+        self._open_journal()
+
+    def begin(self, step: int) -> None:
+        """Begin a part of a run; a collective call. If the previous part has not ended, its steps are redone.
+
+        Args:
+            step: Optimizer steps already done, in a resumed training.
+        """
+        abandoned, checkpoint = self._part, self._checkpoint
+        self._part = self._checkpoint = None
+        if abandoned is not None:
+            spent = self._ranks.combine(lambda: self._write_down(abandoned))
+            run = abandoned.run
+            earlier = abandoned.earlier + Account(spent.total, spent.activities, redone=spent.total)
+        else:
+            run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks)
+        gpu_indices = self._shared_gpu_indices()
+        self._split = self._ranks.make(lambda: self._begun_split(gpu_indices))  # on all ranks, or on none
+        self._part = _Part(run, step, step, earlier, self._split)
+
+    def switch(self, activity: Activity) -> None:
+        """Begin an activity of the training, and forget the one it interrupts; nothing outside of training."""
+        if self._part is not None:
+            self._part.split.switch(activity)
+
+    def pause(self, activity: Activity) -> None:
+        """Begin an activity that interrupts training, until `leave`. Outside of training, the first is collective."""
+        if self._part is None:
+            self._keep_sampling()
+            self._split = self._split or self._begun_split(self._shared_gpu_indices())
+        self.enter(activity)
+
+    def enter(self, activity: Activity) -> None:
+        """Begin an activity within another one, until `leave`."""
+        if self._split is not None:
+            self._split.enter(activity)
+
+    def leave(self) -> None:
+        """Continue with the activity that was interrupted last."""
+        if self._split is not None:
+            self._split.leave()
+
+    def stop_sampling(self) -> None:
+        """Outside of training, stop what `pause` started."""
+        if self._part is None:
+            self._monitor.cancel(self._window)
+
+    def count(self, steps: int = 0, samples: int = 0, tokens: int = 0) -> None:
+        """Count work of this rank."""
+        if self._part is not None:
+            self._part.step += steps
+            self._part.samples += samples
+            self._part.tokens += tokens
+
+    def log_values(self) -> dict[str, float]:
+        """Return the values of `LOG_METRICS` that are known; empty outside of training. A collective call."""
+        if self._part is None:
+            return {}
+        part = self._part
+        now = self._ranks.combine(lambda: self._write_down(part))
+        totals = {
+            "total_energy_j": (part.earlier.total + now.total).energy_joules,
+            "power_limit_w": self._power_limit_watts(),
+        }
+        return {**part.intervals.next(now), **known_values(totals)}
+
+    def evaluation_joules(self) -> float | None:
+        """Return the energy of the current or latest evaluation; None if unknown. A collective call."""
+        total = self._ranks.combine(self._own_evaluation).total
+        return total.energy_joules if total.seconds > 0 else None
+
+    def account(self) -> tuple[int, Account] | None:
+        """Return the steps of this part and the account of the run; None outside of training. A collective call."""
+        part = self._part
+        if part is None:
+            return None
+        return part.step - part.begin_step, part.earlier + self._ranks.combine(lambda: self._own(part))
+
+    def end(self) -> tuple[int, Account] | None:
+        """End the part. Not collective: only a job of one rank gets what `account` returns."""
+        part, self._part = self._part, None
+        if part is None:
+            return None
+        self._monitor.cancel(self._window)
+        own = self._write_down(part)
+        return (part.step - part.begin_step, part.earlier + own) if self._ranks.size == 1 else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, in JSON types; empty outside of training. Not collective."""
+        part = self._part
+        if part is None:
+            return {}
+        own = self._write_down(part)
+        known = own if self._ranks.size == 1 else part.intervals.seen
+        return Checkpoint(part.run, self._ranks.size, part.earlier + known).to_json()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the run of a checkpoint at the next `begin`. A damaged state is ignored, with a warning."""
+        self._checkpoint = None
+        try:
+            self._checkpoint = None if state == {} else Checkpoint.from_json(state)
+        except UsageError as error:
+            _logger.warning("the energy state of the checkpoint is damaged: %s", error)
+
+    def _open_journal(self) -> None:
+        folder = None if self._folder is None else self._folder / _JOURNAL_FOLDER
+        self._journal = None if folder is None else Journal(folder, self._ranks.rank, self._ranks.size)
+
+    def _keep_sampling(self) -> None:
+        """Open a window: GPUs without an energy counter are sampled only during one."""
+        self._monitor.begin_window(self._window, restart=True)
+
+    def _shared_gpu_indices(self) -> list[int]:
+        if self._gpu_indices is None:
+            self._gpu_indices = self._ranks.share(self._monitor)
+        return self._gpu_indices
+
+    def _begun_split(self, gpu_indices: list[int]) -> ActivitySplit:
+        self._keep_sampling()
+        return ActivitySplit(self._monitor, gpu_indices)
+
+    def _own(self, part: _Part) -> Account:
+        """Return the account of this rank, of a part so far."""
+        part.split.update()
+        return Account(part.split.total, part.split.tallies, samples=part.samples, tokens=part.tokens)
+
+    def _own_evaluation(self) -> Account:
+        if self._split is None:
+            return Account()
+        self._split.update()
+        return Account(total=self._split.evaluation or Tally())
+
+    def _write_down(self, part: _Part) -> Account:
+        """Bring the journal up to date. Return the account of this rank, of the part so far."""
+        own = self._own(part)
+        if self._journal is not None:
+            self._journal.append(Entry(part.run, part.name, part.begin_step, part.step, own))
+        return own
+
+    def _power_limit_watts(self) -> float | None:
+        try:
+            return max(gpu.read_power_limit_watts() for gpu in self._monitor.gpus.values())
+        except DeviceError:
+            return None
