@@ -14,6 +14,7 @@ from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._windows import checked_monitor
+from zeus_core.optimizer._phase_table import follow
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.optimizer.power_limit._arguments import (
     checked_choice,
@@ -281,15 +282,16 @@ class GlobalPowerLimitOptimizer:
 
     def _follow(self, event: Event | Outcome) -> None:
         """Advance by what happened, and by what happens on entering each phase that leads to."""
-        happening: Event | Outcome | None = event
-        while happening is not None:
-            before = self.phase
-            self._state = advance(self._state, happening, self._counts)
-            if self.phase is before:
-                return
-            happening = self._enter()
-            if happening is None and self._state.is_spent and event in STEP_BOUNDARIES:
-                happening = Outcome.SPENT
+
+        def advanced(happening: Event | Outcome) -> bool:
+            before, self._state = self.phase, advance(self._state, happening, self._counts)
+            return self.phase is not before
+
+        def enter() -> Outcome | None:
+            is_at_boundary = event in STEP_BOUNDARIES
+            return self._enter() or (Outcome.SPENT if is_at_boundary and self._state.is_spent else None)
+
+        follow(event, advanced, enter)
 
     def _enter(self) -> Outcome | None:
         """The effects of entering the present phase, and what comes of them."""

@@ -24,8 +24,9 @@ from enum import Enum
 
 from zeus_core._validate import checked_whole_number
 from zeus_core.events import Event
+from zeus_core.optimizer._phase_table import PhaseTable
 
-__all__ = ["STEP_BOUNDARIES", "TRANSITIONS", "Outcome", "Phase", "State", "StepCounts", "advance"]
+__all__ = ["PHASES", "STEP_BOUNDARIES", "Outcome", "Phase", "State", "StepCounts", "advance"]
 
 
 class Phase(Enum):
@@ -55,7 +56,7 @@ class Outcome(Enum):
     FAULT = "something failed"
 
 
-TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
+_TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
     (Phase.REST, Event.TRAIN_BEGIN): Phase.PREPARE,
     (Phase.REST, Event.EPOCH_BEGIN): Phase.PREPARE,
     (Phase.REST, Event.STEP_BEGIN): Phase.PREPARE,
@@ -74,10 +75,15 @@ TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
     (Phase.CONCLUDE, Outcome.LOST): Phase.WARM_UP,
     (Phase.SETTLE, Outcome.SPENT): Phase.MEASURE,
     (Phase.CONCLUDE, Outcome.CONFIRMED): Phase.DONE,
-    **{(phase, Event.TRAIN_END): Phase.REST for phase in Phase if phase is not Phase.OFF},
-    **{(phase, Outcome.FAULT): Phase.OFF for phase in Phase},
 }
-"""From a phase, by what happens, to the next. What is not listed changes nothing."""
+
+PHASES: PhaseTable[Phase, Event | Outcome] = PhaseTable(
+    first=Phase.REST,
+    last=Phase.OFF,
+    transitions=_TRANSITIONS,
+    from_every_phase={Event.TRAIN_END: Phase.REST, Outcome.FAULT: Phase.OFF},
+)
+"""The table of the phases."""
 
 STEP_BOUNDARIES = frozenset({Event.STEP_BEGIN, Event.STEP_END})
 
@@ -142,7 +148,7 @@ def advance(state: State, happening: Event | Outcome, counts: StepCounts) -> Sta
         state = replace(state, steps_left=state.steps_left - 1, segment_steps=state.segment_steps + 1)
     if happening in STEP_BOUNDARIES and state.is_spent:
         happening = Outcome.SPENT
-    next_phase = TRANSITIONS.get((state.phase, happening), state.phase)
+    next_phase = PHASES.next(state.phase, happening)
     if next_phase is state.phase:
         return state
     if next_phase is Phase.SUSPEND:
