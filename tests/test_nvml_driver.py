@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDevice, NvmlDriver, build_library
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.device._gpu import read_driver_version
-from zeus_core.device.nvml._gpu import NvmlGpu, NvmlSession
+from zeus_core.device.nvml._gpu import NvmlGpu
+from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.errors import (
     DeviceLostError,
     DriverFaultError,

@@ -6,7 +6,9 @@ import types
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.device import NvmlGpu, NvmlSession, discover_gpus
+from zeus_core.device import discover_gpus
+from zeus_core.device.nvml._gpu import NvmlGpu
+from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.errors import DeviceLostError, NoDeviceError, NotSupportedError
 from zeus_core.testing.contracts import GpuContract
 

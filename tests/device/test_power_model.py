@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.device import PRESETS, GpuPreset, Work, find_preset
+from zeus_core.device import Work, find_preset
 from zeus_core.device.simulated._power_model import OperatingPoint
+from zeus_core.device.simulated._presets import PRESETS, GpuPreset
 from zeus_core.errors import UsageError
 
 ROUNDING = 1 + 1e-9
@@ -107,8 +108,8 @@ def test_a_lower_locked_clock_is_never_faster_and_never_draws_more(preset, work,
 def test_the_waiting_share_neither_stretches_nor_changes_its_power(preset_and_limits, work):
     preset, limit_watts, _ = preset_and_limits
     point = preset.physics.operating_point(work, limit_watts)
-    assert point.waiting_seconds == pytest.approx(work.seconds * (1 - work.active_fraction))
-    assert point.waiting_power_watts == preset.physics.waiting_power_watts
+    assert point.blocking_seconds == pytest.approx(work.seconds * (1 - work.active_fraction))
+    assert point.blocking_power_watts == preset.physics.blocking_power_watts
     assert point.active_seconds * ROUNDING >= work.seconds * work.active_fraction
 
 
@@ -127,7 +128,7 @@ def test_an_operating_point_matches_one_worked_out_by_hand():
     assert point.clock_fraction == 0.5
     assert point.active_power_watts == pytest.approx(82.4691 + (450 - 82.4691) * 0.275430, rel=1e-5)
     assert point.active_seconds == pytest.approx(2.0 * 0.75 * (0.2 + 0.8 / 0.5))
-    assert point.waiting_seconds == pytest.approx(0.5)
+    assert point.blocking_seconds == pytest.approx(0.5)
 
 
 def test_seconds_and_joules_of_an_operating_point_are_the_sums_of_its_parts():
@@ -135,8 +136,8 @@ def test_seconds_and_joules_of_an_operating_point_are_the_sums_of_its_parts():
         clock_fraction=1.0,
         active_power_watts=300.0,
         active_seconds=2.0,
-        waiting_seconds=3.0,
-        waiting_power_watts=100.0,
+        blocking_seconds=3.0,
+        blocking_power_watts=100.0,
     )
     assert point.seconds == 5.0
     assert point.energy_joules == 900.0

@@ -2,14 +2,15 @@
 
 import pytest
 
-from zeus_core.device import PRESETS, PowerRange, find_preset
+from zeus_core.device import PowerRange, find_preset
 from zeus_core.device.simulated._power_model import GpuPhysics
+from zeus_core.device.simulated._presets import PRESETS
 from zeus_core.errors import UsageError
 
 PUBLISHED_FITS = {
     "V100": GpuPhysics(
         static_power_watts=40.0339,
-        waiting_power_watts=62.2706,
+        blocking_power_watts=62.2706,
         lowest_voltage_fraction=0.7709,
         voltage_slope=0.7833,
         lowest_clock_fraction=0.1595,
@@ -17,7 +18,7 @@ PUBLISHED_FITS = {
     ),
     "A40": GpuPhysics(
         static_power_watts=89.6794,
-        waiting_power_watts=98.5525,
+        blocking_power_watts=98.5525,
         lowest_voltage_fraction=0.7693,
         voltage_slope=1.5043,
         lowest_clock_fraction=0.1873,
@@ -25,7 +26,7 @@ PUBLISHED_FITS = {
     ),
     "A100": GpuPhysics(
         static_power_watts=82.4691,
-        waiting_power_watts=118.4714,
+        blocking_power_watts=118.4714,
         lowest_voltage_fraction=0.7422,
         voltage_slope=0.9148,
         lowest_clock_fraction=0.1215,
@@ -33,7 +34,7 @@ PUBLISHED_FITS = {
     ),
     "H100": GpuPhysics(
         static_power_watts=103.2421,
-        waiting_power_watts=279.7352,
+        blocking_power_watts=279.7352,
         lowest_voltage_fraction=0.7438,
         voltage_slope=0.9719,
         lowest_clock_fraction=0.1582,
@@ -41,7 +42,7 @@ PUBLISHED_FITS = {
     ),
     "RTX 6000": GpuPhysics(
         static_power_watts=81.2751,
-        waiting_power_watts=76.1403,
+        blocking_power_watts=76.1403,
         lowest_voltage_fraction=0.7685,
         voltage_slope=0.5768,
         lowest_clock_fraction=0.0877,

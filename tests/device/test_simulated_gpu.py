@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zeus_core
-from zeus_core.device import PRESETS, SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.device.simulated._presets import PRESETS
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.ports import MonotonicTime
 from zeus_core.testing import VirtualTime
@@ -101,7 +102,7 @@ class TestTimeAndEnergy:
             gpu.execute(work)
             time_source.advance(idle_seconds)
             expected_joules += point_of(work, limit_watts).energy_joules
-            expected_joules += idle_seconds * A100.physics.waiting_power_watts
+            expected_joules += idle_seconds * A100.physics.blocking_power_watts
         assert gpu.exact_energy_joules() == pytest.approx(expected_joules)
 
     @given(works, st.lists(st.floats(0.0, 2.0), max_size=10))
@@ -143,10 +144,10 @@ class TestTimeAndEnergy:
         gpu.submit(WORK)
         assert gpu.read_power_watts() == pytest.approx(point.active_power_watts, abs=1e-3)
         assert gpu.read_sm_clock_mhz() == round(point.clock_fraction * A100.highest_clock_mhz)
-        time_source.advance(point.active_seconds + point.waiting_seconds / 2)
-        assert gpu.read_power_watts() == pytest.approx(A100.physics.waiting_power_watts, abs=1e-3)
-        time_source.advance(point.waiting_seconds)
-        assert gpu.read_power_watts() == pytest.approx(A100.physics.waiting_power_watts, abs=1e-3)
+        time_source.advance(point.active_seconds + point.blocking_seconds / 2)
+        assert gpu.read_power_watts() == pytest.approx(A100.physics.blocking_power_watts, abs=1e-3)
+        time_source.advance(point.blocking_seconds)
+        assert gpu.read_power_watts() == pytest.approx(A100.physics.blocking_power_watts, abs=1e-3)
         assert gpu.read_sm_clock_mhz() == A100.lowest_clock_mhz
 
     @pytest.mark.timeout(10)
@@ -154,7 +155,7 @@ class TestTimeAndEnergy:
     def test_work_too_short_for_the_clock_to_tell_still_ends(self, seconds):
         gpu = SimulatedGpu(A100, time_source=VirtualTime(start_seconds=1e6))
         gpu.execute(Work(seconds=seconds, active_power_watts=300.0, active_fraction=0.5))
-        assert gpu.read_power_watts() == pytest.approx(A100.physics.waiting_power_watts, abs=1e-3)
+        assert gpu.read_power_watts() == pytest.approx(A100.physics.blocking_power_watts, abs=1e-3)
 
 
 class TestQueue:
@@ -279,7 +280,7 @@ class TestEnergyCounter:
         time_source.advance(0.07)
         assert time_source.now() == pytest.approx(last_step_seconds + 0.07, abs=2e-3)
         lag_joules = gpu.exact_energy_joules() - gpu.read_energy_counter_joules()
-        assert lag_joules == pytest.approx(0.07 * A100.physics.waiting_power_watts, rel=0.02)
+        assert lag_joules == pytest.approx(0.07 * A100.physics.blocking_power_watts, rel=0.02)
 
     @pytest.mark.parametrize("preset", [find_preset("V100"), A100], ids=lambda preset: preset.name)
     def test_the_counter_steps_once_a_period_and_stands_still_between(self, time_source, preset):

@@ -10,8 +10,10 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.device import NvmlGpu, NvmlSession, discover_cpus
+from zeus_core.device import discover_cpus
 from zeus_core.device.nvml._errors import device_error
+from zeus_core.device.nvml._gpu import NvmlGpu
+from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.errors import DeviceError, DeviceLostError, UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FakeRapl, FaultyGpu

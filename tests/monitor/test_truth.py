@@ -12,7 +12,8 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.device import NvmlGpu, NvmlSession
+from zeus_core.device.nvml._gpu import NvmlGpu
+from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._counted_energy import counted_energy
 from zeus_core.monitor._edge import Edge

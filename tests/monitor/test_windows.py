@@ -145,7 +145,7 @@ def test_a_gpu_without_a_counter_has_its_power_integrated(time_source, gpu, work
     monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
     with monitor.window("idle") as window:
         time_source.advance(2.0)
-    assert window.measurement.total_energy == pytest.approx(2 * gpu.preset.physics.waiting_power_watts, rel=1e-4)
+    assert window.measurement.total_energy == pytest.approx(2 * gpu.preset.physics.blocking_power_watts, rel=1e-4)
     assert window.measurement.gpu_method == {0: "integrated"}
 
 

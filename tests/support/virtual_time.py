@@ -45,7 +45,7 @@ def true_profile(stages, model, kinds=("forward", "backward")):
     instructions = [
         InstructionProfile(*it, tuple(option(work_of(*it, model), clock) for clock in clocks)) for it in names
     ]
-    return PipelineProfile(instructions, preset.physics.waiting_power_watts)
+    return PipelineProfile(instructions, preset.physics.blocking_power_watts)
 
 
 def check_profile(measured, truth):

@@ -1,4 +1,4 @@
-"""What a CPU package can be asked, whatever stands behind it."""
+"""The interface of all CPU packages."""
 
 from typing import NamedTuple, Protocol
 
@@ -10,7 +10,7 @@ class CpuEnergyCounters(NamedTuple):
 
     Attributes:
         package_joules: Energy of the whole package: cores, caches, memory controller.
-        dram_joules: Energy of the memory attached to the package, which `package_joules` does not include; None where
+        dram_joules: Energy of the memory attached to the package, which `package_joules` does not include; None if
             it is not measured.
     """
 
@@ -21,7 +21,8 @@ class CpuEnergyCounters(NamedTuple):
 class Cpu(Protocol):
     """One physical CPU package, a socket, with its memory. It knows nothing of training, windows or policies.
 
-    Implementations raise `DeviceError` and its subclasses only, and can be used from several threads.
+    Implementations raise `DeviceError` and its subclasses only. Several threads may use one CPU at once. Every
+    implementation passes `zeus_core.testing.contracts.CpuContract`.
     """
 
     @property
@@ -31,14 +32,14 @@ class Cpu(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call the package when talking to people."""
+        """The name of the package, for people."""
         ...
 
     @property
     def has_dram(self) -> bool:
-        """Whether the energy of the package's memory is measured too; never changes."""
+        """Whether the energy of the package's memory is measured too. Never changes."""
         ...
 
     def read_energy_counters_joules(self) -> CpuEnergyCounters:
-        """Energy since some fixed moment. Neither counter ever decreases."""
+        """Read the energy since some fixed moment. Neither counter ever decreases."""
         ...

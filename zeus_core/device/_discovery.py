@@ -1,4 +1,4 @@
-"""Which GPUs this process measures: those of the machine, or simulated ones where someone asked for them."""
+"""The GPUs of this process: those of the machine, or simulated ones if the user asked for them."""
 
 import logging
 import os
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from zeus_core.device._gpu import Gpu
-from zeus_core.device.nvml._gpu import NvmlGpu, NvmlSession
+from zeus_core.device.nvml._gpu import NvmlGpu
+from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.device.nvml._visible import visible_uuids
 from zeus_core.device.simulated._gpu import SimulatedGpu
 from zeus_core.device.simulated._presets import find_preset
@@ -22,11 +23,11 @@ _logger = logging.getLogger(__name__)
 
 
 def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """The GPUs of this process, in the order of their indices.
+    """Find the GPUs of this process, in the order of their indices.
 
     Args:
         environment: `ZEUS_SIMULATED_GPUS`, such as "A100-SXM4-80GB:4" or "A40:1,V100:1", asks for simulated GPUs.
-            Otherwise the GPUs of the machine are taken, as far as `CUDA_VISIBLE_DEVICES` shows them.
+            Otherwise the GPUs of the machine are used, as far as `CUDA_VISIBLE_DEVICES` shows them.
 
     Raises:
         NoDeviceError: There is no GPU and no simulation was asked for.
@@ -60,7 +61,7 @@ def _nvidia_gpus(environment: Mapping[str, str]) -> list[Gpu]:
 
 
 def _in_framework_order(gpus: list[NvmlGpu], environment: Mapping[str, str]) -> list[Gpu]:
-    """The GPUs by the framework's indices, as far as they are known: the driver counts in PCI order."""
+    """Sort GPUs by the framework's indices, as far as they are known: the driver counts in PCI order."""
     known = {gpu.uuid: gpu for gpu in gpus}
     order = torch_gpu_uuids()
     if order is not None and set(order) == set(known):
@@ -74,7 +75,7 @@ def _in_framework_order(gpus: list[NvmlGpu], environment: Mapping[str, str]) -> 
     return list(gpus)
 
 
-@cache  # stands for the machine: like real hardware, simulated GPUs outlive whoever looks at them
+@cache  # like real hardware, simulated GPUs outlive the objects that use them
 def _simulated_gpus(simulated_machine: str) -> tuple[SimulatedGpu, ...]:
     gpus: list[SimulatedGpu] = []
     for entry in simulated_machine.split(","):

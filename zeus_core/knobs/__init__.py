@@ -1,7 +1,7 @@
 """Knobs: hardware settings that are changed during training and restored afterwards."""
 
 from zeus_core.knobs._knob import FixedKnob, Knob
-from zeus_core.knobs._power_limit import PowerLimitKnob, check_power_limit, power_limit_settings
+from zeus_core.knobs._power_limit import PowerLimitKnob
 from zeus_core.knobs._sm_clock import SmClockKnob
 
-__all__ = ["FixedKnob", "Knob", "PowerLimitKnob", "SmClockKnob", "check_power_limit", "power_limit_settings"]
+__all__ = ["FixedKnob", "Knob", "PowerLimitKnob", "SmClockKnob"]

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from zeus_core._validate import checked_instance
-from zeus_core.device import CpuDiscovery, Gpu, RaplKeeper, discover_cpus, discover_gpus
+from zeus_core.device import CpuDiscovery, Gpu, discover_cpus, discover_gpus
+from zeus_core.device.rapl._keeper import RaplKeeper
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor._instruments import Instruments, Reading

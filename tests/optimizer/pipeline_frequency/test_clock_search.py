@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeus_core.device import PRESETS, Work
+from zeus_core.device import Work
+from zeus_core.device.simulated._presets import PRESETS
 from zeus_core.optimizer.pipeline_frequency._clock_search import ClockSearch, MeasuredPoint
 
 
@@ -26,7 +27,7 @@ class Truth:
         preset = self.preset
         point = preset.physics.operating_point(work, preset.default_limit_watts, clock_mhz / preset.highest_clock_mhz)
         joules = point.energy_joules * float(1 + self._noise * self._random.standard_normal())
-        return MeasuredPoint(point.seconds, joules, joules - preset.physics.waiting_power_watts * point.seconds)
+        return MeasuredPoint(point.seconds, joules, joules - preset.physics.blocking_power_watts * point.seconds)
 
     def ask_all(self, max_clocks=12):
         """The clocks a search asks for, in its order."""
@@ -46,7 +47,7 @@ def truths(draw, noise=0.0):
     works = st.builds(
         Work,
         st.floats(0.005, 0.2),
-        st.floats(max(static, preset.physics.waiting_power_watts) + 0.3 * (limit - static), 1.2 * limit),
+        st.floats(max(static, preset.physics.blocking_power_watts) + 0.3 * (limit - static), 1.2 * limit),
         st.floats(0.85, 1.0),
         st.floats(0.4, 0.95),
     )

@@ -12,7 +12,7 @@ from zeus_core.optimizer.pipeline_frequency._counter_watch import POLL_SECONDS, 
 from zeus_core.testing import FaultyGpu, VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")
-WAITING_WATTS = A100.physics.waiting_power_watts
+WAITING_WATTS = A100.physics.blocking_power_watts
 
 
 class SlowCounterGpu(SimulatedGpu):

@@ -108,7 +108,7 @@ def true_options(work, model):
 
 def true_profile(work, model=A100):
     instructions = [InstructionProfile(*name, tuple(true_options(one, model))) for name, one in work.items()]
-    return PipelineProfile(instructions, find_preset(model).physics.waiting_power_watts)
+    return PipelineProfile(instructions, find_preset(model).physics.blocking_power_watts)
 
 
 FULL_COURSE = [

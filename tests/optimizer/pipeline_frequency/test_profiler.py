@@ -60,7 +60,7 @@ def test_times_and_energies_of_each_clock_are_the_true_ones(cv):
         *((kind, clock_mhz) for kind in ("forward", "backward") for clock_mhz in (1410, 1110)),
         ("optimizer-step", None),
     }
-    assert profile.waiting_watts == pytest.approx(A100.physics.waiting_power_watts, rel=0.01)
+    assert profile.waiting_watts == pytest.approx(A100.physics.blocking_power_watts, rel=0.01)
     for (kind, clock_mhz), row in rows.items():
         if clock_mhz is not None:
             point = rank.truth(kind, clock_mhz)

@@ -52,7 +52,7 @@ class Driver:
 
 def find_driver() -> Driver:
     """Ask the driver; never raises."""
-    from zeus_core.device import NvmlSession
+    from zeus_core.device.nvml._session import NvmlSession
 
     session = NvmlSession()
     try:

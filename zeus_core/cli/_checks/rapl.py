@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zeus_core.cli._checks.check import Check
 
 if TYPE_CHECKING:
-    from zeus_core.device.rapl import ReadText
+    from zeus_core.device.rapl._powercap import ReadText
 
 __all__ = ["check_rapl"]
 
@@ -21,7 +21,8 @@ def check_rapl(root: Path | None = None, read_text: ReadText | None = None) -> C
         root: The powercap tree; where Linux has it if None.
         read_text: Reads a file; from the file system if None.
     """
-    from zeus_core.device.rapl import POWERCAP_ROOT, discover_cpus
+    from zeus_core.device import discover_cpus
+    from zeus_core.device.rapl._powercap import POWERCAP_ROOT
 
     readers = () if read_text is None else (read_text,)
     discovery = discover_cpus(root or POWERCAP_ROOT, *readers)

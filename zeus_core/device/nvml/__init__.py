@@ -1,1 +1,1 @@
-"""GPUs of NVIDIA, through NVML."""
+"""NVIDIA GPUs, read and controlled through NVML, the driver's library."""

@@ -1,6 +1,6 @@
-"""How often an energy counter steps, found out by watching it for a moment.
+"""The update period of an energy counter, measured by watching the counter for a moment.
 
-Drivers do not tell, and it differs between products: 20 ms on V100, mostly 100 ms later.
+Drivers do not report it, and it differs between products: 20 ms on V100, mostly 100 ms on later ones.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from collections.abc import Callable
 
 __all__ = ["watch_counter_period_seconds"]
 
-_LONGEST_WATCH_SECONDS = 0.25
-_POLL_SECONDS = 0.001
-_ENOUGH_STEPS = 7
-_NOMINAL_SECONDS = (0.01, 0.02, 0.025, 0.05, 0.1, 0.2)
-_NEAR = 0.15  # relatively: what polling leaves unsure
+_MAX_WATCH_SECONDS = 0.25  # two updates of the slowest known counter (100 ms); more would delay the first window
+_POLL_SECONDS = 0.001  # a twentieth of the shortest known period; a reading takes 0.05 ms or more
+_ENOUGH_UPDATES = 7  # the error of two edges, 2 ms, over six periods of 20 ms is 2 %
+_NOMINAL_SECONDS = (0.01, 0.02, 0.025, 0.05, 0.1, 0.2)  # a measurement near one of these is taken for it
+_NEAR_FRACTION = 0.15  # covers polling errors, and keeps 20 and 25 ms apart
 
 
 def watch_counter_period_seconds(read_counter_joules: Callable[[], float]) -> float | None:
-    """The time between two steps of a counter; None if it does not step twice within a quarter of a second.
+    """Measure the time between two updates of a counter; None if it is not updated twice in a quarter of a second.
 
     Args:
-        read_counter_joules: Reads the counter; what it raises is passed on.
+        read_counter_joules: Reads the counter. Its errors are passed on.
     """
     begin, latest_joules = time.monotonic(), read_counter_joules()
-    steps_at: list[float] = []
-    while len(steps_at) < _ENOUGH_STEPS and time.monotonic() - begin < _LONGEST_WATCH_SECONDS:
+    updates_at: list[float] = []
+    while len(updates_at) < _ENOUGH_UPDATES and time.monotonic() - begin < _MAX_WATCH_SECONDS:
         time.sleep(_POLL_SECONDS)
         counter_joules = read_counter_joules()
         if counter_joules != latest_joules:
             latest_joules = counter_joules
-            steps_at.append(time.monotonic())
-    if len(steps_at) < 2:
+            updates_at.append(time.monotonic())
+    if len(updates_at) < 2:
         return None
-    return _nominal((steps_at[-1] - steps_at[0]) / (len(steps_at) - 1))
+    return _nominal((updates_at[-1] - updates_at[0]) / (len(updates_at) - 1))
 
 
 def _nominal(seconds: float) -> float:
     nearest = min(_NOMINAL_SECONDS, key=lambda nominal: abs(nominal - seconds))
-    return nearest if abs(nearest - seconds) <= _NEAR * nearest else seconds
+    return nearest if abs(nearest - seconds) <= _NEAR_FRACTION * nearest else seconds

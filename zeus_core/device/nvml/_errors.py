@@ -1,4 +1,4 @@
-"""What each error code of NVML means here: one table, used by every call.
+"""The meaning of each error code of NVML: one table, used by every call.
 
 Codes and meanings are those of `nvmlReturn_t` in the NVML API reference. A code that is not in the table (a newer
 driver's) counts as a passing driver fault.
@@ -49,11 +49,11 @@ _MEANINGS: dict[int, _ErrorMeaning] = {
 
 
 def device_error(code: int, call: str) -> DeviceError:
-    """The error to raise for an NVML code.
+    """Return the error to raise for an NVML code.
 
     Args:
         code: The `nvmlReturn_t` value.
-        call: What was being done, for the message: "reading the power of GPU-…".
+        call: Words for the message, such as "reading the power of GPU-…".
     """
     kind, meaning = _MEANINGS.get(code, (DriverFaultError, "the driver failed in a way unknown to this version"))
     return kind(f"{call} failed: {meaning} (NVML error {code})")

@@ -32,7 +32,7 @@ class FieldReader:
         _HEAD.pack_into(self._question, 0, field_id, 0)
 
     def read(self, handle: Any) -> tuple[int, int]:
-        """The NVML code of the field, or of the call if that failed, and the value."""
+        """Return the NVML code of the field, or of the call if that failed, and the value."""
         if self._call is None:
             return 13, 0  # NVML_ERROR_FUNCTION_NOT_FOUND
         value = _Value.from_buffer_copy(self._question)

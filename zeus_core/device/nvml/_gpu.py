@@ -1,147 +1,36 @@
-"""NVIDIA GPUs, through the NVML library and its official binding nvidia-ml-py.
-
-Nothing is loaded before the first device is asked for. Every call that fails raises one of the package's errors.
-"""
+"""One NVIDIA GPU, read and controlled through NVML."""
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 from typing import Any
 
 from zeus_core.device._gpu import PowerRange
 from zeus_core.device.nvml._counter_period import watch_counter_period_seconds
-from zeus_core.device.nvml._errors import UNINITIALIZED, device_error
+from zeus_core.device.nvml._errors import device_error
 from zeus_core.device.nvml._field import FieldReader
+from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 
-__all__ = ["NvmlGpu", "NvmlSession"]
+__all__ = ["NvmlGpu"]
 
 _VOLTA, _AMPERE = 5, 7  # nvmlDeviceArchitecture_t
 _GA100 = ("A100", "A30", "A800")
 _POWER_INSTANT_FIELD = 186  # NVML_FI_DEV_POWER_INSTANT: power without the one-second average of Ampere and later
 _FIELD_UNKNOWN = frozenset({2, 3, 13})  # an older driver may call a field it does not know an invalid argument
+# For a counter that cannot be watched: the usual periods of V100 and of later GPUs, as published for their power
+# readings (Yang et al., "Part-time Power Measurements: nvidia-smi's Lack of Attention", SC24).
 _VOLTA_PERIOD_SECONDS = 0.02
 _PERIOD_SECONDS = 0.1
 
 
-class NvmlSession:
-    """An initialised NVML and the handles of its devices.
-
-    It opens by itself in each process that uses it: neither handles nor NVML survive a fork.
-    """
-
-    def __init__(self) -> None:
-        self._process_id: int | None = None
-        self._handles: dict[str, Any] = {}
-
-    def read_uuids(self) -> list[str]:
-        """The UUIDs of the GPUs the driver shows this process, in PCI order; empty for one that does not answer.
-
-        Raises:
-            DeviceError: There is no driver, or it does not work.
-        """
-        count = self._call("counting the GPUs", "nvmlDeviceGetCount")
-        return [self._open_device(index) for index in range(count)]
-
-    def read_mig_parents(self) -> dict[str, str]:
-        """The UUID of the GPU of each MIG device, by the latter's UUID."""
-        parents: dict[str, str] = {}
-        for uuid in filter(None, self.read_uuids()):
-            parents.update(dict.fromkeys(_read_mig_uuids(self.handle(uuid)), uuid))
-        return parents
-
-    def handle(self, uuid: str) -> Any:
-        """The handle of a GPU in this process. Raises what the binding raises."""
-        if self._process_id != os.getpid():
-            self._open()
-        handle = self._handles.get(uuid)
-        return self._find_handle(uuid) if handle is None else handle
-
-    def call(self, uuid: str, action: str, function: str, *arguments: object) -> Any:
-        """Call an NVML function on one GPU, once more if the driver has lost the session meanwhile.
-
-        Args:
-            uuid: The GPU.
-            action: What the call does, for the message of an error: "reading the power".
-            function: Name in the binding.
-            *arguments: What follows the handle.
-
-        Raises:
-            DeviceError: The call failed; see `nvml_errors`.
-        """
-        import pynvml
-
-        call = getattr(pynvml, function, None)
-        if call is None:
-            raise NotSupportedError(f"{action} needs a newer nvidia-ml-py: pip install -U nvidia-ml-py")
-        for is_last_try in (False, True):
-            try:
-                return call(self.handle(uuid), *arguments)
-            except pynvml.NVMLError as error:
-                if error.value != UNINITIALIZED or is_last_try:
-                    raise device_error(error.value, f"{action} of {uuid}") from error
-                self._process_id = None
-        raise AssertionError("unreachable")
-
-    def read_driver_version(self) -> str:
-        """From `nvmlSystemGetDriverVersion`.
-
-        Raises:
-            DeviceError: The call failed.
-        """
-        return str(self._call("reading the version of the driver", "nvmlSystemGetDriverVersion"))
-
-    def _call(self, action: str, function: str) -> Any:
-        """Call an NVML function that concerns no single GPU. Raises `DeviceError`."""
-        import pynvml
-
-        if self._process_id != os.getpid():
-            self._open()
-        try:
-            return getattr(pynvml, function)()
-        except pynvml.NVMLError as error:
-            raise device_error(error.value, action) from error
-
-    def _find_handle(self, uuid: str) -> Any:
-        """Look for a GPU the session does not know yet, or has lost sight of."""
-        import pynvml
-
-        self.read_uuids()
-        if uuid not in self._handles:
-            self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        return self._handles[uuid]
-
-    def _open_device(self, index: int) -> str:
-        """The UUID of a GPU, whose handle is kept; empty if it does not answer, which must not hide the others."""
-        import pynvml
-
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-        except pynvml.NVMLError:
-            return ""
-        self._handles[uuid] = handle
-        return uuid
-
-    def _open(self) -> None:
-        import pynvml
-
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise device_error(error.value, "opening NVML") from error
-        self._handles = {}
-        self._process_id = os.getpid()
-
-
 class NvmlGpu:
-    """An NVIDIA GPU. See `Gpu` for what each method does.
+    """An NVIDIA GPU. See `Gpu` for the methods; the docstrings here name the NVML function each one calls.
 
     Args:
-        session: Shared by the GPUs of one discovery.
-        uuid: Which GPU.
+        session: The connection, shared by the GPUs of one discovery.
+        uuid: The UUID of the GPU.
 
     Raises:
         DeviceError: The GPU does not answer.
@@ -154,8 +43,8 @@ class NvmlGpu:
 
         self.uuid = uuid
         self._session = session
-        # The two calls at the edges of every window go to the binding directly. Whatever goes wrong with one is sorted
-        # out by making it again through the session, which knows about forks and errors.
+        # The two calls at the edges of every window go to the binding directly, to cost little. If one fails, it is
+        # made again through the session, which handles forks and errors.
         self._nvml_error = pynvml.NVMLError
         self._get_energy = pynvml.nvmlDeviceGetTotalEnergyConsumption
         self._power_field = FieldReader(_POWER_INSTANT_FIELD)
@@ -165,7 +54,7 @@ class NvmlGpu:
 
     @cached_property
     def energy_counter_period_seconds(self) -> float:
-        """Found out by watching the counter, for a quarter of a second at most, when it is asked for first."""
+        """Measured by watching the counter, for a quarter of a second at most, when it is read first."""
         try:
             watched_seconds = watch_counter_period_seconds(self.read_energy_counter_joules)
         except DeviceError:
@@ -175,16 +64,16 @@ class NvmlGpu:
 
     @property
     def power_average_seconds(self) -> float:
-        """0 with the instant-power field; else as NVML says of its power usage: 1 from Ampere on, but for GA100."""
+        """0 with the instant-power field; else as NVML documents its power usage: 1 from Ampere on, except GA100."""
         is_of_the_moment = self._architecture < _AMPERE or any(name in self.name for name in _GA100)
         return 0.0 if self._has_instant_power or is_of_the_moment else 1.0
 
     def read_driver_version(self) -> str:
-        """That of the session's driver."""
+        """Read the version of the driver."""
         return self._session.read_driver_version()
 
     def read_energy_counter_joules(self) -> float:
-        """From `nvmlDeviceGetTotalEnergyConsumption`; Volta and later have it."""
+        """Call `nvmlDeviceGetTotalEnergyConsumption`; Volta and later have it."""
         try:
             energy_millijoules = self._get_energy(self._session.handle(self.uuid))
         except self._nvml_error:
@@ -192,7 +81,7 @@ class NvmlGpu:
         return joules_from_millijoules(energy_millijoules)
 
     def read_power_watts(self) -> float:
-        """From the instant-power field where the driver has it, else from `nvmlDeviceGetPowerUsage`."""
+        """Read the instant-power field if the driver has it; otherwise call `nvmlDeviceGetPowerUsage`."""
         if self._has_instant_power:
             try:
                 code, power_milliwatts = self._power_field.read(self._session.handle(self.uuid))
@@ -204,28 +93,28 @@ class NvmlGpu:
         return watts_from_milliwatts(self._call("reading the power", "nvmlDeviceGetPowerUsage"))
 
     def read_power_limit_watts(self) -> float:
-        """From `nvmlDeviceGetPowerManagementLimit`."""
+        """Call `nvmlDeviceGetPowerManagementLimit`."""
         return watts_from_milliwatts(self._call("reading the power limit", "nvmlDeviceGetPowerManagementLimit"))
 
     def read_enforced_power_limit_watts(self) -> float:
-        """From `nvmlDeviceGetEnforcedPowerLimit`."""
+        """Call `nvmlDeviceGetEnforcedPowerLimit`."""
         return watts_from_milliwatts(self._call("reading the enforced power limit", "nvmlDeviceGetEnforcedPowerLimit"))
 
     def read_default_power_limit_watts(self) -> float:
-        """From `nvmlDeviceGetPowerManagementDefaultLimit`."""
+        """Call `nvmlDeviceGetPowerManagementDefaultLimit`."""
         return watts_from_milliwatts(
             self._call("reading the default power limit", "nvmlDeviceGetPowerManagementDefaultLimit")
         )
 
     def read_power_limit_range_watts(self) -> PowerRange:
-        """From `nvmlDeviceGetPowerManagementLimitConstraints`."""
+        """Call `nvmlDeviceGetPowerManagementLimitConstraints`."""
         lowest_milliwatts, highest_milliwatts = self._call(
             "reading the range of power limits", "nvmlDeviceGetPowerManagementLimitConstraints"
         )
         return PowerRange(watts_from_milliwatts(lowest_milliwatts), watts_from_milliwatts(highest_milliwatts))
 
     def set_power_limit(self, limit_watts: float) -> None:
-        """Through `nvmlDeviceSetPowerManagementLimit`, which takes some milliseconds and needs root."""
+        """Call `nvmlDeviceSetPowerManagementLimit`, which takes some milliseconds and needs root."""
         limit_watts = self.read_power_limit_range_watts().checked(limit_watts, self.name)
         self._control(
             f"sudo nvidia-smi -i {self.uuid} -pl {limit_watts:g}",
@@ -235,24 +124,24 @@ class NvmlGpu:
         )
 
     def read_sm_clock_mhz(self) -> int:
-        """From `nvmlDeviceGetClockInfo` of the SM domain."""
+        """Call `nvmlDeviceGetClockInfo` of the SM domain."""
         import pynvml
 
         return int(self._call("reading the SM clock", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM))
 
     def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
-        """The graphics clocks at the highest memory clock: NVML states SM and graphics clocks as one."""
+        """Read the graphics clocks at the highest memory clock: NVML lists SM and graphics clocks as one."""
         memory_clocks_mhz = self._call("reading the memory clocks", "nvmlDeviceGetSupportedMemoryClocks")
         if not memory_clocks_mhz:
-            raise NotSupportedError(f"{self.name} states no supported clocks")
+            raise NotSupportedError(f"{self.name} lists no supported clocks")
         clocks_mhz = self._call(
             "reading the supported clocks", "nvmlDeviceGetSupportedGraphicsClocks", max(memory_clocks_mhz)
         )
         return tuple(sorted(clocks_mhz, reverse=True))
 
     def lock_sm_clock(self, clock_mhz: int) -> None:
-        """Through `nvmlDeviceSetGpuLockedClocks`, which takes about 10 ms and needs root."""
-        supported = self.read_supported_sm_clocks_mhz()
+        """Call `nvmlDeviceSetGpuLockedClocks`, which takes about 10 ms and needs root."""
+        supported = self._supported_clocks_mhz
         if clock_mhz not in supported:
             raise UsageError(f"clock_mhz is {clock_mhz!r}; {self.name} supports {', '.join(map(str, supported))}")
         self._control(
@@ -264,16 +153,21 @@ class NvmlGpu:
         )
 
     def unlock_sm_clock(self) -> None:
-        """Through `nvmlDeviceResetGpuLockedClocks`."""
+        """Call `nvmlDeviceResetGpuLockedClocks`."""
         self._control(
             f"sudo nvidia-smi -i {self.uuid} -rgc", "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks"
         )
+
+    @cached_property
+    def _supported_clocks_mhz(self) -> tuple[int, ...]:
+        """The clocks `lock_sm_clock` accepts, read once: they never change, and reading them delays every change."""
+        return self.read_supported_sm_clocks_mhz()
 
     def _call(self, action: str, function: str, *arguments: object) -> Any:
         return self._session.call(self.uuid, action, function, *arguments)
 
     def _control(self, command: str, action: str, function: str, *arguments: object) -> None:
-        """Call a function that changes the hardware; `command` does the same from an admin's shell."""
+        """Call a function that changes the hardware. `command` does the same from an admin's shell."""
         try:
             self._call(action, function, *arguments)
         except PermissionDeniedError as error:
@@ -299,16 +193,3 @@ class NvmlGpu:
             return int(self._call("reading the architecture", "nvmlDeviceGetArchitecture"))
         except DeviceError:
             return _VOLTA if "V100" in self.name else _AMPERE
-
-
-def _read_mig_uuids(handle: Any) -> list[str]:
-    """The UUIDs of a GPU's MIG devices; none where it is not partitioned."""
-    import pynvml
-
-    uuids: list[str] = []
-    try:
-        for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            uuids.append(str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))))
-    except pynvml.NVMLError:
-        pass  # behind the last one, or not a GPU that can be partitioned
-    return uuids

@@ -10,12 +10,12 @@ __all__ = ["RaplCpu"]
 
 
 class RaplCpu:
-    """A CPU package, counted since its zones were found. See `Cpu` for what each method does.
+    """A CPU package, counted since its zones were found. See `Cpu` for the methods.
 
     Args:
         index: The number in the names of its zones.
-        package_zones: One, or one for each die of the package: their energies add up.
-        dram_zones: Those below the package zones; none where the processor does not measure its memory.
+        package_zones: One zone, or one for each die of the package: their energies add up.
+        dram_zones: The DRAM zones within them; none if the processor does not measure its memory.
     """
 
     def __init__(self, index: int, package_zones: Sequence[RaplZone], dram_zones: Sequence[RaplZone] = ()) -> None:
@@ -31,11 +31,11 @@ class RaplCpu:
 
     @property
     def zones(self) -> tuple[RaplZone, ...]:
-        """All zones of the package: what a `RaplKeeper` keeps."""
+        """All zones of the package, for a `RaplKeeper`."""
         return self._package_zones + self._dram_zones
 
     def read_energy_counters_joules(self) -> CpuEnergyCounters:
-        """Energy since discovery, summed over the zones.
+        """Read the energy since discovery, summed over the zones.
 
         Raises:
             DeviceError: One of the zones cannot be read; see `RaplZone`.

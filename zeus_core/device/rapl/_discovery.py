@@ -1,4 +1,4 @@
-"""Which CPU packages of this machine can be measured, and why others cannot."""
+"""The CPU packages of this machine: those that can be measured, and why others cannot."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zeus_core.device.rapl._cpu import RaplCpu
-from zeus_core.device.rapl._files import ReadText, UnreadableFileError, permission_remedy, read_file, read_word
-from zeus_core.device.rapl._tree import find_zone_folders, is_within
+from zeus_core.device.rapl._powercap import (
+    POWERCAP_ROOT,
+    ReadText,
+    UnreadableFileError,
+    find_zone_folders,
+    is_within,
+    permission_remedy,
+    read_file,
+    read_word,
+)
 from zeus_core.device.rapl._zone import RaplZone
 from zeus_core.errors import DeviceError
 
-__all__ = ["POWERCAP_ROOT", "CpuDiscovery", "discover_cpus"]
-
-POWERCAP_ROOT = Path("/sys/class/powercap")
+__all__ = ["CpuDiscovery", "discover_cpus"]
 
 _PACKAGE = re.compile(r"package-([0-9]{1,6})(-die-[0-9]+)?", re.ASCII)
 _DRAM = re.compile("dram")
@@ -22,11 +28,11 @@ _PSYS = re.compile(r"psys(-[0-9]+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class CpuDiscovery:
-    """What RAPL measures on this machine.
+    """The result of `discover_cpus`.
 
     Attributes:
         cpus: The packages, in the order of their indices.
-        unavailable_because: What is not measured, why, and what to do about it. None if nothing is amiss; never None
+        unavailable_because: Why something is not measured, and what to do about it. None if everything is; never None
             if there are no CPUs.
         psys: The zones of the whole platform, which include the packages and are not one of them. Mostly none.
     """
@@ -37,14 +43,14 @@ class CpuDiscovery:
 
     @property
     def zones(self) -> tuple[RaplZone, ...]:
-        """Every zone that is read: what a `RaplKeeper` keeps."""
+        """All zones that are read, for a `RaplKeeper`."""
         return (*(zone for cpu in self.cpus for zone in cpu.zones), *self.psys)
 
 
 def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = read_file) -> CpuDiscovery:
-    """The CPU packages whose energy this process can read. Never raises.
+    """Find the CPU packages whose energy this process can read. Never raises.
 
-    A package is there completely or not at all: where one of its dies cannot be read, it is left out.
+    A package is left out if one of its dies cannot be read: its energy would be too low.
 
     Args:
         root: The powercap tree; elsewhere if a container has it mounted elsewhere.
@@ -57,7 +63,7 @@ def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = read_file) -
 
 
 class _Survey:
-    """One look at the tree, which collects what is wrong with it."""
+    """One walk over the tree, which collects the reasons why something cannot be read."""
 
     def __init__(self, root: Path, read_text: ReadText) -> None:
         self._root = root
@@ -69,11 +75,11 @@ class _Survey:
             self._read_name(folder)
 
     def named(self, pattern: re.Pattern[str]) -> list[Path]:
-        """The zones of that name."""
+        """Return the folders of the zones whose name matches."""
         return [folder for folder, name in self._names.items() if pattern.fullmatch(name)]
 
     def find_cpus(self) -> Iterator[RaplCpu]:
-        """Each package that can be read, with its memory if that can be too."""
+        """Yield each package that can be read, with its memory if that can be read too."""
         folders_of: dict[int, list[Path]] = {}
         for folder, name in self._names.items():
             if match := _PACKAGE.fullmatch(name):
@@ -85,12 +91,12 @@ class _Survey:
                 yield RaplCpu(index, package_zones, dram_zones)
 
     def open(self, folders: Iterable[Path]) -> Sequence[RaplZone]:
-        """All of these zones, or none of them if one cannot be read."""
+        """Open all of these zones, or none of them if one cannot be read."""
         zones = [self._open(folder) for folder in folders]
         return [zone for zone in zones if zone] if all(zones) else []
 
     def explain(self, cpus: Sequence[RaplCpu]) -> str | None:
-        """Everything that was amiss, in one text."""
+        """Return all reasons in one text; None if there are none."""
         reasons = [*self._faults]
         if self._unreadable:
             files = ", ".join(map(str, self._unreadable))

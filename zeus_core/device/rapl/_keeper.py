@@ -15,21 +15,22 @@ from zeus_core.ports import MonotonicTime, TimeSource
 
 __all__ = ["RaplKeeper"]
 
-_JOIN_SECONDS = 1.0
+_JOIN_SECONDS = 1.0  # a reading takes microseconds; a longer wait would delay the end of training
 
 
 class RaplKeeper:
     """Reads zones in the background, twice in the time in which the first of them could wrap around.
 
-    That is once a minute on most machines. What goes wrong with a reading is left to whoever reads next. The thread
-    ends with `stop`, with the process, or one interval after the keeper was forgotten.
+    That is once a minute on most machines. A reading that fails is ignored: the next measurement reports the fault. The
+    thread ends with `stop`, with the process, or one interval after the keeper was garbage-collected.
 
-    A forked process has no such thread: call `start` there too. It does nothing where the keeper is running already,
-    so it can be called before every measurement.
+    A forked process has no such thread: call `start` there too. `start` does nothing while the keeper is running, so
+    it can be called before every measurement.
 
     Args:
-        zones: What to read.
-        max_power_watts: More than any of the zones ever draws.
+        zones: The zones to read.
+        max_power_watts: More than any of the zones ever draws. The default is four times the power of the largest
+            processors (500 W), and a reading takes microseconds, so a generous value costs nothing.
         time_source: Paces the readings.
 
     Raises:
@@ -56,7 +57,7 @@ class RaplKeeper:
         return self._process_id == os.getpid() and self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start reading, unless that is being done or there is nothing to read."""
+        """Start reading, unless the keeper is running or has no zones."""
         with self._lock:
             if self.is_running or not self._zones:
                 return
@@ -68,7 +69,7 @@ class RaplKeeper:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop reading. Does nothing where the keeper is not running."""
+        """Stop reading. Does nothing if the keeper is not running."""
         with self._lock:
             if self.is_running and self._thread is not None:
                 self._stopped.set()
@@ -83,7 +84,7 @@ def _keep(
     stopped: threading.Event,
     keeper: Callable[[], RaplKeeper | None],
 ) -> None:
-    """Read until stopped, or until nobody knows the keeper any more."""
+    """Read until stopped, or until the keeper is garbage-collected."""
     while not stopped.is_set() and keeper() is not None:
         for zone in zones:
             with suppress(DeviceError):

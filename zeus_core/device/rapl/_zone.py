@@ -4,7 +4,7 @@ from pathlib import Path
 
 from zeus_core._process.lock import ProcessLock
 from zeus_core.device.rapl._counter import WrappingCounter
-from zeus_core.device.rapl._files import ReadText, read_count, read_file
+from zeus_core.device.rapl._powercap import ReadText, read_count, read_file
 from zeus_core.errors import DriverFaultError
 from zeus_core.units import joules_from_microjoules
 
@@ -14,14 +14,14 @@ __all__ = ["RaplZone"]
 class RaplZone:
     """The energy of one zone since this object was made, counted on across wrap-arounds.
 
-    Wrap-arounds are counted as long as the zone is read more than once in each; `RaplKeeper` sees to that. A counter
-    set back by something else, such as loading intel_rapl anew, cannot be told from one that wrapped around.
+    Wrap-arounds are counted as long as the zone is read more than once in each, which `RaplKeeper` ensures. A counter
+    that was reset otherwise, as by reloading intel_rapl, cannot be told from one that wrapped around.
 
-    Can be used from several threads. A forked process counts on from where its parent was, on its own.
+    Several threads may use it. A forked process goes on counting by itself from where its parent was.
 
     Args:
         folder: Holds `energy_uj` and `max_energy_range_uj`.
-        name: What the kernel calls the zone: "package-0", "dram", "psys".
+        name: The kernel's name of the zone: "package-0", "dram", "psys".
         read_text: Reads a file.
 
     Raises:
@@ -42,18 +42,18 @@ class RaplZone:
         return joules_from_microjoules(self._max_energy_range_microjoules)
 
     def read_energy_counter_microjoules(self) -> int:
-        """The exact total; never decreases.
+        """Read the exact total, which never decreases.
 
         Raises:
             PermissionDeniedError: The right to read the file was taken away.
             DeviceLostError: The file vanished.
-            DriverFaultError: The read failed, or what it gave is not a value of this counter.
+            DriverFaultError: The read failed, or the file does not hold a value of this counter.
         """
         with self._lock:  # held while reading: readings must be counted in the order in which they were taken
             return self._counter.advance(self._read_raw_microjoules())
 
     def read_energy_counter_joules(self) -> float:
-        """The total in joules; raises what `read_energy_counter_microjoules` does."""
+        """Read the total in joules. Raises what `read_energy_counter_microjoules` raises."""
         return joules_from_microjoules(self.read_energy_counter_microjoules())
 
     def _read_raw_microjoules(self) -> int:

@@ -1,4 +1,4 @@
-"""A GPU that exists only as physics: it takes the time and burns the joules its model says."""
+"""A GPU that exists only as a model: it takes the time and the energy that the model predicts."""
 
 import math
 import random
@@ -18,14 +18,14 @@ from zeus_core.ports import MonotonicTime, TimeSource
 
 __all__ = ["SimulatedGpu", "SimulatedNoise"]
 
-_INSTANT_SECONDS = 1e-9  # what rounding may leave of a stage, and too short for a clock to wait
+_INSTANT_SECONDS = 1e-9  # above the rounding errors of a stage, below the resolution of any time source
 
 
 @dataclass(frozen=True)
 class SimulatedNoise:
-    """How much the simulated GPU scatters, as coefficients of variation per piece of work.
+    """The scatter of a simulated GPU, as coefficients of variation per piece of work.
 
-    Public measurements scatter by 0.5 to 1.5 % in time and 0.4 to 1.6 % in power.
+    The defaults lie within public measurements: 0.5 to 1.5 % in time and 0.4 to 1.6 % in power.
     """
 
     time_cv: float = 0.01
@@ -40,22 +40,22 @@ class SimulatedNoise:
 
 @dataclass
 class _Job:
-    """Work in the queue, and how much of it is still to be done."""
+    """Work in the queue, and the shares of its two stages that are still to be done."""
 
     work: Work
     time_factor: float
     power_factor: float
     active_left: float = 1.0
-    waiting_left: float = 1.0
+    blocking_left: float = 1.0
 
     def stage(self, point: OperatingPoint) -> tuple[float, float]:
-        """Seconds left in, and power of, the present stage: first the GPU computes, then it waits."""
+        """Return the seconds left in the present stage, and its power: first the GPU computes, then it is blocked."""
         if self.active_left > 0:
             return (
                 self.active_left * point.active_seconds * self.time_factor,
                 point.active_power_watts * self.power_factor,
             )
-        return self.waiting_left * point.waiting_seconds * self.time_factor, point.waiting_power_watts
+        return self.blocking_left * point.blocking_seconds * self.time_factor, point.blocking_power_watts
 
     def spend(self, point: OperatingPoint, seconds: float, stage_seconds: float) -> None:
         """Let `seconds` of a stage of `stage_seconds` pass."""
@@ -63,13 +63,13 @@ class _Job:
         if self.active_left > 0:
             self.active_left *= left
         else:
-            self.waiting_left *= left
-        if point.waiting_seconds == 0:
-            self.waiting_left = 0.0
+            self.blocking_left *= left
+        if point.blocking_seconds == 0:
+            self.blocking_left = 0.0
 
     @property
     def is_done(self) -> bool:
-        return self.active_left == 0 and self.waiting_left == 0
+        return self.active_left == 0 and self.blocking_left == 0
 
 
 class SimulatedGpu:
@@ -77,15 +77,15 @@ class SimulatedGpu:
 
     Work is submitted as to a real GPU: `submit` queues it and returns, `synchronize` waits until the queue is empty,
     `execute` does both. A limit or clock set meanwhile takes effect at once. While the queue is empty the GPU draws
-    its waiting power.
+    its blocking power: the measurements behind the presets were taken during training, so none tells the idle power.
 
     Args:
         preset: The GPU model.
-        index: Tells devices of one machine apart: enters the UUID and shifts the steps of the energy counter.
-        time_source: Real time by default; with a virtual clock a simulated hour takes milliseconds.
+        index: Tells devices of one machine apart: enters the UUID and shifts the updates of the energy counter.
+        time_source: Real time by default; with virtual time a simulated hour takes milliseconds.
         power_limit_watts: The limit the device starts with; the model's default if None.
         noise: Scatter of time and power; none by default.
-        grants_control: Whether this process may change limits and clocks, as on a machine without rights.
+        grants_control: Whether this process may change limits and clocks; False imitates a process without rights.
 
     Raises:
         UsageError: `power_limit_watts` is outside the range of the board.
@@ -113,7 +113,7 @@ class SimulatedGpu:
         self._random = random.Random(f"{self._noise.seed} {index}")
         self._grants_control = grants_control
         self._operating_point = lru_cache(maxsize=256)(preset.physics.operating_point)
-        # Re-entrant, because a limit may be put back from a signal handler that interrupts a change.
+        # Re-entrant, because a limit may be restored by a signal handler that interrupts a change.
         self._lock = threading.RLock()
         self._waiting: dict[int, threading.Event] = {}  # by thread, set when a setting has changed
         self._locked_clock_mhz = preset.highest_clock_mhz
@@ -121,12 +121,12 @@ class SimulatedGpu:
         if power_limit_watts is not None:
             self._limit_watts = preset.limit_range_watts.checked(power_limit_watts, self.name)
         self._jobs: list[_Job] = []
-        # The driver was loaded some time ago, so that the counter has stepped before.
+        # The driver was loaded some time ago, so that the counter has been updated before.
         self._integrated_until = self._time_source.now() - 2 * preset.counter_period_seconds
         self._is_integrating = False
         self._energy_joules = 0.0
         self._counter_joules = 0.0
-        # The counters of real devices are out of step with each other.
+        # The counters of real devices are not updated at the same time.
         self._counter_phase_seconds = self._integrated_until + 0.37 * (index + 1) * preset.counter_period_seconds
 
     def submit(self, work: Work) -> None:
@@ -144,7 +144,7 @@ class SimulatedGpu:
                 self._integrate()
                 if not self._jobs:
                     return
-                # At least an instant: a wait too short for the clock to tell would be waited for again, for ever.
+                # At least an instant: a wait too short for the time source to tell would be waited for again, for ever.
                 seconds_left = max(sum(self._seconds_left(job) for job in self._jobs), _INSTANT_SECONDS)
                 self._waiting[threading.get_ident()] = setting_changed = threading.Event()
             self._time_source.wait(setting_changed, seconds_left)
@@ -155,40 +155,40 @@ class SimulatedGpu:
         self.synchronize()
 
     def exact_energy_joules(self) -> float:
-        """What no real device can tell: the true energy up to this moment, from where the counter counts."""
+        """Return the true energy up to this moment, which no real device can tell, from where the counter counts."""
         with self._lock:
             self._integrate()
             return self._energy_joules
 
     def read_energy_counter_joules(self) -> float:
-        """The true energy as of the counter's latest step, in whole millijoules."""
+        """Read the true energy as of the counter's latest update, in whole millijoules."""
         with self._lock:
             self._integrate()
             return round(self._counter_joules, 3)
 
     def read_power_watts(self) -> float:
-        """The power at this moment, in whole milliwatts."""
+        """Read the power at this moment, in whole milliwatts."""
         with self._lock:
             self._integrate()
             if not self._jobs:
-                return round(self.preset.physics.waiting_power_watts, 3)
+                return round(self.preset.physics.blocking_power_watts, 3)
             _, power_watts = self._jobs[0].stage(self._point(self._jobs[0]))
             return round(power_watts, 3)
 
     def read_power_limit_watts(self) -> float:
-        """The limit set last."""
+        """Read the limit set last."""
         return self._limit_watts
 
     def read_enforced_power_limit_watts(self) -> float:
-        """The limit set last: nothing else limits a simulated board."""
+        """Read the limit set last: nothing else limits a simulated board."""
         return self._limit_watts
 
     def read_default_power_limit_watts(self) -> float:
-        """The default of the GPU model."""
+        """Read the default of the GPU model."""
         return self.preset.default_limit_watts
 
     def read_power_limit_range_watts(self) -> PowerRange:
-        """The range of the GPU model."""
+        """Read the range of the GPU model."""
         return self.preset.limit_range_watts
 
     def set_power_limit(self, limit_watts: float) -> None:
@@ -198,7 +198,7 @@ class SimulatedGpu:
             self._limit_watts = limit_watts
 
     def read_sm_clock_mhz(self) -> int:
-        """The clock the present work runs at; the lowest one while there is none."""
+        """Read the clock the present work runs at; the lowest one while there is none."""
         with self._lock:
             self._integrate()
             if not self._jobs:
@@ -206,7 +206,7 @@ class SimulatedGpu:
             return round(self._point(self._jobs[0]).clock_fraction * self.preset.highest_clock_mhz)
 
     def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
-        """Every clock of the GPU model, highest first."""
+        """Read every clock of the GPU model, highest first."""
         preset = self.preset
         return tuple(range(preset.highest_clock_mhz, preset.lowest_clock_mhz - 1, -preset.clock_step_mhz))
 
@@ -230,7 +230,9 @@ class SimulatedGpu:
     def _control(self, setting: str) -> Iterator[None]:
         """Change a setting: account for the past under the old one, then let waiting work notice the new one."""
         if not self._grants_control:
-            raise PermissionDeniedError(f"this process may not change the {setting} of {self.name}, which was told so")
+            raise PermissionDeniedError(
+                f"this process may not change the {setting} of {self.name}, which was made with grants_control=False"
+            )
         with self._lock:
             self._integrate()
             yield
@@ -249,7 +251,7 @@ class SimulatedGpu:
 
     def _seconds_left(self, job: _Job) -> float:
         point = self._point(job)
-        return job.time_factor * (job.active_left * point.active_seconds + job.waiting_left * point.waiting_seconds)
+        return job.time_factor * (job.active_left * point.active_seconds + job.blocking_left * point.blocking_seconds)
 
     def _integrate(self) -> None:
         """Bring the energy, the counter and the queue up to this moment. The caller holds the lock."""
@@ -282,5 +284,5 @@ class SimulatedGpu:
             if job.is_done:
                 self._jobs.pop(0)
         if self._integrated_until < moment:
-            self._energy_joules += self.preset.physics.waiting_power_watts * (moment - self._integrated_until)
+            self._energy_joules += self.preset.physics.blocking_power_watts * (moment - self._integrated_until)
             self._integrated_until = moment

@@ -1,4 +1,4 @@
-"""How the time and power of a GPU follow from its power limit and SM clock: the physics of the simulated devices.
+"""The physics of simulated GPUs: time and power as functions of the power limit and the SM clock.
 
 The clock is written as a fraction f of the highest. At f the voltage is max(v, 1 - s (1 - f)) of the highest, so that
 
@@ -6,10 +6,10 @@ The clock is written as a fraction f of the highest. At f the voltage is max(v, 
     P(f) = Ps + (Pa - Ps) y(f)                     power while computing
     f    = the highest fraction with P(f) <= rho * limit, at most the locked clock, at least fmin
     active seconds = t0 d (1 - k + k / f)          the compute-bound share k of the active time stretches with 1/f
-    seconds        = t0 (1 - d) + active seconds   the rest of the time the GPU waits, at Pi
+    seconds        = t0 (1 - d) + active seconds   the rest of the time the GPU is blocked, at Pi
 
 Fitted to public sweeps of power limits, the model is within 0.3 to 2.3 % of the measured curves in time and energy
-(see `presets.py`), and a locked clock enters as an upper bound on f.
+(see `_presets.py`), and a locked clock enters as an upper bound on f.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from zeus_core.errors import UsageError
 
 __all__ = ["GpuPhysics", "OperatingPoint", "Work"]
 
-_BISECTIONS = 60  # to the last bit of a float between 0 and 1
+_BISECTIONS = 60  # more than the 53 bits of a float between 0 and 1
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Work:
     Attributes:
         seconds: Duration (t0), positive.
         active_power_watts: Power while computing (Pa), positive. May exceed what any limit allows.
-        active_fraction: Share of the duration in which the GPU computes rather than waits (d), above 0 up to 1.
+        active_fraction: Share of the duration in which the GPU computes and is not blocked (d), above 0 up to 1.
         compute_bound_fraction: Share of the active time that stretches as the SM clock falls (k), 0 to 1; the rest is
             bound by memory and does not.
     """
@@ -58,31 +58,31 @@ class Work:
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Where the GPU settles for some work under a limit and a clock.
+    """The state a GPU settles in for some work under a limit and a clock.
 
     Attributes:
         clock_fraction: SM clock over the highest SM clock.
         active_power_watts: Power while computing.
-        active_seconds: How long the whole work computes.
-        waiting_seconds: How long the whole work waits.
-        waiting_power_watts: Power while waiting.
+        active_seconds: Time the whole work computes.
+        blocking_seconds: Time the whole work is blocked.
+        blocking_power_watts: Power while blocked.
     """
 
     clock_fraction: float
     active_power_watts: float
     active_seconds: float
-    waiting_seconds: float
-    waiting_power_watts: float
+    blocking_seconds: float
+    blocking_power_watts: float
 
     @property
     def seconds(self) -> float:
         """Duration of the whole work."""
-        return self.active_seconds + self.waiting_seconds
+        return self.active_seconds + self.blocking_seconds
 
     @property
     def energy_joules(self) -> float:
         """Energy of the whole work."""
-        return self.active_seconds * self.active_power_watts + self.waiting_seconds * self.waiting_power_watts
+        return self.active_seconds * self.active_power_watts + self.blocking_seconds * self.blocking_power_watts
 
 
 @dataclass(frozen=True)
@@ -91,36 +91,36 @@ class GpuPhysics:
 
     Attributes:
         static_power_watts: Power at the end of all clocks (Ps).
-        waiting_power_watts: Power while waiting for the host, for data or for other GPUs (Pi).
+        blocking_power_watts: Power while blocked by the host, by data or by other GPUs (Pi).
         lowest_voltage_fraction: v.
         voltage_slope: s.
         lowest_clock_fraction: fmin.
-        regulated_fraction: What the board regulates to, over the limit it is told (rho).
+        regulated_fraction: The power the board regulates to, over its limit (rho).
     """
 
     static_power_watts: float
-    waiting_power_watts: float
+    blocking_power_watts: float
     lowest_voltage_fraction: float
     voltage_slope: float
     lowest_clock_fraction: float
     regulated_fraction: float
 
     def power_watts(self, work: Work, clock_fraction: float) -> float:
-        """P(f): power while computing `work` at a clock."""
+        """Return P(f), the power while computing `work` at a clock."""
         voltage_fraction = max(self.lowest_voltage_fraction, 1 - self.voltage_slope * (1 - clock_fraction))
         dynamic_fraction = clock_fraction * voltage_fraction**2
         return self.static_power_watts + (work.active_power_watts - self.static_power_watts) * dynamic_fraction
 
     def operating_point(self, work: Work, limit_watts: float, locked_clock_fraction: float = 1.0) -> OperatingPoint:
-        """Where the GPU settles for `work` under a power limit and at most a locked clock."""
+        """Return the point at which the GPU computes `work` under a power limit and at most a locked clock."""
         clock_fraction = self._highest_clock_fraction(work, limit_watts, locked_clock_fraction)
         stretch = 1 - work.compute_bound_fraction + work.compute_bound_fraction / clock_fraction
         return OperatingPoint(
             clock_fraction=clock_fraction,
             active_power_watts=self.power_watts(work, clock_fraction),
             active_seconds=work.seconds * work.active_fraction * stretch,
-            waiting_seconds=work.seconds * (1 - work.active_fraction),
-            waiting_power_watts=self.waiting_power_watts,
+            blocking_seconds=work.seconds * (1 - work.active_fraction),
+            blocking_power_watts=self.blocking_power_watts,
         )
 
     def _highest_clock_fraction(self, work: Work, limit_watts: float, locked_clock_fraction: float) -> float:

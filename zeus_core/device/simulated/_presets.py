@@ -1,4 +1,4 @@
-"""The GPU models that can be simulated: what their boards offer, and physics fitted to public measurements.
+"""The GPU models that can be simulated: the ranges of their boards, and physics fitted to public measurements.
 
 The parameters of each model were fitted to its published sweeps of power limits over many training workloads: the
 Zeus artifact (NSDI'23; V100, A40, RTX 6000) and the Perseus artifact (SOSP'24; A100-PCIe), both in the
@@ -23,12 +23,12 @@ class GpuPreset:
 
     Attributes:
         name: Product name, as the driver spells it.
-        limit_range_watts: What the board accepts.
+        limit_range_watts: The limits the board accepts.
         default_limit_watts: The limit after the driver is loaded.
         highest_clock_mhz: Highest SM clock.
         lowest_clock_mhz: Lowest SM clock.
         clock_step_mhz: Distance between two supported SM clocks.
-        counter_period_seconds: How often the energy counter steps.
+        counter_period_seconds: Time between two updates of the energy counter.
         physics: The fitted parameters.
         fitted_range_watts: The limits the fit rests on.
         source: Where the measurements come from.
@@ -154,7 +154,7 @@ PRESETS: dict[str, GpuPreset] = {
 
 
 def find_preset(model: str) -> GpuPreset:
-    """The preset a person means by `model`.
+    """Return the preset a person means by `model`.
 
     Capitals, spaces, hyphens and the vendor's words do not matter, and the first words of a name are enough: "A100"
     means the first preset that begins with this word.

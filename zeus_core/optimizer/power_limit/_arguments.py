@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from zeus_core._validate import checked_object
 from zeus_core.errors import UsageError
-from zeus_core.knobs import check_power_limit
+from zeus_core.knobs._power_limit import check_power_limit
 from zeus_core.search import OptimumSelector
 
 __all__ = ["checked_choice", "checked_selector"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from zeus_core.device import Gpu, PowerRange
 from zeus_core.errors import UsageError
-from zeus_core.knobs import power_limit_settings
+from zeus_core.knobs._power_limit import power_limit_settings
 from zeus_core.measurement import Measurement
 from zeus_core.optimizer.power_limit._phases import StepCounts
 from zeus_core.search import Trial
