@@ -14,7 +14,7 @@ FRAMEWORKS := $(addprefix tests/,huggingface accelerate lightning plain_torch de
 REAL_TIME := $(shell grep -rl --include='test_*.py' mark.real_time tests)
 REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/%)
 
-.PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed coverage lint wheel benchmarks clean
+.PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed coverage lint public-api wheel benchmarks clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --factor 1.125 --output zeus-demo
@@ -44,7 +44,7 @@ test-deepspeed: $(VENV)/.ready-dev  ## the tests of Perseus in DeepSpeed, with r
 	$(PARALLEL) $(WORKERS) tests/deepspeed
 
 coverage: $(VENV)/.ready-dev  ## which lines of the pure packages their own tests reach; fails below a floor
-	$(PARALLEL) $(WORKERS) -m "not long and not real_time" --cov $(PURE)
+	$(PARALLEL) $(WORKERS) --cov -m "not long and not real_time" $(PURE)
 
 lint: $(VENV)/.ready-dev  ## style and types
 	$(RUN) -m ruff check .
@@ -58,6 +58,9 @@ benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same
 	done; \
 	$(RUN) benchmarks/pipeline_frontier.py $(PROFILES) || status=1; \
 	exit $$status
+
+public-api: $(VENV)/.ready-dev  ## write the list of public names that a test compares, docs/public-api.txt
+	$(RUN) tools/public_api.py
 
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m build --wheel
