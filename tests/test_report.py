@@ -13,9 +13,7 @@ SWEEP = [PowerLimitMeasurement(300, 1000.0, 10.0), PowerLimitMeasurement(200, 78
 
 
 def trial(setting, seconds, joules):
-    measurement = Measurement(
-        time=seconds, gpu_energy={0: joules}, gpu_method={0: "counted"}, gpu_uncertainty_joules={0: 30.0}
-    )
+    measurement = Measurement.from_energies(seconds, {0: joules}, uncertainty_joules=30.0)
     return Trial(setting, steps=10, measurement=measurement)
 
 

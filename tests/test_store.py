@@ -19,12 +19,7 @@ A40S = ["A40", "A40"]
 
 
 def trial(setting: int = 250, **changes) -> Trial:
-    measurement = Measurement(
-        time=4.5,
-        gpu_energy={0: 500.25, 1: 499.5},
-        gpu_method={0: "counted", 1: "estimated"},
-        gpu_uncertainty_joules={0: 12.5, 1: 100.0},
-    )
+    measurement = Measurement.from_energies(4.5, {0: 500.25, 1: 499.5}, uncertainty_joules=12.5)
     return Trial(**{"setting": setting, "steps": 40, "measurement": measurement, **changes})
 
 
@@ -80,7 +75,7 @@ class TestRoundTrip:
         self, tmp_path_factory, settings, steps, deviation, seconds, joules, names
     ):
         store = JsonTrialStore(tmp_path_factory.mktemp("store") / "profile.json")
-        measurement = Measurement(seconds, {0: joules}, gpu_method={0: "counted"}, gpu_uncertainty_joules={0: 1.0})
+        measurement = Measurement.from_energies(seconds, {0: joules}, uncertainty_joules=1.0)
         trials = [Trial(setting, steps, measurement, deviation) for setting in settings]
         store.save(names, trials)
         assert store.load(names) == trials
@@ -183,9 +178,9 @@ class TestFilesThatAreNotUsed:
             {"measurement": None},
             {"measurement": {}},
             {"measurement": []},
-            {"measurement": Measurement(0.0, {0: 1.0}).to_json()},
-            {"measurement": Measurement(1.0, {0: None}).to_json()},
-            {"measurement": {**Measurement(1.0, {0: 1.0}).to_json(), "time": -1.0}},
+            {"measurement": Measurement.from_energies(0.0, {0: 1.0}).to_json()},
+            {"measurement": Measurement.from_energies(1.0, {0: None}).to_json()},
+            {"measurement": {**Measurement.from_energies(1.0, {0: 1.0}).to_json(), "time": -1.0}},
         ],
         ids=str,
     )

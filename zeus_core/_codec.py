@@ -6,6 +6,7 @@
 | NamedTuple | array, one element per field |
 | tuple, list | array |
 | mapping with keys that are text, whole numbers or an enum | object |
+| mapping with keys that are a NamedTuple of these | object; "/" joins the fields of a key, only the last may hold one |
 | enum | the value of its member |
 | None, bool, int, float, str | the same |
 
@@ -63,6 +64,8 @@ def _encode_key(key: Any) -> str:
     key = key.value if isinstance(key, enum.Enum) else key
     if type(key) in (str, int):
         return str(key)
+    if isinstance(key, tuple) and hasattr(key, "_fields"):
+        return "/".join(map(_encode_key, key))
     raise TypeError(f"{key!r} cannot be the name of a member of a JSON object")
 
 
@@ -175,6 +178,12 @@ def _decode_key(kind: Any, key: Any) -> Any:
         raise _unfit(key, "a whole number as text")
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _decode_literal([str(member.value) for member in kind], key, list(kind))
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        kinds = list(_fields_of(kind).values())
+        parts = key.split("/", len(kinds) - 1) if isinstance(key, str) else []
+        if len(parts) != len(kinds):
+            raise _unfit(key, f"{len(kinds)} parts joined by '/'")
+        return _built(kind, *(_decode_key(part_kind, part) for part_kind, part in zip(kinds, parts, strict=True)))
     return _decode(kind, key)
 
 

@@ -1,15 +1,21 @@
-"""Frozen values that measuring yields."""
+"""The record of energy: what one device took (`DeviceEnergy`), and what all devices took (`Measurement`).
+
+Every part of this package that measures, adds up, shows or stores energy uses these two records.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
 
+from zeus_core._codec import decode, encode
 from zeus_core.errors import UsageError
 
-__all__ = ["Measurement", "Method", "finite_number", "worst_method"]
+__all__ = ["Device", "DeviceEnergy", "Kind", "Measurement", "Method"]
+
+Kind = Literal["gpu", "cpu", "dram"]
+"""A GPU, a CPU package, or the memory attached to a CPU package."""
 
 Method = Literal["counted", "integrated", "estimated", "lost"]
 """How an energy was obtained, best first: a difference of two counter readings; an integral over time-stamped power
@@ -18,210 +24,272 @@ readings; one power reading times the elapsed time; not at all."""
 _METHODS_BEST_FIRST: tuple[Method, ...] = get_args(Method)
 
 
-def worst_method(methods: Sequence[Method]) -> Method:
-    """The worst of some methods; of none at all, that nothing was lost."""
-    return max(methods, key=_METHODS_BEST_FIRST.index, default="counted")
+class Device(NamedTuple):
+    """The name of one device in a `Measurement`.
+
+    Attributes:
+        kind: The kind of device.
+        index: Its number among the devices of its kind, for people. Ranks may number the same device differently.
+        uuid: The device's identity among its kind, the same on all ranks: the UUID of a GPU; the machine and the
+            package of a CPU and its DRAM.
+    """
+
+    kind: Kind
+    index: int  # type: ignore[assignment]  # hides the method `index` of tuples, which nobody needs
+    uuid: str
+
+    @property
+    def label(self) -> str:
+        """The name for people: "GPU 0"."""
+        return f"{self.kind.upper()} {self.index}"
 
 
-_Energies = Mapping[int, float | None]
+@dataclass(frozen=True, slots=True)
+class DeviceEnergy:
+    """The energy that one device took between two points in time.
+
+    Attributes:
+        energy_joules: The energy; None if it was lost. What was not measured is never 0.
+        uncertainty_joules: How far the energy can be off: the half-width of the interval that holds the true energy.
+            None if the energy was lost.
+        method: How the energy was obtained.
+        lost_because: Why the energy was lost; None if it was not.
+    """
+
+    energy_joules: float | None = 0.0
+    uncertainty_joules: float | None = 0.0
+    method: Method = "counted"
+    lost_because: str | None = None
+
+    @classmethod
+    def lost(cls, reason: str) -> DeviceEnergy:
+        """An energy that could not be measured."""
+        return cls(None, None, "lost", reason)
+
+    def __add__(self, other: DeviceEnergy) -> DeviceEnergy:
+        """Add the energy of another time or device: the uncertainties add, the worse method stays."""
+        return self._combined(other, 1.0)
+
+    def __sub__(self, other: DeviceEnergy) -> DeviceEnergy:
+        """Subtract the energy of a time that lies within: the uncertainties still add, the worse method stays."""
+        return self._combined(other, -1.0)
+
+    def _combined(self, other: DeviceEnergy, sign: float) -> DeviceEnergy:
+        if self.energy_joules is None or other.energy_joules is None:
+            return self if self.energy_joules is None else other
+        return DeviceEnergy(
+            self.energy_joules + sign * other.energy_joules,
+            (self.uncertainty_joules or 0.0) + (other.uncertainty_joules or 0.0),
+            max(self.method, other.method, key=_METHODS_BEST_FIRST.index),
+        )
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one window measured. The first five attributes carry their published names.
+    """The time and energy of one window. The published names of the energies are properties.
 
-    Energies are in joules, by index. None in place of an energy says that it was lost, and in place of all energies of
-    a kind that this kind was not measured: what was not measured is never 0.
+    Energies are in joules, by index. None in place of an energy means that it was lost; None in place of all energies
+    of a kind means that this kind was not measured.
 
     Attributes:
         time: Elapsed seconds.
-        gpu_energy: Energy of each GPU.
-        cpu_energy: Energy of each CPU package.
-        dram_energy: Energy of the DRAM of each CPU package.
-        gpu_method: How each GPU's energy was obtained.
-        gpu_uncertainty_joules: How far each GPU's energy can be off: the half-width of the interval that holds the
-            true energy.
-        cpu_method: How each CPU package's energy was obtained.
-        cpu_uncertainty_joules: How far each CPU package's energy can be off.
-        dram_method: How each DRAM's energy was obtained.
-        dram_uncertainty_joules: How far each DRAM's energy can be off.
-        lost_because: Why an energy was lost, by what was measured: "GPU 0", "CPU 1".
+        devices: The energy of each measured device.
     """
 
     time: float
-    gpu_energy: _Energies
-    cpu_energy: _Energies | None = None
-    dram_energy: _Energies | None = None
-    gpu_method: Mapping[int, Method] = field(default_factory=dict)
-    gpu_uncertainty_joules: _Energies = field(default_factory=dict)
-    cpu_method: Mapping[int, Method] | None = None
-    cpu_uncertainty_joules: _Energies | None = None
-    dram_method: Mapping[int, Method] | None = None
-    dram_uncertainty_joules: _Energies | None = None
-    lost_because: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[Device, DeviceEnergy]
+
+    @classmethod
+    def from_energies(
+        cls,
+        time: float,
+        gpu_energy: Mapping[int, float | None],
+        cpu_energy: Mapping[int, float | None] | None = None,
+        dram_energy: Mapping[int, float | None] | None = None,
+        uncertainty_joules: float = 0.0,
+    ) -> Measurement:
+        """Make a measurement from plain numbers, as tests and simulations need it.
+
+        Args:
+            time: Elapsed seconds.
+            gpu_energy: Joules of each GPU, by index; None for a lost energy.
+            cpu_energy: Joules of each CPU package; None if CPUs were not measured.
+            dram_energy: Joules of the DRAM of each CPU package; None if it was not measured.
+            uncertainty_joules: How far each energy can be off.
+        """
+        kinds: dict[Kind, Mapping[int, float | None]] = {
+            "gpu": gpu_energy,
+            "cpu": cpu_energy or {},
+            "dram": dram_energy or {},
+        }
+        return cls(
+            time,
+            {
+                Device(kind, index, f"{kind}-{index}"): DeviceEnergy.lost("not given")
+                if joules is None
+                else DeviceEnergy(joules, uncertainty_joules)
+                for kind, energies in kinds.items()
+                for index, joules in energies.items()
+            },
+        )
+
+    @classmethod
+    def from_ranks(cls, measurements: Iterable[Measurement]) -> Measurement:
+        """Combine the measurements of the same window on all ranks of a job, as if one monitor had taken them.
+
+        A device that several ranks measured counts once: by the lowest rank that did not lose it. Devices keep their
+        indices where these tell them apart; otherwise they are numbered in the order of the ranks.
+
+        Args:
+            measurements: One for each rank, at least one. The result takes as long as the longest.
+        """
+        time, counted = 0.0, dict[tuple[Kind, str], tuple[Device, DeviceEnergy]]()
+        for measurement in measurements:
+            time = max(time, measurement.time)
+            for device, energy in measurement.devices.items():
+                identity = device.kind, device.uuid
+                if identity not in counted or counted[identity][1].energy_joules is None:
+                    counted[identity] = device, energy
+        return cls(time, _told_apart(counted.values()))
+
+    @property
+    def gpu_energy(self) -> dict[int, float | None]:
+        """The energy of each GPU."""
+        return {device.index: energy.energy_joules for device, energy in self._of("gpu")}
+
+    @property
+    def cpu_energy(self) -> dict[int, float | None] | None:
+        """The energy of each CPU package."""
+        return {device.index: energy.energy_joules for device, energy in self._of("cpu")} or None
+
+    @property
+    def dram_energy(self) -> dict[int, float | None] | None:
+        """The energy of the DRAM of each CPU package."""
+        return {device.index: energy.energy_joules for device, energy in self._of("dram")} or None
+
+    @property
+    def gpu_uncertainty_joules(self) -> dict[int, float | None]:
+        """How far the energy of each GPU can be off."""
+        return {device.index: energy.uncertainty_joules for device, energy in self._of("gpu")}
+
+    @property
+    def cpu_uncertainty_joules(self) -> dict[int, float | None] | None:
+        """How far the energy of each CPU package can be off."""
+        return {device.index: energy.uncertainty_joules for device, energy in self._of("cpu")} or None
+
+    @property
+    def dram_uncertainty_joules(self) -> dict[int, float | None] | None:
+        """How far the energy of the DRAM of each CPU package can be off."""
+        return {device.index: energy.uncertainty_joules for device, energy in self._of("dram")} or None
+
+    @property
+    def gpu_method(self) -> dict[int, Method]:
+        """How the energy of each GPU was obtained."""
+        return {device.index: energy.method for device, energy in self._of("gpu")}
+
+    @property
+    def cpu_method(self) -> dict[int, Method] | None:
+        """How the energy of each CPU package was obtained."""
+        return {device.index: energy.method for device, energy in self._of("cpu")} or None
+
+    @property
+    def dram_method(self) -> dict[int, Method] | None:
+        """How the energy of the DRAM of each CPU package was obtained."""
+        return {device.index: energy.method for device, energy in self._of("dram")} or None
+
+    @property
+    def lost_because(self) -> dict[str, str]:
+        """Why energies were lost, by the label of the device: `{"GPU 0": "..."}`."""
+        return {
+            device.label: energy.lost_because
+            for device, energy in self.devices.items()
+            if energy.lost_because is not None
+        }
 
     @property
     def total_energy(self) -> float | None:
-        """Joules of all GPUs together; None if any of them was lost."""
-        return _sum_or_none(self.gpu_energy)
+        """The energy of all GPUs together; None if any of them was lost."""
+        return self._sum("gpu").energy_joules
 
     @property
     def total_uncertainty_joules(self) -> float | None:
-        """How far `total_energy` can be off; None if any GPU's energy was lost."""
-        return _sum_or_none(self.gpu_uncertainty_joules)
+        """How far `total_energy` can be off; None if the energy of any GPU was lost."""
+        return self._sum("gpu").uncertainty_joules
 
     @property
     def node_energy_joules(self) -> float | None:
-        """Joules of the GPUs, the CPU packages and, where the hardware tells it apart, their DRAM.
+        """The energy of the GPUs, the CPU packages and, where the hardware tells it apart, their DRAM.
 
         None if the CPUs were not measured, or any part was lost: a sum of the rest would not be the node's.
         """
-        if self.cpu_energy is None:
-            return None
-        parts = [_sum_or_none(energies) for energies in (self.gpu_energy, self.cpu_energy, self.dram_energy or {})]
-        return _sum_or_none(dict(enumerate(parts)))
+        return None if self.cpu_energy is None else self._sum("gpu", "cpu", "dram").energy_joules
 
     @property
     def average_power_watts(self) -> float | None:
-        """Mean power of all GPUs together; None if any of them was lost or no time has passed."""
+        """The mean power of all GPUs together; None if any of them was lost or no time has passed."""
         total_energy = self.total_energy
         return total_energy / self.time if total_energy is not None and self.time > 0 else None
 
     def __add__(self, other: Measurement) -> Measurement:
-        """Two windows that do not overlap, as one: seconds, joules and uncertainties add; the worse method stays.
+        """Add a window that does not overlap with this one; see `DeviceEnergy`.
 
         Raises:
             UsageError: The windows measured different devices.
         """
-        return self._combined(other, 1.0)
+        self._check_same_devices(other)
+        energies = {device: energy + other.devices[device] for device, energy in self.devices.items()}
+        return Measurement(self.time + other.time, energies)
 
     def __radd__(self, other: int) -> Measurement:
-        """What `sum` starts with."""
+        """Return this measurement: `sum` adds the first one to 0."""
         return self
 
     def __sub__(self, other: Measurement) -> Measurement:
-        """A window without another that lies in it: seconds and joules are the difference, uncertainties still add.
+        """Subtract a window that lies within this one; see `DeviceEnergy`.
 
         Raises:
             UsageError: The windows measured different devices.
         """
-        return self._combined(other, -1.0)
-
-    def _combined(self, other: Measurement, sign: float) -> Measurement:
-        return Measurement(
-            time=self.time + sign * other.time,
-            gpu_energy=_combine(self.gpu_energy, other.gpu_energy, sign),
-            cpu_energy=_combine_optional(self.cpu_energy, other.cpu_energy, sign),
-            dram_energy=_combine_optional(self.dram_energy, other.dram_energy, sign),
-            gpu_method=_worse(self.gpu_method, other.gpu_method),
-            gpu_uncertainty_joules=_combine(self.gpu_uncertainty_joules, other.gpu_uncertainty_joules),
-            cpu_method=_worse_optional(self.cpu_method, other.cpu_method),
-            cpu_uncertainty_joules=_combine_optional(self.cpu_uncertainty_joules, other.cpu_uncertainty_joules),
-            dram_method=_worse_optional(self.dram_method, other.dram_method),
-            dram_uncertainty_joules=_combine_optional(self.dram_uncertainty_joules, other.dram_uncertainty_joules),
-            lost_because={**other.lost_because, **self.lost_because},
-        )
+        self._check_same_devices(other)
+        energies = {device: energy - other.devices[device] for device, energy in self.devices.items()}
+        return Measurement(self.time - other.time, energies)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object that `from_json` reads back."""
-        return asdict(self)
+        """Convert to a JSON object, which `from_json` reads."""
+        fields: dict[str, Any] = encode(self)
+        return fields
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Measurement:
-        """Read what `to_json` wrote, after it went through JSON (which turns indices into strings).
+    def from_json(cls, fields: Any) -> Measurement:
+        """Read what `to_json` wrote.
 
         Raises:
-            UsageError: A field is missing or holds what no measurement holds.
+            UsageError: It is something else; the message names the field.
         """
-        try:
-            return cls(
-                time=_positive(fields["time"]),
-                gpu_energy=_energies(fields["gpu_energy"]),
-                gpu_method=_methods(fields["gpu_method"]),
-                gpu_uncertainty_joules=_uncertainties(fields["gpu_uncertainty_joules"]),
-                lost_because={str(part): str(reason) for part, reason in fields["lost_because"].items()},
-                **{name: _optional(_energies, fields[name]) for name in _OPTIONAL_ENERGIES},
-                **{name: _optional(_uncertainties, fields[name]) for name in _OPTIONAL_UNCERTAINTIES},
-                **{name: _optional(_methods, fields[name]) for name in _OPTIONAL_METHODS},
+        return decode(cls, fields)
+
+    def _of(self, kind: Kind) -> Iterable[tuple[Device, DeviceEnergy]]:
+        return ((device, energy) for device, energy in self.devices.items() if device.kind == kind)
+
+    def _sum(self, *kinds: Kind) -> DeviceEnergy:
+        return sum((energy for kind in kinds for _, energy in self._of(kind)), DeviceEnergy())
+
+    def _check_same_devices(self, other: Measurement) -> None:
+        if self.devices.keys() != other.devices.keys():
+            first, second = (", ".join(sorted(device.label for device in part.devices)) for part in (self, other))
+            raise UsageError(
+                f"measurements of different devices cannot be combined: ({first}) and ({second}); "
+                "take windows of one monitor on one machine"
             )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise UsageError(f"this is not a measurement: {error!r}") from error
 
 
-_OPTIONAL_ENERGIES = ("cpu_energy", "dram_energy")
-_OPTIONAL_UNCERTAINTIES = ("cpu_uncertainty_joules", "dram_uncertainty_joules")
-_OPTIONAL_METHODS = ("cpu_method", "dram_method")
-
-
-def finite_number(value: object) -> float:
-    """A number read from a file; `UsageError` for anything else, NaN and infinity included."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UsageError(f"{value!r} is not a finite number")
-    return float(value)
-
-
-def _positive(value: object) -> float:
-    number = finite_number(value)
-    if number < 0:
-        raise UsageError(f"{value!r} is not at least 0")
-    return number
-
-
-def _energies(values: Mapping[str, object]) -> dict[int, float | None]:
-    # A difference of two measurements may be less than nothing, by no more than its uncertainty.
-    return {int(index): None if value is None else finite_number(value) for index, value in values.items()}
-
-
-def _uncertainties(values: Mapping[str, object]) -> dict[int, float | None]:
-    return {int(index): None if value is None else _positive(value) for index, value in values.items()}
-
-
-def _methods(names: Mapping[str, object]) -> dict[int, Method]:
-    return {int(index): _method(name) for index, name in names.items()}
-
-
-def _method(name: object) -> Method:
-    for method in _METHODS_BEST_FIRST:
-        if name == method:
-            return method
-    raise UsageError(f"{name!r} is not one of {', '.join(_METHODS_BEST_FIRST)}")
-
-
-def _optional(read: Callable[[Mapping[str, object]], Any], values: Mapping[str, object] | None) -> Any:
-    return None if values is None else read(values)
-
-
-def _sum_or_none(energies: _Energies) -> float | None:
-    total = 0.0
-    for energy in energies.values():
-        if energy is None:
-            return None
-        total += energy
-    return total
-
-
-def _combine(first: _Energies, second: _Energies, sign: float = 1.0) -> dict[int, float | None]:
-    if first.keys() != second.keys():
-        raise UsageError(
-            f"measurements of different devices cannot be combined: {sorted(first)} and {sorted(second)}; "
-            "take windows of one monitor"
-        )
-    combined: dict[int, float | None] = {}
-    for index, energy in first.items():
-        other = second[index]
-        combined[index] = None if energy is None or other is None else energy + sign * other
-    return combined
-
-
-def _combine_optional(first: _Energies | None, second: _Energies | None, sign: float = 1.0) -> _Energies | None:
-    return None if first is None or second is None else _combine(first, second, sign)
-
-
-def _worse(first: Mapping[int, Method], second: Mapping[int, Method]) -> dict[int, Method]:
-    return {index: worst_method([method, second[index]]) for index, method in first.items()}
-
-
-def _worse_optional(
-    first: Mapping[int, Method] | None, second: Mapping[int, Method] | None
-) -> Mapping[int, Method] | None:
-    return None if first is None or second is None else _worse(first, second)
+def _told_apart(energies: Iterable[tuple[Device, DeviceEnergy]]) -> dict[Device, DeviceEnergy]:
+    """Number the devices of a kind anew if two of them have the same index."""
+    parts = list(energies)
+    numbered: dict[Device, DeviceEnergy] = {}
+    for kind in get_args(Kind):
+        of_kind = [part for part in parts if part[0].kind == kind]
+        is_clear = len({device.index for device, _ in of_kind}) == len(of_kind)
+        for number, (device, energy) in enumerate(of_kind):
+            numbered[device if is_clear else device._replace(index=number)] = energy
+    return numbered

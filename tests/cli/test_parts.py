@@ -12,14 +12,24 @@ from tests.nvml_driver import DeviceSpec
 from zeus_core.cli._child import CommandError, spawn
 from zeus_core.cli._guarded_meter import GuardedMeter, within
 from zeus_core.cli._metering import open_meter
-from zeus_core.cli._summary import MeasuredDevice, summarize, total_of
+from zeus_core.cli._summary import Total, summarize
 from zeus_core.cli._text import table, write
 from zeus_core.device import discover_cpus
+from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.testing._fake_rapl import FakeRapl
 
-PACKAGE = MeasuredDevice("cpu", 0, "package-0", None, 30.0, "counted", None, None)
-GPU = MeasuredDevice("gpu", 0, "H200", "GPU-1", 70.0, "counted", 5.0, None)
-LOST = MeasuredDevice("gpu", 1, "H200", "GPU-2", None, "lost", None, "it fell off the bus")
+PACKAGE = {Device("cpu", 0, "node/0"): DeviceEnergy(30.0, 1.0)}
+GPU = {Device("gpu", 0, "GPU-1"): DeviceEnergy(70.0, 5.0)}
+LOST = {Device("gpu", 1, "GPU-2"): DeviceEnergy.lost("it fell off the bus")}
+NAMES = dict.fromkeys((*PACKAGE, *GPU, *LOST), "H200")
+
+
+def total_of(energies, seconds):
+    return Total.from_measurement(Measurement(seconds, energies))
+
+
+def summary_of(energies, seconds, notes=()):
+    return summarize(Measurement(seconds, energies), NAMES, notes)
 
 
 def test_cpus_and_their_memory_are_measured_where_they_can_be(make_driver, monkeypatch, tmp_path):
@@ -33,10 +43,12 @@ def test_cpus_and_their_memory_are_measured_where_they_can_be(make_driver, monke
     meter.begin()
     rapl.add_energy(package, 5_000_000)
     rapl.add_energy(dram, 1_000_000)
-    devices = meter.device_energies(meter.end())
+    devices = meter.end().devices
     assert [device.label for device in devices] == ["GPU 0", "CPU 0", "CPU 1", "DRAM 0"]
-    assert [device.energy_joules for device in devices[1:]] == [5.0, 0.0, 1.0]
-    assert [device.method for device in devices[1:]] == ["counted"] * 3
+    assert list(meter.names) == list(devices)
+    assert list(meter.names.values()) == ["NVIDIA H200", "package-0", "package-1", "of package-0"]
+    assert [energy.energy_joules for energy in devices.values()][1:] == [5.0, 0.0, 1.0]
+    assert [energy.method for energy in devices.values()][1:] == ["counted"] * 3
     assert meter.notes == ()
 
 
@@ -49,33 +61,34 @@ def test_a_package_that_is_lost_meanwhile_takes_its_memory_along(make_driver, mo
     meter = open_meter(None, discover_cpus(rapl.root))
     meter.begin()
     rapl.remove(package)
-    cpu, dram = meter.device_energies(meter.end())[1:]
-    for device in (cpu, dram):
-        assert (device.energy_joules, device.method) == (None, "lost")
-        assert "energy_uj is not there" in device.lost_because
+    _, *package_and_dram = meter.end().devices.values()
+    assert len(package_and_dram) == 2
+    for energy in package_and_dram:
+        assert (energy.energy_joules, energy.method) == (None, "lost")
+        assert "energy_uj is not there" in energy.lost_because
 
 
 def test_a_total_counts_what_is_known_and_says_whether_that_is_all():
-    total = total_of([PACKAGE, GPU], 2.0)
-    assert (total.energy_joules, total.uncertainty_joules, total.average_power_watts) == (100.0, 5.0, 50.0)
+    total = total_of({**PACKAGE, **GPU}, 2.0)
+    assert (total.energy_joules, total.uncertainty_joules, total.average_power_watts) == (100.0, 6.0, 50.0)
     assert total.energy_kilowatt_hours == pytest.approx(100 / 3.6e6)
     assert total.is_complete
-    assert total_of([PACKAGE, GPU, LOST], 2.0).energy_joules == 100.0
-    assert not total_of([PACKAGE, GPU, LOST], 2.0).is_complete
-    for devices in ([LOST], []):
-        nothing = total_of(devices, 2.0)
+    assert total_of({**PACKAGE, **GPU, **LOST}, 2.0).energy_joules == 100.0
+    assert not total_of({**PACKAGE, **GPU, **LOST}, 2.0).is_complete
+    for energies in (LOST, {}):
+        nothing = total_of(energies, 2.0)
         assert (nothing.energy_joules, nothing.average_power_watts, nothing.is_complete) == (None, None, False)
 
 
 def test_what_was_not_measured_is_never_shown_as_a_number():
-    assert summarize([LOST], 2.0, []) == "  GPU 1  H200  not measured: it fell off the bus"
-    assert summarize([], 2.0, ["no GPU"]) == "  no GPU"
-    assert "total, at least" in summarize([GPU, LOST], 2.0, [])
+    assert summary_of(LOST, 2.0) == "  GPU 1  H200  not measured: it fell off the bus"
+    assert summary_of({}, 2.0, ["no GPU"]) == "  no GPU"
+    assert "total, at least" in summary_of({**GPU, **LOST}, 2.0)
 
 
 def test_a_window_of_no_time_has_no_power():
-    assert total_of([GPU], 0.0).average_power_watts is None
-    assert "- on average" in summarize([GPU], 0.0, [])
+    assert total_of(GPU, 0.0).average_power_watts is None
+    assert "- on average" in summary_of(GPU, 0.0)
 
 
 def test_a_function_that_hangs_is_waited_for_only_so_long():
@@ -104,7 +117,7 @@ def test_a_driver_that_hangs_is_given_up_and_the_notes_say_so(make_driver, monke
     driver.set_latency(0.5, "nvmlDeviceGetCount")
     meter = GuardedMeter(None, patience_seconds=0.05)
     meter.begin()
-    assert meter.end() == ([], None)
+    assert meter.end() is None
     assert meter.notes == ["Energy is not measured: no answer within 0.05 s"]
     time.sleep(0.6)  # the thread that was given up still holds the driver
 

@@ -7,6 +7,7 @@ from transformers import TrainingArguments
 
 from tests.huggingface.trainers import examples, tiny_model
 from tests.pages import ROOT, blocks
+from zeus_core.measurement import DeviceEnergy
 from zeus_core.training import Account, Activity, Tally, TrainingSummary
 
 
@@ -31,6 +32,6 @@ def test_the_code_of_the_page_runs(names, capsys):
 
 def test_the_page_leaves_out_nothing_that_is_logged_at_the_end():
     page = (ROOT / "docs" / "huggingface.md").read_text(encoding="utf-8")
-    tally = Tally(1.0, 2.0, 0.1)
+    tally = Tally(1.0, DeviceEnergy(2.0, 0.1))
     account = Account(tally, dict.fromkeys(Activity, tally), redone=tally)
     assert {f"`{name}`" for name in TrainingSummary(1, account, 0.1, 0.1).values()} <= set(re.findall(r"`\w+`", page))

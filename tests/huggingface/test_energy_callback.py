@@ -24,7 +24,8 @@ from tests.huggingface.trainers import (
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.events import Activity, NoObserver
-from zeus_core.monitor import ZeusMonitor, warn_unless_measured
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.testing import FaultyGpu
@@ -598,4 +599,4 @@ def test_a_gpu_that_is_not_the_trainers_is_mentioned(monitor, caplog):
     warn_unless_measured(monitor.gpu_indices, torch.device("cpu"))
     assert caplog.text == ""
     warn_unless_measured(monitor.gpu_indices, torch.device("cuda", 3))
-    assert "training runs on GPU 3, but what is measured is GPU 0: pass ZeusMonitor(gpu_indices=[3])" in caplog.text
+    assert "training runs on GPU 3, but the measured GPUs are 0: pass ZeusMonitor(gpu_indices=[3])" in caplog.text

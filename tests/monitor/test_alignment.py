@@ -10,8 +10,8 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._counted_energy import counted_energy
-from zeus_core.monitor._edge import Edge
-from zeus_core.monitor._integral import EnergyAfter
+from zeus_core.monitor._integral import PendingIntegral
+from zeus_core.monitor._reading import GpuEdge
 from zeus_core.testing import FaultyGpu
 
 PERIOD = 0.1
@@ -29,11 +29,11 @@ class Load:
 
     def edge(self, at):
         step = (at - self.phase) // PERIOD * PERIOD + self.phase
-        return Edge(at, self.energy(step), self.before if at < self.change_at else self.after)
+        return GpuEdge(at, self.energy(step), self.before if at < self.change_at else self.after)
 
     def aligned(self, at):
         edge = self.edge(at)
-        after = EnergyAfter(edge)
+        after = PendingIntegral(edge)
         moment = at
         while not after.is_over:
             moment += 0.005
@@ -59,9 +59,9 @@ def test_the_truth_lies_in_the_interval_which_is_small(before, after, change_at,
 
 
 def test_a_gap_between_the_samples_tells_nothing():
-    edge = Edge(0.0, 5.0, 300.0)
-    after = EnergyAfter(edge)
-    assert after.add(Edge(0.05, 30.0, 300.0)) is None
+    edge = GpuEdge(0.0, 5.0, 300.0)
+    after = PendingIntegral(edge)
+    assert after.add(GpuEdge(0.05, 30.0, 300.0)) is None
     assert after.is_over
 
 

@@ -16,8 +16,8 @@ from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._counted_energy import counted_energy
-from zeus_core.monitor._edge import Edge
 from zeus_core.monitor._integral import AnchoredIntegral, HoldIntegral
+from zeus_core.monitor._reading import GpuEdge
 
 PEAK_WATTS = 700.0
 LOADS = {
@@ -52,7 +52,7 @@ def play(device, load):
 
 
 def edge_at(device, moment):
-    return Edge(moment, device.counter_joules_at(moment), device.true_power_watts(moment))
+    return GpuEdge(moment, device.counter_joules_at(moment), device.true_power_watts(moment))
 
 
 def random_windows(begin, end, shortest_seconds, longest_seconds):

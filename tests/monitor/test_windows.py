@@ -244,8 +244,10 @@ def test_a_json_lines_log_holds_method_and_uncertainty(gpu, time_source, tmp_pat
         with monitor.window("w"):
             time_source.advance(3)
     first, _second = map(json.loads, log.read_text().splitlines())
-    assert first["gpu_method"] == {"0": "counted"}
-    assert first["gpu_uncertainty_joules"]["0"] > 0
+    assert (first["window_name"], first["time"]) == ("w", pytest.approx(3))
+    (energy,) = first["devices"].values()
+    assert energy["method"] == "counted"
+    assert energy["uncertainty_joules"] > 0
 
 
 def test_two_monitors_may_share_a_log(gpu, time_source, tmp_path):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError, WorldError
 from zeus_core.events import Activity
-from zeus_core.monitor import Measurement, ZeusMonitor
-from zeus_core.monitor._job import add_up, job_report
+from zeus_core.measurement import Device, DeviceEnergy, Measurement
+from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase, Time, ZeusCost
 from zeus_core.optimizer.power_limit._recorder import trial_of
 from zeus_core.ports import SoloWorld
@@ -581,17 +581,6 @@ def test_a_thread_world_passes_what_json_passes_and_nothing_else():
 # What ranks measured, as one trial
 
 
-def report_of(monitor, joules, **others):
-    (index,) = monitor.gpu_indices
-    gpu = {"gpu_energy": {index: joules}, "gpu_method": {index: "counted"}, "gpu_uncertainty_joules": {index: 1.0}}
-    return job_report(Measurement(2.0, **gpu, **others), monitor)
-
-
-def monitor_of(uuid_index, index):
-    gpus = [SimulatedGpu(find_preset("A40"), index=uuid_index + i, time_source=VirtualTime()) for i in range(index + 1)]
-    return ZeusMonitor([index], gpus=gpus, time_source=VirtualTime())
-
-
 def test_the_step_in_which_ranks_wait_for_the_slowest_one_to_save_is_in_no_trial():
     def rank_main(world):
         rank = make_rank(world, profile_steps=5)
@@ -621,9 +610,8 @@ def test_the_step_in_which_ranks_wait_for_the_slowest_one_to_save_is_in_no_trial
 
 
 def part_of_a_trial(rank, seconds, deviation_seconds):
-    gpu = {"gpu_energy": {0: 10.0}, "gpu_method": {0: "counted"}, "gpu_uncertainty_joules": {0: 1.0}}
-    report = job_report(Measurement(seconds, **gpu), monitor_of(10 * rank, 0))
-    return {"steps": 4, "measured": report, "deviation_seconds": deviation_seconds, "is_spoiled": False}
+    measured = Measurement(seconds, {Device("gpu", 0, f"GPU-{rank}"): DeviceEnergy(10.0, 1.0)}).to_json()
+    return {"steps": 4, "measured": measured, "deviation_seconds": deviation_seconds, "is_spoiled": False}
 
 
 def test_a_trial_is_as_long_and_as_uneven_as_on_the_worst_rank():
@@ -636,29 +624,6 @@ def test_a_trial_is_as_long_and_as_uneven_as_on_the_worst_rank():
 def test_ranks_that_measured_other_steps_have_no_trial_in_common():
     other = {**part_of_a_trial(1, 3.0, 0.1), "steps": 3}
     assert trial_of(250, [part_of_a_trial(0, 2.0, 0.2), other]) is None
-
-
-def test_devices_keep_indices_that_tell_them_apart():
-    job = add_up([report_of(monitor_of(0, index), 10.0 * index) for index in (3, 1)])
-    assert job.to_measurement() == Measurement(
-        2.0,
-        gpu_energy={3: 30.0, 1: 10.0},
-        gpu_method={3: "counted", 1: "counted"},
-        gpu_uncertainty_joules={3: 1.0, 1: 1.0},
-    )
-
-
-def test_devices_of_several_machines_are_numbered():
-    job = add_up([report_of(monitor_of(10 * rank, 0), 10.0 + rank) for rank in range(3)])
-    assert job.to_measurement().gpu_energy == {0: 10.0, 1: 11.0, 2: 12.0}
-
-
-def test_what_one_rank_measured_stays_as_it_is():
-    cpus = {"cpu_energy": {1: 5.0}, "cpu_method": {1: "counted"}, "cpu_uncertainty_joules": {1: 0.5}}
-    drams = {"dram_energy": {1: None}, "dram_method": {1: "lost"}, "dram_uncertainty_joules": {1: None}}
-    report = report_of(monitor_of(0, 2), 10.0, **cpus, **drams)
-    gpu = {"gpu_energy": {2: 10.0}, "gpu_method": {2: "counted"}, "gpu_uncertainty_joules": {2: 1.0}}
-    assert add_up([report]).to_measurement() == Measurement(2.0, **gpu, **cpus, **drams)
 
 
 # Whatever happens

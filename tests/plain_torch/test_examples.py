@@ -47,7 +47,9 @@ def source(name):
 def test_an_interrupted_training_goes_on_and_so_does_its_total(tmp_path):
     first = printed_joules(run_script(EXAMPLES / "train.py", *SIMULATED, "--steps", 60, "--output", tmp_path))
     second = printed_joules(run_script(EXAMPLES / "train.py", *SIMULATED, "--steps", 75, "--output", tmp_path))
-    parts = {entry["part"]: entry["account"]["total"]["measured_joules"] for entry in journal_entries(tmp_path)}
+    parts = {
+        entry["part"]: entry["account"]["total"]["measured"]["energy_joules"] for entry in journal_entries(tmp_path)
+    }
     assert next(iter(parts.values())) == pytest.approx(first["total"], abs=0.1)
     assert sum(parts.values()) == pytest.approx(second["total"], abs=0.1)
     assert 0 < second["done twice"] < first["steps"]
@@ -58,7 +60,7 @@ def test_several_processes_have_one_total(tmp_path, how):
     printed = run_script(
         EXAMPLES / "train_parallel.py", *SIMULATED, "--parallel", how, "--steps", 50, "--output", tmp_path, ranks=2
     )
-    own = [journal_entries(tmp_path, rank)[-1]["account"]["total"]["measured_joules"] for rank in range(2)]
+    own = [journal_entries(tmp_path, rank)[-1]["account"]["total"]["measured"]["energy_joules"] for rank in range(2)]
     assert min(own) > 100
     assert printed_joules(printed)["total"] == pytest.approx(sum(own), rel=0.02)
     assert "step 50: loss" in printed

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
-from zeus_core.measurement import Measurement
+from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.training import Account, Tally
 from zeus_core.training._checkpoint import Checkpoint
 from zeus_core.training._history import earlier_account
 from zeus_core.training._journal import Entry, Journal
-from zeus_core.training._tally import tally_of
 
 amounts = st.floats(0, 1e9)
-tallies = st.builds(Tally, amounts, amounts, amounts, st.sampled_from([0.0, 1.5]))
+energies = st.builds(DeviceEnergy, amounts, amounts, st.sampled_from(["counted", "integrated", "estimated"]))
+tallies = st.builds(Tally, amounts, energies, st.sampled_from([0.0, 1.5]))
 accounts = st.builds(
     Account,
     tallies,
@@ -28,19 +28,19 @@ accounts = st.builds(
 )
 
 
+def taken(seconds, joules, lost_seconds=0.0):
+    return Tally(seconds, DeviceEnergy(joules, 0.0), lost_seconds)
+
+
 def entry(part, begin_step, step, joules, run="run"):
-    tally = Tally(float(joules), float(joules))
+    tally = taken(float(joules), float(joules))
     return Entry(run, part, begin_step, step, Account(tally, {Activity.STEPS: tally}))
 
 
 @given(accounts)
 def test_accounts_survive_json(account):
-    assert Account.from_json(json.loads(json.dumps(account.to_json()))) == account
     checkpoint = Checkpoint("run", 4, account)
     assert Checkpoint.from_json(json.loads(json.dumps(checkpoint.to_json()))) == checkpoint
-    line = Entry("run", "part", 3, 5, account).to_line()
-    assert "\n" not in line
-    assert Entry.from_line(line) == Entry("run", "part", 3, 5, account)
 
 
 @given(accounts, accounts)
@@ -48,13 +48,13 @@ def test_parts_add_up(first, second):
     both = first + second
     assert both.total.seconds == first.total.seconds + second.total.seconds
     assert both.samples == first.samples + second.samples
-    joules = sum(it.measured_joules for part in (first, second) for it in part.activities.values())
-    assert math.isclose(sum(it.measured_joules for it in both.activities.values()), joules, abs_tol=1e-3)
+    joules = sum(tally.measured_joules for part in (first, second) for tally in part.activities.values())
+    assert math.isclose(sum(tally.measured_joules for tally in both.activities.values()), joules, abs_tol=1e-3)
 
 
 @given(st.lists(accounts, min_size=1, max_size=4))
 def test_ranks_take_the_longest_time_and_all_energy(ranks):
-    job = Account.of_ranks(ranks)
+    job = Account.from_ranks(ranks)
     assert job.total.seconds == max(rank.total.seconds for rank in ranks)
     assert math.isclose(job.total.measured_joules, sum(rank.total.measured_joules for rank in ranks))
     assert job.tokens == sum(rank.tokens for rank in ranks)
@@ -65,34 +65,30 @@ def test_ranks_take_the_longest_time_and_all_energy(ranks):
         st.none() | st.booleans() | st.floats() | st.text(), lambda it: st.lists(it) | st.dictionaries(st.text(), it)
     )
 )
-def test_anything_else_in_a_file_is_a_clear_error(fields):
-    for read in (Account.from_json, Checkpoint.from_json, Tally.from_json):
-        with pytest.raises(UsageError):
-            read(fields)
+def test_anything_else_in_a_checkpoint_is_a_clear_error(fields):
     with pytest.raises(UsageError):
-        Entry.from_line(json.dumps(fields))
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf, True, "1", None])
-def test_no_number_but_a_finite_one_passes(number):
-    with pytest.raises(UsageError):
-        Tally.from_json({**Tally().to_json(), "measured_joules": number})
+        Checkpoint.from_json(fields)
 
 
 def test_lost_energy_is_not_zero():
-    lost = Measurement(2.0, {0: 100.0, 1: None}, gpu_uncertainty_joules={0: 1.0, 1: None})
-    tally = tally_of(lost, [0, 1])
+    lost = Measurement.from_energies(2.0, {0: 100.0, 1: None})
+    tally = Tally.from_measurement(lost, [0, 1])
     assert tally.energy_joules is None
     assert tally.power_watts is None
-    assert (tally + Tally(1.0, 50.0)).lost_seconds == 2.0
-    assert tally_of(lost, [0]).energy_joules == 100.0
-    assert tally_of(lost, []).energy_joules == 0.0
+    assert (tally + taken(1.0, 50.0)).lost_seconds == 2.0
+    assert Tally.from_measurement(lost, [0]).energy_joules == 100.0
+    assert Tally.from_measurement(lost, []).energy_joules == 0.0
 
 
-def test_what_one_rank_has_lost_all_have():
+def test_a_loss_before_leaves_what_comes_after_known():
+    before = taken(10.0, 5.0, lost_seconds=4.0)
+    assert (before + taken(2.0, 3.0) - before).energy_joules == 3.0
+
+
+def test_an_energy_that_one_rank_has_lost_is_lost_to_all():
     """A shorter loss on another rank, after a longer one on the first, must show in the difference."""
-    before = Tally.of_ranks([Tally(10.0, 5.0, 0.0, 4.0), Tally(10.0, 9.0)])
-    after = Tally.of_ranks([Tally(20.0, 10.0, 0.0, 4.0), Tally(20.0, 17.0, 0.0, 1.0)])
+    before = Tally.from_ranks([taken(10.0, 5.0, 4.0), taken(10.0, 9.0)])
+    after = Tally.from_ranks([taken(20.0, 10.0, 4.0), taken(20.0, 17.0, 1.0)])
     assert (after - before).energy_joules is None
 
 
@@ -103,7 +99,7 @@ def test_what_is_done_again_is_what_came_after_the_checkpoint():
     both = earlier_account([[*first, *second]], "run", 30)
     assert both.total.measured_joules == 250 + 190
     assert both.redone.measured_joules == 50 + 80
-    inherited = Entry("run", "before", 0, 40, Account(Tally(9.0, 900.0), redone=Tally(1.0, 100.0)))
+    inherited = Entry("run", "before", 0, 40, Account(taken(9.0, 900.0), redone=taken(1.0, 100.0)))
     assert earlier_account([[inherited]], "run", 40).redone.measured_joules == 100
     from_the_start_again = earlier_account([[*first, *second]], "run", 10)
     assert from_the_start_again.redone.measured_joules == (250 - 100) + 190
@@ -131,22 +127,22 @@ def test_however_often_a_run_is_interrupted_every_step_is_done_once_or_redone(pa
 def test_a_line_that_a_kill_has_cut_spoils_nothing(tmp_path, caplog):
     Journal(tmp_path, rank=0, world_size=1).append(entry("a", 0, 1, 10))
     with (tmp_path / "rank-0.jsonl").open("a") as file:
-        file.write(entry("a", 0, 2, 20).to_line()[:40])
+        file.write((tmp_path / "rank-0.jsonl").read_text()[:40])
     next_part = Journal(tmp_path, rank=0, world_size=1)
     next_part.append(entry("b", 1, 3, 30))
     (entries,) = next_part.read("run")
-    assert [it.step for it in entries] == [1, 3]
+    assert [line.step for line in entries] == [1, 3]
     assert "1 lines of the energy journal" in caplog.text
 
 
 def test_the_journals_of_ranks_that_are_no_more_are_read_by_others(tmp_path):
     for rank in range(4):
         Journal(tmp_path, rank, world_size=4).append(entry(f"part {rank}", 0, 1, rank))
-    parts = [[it.part for entries in Journal(tmp_path, rank, 2).read("run") for it in entries] for rank in range(2)]
+    parts = [[line.part for entries in Journal(tmp_path, rank, 2).read("run") for line in entries] for rank in range(2)]
     assert parts == [["part 0", "part 2"], ["part 1", "part 3"]]
 
 
-def test_an_unwritable_journal_is_said_once(tmp_path, caplog):
+def test_an_unwritable_journal_is_one_warning(tmp_path, caplog):
     (tmp_path / "journal").write_text("in the way")
     journal = Journal(tmp_path / "journal", 0, 1)
     for step in range(3):

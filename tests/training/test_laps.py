@@ -5,13 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.events import Activity
+from zeus_core.measurement import DeviceEnergy
 from zeus_core.training import Account, Tally
 from zeus_core.training._log_intervals import LogIntervals
 
 
 def taken(seconds, joules, lost_seconds=0.0, samples=0, tokens=0):
     return Account(
-        activities={Activity.STEPS: Tally(seconds, joules, 0.0, lost_seconds)}, samples=samples, tokens=tokens
+        activities={Activity.STEPS: Tally(seconds, DeviceEnergy(joules), lost_seconds)}, samples=samples, tokens=tokens
     )
 
 

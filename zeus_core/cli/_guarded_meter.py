@@ -1,35 +1,38 @@
-"""Measuring that cannot disturb what is measured: it neither raises nor hangs."""
+"""A meter that cannot disturb the command it measures: it neither raises nor hangs."""
 
 from __future__ import annotations
 
 import queue
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core.cli._metering import MachineMeter, open_meter
-from zeus_core.cli._summary import MeasuredDevice
 from zeus_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from zeus_core.measurement import Device, Measurement
 
 __all__ = ["GuardedMeter", "within"]
 
-_PATIENCE_SECONDS = 60.0  # a driver that must first start eight boards takes about 20
+# Both trade the energy of a slow driver's machine for a command that starts and ends on time.
+_PATIENCE_SECONDS = 60.0  # without persistence mode, the driver first initializes every board, about 20 s for eight
 _EDGE_SECONDS = 10.0
-_SIMULATED = "The GPUs are simulated: their energy is that of idling, for the command does not run on them."
+_SIMULATED = "The GPUs are simulated: their energy is that of idle GPUs, because the command does not run on them."
 
 _Answer = TypeVar("_Answer")
 
 
 def within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
-    """Call a function in a thread of its own, and wait for its answer so long.
+    """Call a function in a thread of its own, and wait for its answer for at most so many seconds.
 
-    No signal reaches that thread and those it starts: they are for whoever waits for them in the main thread.
+    Signals do not reach that thread and those it starts: the main thread waits for them.
 
     Raises:
-        TimeoutError: There is no answer yet. The function goes on, and whatever it says is lost.
-        Exception: What the function raised.
+        TimeoutError: There is no answer yet. The function goes on, and its answer is lost.
+        Exception: The function raised it.
     """
     answers: queue.SimpleQueue[Future[_Answer]] = queue.SimpleQueue()
 
@@ -41,11 +44,11 @@ def within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
             answer.set_exception(error)
         answers.put(answer)
 
-    found = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    original_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         threading.Thread(target=work, name="zeus-core meter", daemon=True).start()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, found)
+        signal.pthread_sigmask(signal.SIG_SETMASK, original_mask)
     try:
         return answers.get(timeout=seconds).result()
     except queue.Empty:
@@ -53,7 +56,7 @@ def within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
 
 
 class GuardedMeter:
-    """A `MachineMeter` for one window, whose every fault ends up in the notes.
+    """A `MachineMeter` for one window. Every fault becomes a note.
 
     Args:
         indices: GPUs to measure; all visible ones if None.
@@ -61,7 +64,7 @@ class GuardedMeter:
         edge_seconds: How long to wait for the window to begin, and for it to end.
 
     Raises:
-        UsageError: There is no such GPU. This is found before there is anything to disturb.
+        UsageError: There is no such GPU. No command runs yet.
     """
 
     def __init__(
@@ -89,6 +92,11 @@ class GuardedMeter:
         """Whether any GPU is simulated."""
         return self._meter is not None and self._meter.is_simulated
 
+    @property
+    def names(self) -> Mapping[Device, str]:
+        """The name of each measured device."""
+        return {} if self._meter is None else self._meter.names
+
     def begin(self) -> None:
         """Open the window."""
         if self._meter is not None:
@@ -97,17 +105,14 @@ class GuardedMeter:
             except Exception as error:
                 self._give_up(error)
 
-    def end(self) -> tuple[list[MeasuredDevice], float | None]:
-        """What was measured, and the seconds between the two readings; nothing if there was a fault."""
-        meter = self._meter
-        if meter is None:
-            return [], None
-        try:
-            measurement = within(self._edge_seconds, meter.end)
-        except Exception as error:
-            self._give_up(error)
-            return [], None
-        return meter.device_energies(measurement), measurement.time
+    def end(self) -> Measurement | None:
+        """Close the window; None if there was a fault."""
+        if self._meter is not None:
+            try:
+                return within(self._edge_seconds, self._meter.end)
+            except Exception as error:
+                self._give_up(error)
+        return None
 
     def _give_up(self, error: Exception) -> None:
         self._meter = None

@@ -1,4 +1,4 @@
-"""`zeus-core run -- command ...`: the energy of a command, whatever it is."""
+"""`zeus-core run -- command ...`: the energy of any command."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from zeus_core.cli._arguments import add_gpus
 from zeus_core.cli._run_record import RunRecord, check_writable, write_record
 from zeus_core.cli._text import write
 from zeus_core.errors import NotSupportedError, UsageError
+from zeus_core.measurement import Measurement
 
 if TYPE_CHECKING:
     from zeus_core.cli._guarded_meter import GuardedMeter
@@ -31,12 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [-h] [--gpus 0,1] [--output FILE] [--quiet] -- command ..."
     parser.epilog = f"Example: {_EXAMPLE}. The command's exit code is returned; signals are passed on to it."
     add_gpus(parser)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write what was measured to this file, as JSON")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run the command. Whatever goes wrong with measuring, it runs as it would without us."""
+    """Run the command. A fault of the measurement never changes how the command runs."""
     if not hasattr(signal, "sigwaitinfo"):
         raise NotSupportedError("`zeus-core run` needs Linux; `zeus-core energy` measures meanwhile from another shell")
     from zeus_core.cli._guarded_meter import GuardedMeter
@@ -60,7 +61,7 @@ def run_measured(
         is_quiet: Print no summary.
 
     Returns:
-        The exit code. If a signal killed the command, this does not return: we die of the same signal.
+        The exit code. If a signal killed the command, this process dies of the same signal instead.
     """
     from zeus_core.cli._child import CommandError, blocked_signals, end_like
 
@@ -81,15 +82,16 @@ def _run(command: Sequence[str], mask: set[int], meter: GuardedMeter) -> tuple[i
     start_time, begin = time.time(), time.monotonic()
     status = wait_for(spawn(command, mask))
     elapsed_seconds = time.monotonic() - begin
-    devices, measured_seconds = meter.end()
+    # The energies are those between two readings, which lie a little apart from the command's start and end.
+    measurement = meter.end() or Measurement(elapsed_seconds, {})
     return status, RunRecord(
         command=list(command),
         exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status),
         signal=_signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None,
         start_time=start_time,
-        seconds=measured_seconds or elapsed_seconds,  # energies and powers are over the former
+        measurement=measurement,
+        names=meter.names,
         is_simulated=meter.is_simulated,
-        devices=devices,
         notes=meter.notes,
     )
 
@@ -102,18 +104,18 @@ def _signal_name(number: int) -> str:
 
 
 def _report(record: RunRecord, output: Path | None, is_quiet: bool) -> None:
-    """Print and write; neither can change how the run ends."""
+    """Print and write the record. Neither can change how the run ends."""
     try:
         if not is_quiet:
             write(record.summary(), sys.stderr)
         if output is not None:
             write_record(record, output)
     except OSError as error:
-        _complain(f"zeus-core: what was measured could not be written: {error}")
+        _complain(f"zeus-core: the measurement could not be written: {error}")
 
 
 def _complain(text: str) -> None:
     try:
         write(text, sys.stderr)
     except OSError:
-        return  # nobody listens
+        return  # there is nobody left to tell

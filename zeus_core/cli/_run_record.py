@@ -1,23 +1,26 @@
-"""What `zeus-core run` found out, as text and as a file."""
+"""The record of `zeus-core run`, as text and as a file."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_core._files import write_atomically
-from zeus_core.cli._summary import MeasuredDevice, device_to_json, summarize, total_of
+from zeus_core.cli._summary import Total, devices_to_json, summarize
 from zeus_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from zeus_core.measurement import Device, Measurement
 
 __all__ = ["RunRecord", "check_writable", "write_record"]
 
 _FORMAT, _VERSION = "zeus-core run", 1
-_LONGEST_COMMAND = 100
+_MAX_COMMAND_CHARACTERS = 100  # of the summary; the file holds the whole command
 
 
 @dataclass(frozen=True)
@@ -25,48 +28,53 @@ class RunRecord:
     """One run of a command.
 
     Attributes:
-        command: As it was given.
-        exit_code: As a shell has it: 128 and the signal's number, if one killed the command.
-        signal: Name of the signal that killed it; None if none did.
+        command: The command as given.
+        exit_code: The exit code as of a shell: 128 plus the number of the signal, if one killed the command.
+        signal: The name of the signal that killed it; None if none did.
         start_time: Seconds since 1970.
-        seconds: How long it ran.
+        measurement: How long the command ran, and the energy of the measured devices.
+        names: The name of each measured device.
         is_simulated: Whether GPUs are simulated.
-        devices: What was measured.
-        notes: What was not, and why.
+        notes: What was not measured, and why.
     """
 
     command: Sequence[str]
     exit_code: int
     signal: str | None
     start_time: float
-    seconds: float
+    measurement: Measurement
+    names: Mapping[Device, str]
     is_simulated: bool
-    devices: Sequence[MeasuredDevice]
     notes: Sequence[str]
 
     def summary(self) -> str:
-        """For people."""
+        """Format the record for people."""
         end = f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
         command = shlex.join(self.command)
-        if len(command) > _LONGEST_COMMAND:
-            command = command[: _LONGEST_COMMAND - 3] + "..."
-        head = f"zeus-core: {command}: {self.seconds:.2f} s, {end}"
-        return "\n".join([head, summarize(self.devices, self.seconds, self.notes)]).rstrip()
+        if len(command) > _MAX_COMMAND_CHARACTERS:
+            command = command[: _MAX_COMMAND_CHARACTERS - 3] + "..."
+        head = f"zeus-core: {command}: {self.measurement.time:.2f} s, {end}"
+        return "\n".join([head, summarize(self.measurement, self.names, self.notes)]).rstrip()
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Convert to a JSON object, for programs."""
         return {
             "format": _FORMAT,
             "version": _VERSION,
-            **{name: value for name, value in asdict(self).items() if name not in {"devices", "notes"}},
-            "devices": [device_to_json(device, self.seconds) for device in self.devices],
-            "totals": asdict(total_of(self.devices, self.seconds)),
+            "command": list(self.command),
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "start_time": self.start_time,
+            "seconds": self.measurement.time,
+            "is_simulated": self.is_simulated,
+            "devices": devices_to_json(self.measurement, self.names),
+            "totals": asdict(Total.from_measurement(self.measurement)),
             "notes": list(self.notes),
         }
 
 
 def check_writable(path: Path) -> None:
-    """Make sure that `write_record` will work, as far as can be known.
+    """Check that `write_record` can write the file, as far as that can be known.
 
     Raises:
         UsageError: The file cannot be written.
@@ -84,7 +92,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_record(record: RunRecord, path: Path) -> None:
-    """Write the file, completely or not at all; a pipe or a terminal is written to."""
+    """Write the file, completely or not at all. A pipe or a terminal cannot be replaced, and is written to."""
     text = json.dumps(record.to_json(), indent=2) + "\n"
     if _is_special(path):
         path.write_text(text, encoding="utf-8")

@@ -1,56 +1,29 @@
-"""The energy of a run: each device, the total, and both as text."""
+"""The energy of a machine over some time: each device and the total, as text and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_core.cli._text import joules, table, watts
 from zeus_core.units import kilowatt_hours_from_joules
 
-__all__ = ["MeasuredDevice", "Total", "device_to_json", "summarize", "total_of"]
+if TYPE_CHECKING:
+    from zeus_core.measurement import Device, DeviceEnergy, Measurement
 
-
-@dataclass(frozen=True)
-class MeasuredDevice:
-    """What one device used.
-
-    Attributes:
-        kind: "gpu", "cpu" or "dram".
-        index: Among its kind.
-        name: Of the product, or of the package.
-        uuid: Of a GPU; None for others.
-        energy_joules: None if it was lost.
-        method: "counted", "integrated", "estimated" or "lost".
-        uncertainty_joules: How far the energy can be off; None if that is not known.
-        lost_because: Why there is no energy.
-    """
-
-    kind: str
-    index: int
-    name: str
-    uuid: str | None
-    energy_joules: float | None
-    method: str
-    uncertainty_joules: float | None
-    lost_because: str | None
-
-    @property
-    def label(self) -> str:
-        """What to call it in a column: "GPU 0"."""
-        return f"{self.kind.upper()} {self.index}"
+__all__ = ["Total", "devices_to_json", "summarize"]
 
 
 @dataclass(frozen=True)
 class Total:
-    """Of all devices whose energy is known; what is None was not measured.
+    """The total of all devices whose energy is known; None for what was not measured.
 
     Attributes:
-        energy_joules: Their sum.
-        uncertainty_joules: How far it can be off, as far as known.
-        average_power_watts: Over the whole time.
-        energy_kilowatt_hours: The energy once more.
+        energy_joules: The sum of their energies.
+        uncertainty_joules: How far the sum can be off.
+        average_power_watts: The mean power over the whole time.
+        energy_kilowatt_hours: The sum of their energies once more.
         is_complete: False if a device's energy was lost, or none was measured: the real total is higher.
     """
 
@@ -60,56 +33,70 @@ class Total:
     energy_kilowatt_hours: float | None
     is_complete: bool
 
-
-def total_of(devices: Sequence[MeasuredDevice], seconds: float) -> Total:
-    """Add up."""
-    known = [device.energy_joules for device in devices if device.energy_joules is not None]
-    if not known:
-        return Total(None, None, None, None, is_complete=False)
-    energy_joules = sum(known)
-    uncertainty_joules = sum(device.uncertainty_joules or 0.0 for device in devices)
-    average_power_watts = energy_joules / seconds if seconds > 0 else None
-    hours = kilowatt_hours_from_joules(energy_joules)
-    return Total(energy_joules, uncertainty_joules, average_power_watts, hours, len(known) == len(devices))
-
-
-def device_to_json(device: MeasuredDevice, seconds: float) -> dict[str, Any]:
-    """The fields of a device, and its mean power."""
-    return {**asdict(device), "average_power_watts": _average_watts(device, seconds)}
+    @classmethod
+    def from_measurement(cls, measurement: Measurement) -> Total:
+        """Add up the known energies of a measurement."""
+        known = [energy for energy in measurement.devices.values() if energy.energy_joules is not None]
+        if not known:
+            return cls(None, None, None, None, is_complete=False)
+        energy = sum(known[1:], start=known[0])
+        return cls(
+            energy.energy_joules,
+            energy.uncertainty_joules,
+            _average_watts(energy, measurement.time),
+            None if energy.energy_joules is None else kilowatt_hours_from_joules(energy.energy_joules),
+            len(known) == len(measurement.devices),
+        )
 
 
-def summarize(devices: Sequence[MeasuredDevice], seconds: float, notes: Sequence[str]) -> str:
-    """The text: a line per device, the total, and what was not measured."""
-    rows = [_row(device, seconds) for device in devices if device.energy_joules is not None]
-    total = total_of(devices, seconds)
+def devices_to_json(measurement: Measurement, names: Mapping[Device, str]) -> list[dict[str, Any]]:
+    """Convert each device of a measurement, with its name and its mean power, to a JSON object."""
+    return [
+        {
+            **device._asdict(),
+            "name": names[device],
+            **asdict(energy),
+            "average_power_watts": _average_watts(energy, measurement.time),
+        }
+        for device, energy in measurement.devices.items()
+    ]
+
+
+def summarize(measurement: Measurement, names: Mapping[Device, str], notes: Sequence[str]) -> str:
+    """Format a measurement: a line for each device, the total, and what was not measured.
+
+    Args:
+        measurement: The measurement.
+        names: The name of each device.
+        notes: What was not measured, a sentence each.
+    """
+    seconds = measurement.time
+    rows = [
+        (f"  {device.label}", names[device], *_cells(energy, energy.method, seconds))
+        for device, energy in measurement.devices.items()
+        if energy.energy_joules is not None
+    ]
+    total = Total.from_measurement(measurement)
     if total.energy_joules is not None:
         name = "total" if total.is_complete else "total, at least"
-        rows.append((f"  {name}", "", *_numbers(total.energy_joules, total.uncertainty_joules, "", seconds)))
+        rows.append((f"  {name}", "", *_cells(total, "", seconds)))
     lines = [table(rows, "<<>><>")] if rows else []
-    lines += _losses(devices)
+    lines += _losses(measurement, names)
     if total.energy_kilowatt_hours is not None:
         lines.append(f"  {total.energy_kilowatt_hours:.3g} kWh")
     return "\n".join([*lines, *(f"  {note}" for note in notes)])
 
 
-def _row(device: MeasuredDevice, seconds: float) -> tuple[str, ...]:
-    numbers = _numbers(device.energy_joules, device.uncertainty_joules, device.method, seconds)
-    return (f"  {device.label}", device.name, *numbers)
+def _cells(energy: DeviceEnergy | Total, method: str, seconds: float) -> tuple[str, ...]:
+    uncertainty = "" if energy.uncertainty_joules is None else f"\u00b1{energy.uncertainty_joules:.1f}"
+    return joules(energy.energy_joules), uncertainty, method, f"{watts(_average_watts(energy, seconds))} on average"
 
 
-def _numbers(
-    energy_joules: float | None, uncertainty_joules: float | None, method: str, seconds: float
-) -> tuple[str, ...]:
-    uncertainty = "" if uncertainty_joules is None else f"\u00b1{uncertainty_joules:.1f}"
-    average_watts = energy_joules / seconds if energy_joules is not None and seconds > 0 else None
-    return joules(energy_joules), uncertainty, method, f"{watts(average_watts)} on average"
+def _losses(measurement: Measurement, names: Mapping[Device, str]) -> Iterator[str]:
+    for device, energy in measurement.devices.items():
+        if energy.lost_because is not None:
+            yield f"  {device.label}  {names[device]}  not measured: {energy.lost_because}"
 
 
-def _losses(devices: Sequence[MeasuredDevice]) -> Iterator[str]:
-    for device in devices:
-        if device.energy_joules is None:
-            yield f"  {device.label}  {device.name}  not measured: {device.lost_because}"
-
-
-def _average_watts(device: MeasuredDevice, seconds: float) -> float | None:
-    return device.energy_joules / seconds if device.energy_joules is not None and seconds > 0 else None
+def _average_watts(energy: DeviceEnergy | Total, seconds: float) -> float | None:
+    return energy.energy_joules / seconds if energy.energy_joules is not None and seconds > 0 else None

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import threading
+import time
 import weakref
 from collections.abc import Mapping
-from functools import partial
-from typing import NamedTuple
+from functools import cache, partial
+from pathlib import Path
 
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core._process.sampler import Sampler
 from zeus_core.device import Cpu, Gpu
 from zeus_core.errors import UsageError
-from zeus_core.measurement import Measurement, Method
-from zeus_core.monitor._alignment import align
-from zeus_core.monitor._counted_energy import DeviceEnergy
-from zeus_core.monitor._cpu_energy import CpuReading, dram_between, package_between, read_cpu
-from zeus_core.monitor._edge import Edge
+from zeus_core.measurement import Device, Measurement
+from zeus_core.monitor._counted_energy import dram_energy, package_energy
 from zeus_core.monitor._meter import Meter, make_meter
+from zeus_core.monitor._reading import GpuEdge, Reading, read_cpu
 from zeus_core.ports import TimeSource
 
-__all__ = ["Instruments", "Reading"]
+__all__ = ["Instruments"]
 
-_PRECISE_PERIOD_SECONDS = 0.004
-_SAMPLING_PERIOD_SECONDS = 0.05
-
-
-class Reading(NamedTuple):
-    """What all devices of a monitor said at one moment."""
-
-    at: float
-    gpus: list[Edge]
-    cpus: list[CpuReading]
-
-    @property
-    def has_fault(self) -> bool:
-        """Whether a GPU could not be read."""
-        return any(edge.fault is not None for edge in self.gpus)
+_PRECISE_PERIOD_SECONDS = 0.004  # trades CPU time (3 to 10 % of a core) for knowing when a counter was updated
+_SAMPLING_PERIOD_SECONDS = 0.05  # trades CPU time for power changes that are seen late, without a counter
+_WATCH_PERIOD_SECONDS = 0.005  # trades CPU time for a sharper edge: its uncertainty is the energy of one period
+_MAX_WATCH_SECONDS = 0.2  # counters are updated every 0.1 s or more often
 
 
 class Instruments:
@@ -47,7 +36,7 @@ class Instruments:
         gpus: By index.
         cpus: By index.
         time_source: Times the readings.
-        precise: Sample the GPUs all the time, to know when their counters step.
+        precise: Sample the GPUs all the time, to know when their counters are updated.
 
     Raises:
         UsageError: `precise`, with a GPU that cannot be sampled so.
@@ -57,14 +46,21 @@ class Instruments:
         self, gpus: Mapping[int, Gpu], cpus: Mapping[int, Cpu], time_source: TimeSource, precise: bool
     ) -> None:
         self._time_source = time_source
-        self._cpus = cpus
+        self._cpus = list(cpus.values())
         self._together = ParallelCalls()
         self._aligning = ParallelCalls()
-        self._meters = self._make_meters(gpus, precise)
-        self._read_gpus = [meter.read for meter in self._meters.values()]
+        self._meters = self._make_meters(list(gpus.values()), precise)
+        self._read_gpus = [meter.read for meter in self._meters]
         self._together.call(self._read_gpus)  # tells whether calls are slow, before it matters
+        packages = [Device("cpu", index, f"{_machine()}/{index}") for index in cpus]
+        self.devices = (
+            *(Device("gpu", index, gpu.uuid) for index, gpu in gpus.items()),
+            *packages,
+            *(package._replace(kind="dram") for package in packages if cpus[package.index].has_dram),
+        )
+        """All measured devices, in the order of a measurement."""
         self._samples_always = precise
-        sampled = [meter.read for meter in self._meters.values() if meter.needs_sampling]
+        sampled = [meter.read for meter in self._meters if meter.needs_sampling]
         period_seconds = _PRECISE_PERIOD_SECONDS if precise else _SAMPLING_PERIOD_SECONDS
         sampling = ParallelCalls()
         self._sampler = Sampler(lambda: sampling.call(sampled), period_seconds) if sampled else None
@@ -73,8 +69,8 @@ class Instruments:
             if precise:
                 self._sampler.start()
 
-    def _make_meters(self, gpus: Mapping[int, Gpu], precise: bool) -> dict[int, Meter]:
-        """At the same time, for each looks at its GPU for a moment."""
+    def _make_meters(self, gpus: list[Gpu], precise: bool) -> list[Meter]:
+        """Make all meters at the same time, because each looks at its GPU for a moment."""
 
         def attempt(gpu: Gpu) -> Meter | UsageError:
             try:
@@ -82,89 +78,69 @@ class Instruments:
             except UsageError as error:
                 return error
 
-        meters: dict[int, Meter] = {}
-        attempts = self._together.call_at_once([partial(attempt, gpu) for gpu in gpus.values()])
-        for index, meter in zip(gpus, attempts, strict=True):
+        meters: list[Meter] = []
+        for meter in self._together.call_at_once([partial(attempt, gpu) for gpu in gpus]):
             if isinstance(meter, UsageError):
                 raise meter
-            meters[index] = meter
+            meters.append(meter)
         return meters
 
     def read(self) -> Reading:
         """Read all devices, close together. Never raises."""
         at = self._time_source.now()
         gpus = self._together.call(self._read_gpus)
-        return Reading(at, gpus, [read_cpu(cpu) for cpu in self._cpus.values()] if self._cpus else [])
+        return Reading(at, gpus, [read_cpu(cpu) for cpu in self._cpus])
+
+    def between(self, begin: Reading, end: Reading) -> Measurement:
+        """Compute what was measured from one reading to another."""
+        seconds = end.at - begin.at
+        energies = [
+            meter.between(first, last) for meter, first, last in zip(self._meters, begin.gpus, end.gpus, strict=True)
+        ]
+        if self._cpus:
+            edges = list(zip(self._cpus, begin.cpus, end.cpus, strict=True))
+            energies += [package_energy(first, last, seconds) for _, first, last in edges]
+            energies += [dram_energy(first, last, seconds) for cpu, first, last in edges if cpu.has_dram]
+        return Measurement(seconds, dict(zip(self.devices, energies, strict=True)))
 
     def align(self, reading: Reading) -> None:
-        """Watch the GPUs for a moment after a reading, in the background, and complete the reading by that."""
-        watching = threading.Thread(
-            target=align,
-            args=(reading.gpus, list(self._meters.values()), self._aligning),
-            name="zeus-core aligner",
-            daemon=True,
-        )
+        """Watch the GPUs in the background until their counters are updated, and complete the reading by that."""
+        watching = threading.Thread(target=self._watch, args=(reading.gpus,), name="zeus-core aligner", daemon=True)
         with contextlib.suppress(RuntimeError):  # no thread can be made while the interpreter is ending
             watching.start()
 
+    def _watch(self, edges: list[GpuEdge]) -> None:
+        """Replace each edge by a surer one as soon as the counter of its GPU is updated: takes up to 0.1 s."""
+        watched = {
+            number: pending
+            for number, meter in enumerate(self._meters)
+            if (pending := meter.watch(edges[number])) is not None
+        }
+        give_up_at = time.monotonic() + _MAX_WATCH_SECONDS
+        while watched and time.monotonic() < give_up_at:
+            time.sleep(_WATCH_PERIOD_SECONDS)
+            samples = self._aligning.call([self._read_gpus[number] for number in watched])
+            for (number, pending), sample in zip(watched.items(), samples, strict=True):
+                pending_energy = pending.add(sample)
+                if pending_energy is not None:
+                    edges[number] = edges[number]._replace(pending=pending_energy)
+            watched = {number: pending for number, pending in watched.items() if not pending.is_over}
+
     def begin_sampling(self) -> None:
-        """A window is about to be opened."""
+        """Begin sampling where it is needed: a window is about to be opened."""
         if self._sampler is not None:
             self._sampler.start()
 
     def end_sampling(self) -> None:
-        """The last window was closed."""
+        """End sampling: the last window was closed."""
         if self._sampler is not None and not self._samples_always:
             self._sampler.stop()
 
-    def between(self, begin: Reading, end: Reading) -> Measurement:
-        """What was measured from one edge to another."""
-        seconds = end.at - begin.at
-        gpus = _Figures("GPU")
-        for (index, meter), first, second in zip(self._meters.items(), begin.gpus, end.gpus, strict=True):
-            gpus.add(index, meter.between(first, second))
-        if not self._cpus:
-            return Measurement(
-                seconds,
-                gpu_energy=gpus.energies,
-                gpu_method=gpus.methods,
-                gpu_uncertainty_joules=gpus.uncertainties,
-                lost_because=gpus.reasons,
-            )
-        packages, drams = _Figures("CPU"), _Figures("DRAM")
-        for (index, cpu), first_cpu, second_cpu in zip(self._cpus.items(), begin.cpus, end.cpus, strict=True):
-            packages.add(index, package_between(first_cpu, second_cpu, seconds))
-            if cpu.has_dram:
-                drams.add(index, dram_between(first_cpu, second_cpu, seconds))
-        return Measurement(
-            seconds,
-            gpu_energy=gpus.energies,
-            cpu_energy=packages.energies,
-            dram_energy=drams.energies or None,
-            gpu_method=gpus.methods,
-            gpu_uncertainty_joules=gpus.uncertainties,
-            cpu_method=packages.methods,
-            cpu_uncertainty_joules=packages.uncertainties,
-            dram_method=drams.methods or None,
-            dram_uncertainty_joules=drams.uncertainties or None,
-            lost_because={**gpus.reasons, **packages.reasons, **drams.reasons},
-        )
 
-
-class _Figures:
-    """The energies of one kind of device, as the fields of a `Measurement`."""
-
-    __slots__ = ("_kind", "energies", "methods", "reasons", "uncertainties")
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self.energies: dict[int, float | None] = {}
-        self.methods: dict[int, Method] = {}
-        self.uncertainties: dict[int, float | None] = {}
-        self.reasons: dict[str, str] = {}
-
-    def add(self, index: int, energy: DeviceEnergy) -> None:
-        """Take in the energy of one device."""
-        self.energies[index], self.methods[index], self.uncertainties[index], reason = energy
-        if reason is not None:
-            self.reasons[f"{self._kind} {index}"] = reason
+@cache
+def _machine() -> str:
+    """Name this machine by its latest boot: the ranks of a job may run in containers, which choose their host names."""
+    try:
+        return "node-" + Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    except OSError:
+        return platform.node()

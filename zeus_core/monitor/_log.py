@@ -17,14 +17,15 @@ _logger = logging.getLogger(__name__)
 
 
 class WindowLog:
-    """One line per window, in the file as soon as the window has ended, so that it can be read after a kill.
+    """A file with one line per window, written as soon as the window has ended, so that it can be read after a kill.
 
-    A file name ending in `.csv` holds CSV with the columns `start_time, window_name, elapsed_time, gpu0_energy, ...`.
-    Any other holds one JSON object per line, with all fields of the `Measurement` and the `RANK` of the process.
-    `start_time` is in seconds since 1970. A lost energy is null, or an empty cell.
+    A file whose name ends in `.csv` holds CSV with the columns `start_time, window_name, elapsed_time, gpu0_energy,
+    ...`. Any other file holds one JSON object per line: `start_time`, `window_name`, the `RANK` of the process as
+    `rank`, and `time` and `devices` as in `Measurement.to_json`. `start_time` is in seconds since 1970. A lost energy
+    is null, or an empty cell.
 
     Args:
-        path: The file; what is in it stays, its folders are made.
+        path: The file. Windows are appended to it; its folders are made.
         gpu_indices: The GPUs of the monitor.
 
     Raises:
@@ -46,21 +47,22 @@ class WindowLog:
             raise UsageError(f"log_file is {str(path)!r}, which cannot be written: {error}") from error
 
     def append(self, start_time: float, window_name: str, measurement: Measurement) -> None:
-        """Add a finished window. A file that has become unwritable is reported once, and windows go on without it."""
+        """Add a finished window. If the file cannot be written any more, windows go on without it, with one warning."""
         if self._is_json:
             rank = os.environ.get("RANK")
             fields = {"start_time": start_time, "window_name": window_name, "rank": rank, **measurement.to_json()}
             line = json.dumps(fields) + "\n"
         else:
-            energies = [measurement.gpu_energy[index] for index in self._gpu_indices]
-            line = _csv_line([start_time, window_name, measurement.time, *energies])
+            energies = measurement.gpu_energy
+            cells = [start_time, window_name, measurement.time, *(energies[index] for index in self._gpu_indices)]
+            line = _csv_line(cells)
         try:
             with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(line)
         except (OSError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True
-                _logger.warning("the log %s can no longer be written; windows are lost to it: %s", self._path, error)
+                _logger.warning("the log %s cannot be written any more and misses windows: %s", self._path, error)
 
 
 def _csv_line(cells: Sequence[object]) -> str:

@@ -1,4 +1,4 @@
-"""How the energy of one GPU is measured: by its counter, by integrating its power, or by both."""
+"""Meters: the energy of one GPU by its counter, by integrating its power, or by both."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Protocol
 from zeus_core._process.lock import ProcessLock
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
-from zeus_core.monitor._counted_energy import DeviceEnergy, counted_energy, lost
-from zeus_core.monitor._edge import Edge, read_edge
-from zeus_core.monitor._integral import AnchoredIntegral, EnergyAfter, HoldIntegral, Integral
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.monitor._counted_energy import counted_energy
+from zeus_core.monitor._integral import AnchoredIntegral, HoldIntegral, Integral, PendingIntegral
+from zeus_core.monitor._reading import GpuEdge, read_gpu
 from zeus_core.ports import TimeSource
 
 __all__ = ["CountingMeter", "Meter", "SamplingMeter", "make_meter"]
 
-_UNKNOWN_PEAK_WATTS = 1000.0  # above any board that does not tell
+_UNKNOWN_PEAK_WATTS = 1000.0  # no less than boards that do not tell draw; more only widens the stated intervals
 
 
 class Meter(Protocol):
@@ -26,16 +27,16 @@ class Meter(Protocol):
         """Whether `read` must also be called now and then between the edges."""
         ...
 
-    def read(self) -> Edge:
+    def read(self) -> GpuEdge:
         """Read the GPU. Never raises."""
         ...
 
-    def between(self, begin: Edge, end: Edge) -> DeviceEnergy:
-        """The energy between two readings."""
+    def between(self, begin: GpuEdge, end: GpuEdge) -> DeviceEnergy:
+        """Compute the energy between two readings."""
         ...
 
-    def watch(self, edge: Edge) -> EnergyAfter | None:
-        """What to tell the readings that follow an edge, to know the edge better; None if that would not help."""
+    def watch(self, edge: GpuEdge) -> PendingIntegral | None:
+        """Make an accumulator that refines an edge from the readings that follow it; None if they would not help."""
         ...
 
 
@@ -51,18 +52,18 @@ class CountingMeter:
         self._peak_watts = _peak_watts(gpu)
         self._has_instant_power = gpu.power_average_seconds <= gpu.energy_counter_period_seconds
 
-    def read(self) -> Edge:
-        """The counter and the power."""
-        return read_edge(self._gpu, True, self._time_source)
+    def read(self) -> GpuEdge:
+        """Read the counter and the power."""
+        return read_gpu(self._gpu, True, self._time_source)
 
-    def between(self, begin: Edge, end: Edge) -> DeviceEnergy:
-        """See `counted_energy`."""
+    def between(self, begin: GpuEdge, end: GpuEdge) -> DeviceEnergy:
+        """Compute the energy between two readings; see `counted_energy`."""
         return counted_energy(begin, end, self._period_seconds, self._peak_watts, self._has_instant_power)
 
-    def watch(self, edge: Edge) -> EnergyAfter | None:
-        """Takes in the readings up to the counter's next step."""
+    def watch(self, edge: GpuEdge) -> PendingIntegral | None:
+        """Refine an edge up to the counter's next update, if its power is that of the moment."""
         is_of_use = edge.fault is None and edge.power_watts is not None and self._has_instant_power
-        return EnergyAfter(edge) if is_of_use else None
+        return PendingIntegral(edge) if is_of_use else None
 
 
 class SamplingMeter:
@@ -71,7 +72,7 @@ class SamplingMeter:
     Args:
         gpu: The GPU.
         time_source: Tells when a reading was taken.
-        counting: If given, the integral is anchored to the counter, and the less doubtful of both energies counts.
+        counting: If given, the integral is anchored to the counter, and the energy with the smaller uncertainty counts.
     """
 
     needs_sampling = True
@@ -87,30 +88,30 @@ class SamplingMeter:
         )
         self._lock = ProcessLock()
 
-    def read(self) -> Edge:
+    def read(self) -> GpuEdge:
         """Take a sample."""
         with self._lock:  # samples of several threads must come in the order of time
-            edge = read_edge(self._gpu, self._counting is not None, self._time_source)
-            if edge.power_watts is None:
-                return edge
-            return edge._replace(running=self._integral.add(edge))
+            edge = read_gpu(self._gpu, self._counting is not None, self._time_source)
+            return edge if edge.power_watts is None else edge._replace(running=self._integral.add(edge))
 
-    def between(self, begin: Edge, end: Edge) -> DeviceEnergy:
-        """The energy by the integral, or by the counter where that is surer."""
+    def between(self, begin: GpuEdge, end: GpuEdge) -> DeviceEnergy:
+        """Compute the energy by the integral, or by the counter where that is surer."""
         counted = self._counting.between(begin, end) if self._counting is not None else None
         if counted is not None and counted.method == "lost":
             return counted
         if begin.running is None or end.running is None:
-            return counted or lost(begin.fault or end.fault or "the GPU has no power reading")
+            return counted or DeviceEnergy.lost(begin.fault or end.fault or "the GPU has no power reading")
         integrated = self._integral.between(begin.running, end.running)
-        return min((it for it in (counted, integrated) if it is not None), key=lambda it: it.uncertainty_joules or 0.0)
+        if counted is None:
+            return integrated
+        return min(counted, integrated, key=lambda energy: energy.uncertainty_joules or 0.0)
 
-    def watch(self, edge: Edge) -> None:
-        """Nothing: samples are taken all the time."""
+    def watch(self, edge: GpuEdge) -> None:
+        """Do nothing: samples are taken all the time."""
 
 
 def make_meter(gpu: Gpu, time_source: TimeSource, precise: bool) -> Meter:
-    """The meter that suits a GPU.
+    """Make the meter that suits a GPU.
 
     Raises:
         UsageError: `precise`, and the GPU has no counter or no power to sample.
@@ -128,7 +129,7 @@ def make_meter(gpu: Gpu, time_source: TimeSource, precise: bool) -> Meter:
 
 
 def _has(read: Callable[[], float]) -> bool:
-    """Whether a GPU has a reading at all. One that fails for another reason is there, and may work again."""
+    """Tell whether a GPU has a reading at all. One that fails for another reason is there, and may work again."""
     try:
         read()
     except NotSupportedError:

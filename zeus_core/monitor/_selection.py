@@ -1,4 +1,4 @@
-"""Which of the visible devices a monitor measures."""
+"""The choice of devices that a monitor measures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zeus_core.errors import NoDeviceError, UsageError
 
 __all__ = ["select_cpus", "select_gpus", "warn_unless_measured"]
 
-# Of torchrun and accelerate, of deepspeed; the last one counts the ranks of all nodes, for want of better.
+# Set by torchrun and accelerate; by deepspeed; by all. The last counts the ranks of all nodes: better than nothing.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE")
 
 _Device = TypeVar("_Device")
@@ -20,12 +20,12 @@ _logger = logging.getLogger(__name__)
 
 
 def select_gpus(gpus: Sequence[Gpu], indices: Sequence[int] | None, environment: Mapping[str, str]) -> dict[int, Gpu]:
-    """The GPUs to measure, by index.
+    """Choose the GPUs to measure, by index.
 
     Args:
-        gpus: All visible ones.
-        indices: Those that were asked for; None for all, or for this rank's own under a launcher of several ranks.
-        environment: May hold `LOCAL_RANK` and the number of ranks, as torchrun, deepspeed and their like set them.
+        gpus: All visible GPUs.
+        indices: The requested indices; None for all, or for this rank's own under a launcher of several ranks.
+        environment: May hold `LOCAL_RANK` and the number of ranks, as torchrun, deepspeed and similar launchers do.
 
     Raises:
         NoDeviceError: There is no GPU.
@@ -42,12 +42,12 @@ def select_gpus(gpus: Sequence[Gpu], indices: Sequence[int] | None, environment:
 def select_cpus(
     discovery: CpuDiscovery, indices: Sequence[int] | None, environment: Mapping[str, str]
 ) -> dict[int, Cpu]:
-    """The CPU packages to measure, by index.
+    """Choose the CPU packages to measure, by index.
 
     Args:
-        discovery: What the machine offers.
-        indices: Those that were asked for; None for all, or for none on all but the first rank of a node.
-        environment: As of `select_gpus`.
+        discovery: The CPU packages of the machine.
+        indices: The requested indices; None for all on the first rank of a node, and for none on the others.
+        environment: See `select_gpus`.
 
     Raises:
         UsageError: An index is unknown, named twice, or cannot be measured.
@@ -66,16 +66,16 @@ def select_cpus(
 
 
 def warn_unless_measured(gpu_indices: Sequence[int], device: Any) -> None:
-    """Say so if training runs on a GPU that is not among the measured ones.
+    """Warn if training runs on a GPU that is not measured.
 
     Args:
-        gpu_indices: The measured ones.
-        device: The `torch.device` of the training, which is only looked at.
+        gpu_indices: The measured GPUs.
+        device: The `torch.device` of the training.
     """
     index = getattr(device, "index", None)
     if getattr(device, "type", None) == "cuda" and index is not None and index not in gpu_indices:
         _logger.warning(
-            "training runs on GPU %d, but what is measured is GPU %s: pass ZeusMonitor(gpu_indices=[%d])",
+            "training runs on GPU %d, but the measured GPUs are %s: pass ZeusMonitor(gpu_indices=[%d])",
             index,
             ", ".join(map(str, gpu_indices)),
             index,
@@ -83,12 +83,12 @@ def warn_unless_measured(gpu_indices: Sequence[int], device: Any) -> None:
 
 
 def _own_gpu(visible: dict[int, Gpu], local_rank: int, local_size: int) -> dict[int, Gpu]:
-    """All GPUs; of several ranks on a node, each takes its own."""
+    """Choose all GPUs; with several ranks on a node, this rank's own."""
     if local_size == 1 or len(visible) == 1:
         return visible
     index = local_rank % len(visible)
     _logger.warning(
-        "local rank %d of %d measures GPU %d alone; to measure others, name them: gpu_indices=[...]",
+        "local rank %d of %d measures GPU %d alone; to measure others, pass gpu_indices=[...]",
         local_rank,
         local_size,
         index,
@@ -97,7 +97,7 @@ def _own_gpu(visible: dict[int, Gpu], local_rank: int, local_size: int) -> dict[
 
 
 def _local_rank(environment: Mapping[str, str]) -> tuple[int, int]:
-    """This rank and the number of ranks on this node; 0 and 1 without a launcher."""
+    """Read this rank and the number of ranks on this node; 0 and 1 without a launcher."""
     sizes = [environment[name] for name in _LOCAL_SIZES if name in environment]
     try:
         return int(environment["LOCAL_RANK"]), max(int(sizes[0]), 1)

@@ -1,4 +1,4 @@
-"""`ZeusMonitor`: measuring time and energy between two points of a program."""
+"""`ZeusMonitor`: the time and energy between two points of a program."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from zeus_core._validate import checked_instance
 from zeus_core.device import CpuDiscovery, Gpu, discover_cpus, discover_gpus
 from zeus_core.device.rapl._keeper import RaplKeeper
 from zeus_core.errors import UsageError
-from zeus_core.measurement import Measurement
-from zeus_core.monitor._instruments import Instruments, Reading
+from zeus_core.measurement import Device, Measurement
+from zeus_core.monitor._instruments import Instruments
 from zeus_core.monitor._log import WindowLog
+from zeus_core.monitor._reading import Reading
 from zeus_core.monitor._selection import select_cpus, select_gpus
 from zeus_core.ports import MonotonicTime, Synchronize, TimeSource, synchronize_with
 
@@ -41,10 +42,10 @@ class Window:
 
     @property
     def measurement(self) -> Measurement:
-        """What was measured.
+        """The time and energy of the window.
 
         Raises:
-            UsageError: The window is still open, or was left by an exception.
+            UsageError: The window is still open, or its block raised.
         """
         if self._measurement is None:
             raise UsageError(f"window {self.name!r} has no measurement: read it after the `with` block has ended")
@@ -57,25 +58,25 @@ class _OpenWindow(NamedTuple):
 
 
 class ZeusMonitor:
-    """Measures the time and energy of named windows, which may nest and overlap, and lie in several threads.
+    """The time and energy of named windows, which may nest and overlap, and lie in several threads.
 
-    GPUs are measured by their energy counters, with two driver calls each at both edges of a window, or by sampling
-    their power in the background where they have no counter. CPU packages and their DRAM are measured where this
-    process may read their counters. Every figure says how it was obtained and how far it can be off; see
-    `Measurement`. Trouble with a device loses that device's part of a window, and raises nothing.
+    GPUs are measured by their energy counters, with two driver calls each at both edges of a window. GPUs without a
+    counter have their power sampled in the background. CPU packages and their DRAM are measured where this process may
+    read their counters. Every energy says how it was obtained and how far it can be off; see `DeviceEnergy`. If a
+    device cannot be read, its energy is reported as lost; nothing is raised.
 
     Args:
         gpu_indices: The GPUs to measure, by the framework's index (after `CUDA_VISIBLE_DEVICES`). If None, all visible
-            ones, or this rank's own under a launcher of several ranks; an empty list measures none.
-        cpu_indices: The CPU packages to measure; all that can be if None (those of a node by its first rank alone).
-        approx_instant_energy: Without effect, for programs written for the `zeus` package: a window in which no energy
-            counter stepped is always estimated from the power, and marked so.
-        log_file: Appends each finished window to this file; see `WindowLog` for the format.
+            ones, or this rank's own under a launcher of several ranks. An empty list measures none.
+        cpu_indices: The CPU packages to measure. If None, all that can be; the first rank of a node measures them.
+        approx_instant_energy: Has no effect, and exists for programs written for the `zeus` package: a window in which
+            no energy counter was updated is always estimated from the power, and marked as estimated.
+        log_file: Append each finished window to this file; see `WindowLog` for the format.
         sync_execution_with: The framework to wait for at both edges of a window: "torch", "jax" or "cupy".
-        precise: Sample the GPUs every 4 ms, to know when their counters step: short windows become several times
+        precise: Sample the GPUs every 4 ms, to know when their counters are updated. Short windows become several times
             surer, for 3 to 10 % of a CPU core (1 to 8 GPUs).
-        gpus: The machine's GPUs; found by `discover_gpus` if None.
-        cpus: The machine's CPU packages; found by `discover_cpus` if None.
+        gpus: The machine's GPUs; those of `discover_gpus` if None.
+        cpus: The machine's CPU packages; those of `discover_cpus` if None.
         time_source: Source of time; monotonic real time if None.
         synchronize: Waits for the accelerator, in place of `sync_execution_with`.
 
@@ -110,11 +111,13 @@ class ZeusMonitor:
         self.cpu_indices: list[int] = list(self.cpus)
         """Indices of the measured CPU packages."""
         self.time_source: TimeSource = time_source or MonotonicTime()
-        """The clock that times the windows."""
+        """The source of time of the windows."""
         self.approx_instant_energy = approx_instant_energy
         self._synchronize = synchronize or synchronize_with(sync_execution_with)
         self._log = WindowLog(Path(log_file), self.gpu_indices) if log_file is not None else None
         self._instruments = Instruments(self.gpus, self.cpus, self.time_source, precise)
+        self.devices: tuple[Device, ...] = self._instruments.devices
+        """All measured devices: the keys of `Measurement.devices`, in the same order."""
         self._open_windows: dict[str, _OpenWindow] = {}
         self._reported_losses: set[tuple[str, str]] = set()
         self._keeper = RaplKeeper(discovered_cpus.zones) if self.cpus else None
@@ -127,7 +130,7 @@ class ZeusMonitor:
         Args:
             key: Its name, unique among the open windows.
             sync_execution: Wait for the accelerator first.
-            restart: Drop a window of that name if one is open, instead of raising.
+            restart: Discard a window of that name if one is open, instead of raising.
 
         Raises:
             UsageError: A window of that name is open.
@@ -135,7 +138,7 @@ class ZeusMonitor:
         if sync_execution:
             self._synchronize(self.gpu_indices)
         window = _OpenWindow(time.time(), self._instruments.read())
-        # Each of these steps on the dictionary is atomic.
+        # Each of these operations on the dictionary is atomic: windows may be opened in several threads.
         if restart:
             self._open_windows[key] = window
         elif self._open_windows.setdefault(key, window) is not window:
@@ -150,7 +153,7 @@ class ZeusMonitor:
         Args:
             key: The name it was opened with.
             sync_execution: Wait for the accelerator first.
-            cancel: Drop the window: what is returned holds no time and no energy, and nothing is logged.
+            cancel: Discard the window: the result holds no time and no energy, and nothing is logged.
 
         Raises:
             UsageError: No window of that name is open.
@@ -163,7 +166,7 @@ class ZeusMonitor:
             self._synchronize(self.gpu_indices)
         if cancel:
             self._end_sampling()
-            return Measurement(time=0.0, gpu_energy={})
+            return Measurement(0.0, {})
         measurement = self._instruments.between(window.begin, self._instruments.read())
         self._end_sampling()
         if measurement.lost_because:
@@ -173,15 +176,15 @@ class ZeusMonitor:
         return measurement
 
     def read(self, sync_execution: bool = True, align: bool = False) -> Reading:
-        """What all devices say at this moment, for `between`. Trouble with a device is part of the reading.
+        """Read all devices at this moment, for `between`. A fault of a device is part of the reading.
 
-        A chain of readings splits time without gaps, and at half the driver calls of a chain of windows. GPUs without
-        an energy counter are sampled only while a window is open.
+        A chain of readings splits time without gaps, at half the driver calls of a chain of windows. GPUs without an
+        energy counter are sampled only while a window is open.
 
         Args:
             sync_execution: Wait for the accelerator first.
-            align: Watch the GPUs in the background until their counters have stepped once more, which takes up to 0.1
-                s. What is then measured from or to this reading is up to ten times surer.
+            align: Watch the GPUs in the background until their counters have been updated once more, which takes up to
+                0.1 s. Energies from or to this reading are then up to ten times surer.
         """
         if sync_execution:
             self._synchronize(self.gpu_indices)
@@ -191,17 +194,17 @@ class ZeusMonitor:
         return reading
 
     def between(self, first: Reading, second: Reading) -> Measurement:
-        """What was measured from one reading of this monitor to a later one. Nothing is logged."""
+        """Compute the time and energy from one reading of this monitor to a later one. Nothing is logged."""
         measurement = self._instruments.between(first, second)
         if measurement.lost_because:
-            self._report_losses("what lies between two readings", measurement)
+            self._report_losses("the time between two readings", measurement)
         return measurement
 
     @contextmanager
     def window(self, name: str, sync_execution: bool = True) -> Iterator[Window]:
-        """Measure a `with` block; `.measurement` of what it yields is there once the block has ended.
+        """Measure a `with` block. Read `.measurement` of the window that it yields once the block has ended.
 
-        An exception in the block drops the window and goes on.
+        If the block raises, the window is discarded and the exception propagates.
         """
         window = Window(name)
         self.begin_window(name, sync_execution)
@@ -223,7 +226,7 @@ class ZeusMonitor:
         Calls may nest, as those of a recursive function do, and come from several threads.
 
         Args:
-            name: The windows are called so, with the number of the call.
+            name: The name of the windows, followed by the number of the call.
             report: Called with the measurement of each call that returns.
             sync_execution: Wait for the accelerator at both edges.
         """
@@ -242,16 +245,16 @@ class ZeusMonitor:
         return decorate
 
     def cancel(self, name: str) -> None:
-        """Drop an open window; nothing happens if there is none of that name."""
+        """Discard an open window; nothing happens if there is none of that name."""
         self._open_windows.pop(name, None)
         self._end_sampling()
 
     def restart(self, name: str) -> None:
-        """Begin an open window anew, or open it."""
+        """Open a window, and discard one of that name that is open."""
         self.begin_window(name, restart=True)
 
     def reset_windows(self) -> None:
-        """Drop all open windows."""
+        """Discard all open windows."""
         for name in list(self._open_windows):
             self.cancel(name)
 
@@ -262,10 +265,10 @@ class ZeusMonitor:
                 self._instruments.begin_sampling()
 
     def _report_losses(self, span: str, measurement: Measurement) -> None:
-        """Each reason once: a device that is gone is gone for every window that follows."""
-        for loss in set(measurement.lost_because.items()) - self._reported_losses:
-            self._reported_losses.add(loss)
-            _logger.warning("the energy of %s is lost for %s, and maybe from now on: %s", loss[0], span, loss[1])
+        """Warn of each reason once: a device that is gone is gone for every window that follows."""
+        for device, reason in set(measurement.lost_because.items()) - self._reported_losses:
+            self._reported_losses.add((device, reason))
+            _logger.warning("the energy of %s is lost for %s, and maybe from now on: %s", device, span, reason)
 
 
 def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:

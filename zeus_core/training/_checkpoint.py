@@ -1,27 +1,27 @@
-"""What a checkpoint keeps of the energy of its run."""
+"""The energy of a run as a checkpoint keeps it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from zeus_core.errors import UsageError
+from zeus_core._codec import decode, encode
+from zeus_core._files import JsonFormat
 from zeus_core.training._account import Account
 
 __all__ = ["Checkpoint"]
 
-_FORMAT = "zeus-core energy"
-_VERSION = 1
+_FORMAT = JsonFormat("zeus-core energy", 2)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known when a checkpoint is made.
+    """The energy of a run at the moment of a checkpoint.
 
     Attributes:
-        run: Name of the run, under which the journals know it.
-        world_size: Ranks of the job.
-        account: What all ranks have taken, as of the latest log, for a run whose journals are not at hand.
+        run: The name of the run, by which the journals know it.
+        world_size: The number of ranks of the job.
+        account: The account of all ranks as of the latest log, for a run whose journals are not at hand.
     """
 
     run: str
@@ -29,27 +29,14 @@ class Checkpoint:
     account: Account
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object that `from_json` reads back."""
-        return {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "run": self.run,
-            "world_size": self.world_size,
-            "account": self.account.to_json(),
-        }
+        """Convert to a JSON document, which `from_json` reads."""
+        return _FORMAT.document(encode(self))
 
     @classmethod
-    def from_json(cls, fields: Any) -> Checkpoint:
+    def from_json(cls, document: Any) -> Checkpoint:
         """Read what `to_json` wrote.
 
         Raises:
             UsageError: It is something else.
         """
-        try:
-            if fields["format"] != _FORMAT or fields["version"] != _VERSION:
-                raise UsageError(f'it does not say "format": "{_FORMAT}", "version": {_VERSION}')
-            return cls(str(fields["run"]), int(fields["world_size"]), Account.from_json(fields["account"]))
-        except UsageError:
-            raise
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise UsageError(f"this is not the energy state of a checkpoint: {error!r}") from error
+        return decode(cls, _FORMAT.fields(document))

@@ -20,7 +20,7 @@ def earlier_account(journals: Iterable[Sequence[Entry]], run: str, begin_step: i
     """
     ranks = [[entry for entry in entries if entry.run == run] for entries in journals]
     known = [_earlier_account_of_rank(entries, begin_step) for entries in ranks if entries]
-    return Account.of_ranks(known) if known else None
+    return Account.from_ranks(known) if known else None
 
 
 def _earlier_account_of_rank(entries: Sequence[Entry], begin_step: int) -> Account:

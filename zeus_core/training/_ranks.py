@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from zeus_core._codec import decode, encode
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import Exchange
 from zeus_core.training._account import Account
@@ -25,4 +26,4 @@ class Ranks(Exchange):
         """Add up the accounts of all ranks."""
         if self.size == 1:
             return account()
-        return Account.of_ranks(map(Account.from_json, self.gather(lambda: account().to_json())))
+        return Account.from_ranks(decode(Account, fields) for fields in self.gather(lambda: encode(account())))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 
+from zeus_core._codec import decode, encode
 from zeus_core.training._account import Account
 from zeus_core.training._checkpoint import Checkpoint
 from zeus_core.training._history import earlier_account
@@ -54,11 +55,11 @@ def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: 
 
     def tell() -> object:
         known = earlier_account(journal.read(checkpoint.run), checkpoint.run, step) if journal is not None else None
-        return known and known.to_json()
+        return known and encode(known)
 
-    known = [Account.from_json(fields) for fields in ranks.gather(tell) if fields is not None]
+    known = [decode(Account, fields) for fields in ranks.gather(tell) if fields is not None]
     if known:
-        return Account.of_ranks(known)
+        return Account.from_ranks(known)
     _logger.warning(
         "there is no energy journal of this run here: what was spent after the checkpoint of step %d is not part of "
         "the totals",

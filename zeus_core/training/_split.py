@@ -8,7 +8,7 @@ from typing import NamedTuple
 from zeus_core.events import Activity
 from zeus_core.monitor import Reading, ZeusMonitor
 from zeus_core.training._account import TRAINING
-from zeus_core.training._tally import Tally, tally_of
+from zeus_core.training._tally import Tally
 
 __all__ = ["ActivitySplit"]
 
@@ -119,7 +119,7 @@ class ActivitySplit:
         tallies[segment.activity] = tallies.get(segment.activity, Tally()) + tally
 
     def _between(self, begin: Reading, end: Reading) -> Tally:
-        return tally_of(self._monitor.between(begin, end), self._gpu_indices)
+        return Tally.from_measurement(self._monitor.between(begin, end), self._gpu_indices)
 
     def _read(self, align: bool = False) -> Reading:
         reading = self._monitor.read(align=align)

@@ -48,7 +48,7 @@ class TrainingSummary:
         values = {
             "train_energy_j": total_joules,
             "train_energy_kwh": None if total_joules is None else kilowatt_hours_from_joules(total_joules),
-            "train_energy_uncertainty_j": None if total_joules is None else total.uncertainty_joules,
+            "train_energy_uncertainty_j": None if total_joules is None else total.measured.uncertainty_joules,
             **{f"train_energy_{it.value}_j": self.account.activities[it].energy_joules for it in self._order()},
             "train_energy_redone_j": None if redone is None else redone.energy_joules,
             "train_energy_saving_fraction": self.saving_fraction,
@@ -77,7 +77,7 @@ class TrainingSummary:
 
 def _row(name: str, tally: Tally) -> str:
     joules, watts = tally.energy_joules, tally.power_watts
-    energy = "lost" if joules is None else f"{joules:.1f} J ±{tally.uncertainty_joules:.1f}"
+    energy = "lost" if joules is None else f"{joules:.1f} J ±{tally.measured.uncertainty_joules:.1f}"
     return f"{name:>10} {tally.seconds:10.1f} s {energy:>24} {'' if watts is None else f'{watts:.0f} W':>7}"
 
 

@@ -10,7 +10,8 @@ from zeus_core.adapters import Patches
 from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.events import PipelineObserver
-from zeus_core.monitor import ZeusMonitor, warn_unless_measured
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.ports import Exchange
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._device_events import device_events_for

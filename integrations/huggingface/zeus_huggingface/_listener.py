@@ -10,7 +10,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from zeus_core.adapters import contained
 from zeus_core.events import Activity, NoObserver, TrainingObserver
-from zeus_core.monitor import ZeusMonitor, warn_unless_measured
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
 
 __all__ = ["Reporter", "TrainerListener", "Training", "listeners_of", "listening"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zeus_core.monitor import ZeusMonitor, warn_unless_measured
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy

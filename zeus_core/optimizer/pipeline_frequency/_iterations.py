@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._instruments import Reading
+from zeus_core.monitor import Reading, ZeusMonitor
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zeus_core.monitor import Measurement, ZeusMonitor
-from zeus_core.monitor._job import add_up, job_report
 from zeus_core.ports import TimeSource
 from zeus_core.search import Trial
 
@@ -71,9 +70,7 @@ class TrialRecorder:
         """This rank's part in the trial of all segments since the last one, in JSON's types, for `trial_of`."""
         part = {
             "steps": len(self._step_seconds),
-            "measured": job_report(sum(self._segments[1:], start=self._segments[0]), self._monitor)
-            if self._segments
-            else None,
+            "measured": sum(self._segments[1:], start=self._segments[0]).to_json() if self._segments else None,
             "deviation_seconds": statistics.stdev(self._step_seconds) if len(self._step_seconds) > 1 else 0.0,
             "is_spoiled": self._is_spoiled,
         }
@@ -89,7 +86,7 @@ def trial_of(setting: int, parts: Sequence[Mapping[str, Any]]) -> Trial | None:
     steps = parts[0]["steps"]
     if steps == 0 or any(part["steps"] != steps for part in parts):
         return None
-    measurement = add_up([part["measured"] for part in parts]).to_measurement()
+    measurement = Measurement.from_ranks(Measurement.from_json(part["measured"]) for part in parts)
     if measurement.total_energy is None:
         return None
     return Trial(setting, steps, measurement, max(part["deviation_seconds"] for part in parts))

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from zeus_core._codec import decode, encode
 from zeus_core.device import Gpu, PowerRange
 from zeus_core.errors import UsageError
 from zeus_core.knobs._power_limit import power_limit_settings
-from zeus_core.measurement import Measurement
 from zeus_core.optimizer.power_limit._phases import StepCounts
 from zeus_core.search import Trial
 
@@ -71,9 +71,9 @@ def _check_alike(first: Mapping[str, int], other: Mapping[str, int], rank: int) 
 
 def trials_to_json(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """Trials in JSON's types."""
-    return [asdict(trial) for trial in trials]
+    return [encode(trial) for trial in trials]
 
 
 def trials_from_json(trials: Sequence[Mapping[str, Any]]) -> dict[int, Trial]:
     """What `trials_to_json` wrote, by setting."""
-    return {it["setting"]: Trial(**{**it, "measurement": Measurement.from_json(it["measurement"])}) for it in trials}
+    return {trial.setting: trial for trial in (decode(Trial, fields) for fields in trials)}

@@ -12,7 +12,8 @@ from accelerate import Accelerator
 
 from zeus_core.adapters import Patches, contained
 from zeus_core.events import Activity, TrainingObserver
-from zeus_core.monitor import ZeusMonitor, warn_unless_measured
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
 from zeus_core.training._account import TRAINING
 from zeus_huggingface.accelerate._accelerator import checked_accelerator
