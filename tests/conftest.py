@@ -39,7 +39,7 @@ def work() -> Work:
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory):
-    """The second NVML driver, compiled: once for all workers of pytest-xdist, whose folders have one parent."""
+    """The NVML driver for tests, compiled once for all workers of pytest-xdist, whose folders have one parent."""
     folder = tmp_path_factory.getbasetemp()
     try:
         return build_library(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)

@@ -1,11 +1,8 @@
-"""The second NVML driver through the real pynvml, and `NvmlGpu` on it."""
+"""The NVML driver for tests, called through the real pynvml."""
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pynvml
 import pytest
@@ -13,20 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDevice, NvmlDriver, build_library
-from zeus_core.device import SimulatedGpu, find_preset
-from zeus_core.device._gpu import read_driver_version
-from zeus_core.device.nvml._gpu import NvmlGpu
-from zeus_core.device.nvml._session import NvmlSession
-from zeus_core.errors import (
-    DeviceLostError,
-    DriverFaultError,
-    NoDeviceError,
-    NotSupportedError,
-    PermissionDeniedError,
-    UsageError,
-)
 
-REPOSITORY = Path(__file__).parents[1]
 MIG_UUIDS = ("MIG-0a", "MIG-0b")
 
 
@@ -43,22 +27,6 @@ def handle(driver):
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
-@pytest.fixture
-def gpu(driver):
-    return NvmlGpu(NvmlSession(), driver[0].uuid)
-
-
-def child(driver: NvmlDriver, script: str) -> subprocess.Popen:
-    environment = {**os.environ, **driver.environment, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
-
-
-def output_of(process: subprocess.Popen) -> str:
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    return output.strip()
-
-
 def last_moment(driver: NvmlDriver) -> int:
     return driver.calls()[-1].nanoseconds
 
@@ -66,7 +34,7 @@ def last_moment(driver: NvmlDriver) -> int:
 class TestLibrary:
     def test_pynvml_finds_it_by_name_in_a_new_process(self, driver):
         script = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlSystemGetDriverVersion())"
-        assert output_of(child(driver, script)) == "570.86.15"
+        assert driver.run(script) == "570.86.15"
 
     def test_close_gives_pynvml_its_own_library_back(self, nvml_library, tmp_path):
         found = pynvml.nvmlLib
@@ -431,7 +399,7 @@ class TestProcesses:
             pynvml.nvmlShutdown()
 
     def test_a_forked_process_must_initialise_again(self, driver):
-        assert output_of(child(driver, FORK)) == "uninitialised, then 1"
+        assert driver.run(FORK) == "uninitialised, then 1"
 
     def test_sessions_can_be_forgotten(self, driver):
         driver.forget_sessions()
@@ -440,11 +408,11 @@ class TestProcesses:
 
     def test_two_processes_see_each_others_limits(self, driver, handle):
         pynvml.nvmlDeviceSetPowerManagementLimit(handle, 333_000)
-        assert output_of(child(driver, READ_AND_CHANGE)) == "333000"
+        assert driver.run(READ_AND_CHANGE) == "333000"
         assert pynvml.nvmlDeviceGetPowerManagementLimit(handle) == 222_000
 
     def test_a_process_killed_while_it_calls_blocks_nobody(self, driver, handle):
-        processes = [child(driver, CALL_FOR_EVER) for _ in range(3)]
+        processes = [driver.start(CALL_FOR_EVER) for _ in range(3)]
         for process in processes:
             assert process.stdout.readline() == "calling\n"
             process.kill()
@@ -456,7 +424,7 @@ class TestProcesses:
         assert driver[0].read_regime_at(now).energy_until(now) > 0
 
     def test_a_process_killed_with_the_lock_blocks_nobody(self, driver, handle):
-        process = child(driver, DIE_WITH_THE_LOCK)
+        process = driver.start(DIE_WITH_THE_LOCK)
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
         assert pynvml.nvmlDeviceGetPowerUsage(handle)
@@ -490,89 +458,3 @@ class TestLog:
         assert driver.call_count == 16385
         calls = driver.calls()
         assert (len(calls), calls[-1].function) == (16384, "nvmlDeviceGetCount")
-
-
-class TestNvmlGpu:
-    def test_reads(self, driver, gpu):
-        assert gpu.name == "NVIDIA H200"
-        assert gpu.energy_counter_period_seconds == 0.1
-        assert gpu.read_power_limit_range_watts() == (200.0, 700.0)
-        assert gpu.read_default_power_limit_watts() == gpu.read_power_limit_watts() == 700.0
-        assert gpu.read_supported_sm_clocks_mhz() == tuple(driver[0].spec.sm_clocks_mhz)
-        assert gpu.read_sm_clock_mhz() == 1980
-        driver[0].set_load(444.0)
-        assert gpu.read_power_watts() == 444.0
-        counter = gpu.read_energy_counter_joules()
-        assert counter == driver[0].counter_joules_at(driver.calls()[-1].seconds)
-
-    def test_the_version_of_the_driver_is_known_where_the_driver_tells_it(self, driver, gpu):
-        assert read_driver_version(gpu) == gpu.read_driver_version() != ""
-        driver.fail("nvmlSystemGetDriverVersion", 999)
-        assert read_driver_version(gpu) is None
-        assert read_driver_version(SimulatedGpu(find_preset("A40"))) is None
-
-    def test_a_volta_has_a_faster_counter_and_no_instant_power(self, make_driver):
-        driver = make_driver(
-            DeviceSpec(architecture=5, has_instant_power=False, power_average_seconds=0, counter_period_seconds=0.02)
-        )
-        driver[0].set_load(250.0)
-        gpu = NvmlGpu(NvmlSession(), driver[0].uuid)
-        assert gpu.energy_counter_period_seconds == 0.02
-        assert gpu.read_power_watts() == 250.0
-
-    def test_sets_the_power_limit(self, driver, gpu):
-        gpu.set_power_limit(300.5)
-        assert driver[0].power_limit_watts == gpu.read_power_limit_watts() == 300.5
-        driver[0].enforced_cap_watts = 250.0
-        assert gpu.read_enforced_power_limit_watts() == 250.0
-
-    @pytest.mark.parametrize("limit_watts", [199.0, 701.0, float("nan")])
-    def test_invalid_limits_do_not_reach_the_driver(self, driver, gpu, limit_watts):
-        with pytest.raises(UsageError, match="accepts 200 to 700 W"):
-            gpu.set_power_limit(limit_watts)
-        assert driver.calls("nvmlDeviceSetPowerManagementLimit") == []
-
-    def test_locks_the_clock(self, driver, gpu):
-        gpu.lock_sm_clock(1200)
-        assert driver[0].locked_clock_mhz == gpu.read_sm_clock_mhz() == 1200
-        with pytest.raises(UsageError, match="supports 1980"):
-            gpu.lock_sm_clock(1201)
-        gpu.unlock_sm_clock()
-        assert driver[0].locked_clock_mhz is None
-
-    def test_without_rights_it_says_what_an_admin_would_run(self, driver, gpu):
-        driver[0].deny_control()
-        with pytest.raises(PermissionDeniedError, match=rf"sudo nvidia-smi -i {driver[0].uuid} -pl 300$"):
-            gpu.set_power_limit(300.0)
-        with pytest.raises(PermissionDeniedError, match=r"-lgc 1200$"):
-            gpu.lock_sm_clock(1200)
-        assert gpu.read_power_limit_watts() == 700.0
-
-    def test_opens_again_when_the_session_is_gone(self, driver, gpu):
-        driver.forget_sessions()
-        assert gpu.read_power_limit_watts() == 700.0
-
-    def test_a_lost_gpu_hides_no_other(self, make_driver):
-        driver = make_driver(DeviceSpec(), DeviceSpec())
-        session = NvmlSession()
-        gpus = [NvmlGpu(session, uuid) for uuid in session.read_uuids()]
-        driver[0].lose()
-        with pytest.raises(DeviceLostError):
-            gpus[0].read_power_watts()
-        assert gpus[1].read_power_watts() > 0
-        assert NvmlSession().read_uuids() == ["", driver[1].uuid]
-
-    @pytest.mark.parametrize(
-        ("code", "kind"),
-        [(3, NotSupportedError), (10, DriverFaultError), (15, DeviceLostError), (77, DriverFaultError)],
-    )
-    def test_codes_become_errors(self, driver, gpu, code, kind):
-        driver[0].fail("nvmlDeviceGetTotalEnergyConsumption", code, times=2)  # a fault of one call is not passed on
-        with pytest.raises(kind, match=rf"NVML error {code}\)"):
-            gpu.read_energy_counter_joules()
-        assert gpu.read_energy_counter_joules() > 0
-
-    def test_no_driver(self, driver):
-        driver.fail("nvmlInit", 9)
-        with pytest.raises(NoDeviceError, match="modprobe nvidia"):
-            NvmlSession().read_uuids()

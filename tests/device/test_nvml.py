@@ -6,13 +6,34 @@ import types
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.device import discover_gpus
+from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
+from zeus_core.device._gpu import read_driver_version
+from zeus_core.device.nvml._errors import device_error
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
-from zeus_core.errors import DeviceLostError, NoDeviceError, NotSupportedError
+from zeus_core.errors import (
+    DeviceError,
+    DeviceLostError,
+    DriverFaultError,
+    NoDeviceError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UsageError,
+)
 from zeus_core.testing.contracts import GpuContract
 
 VOLTA, AMPERE = 5, 7
+
+
+@pytest.fixture
+def driver(make_driver):
+    """One H200."""
+    return make_driver()
+
+
+@pytest.fixture
+def gpu(driver):
+    return NvmlGpu(NvmlSession(), driver[0].uuid)
 
 
 class TestContract(GpuContract):
@@ -132,3 +153,113 @@ def test_a_driver_that_lacks_a_function_we_can_do_without(make_driver, missing):
     assert gpu.energy_counter_period_seconds == 0.02
     assert gpu.read_power_watts() == pytest.approx(250.0)
     assert gpu.read_energy_counter_joules() > 0
+
+
+def test_every_code_has_a_kind_and_a_remedy():
+    for code in (*range(1, 31), 999, 12345):
+        error = device_error(code, "reading the power of GPU-1")
+        assert isinstance(error, DeviceError)
+        assert str(error).startswith("reading the power of GPU-1 failed: ")
+        assert str(error).endswith(f"(NVML error {code})")
+
+
+def test_reads(driver, gpu):
+    assert gpu.name == "NVIDIA H200"
+    assert gpu.energy_counter_period_seconds == 0.1
+    assert gpu.read_power_limit_range_watts() == (200.0, 700.0)
+    assert gpu.read_default_power_limit_watts() == gpu.read_power_limit_watts() == 700.0
+    assert gpu.read_supported_sm_clocks_mhz() == tuple(driver[0].spec.sm_clocks_mhz)
+    assert gpu.read_sm_clock_mhz() == 1980
+    driver[0].set_load(444.0)
+    assert gpu.read_power_watts() == 444.0
+    counter = gpu.read_energy_counter_joules()
+    assert counter == driver[0].counter_joules_at(driver.calls()[-1].seconds)
+
+
+def test_the_version_of_the_driver_is_known_where_the_driver_tells_it(driver, gpu):
+    assert read_driver_version(gpu) == gpu.read_driver_version() != ""
+    driver.fail("nvmlSystemGetDriverVersion", 999)
+    assert read_driver_version(gpu) is None
+    assert read_driver_version(SimulatedGpu(find_preset("A40"))) is None
+
+
+def test_a_volta_has_a_faster_counter_and_no_instant_power(make_driver):
+    driver = make_driver(
+        DeviceSpec(architecture=5, has_instant_power=False, power_average_seconds=0, counter_period_seconds=0.02)
+    )
+    driver[0].set_load(250.0)
+    gpu = NvmlGpu(NvmlSession(), driver[0].uuid)
+    assert gpu.energy_counter_period_seconds == 0.02
+    assert gpu.read_power_watts() == 250.0
+
+
+def test_sets_the_power_limit(driver, gpu):
+    gpu.set_power_limit(300.5)
+    assert driver[0].power_limit_watts == gpu.read_power_limit_watts() == 300.5
+    driver[0].enforced_cap_watts = 250.0
+    assert gpu.read_enforced_power_limit_watts() == 250.0
+
+
+@pytest.mark.parametrize("limit_watts", [199.0, 701.0, float("nan")])
+def test_invalid_limits_do_not_reach_the_driver(driver, gpu, limit_watts):
+    with pytest.raises(UsageError, match="accepts 200 to 700 W"):
+        gpu.set_power_limit(limit_watts)
+    assert driver.calls("nvmlDeviceSetPowerManagementLimit") == []
+
+
+def test_supported_clocks_are_read_once_for_all_changes(driver, gpu):
+    gpu.lock_sm_clock(1200)
+    driver.clear_calls()
+    gpu.lock_sm_clock(1980)
+    assert [call.function for call in driver.calls()] == ["nvmlDeviceSetGpuLockedClocks"]
+
+
+def test_locks_the_clock(driver, gpu):
+    gpu.lock_sm_clock(1200)
+    assert driver[0].locked_clock_mhz == gpu.read_sm_clock_mhz() == 1200
+    with pytest.raises(UsageError, match="supports 1980"):
+        gpu.lock_sm_clock(1201)
+    gpu.unlock_sm_clock()
+    assert driver[0].locked_clock_mhz is None
+
+
+def test_without_rights_it_says_what_an_admin_would_run(driver, gpu):
+    driver[0].deny_control()
+    with pytest.raises(PermissionDeniedError, match=rf"sudo nvidia-smi -i {driver[0].uuid} -pl 300$"):
+        gpu.set_power_limit(300.0)
+    with pytest.raises(PermissionDeniedError, match=r"-lgc 1200$"):
+        gpu.lock_sm_clock(1200)
+    assert gpu.read_power_limit_watts() == 700.0
+
+
+def test_opens_again_when_the_session_is_gone(driver, gpu):
+    driver.forget_sessions()
+    assert gpu.read_power_limit_watts() == 700.0
+
+
+def test_a_lost_gpu_hides_no_other(make_driver):
+    driver = make_driver(DeviceSpec(), DeviceSpec())
+    session = NvmlSession()
+    gpus = [NvmlGpu(session, uuid) for uuid in session.read_uuids()]
+    driver[0].lose()
+    with pytest.raises(DeviceLostError):
+        gpus[0].read_power_watts()
+    assert gpus[1].read_power_watts() > 0
+    assert NvmlSession().read_uuids() == ["", driver[1].uuid]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(3, NotSupportedError), (10, DriverFaultError), (15, DeviceLostError), (77, DriverFaultError)],
+)
+def test_codes_become_errors(driver, gpu, code, kind):
+    driver[0].fail("nvmlDeviceGetTotalEnergyConsumption", code, times=2)  # a fault of one call is not passed on
+    with pytest.raises(kind, match=rf"NVML error {code}\)"):
+        gpu.read_energy_counter_joules()
+    assert gpu.read_energy_counter_joules() > 0
+
+
+def test_no_driver(driver):
+    driver.fail("nvmlInit", 9)
+    with pytest.raises(NoDeviceError, match="modprobe nvidia"):
+        NvmlSession().read_uuids()

@@ -24,6 +24,7 @@ from zeus_core.device.rapl._keeper import RaplKeeper
 from zeus_core.device.rapl._zone import RaplZone
 from zeus_core.errors import DeviceLostError, DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.testing._fake_rapl import FakeRapl
+from zeus_core.testing.contracts import CpuContract
 
 TYPICAL_RANGE = 262_143_328_850
 RANGES = (1, 2, 999, 1000, 65_532_610_987, TYPICAL_RANGE, 2**32 - 1, (2**32 - 1) * 1_000_000)
@@ -45,6 +46,18 @@ def only_cpu(rapl):
     assert discovery.unavailable_because is None
     (cpu,) = discovery.cpus
     return cpu
+
+
+@pytest.mark.parametrize("zones", ["package", "package with memory", "two dies"])
+class TestContract(CpuContract):
+    @pytest.fixture
+    def cpu(self, tmp_path, zones):
+        rapl = FakeRapl(tmp_path)
+        for die in (0, 1) if zones == "two dies" else (None,):
+            package = rapl.add_package(0, die)
+            if zones == "package with memory":
+                rapl.add_zone("dram", within=package)
+        return only_cpu(rapl)
 
 
 class TestWrapAround:

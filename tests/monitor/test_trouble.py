@@ -11,14 +11,15 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import discover_cpus
-from zeus_core.device.nvml._errors import device_error
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
-from zeus_core.errors import DeviceError, DeviceLostError, UsageError
+from zeus_core.errors import DeviceLostError, UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FakeRapl, FaultyGpu
 
-NVML_CODES = [*range(1, 31), 999, 12345]
+# One code per kind of consequence: a session to open again, a function that is missing, a right that is missing,
+# a driver that is not there, a GPU that is lost, a fault that may pass, and a code of a newer driver.
+NVML_CODES = [1, 3, 4, 9, 15, 999, 12345]
 CALLS = ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues", "nvmlDeviceGetPowerUsage", None]
 
 
@@ -47,13 +48,6 @@ def test_no_error_of_the_driver_leaves_a_window(make_driver, call, code):
             assert f"NVML error {code}" in measurement.lost_because["GPU 0"]
         else:
             assert measurement.gpu_method[0] == "counted", "the counter alone is enough"
-
-
-@pytest.mark.parametrize("code", NVML_CODES)
-def test_every_code_has_a_kind_and_a_remedy(code):
-    error = device_error(code, "reading the power of GPU-1")
-    assert isinstance(error, DeviceError)
-    assert str(error).startswith("reading the power of GPU-1 failed: ")
 
 
 def test_a_gpu_that_disappears_within_a_window_is_lost_and_the_others_stand(make_driver):

@@ -1,4 +1,4 @@
-"""A second NVML driver for tests: real `nvidia-ml-py` calls, on devices a test scripts.
+"""An NVML driver for tests: real `nvidia-ml-py` calls, on devices that a test describes. See README.md.
 
 library = build_library(tmp_path_factory.mktemp("nvml"))  # once per session; NoCompilerError without a compiler
 with NvmlDriver(tmp_path, [DeviceSpec(), DeviceSpec(idle_watts=60.0)], library=library) as driver:

@@ -1,4 +1,4 @@
-"""One device of the second driver: what it is, and what a test does to it and knows of it."""
+"""One device of the driver, as a test describes it, changes it and knows the truth about it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StateFile:
             return ANY
         names = self.read_function_names()
         if function not in names:
-            raise ValueError(f"the second NVML driver has no function {function!r}; it has {', '.join(names)}")
+            raise ValueError(f"the NVML driver for tests has no function {function!r}; it has {', '.join(names)}")
         return names.index(function)
 
     def read_function_names(self) -> list[str]:
@@ -65,9 +65,9 @@ class NvmlDevice:
     """A device as a test sees it. Moments are seconds of `time.monotonic()`.
 
     Args:
-        file: Where the device lives.
-        index: Which device.
-        spec: What it is.
+        file: The state that holds the device.
+        index: The number of the device.
+        spec: Its description.
     """
 
     def __init__(self, file: StateFile, index: int, spec: DeviceSpec) -> None:

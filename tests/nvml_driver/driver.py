@@ -1,10 +1,13 @@
-"""The second driver as a whole: its state file, how processes come to use it, its log of calls."""
+"""The driver as a whole: its state file, the processes that use it, its log of calls."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,12 +26,12 @@ class Call(NamedTuple):
     """One call of an NVML function.
 
     Attributes:
-        nanoseconds: When, by `time.monotonic_ns()`: the moment that readings are of.
-        process_id: Who.
+        nanoseconds: The moment of `time.monotonic_ns()` that a reading is of.
+        process_id: The process that called.
         function: Name in pynvml, also for the versioned symbols; `nvmlInitWithFlags` counts as `nvmlInit`.
-        device_index: None for calls that are for no device.
+        device_index: The device; None for calls that concern none.
         argument: The integer it was given: milliwatts, the highest clock, a mode, an index, the first field; else 0.
-        code: What it returned, an nvmlReturn_t.
+        code: The nvmlReturn_t it returned.
     """
 
     nanoseconds: int
@@ -40,12 +43,12 @@ class Call(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """When, by `time.monotonic()`."""
+        """The moment of `time.monotonic()`."""
         return seconds_of_nanoseconds(self.nanoseconds)
 
 
 class NvmlDriver:
-    """An NVML driver with devices of a test's making; they live in a file of the folder, for all processes alike.
+    """An NVML driver with devices that a test describes. They live in a file, which all processes share.
 
     Close it, or use it in a `with` statement, to give this process its own NVML back.
 
@@ -53,7 +56,7 @@ class NvmlDriver:
         folder: For the state file, and for the library if none is given. One driver per folder.
         devices: In PCI order.
         library: From `build_library`. None: compiled now.
-        driver_version: As the driver states it.
+        driver_version: The version the driver reports.
 
     Raises:
         NoCompilerError: There is no library and no compiler to make it.
@@ -95,7 +98,7 @@ class NvmlDriver:
     ) -> None:
         self.close()
 
-    # Who uses it
+    # The processes that use it
 
     @property
     def environment(self) -> dict[str, str]:
@@ -110,7 +113,7 @@ class NvmlDriver:
         if self._found is None:
             self._found = (pynvml.nvmlLib, self._library.zeus_test_nvml_used())
         if self._library.zeus_test_nvml_use(os.fsencode(self.state_path)) != 0:
-            raise RuntimeError(f"the second NVML driver cannot use {self.state_path}")
+            raise RuntimeError(f"the NVML driver for tests cannot use {self.state_path}")
         _set_library(self._library)
 
     def close(self) -> None:
@@ -121,15 +124,33 @@ class NvmlDriver:
             _set_library(found_library)
             self._found = None
 
+    def start(self, program: str) -> subprocess.Popen[str]:
+        """Start a Python program that uses this driver, with its output piped. It can import what this process can."""
+        return subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            env={**os.environ, **self.environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, program: str) -> str:
+        """Run such a program to its end and return its output. Raises `RuntimeError` if it fails."""
+        process = self.start(program)
+        output, errors = process.communicate(timeout=60)
+        if process.returncode != 0:
+            raise RuntimeError(f"the program ended with code {process.returncode}:\n{errors}")
+        return output.strip()
+
     def forget_sessions(self) -> None:
-        """Let every process be uninitialised until it calls `nvmlInit` again."""
+        """Make every process uninitialised until it calls `nvmlInit` again."""
         with self._file.locked() as state:
             state.epoch += 1
 
     # Faults
 
     def fail(self, function: str | None, code: int, times: int | None = None) -> None:
-        """Let calls return an NVML error, on whichever device or none. See `NvmlDevice.fail`."""
+        """Let calls return an NVML error, on any device or none. See `NvmlDevice.fail`."""
         self._file.add_fault(function, ANY, code, times)
 
     def clear_faults(self) -> None:
@@ -139,7 +160,7 @@ class NvmlDriver:
                 fault.remaining = 0
 
     def set_latency(self, seconds: float, function: str | None = None) -> None:
-        """Let a function, or every one, take this long at least."""
+        """Make a function, or every function, take at least this long."""
         number = self._file.function_number(function)
         count = len(self._file.state.latency_microseconds)
         for i in range(count) if number == ANY else [number]:
@@ -172,7 +193,7 @@ class NvmlDriver:
 
 
 def map_state(path: Path) -> State:
-    """The state in a file, shared with every process that has it mapped."""
+    """Map the state in a file, which all processes that map it share."""
     with path.open("r+b") as file:
         return State.from_buffer(mmap.mmap(file.fileno(), ctypes.sizeof(State)))
 

@@ -1,7 +1,7 @@
 """Compile nvml_driver.c and open it.
 
-The library has no SONAME on purpose: as `libnvidia-ml.so.1` in a folder of LD_LIBRARY_PATH it is found by its file's
-name, while opened by its path it does not become this process's answer to that name for good.
+The library has no SONAME on purpose. In a folder of LD_LIBRARY_PATH it is found by the name of its file. When a process
+opens it by its path, later look-ups of `libnvidia-ml.so.1` in that process still find NVIDIA's library.
 """
 
 import ctypes
@@ -72,4 +72,4 @@ def _find_compiler() -> list[str]:
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return [name]
-    raise NoCompilerError("no C compiler (cc, gcc, clang or $CC): the tests on the second NVML driver cannot run")
+    raise NoCompilerError("no C compiler (cc, gcc, clang or $CC): the tests on the NVML driver cannot run")

@@ -1,5 +1,5 @@
 /*
- * A second NVML driver, for tests: the entry points zeus-core calls, on devices that live in one mapped file.
+ * An NVML driver for tests: the entry points that zeus-core calls, on devices that live in one mapped file.
  *
  * Every process that maps the file (its path is in ZEUS_TEST_NVML_STATE, or given to zeus_test_nvml_use) sees the same
  * devices. A robust, process-shared mutex guards them, so a process killed inside a call blocks nobody.

@@ -1,4 +1,4 @@
-"""What a device of the second driver is when the driver starts."""
+"""The description of a device when the driver starts."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _HOPPER = 9
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """What a device is when the driver starts. The defaults are an H200 at idle that lacks nothing.
+    """A device when the driver starts. The defaults are an idle H200 that lacks nothing.
 
     Attributes:
         name: Product name.
-        uuid: None: made from the index.
+        uuid: Made from the index if None.
         architecture: nvmlDeviceArchitecture_t: 5 Volta, 7 Ampere, 9 Hopper.
-        pci_bus: None: made from the index.
-        lowest_limit_watts: Of the range of power limits.
-        highest_limit_watts: Of the range of power limits.
-        default_limit_watts: None: the highest.
-        power_limit_watts: The limit found by whoever comes first. None: the default.
-        enforced_cap_watts: The enforced limit is no higher than this. None: it is the one requested.
+        pci_bus: Made from the index if None.
+        lowest_limit_watts: The lowest power limit.
+        highest_limit_watts: The highest power limit.
+        default_limit_watts: The highest if None.
+        power_limit_watts: The original limit; the default if None.
+        enforced_cap_watts: The highest enforced limit; the one requested is enforced if None.
         has_power_limit: Whether the board has power limits at all.
         follows_limit: Whether the device draws no more than the enforced limit.
-        idle_watts: Drawn before the first load.
+        idle_watts: Power before the first load.
         has_energy_counter: Volta and later have one.
-        counter_start_joules: The counter when the driver starts.
-        counter_period_seconds: Between two steps of the counter; 0 for a counter that moves all the time.
-        counter_phase_seconds: The counter steps at this much after the multiples of its period.
-        has_instant_power: Whether the fields 185 and 186 are there.
-        missing_field_code: What these fields return if not: 3 not supported; older drivers may say 2.
-        power_average_seconds: What `nvmlDeviceGetPowerUsage` averages over; 0 for none.
+        counter_start_joules: Value of the counter when the driver starts.
+        counter_period_seconds: Time between two updates of the counter; 0 for a counter that is always current.
+        counter_phase_seconds: Time of the updates after the multiples of the period.
+        has_instant_power: Whether the fields 185 and 186 exist.
+        missing_field_code: The code of these fields if not: 3 (not supported), or 2 as of some older drivers.
+        power_average_seconds: Time that `nvmlDeviceGetPowerUsage` averages over; 0 for none.
         sm_clocks_mhz: Highest first; the device runs at the highest one it may. Empty: no clock can be locked.
         memory_clocks_mhz: Highest first.
-        is_control_denied: Whether changing anything needs rights this machine's users lack.
+        is_control_denied: Whether this process lacks the right to change anything.
         persistence_mode: 0 or 1.
         has_mig: Whether the device could be partitioned.
         mig_uuids: One per MIG device; MIG mode is on if there is any.
@@ -74,7 +74,7 @@ class DeviceSpec:
 
 
 def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
-    """Write down what a device is."""
+    """Fill the record of a device from its description."""
     device_uuid = spec.uuid or f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core test GPU {index}')}"
     default_watts = spec.highest_limit_watts if spec.default_limit_watts is None else spec.default_limit_watts
     limit_watts = default_watts if spec.power_limit_watts is None else spec.power_limit_watts

@@ -1,17 +1,14 @@
 """The power limit after a training process has ended, in whatever way, as another process sees it."""
 
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 from tests.nvml_driver import DeviceSpec
 
-FOUND_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
-DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=FOUND_WATTS)
+ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
+DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 
 TRAINING = """
     import os, signal, sys, time
@@ -35,28 +32,17 @@ WAIT_FOR_A_SIGNAL = """
 
 
 def start(driver, end):
-    return run_program(driver, textwrap.dedent(TRAINING).replace("{end}", textwrap.dedent(end)))
-
-
-def run_program(driver, program):
-    environment = {**os.environ, **driver.environment}
-    return subprocess.Popen(
-        [sys.executable, "-c", program],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return driver.start(textwrap.dedent(TRAINING).replace("{end}", textwrap.dedent(end)))
 
 
 def limits_set(driver):
     return [call.argument / 1000 for call in driver.calls("nvmlDeviceSetPowerManagementLimit")]
 
 
-def check_put_back(driver):
-    assert min(limits_set(driver)) < FOUND_WATTS, "the search had changed the limit"
-    assert max(limits_set(driver)) == FOUND_WATTS
-    assert driver[0].power_limit_watts == FOUND_WATTS
+def check_restored(driver):
+    assert min(limits_set(driver)) < ORIGINAL_WATTS, "the search had changed the limit"
+    assert max(limits_set(driver)) == ORIGINAL_WATTS
+    assert driver[0].power_limit_watts == ORIGINAL_WATTS
 
 
 @pytest.mark.parametrize(
@@ -70,24 +56,24 @@ def check_put_back(driver):
     ],
     ids=["normal", "closed", "sys.exit", "exception", "Ctrl-C"],
 )
-def test_a_process_that_ends_by_itself_puts_the_limit_back(make_driver, end, code):
+def test_a_process_that_ends_by_itself_restores_the_limit(make_driver, end, code):
     driver = make_driver(DEVICE)
     process = start(driver, end)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
-    check_put_back(driver)
+    check_restored(driver)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_process_that_is_told_to_end_puts_the_limit_back_and_dies_of_the_signal(make_driver, signal_number):
+def test_a_process_that_is_told_to_end_restores_the_limit_and_dies_of_the_signal(make_driver, signal_number):
     driver = make_driver(DEVICE)
     process = start(driver, WAIT_FOR_A_SIGNAL)
     assert process.stdout.readline() == "ready\n"
-    assert driver[0].power_limit_watts < FOUND_WATTS
+    assert driver[0].power_limit_watts < ORIGINAL_WATTS
     process.send_signal(signal_number)
     process.communicate(timeout=60)
     assert process.returncode == -signal_number
-    check_put_back(driver)
+    check_restored(driver)
 
 
 def test_a_forked_child_that_ends_leaves_the_limit_of_its_parent_alone(make_driver):
@@ -102,8 +88,8 @@ def test_a_forked_child_that_ends_leaves_the_limit_of_its_parent_alone(make_driv
     process = start(driver, fork)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert float(output) < FOUND_WATTS
-    check_put_back(driver)
+    assert float(output) < ORIGINAL_WATTS
+    check_restored(driver)
 
 
 def test_a_forked_child_that_leaves_the_with_block_leaves_the_limit_of_its_parent_alone(make_driver):
@@ -117,20 +103,20 @@ def test_a_forked_child_that_leaves_the_with_block_leaves_the_limit_of_its_paren
         print(optimizer._gpus[0].read_power_limit_watts(), flush=True)
     """
     output, errors = start(driver, fork).communicate(timeout=60)
-    assert float(output) < FOUND_WATTS, errors
-    check_put_back(driver)
+    assert float(output) < ORIGINAL_WATTS, errors
+    check_restored(driver)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGUSR1])
 def test_signals_left_to_the_system_are_guarded_too(make_driver, signal_number):
     driver = make_driver(DEVICE)
     program = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n" + textwrap.dedent(TRAINING)
-    process = run_program(driver, program.replace("{end}", textwrap.dedent(WAIT_FOR_A_SIGNAL)))
+    process = driver.start(program.replace("{end}", textwrap.dedent(WAIT_FOR_A_SIGNAL)))
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal_number)
     process.communicate(timeout=60)
     assert process.returncode == -signal_number
-    check_put_back(driver)
+    check_restored(driver)
 
 
 def test_a_search_that_began_in_another_thread_is_guarded_once_the_main_thread_takes_part(make_driver):
@@ -149,13 +135,13 @@ def test_a_search_that_began_in_another_thread_is_guarded_once_the_main_thread_t
     """
     process = start(driver, end)
     assert process.stdout.readline() == "ready\n"
-    assert driver[0].power_limit_watts < FOUND_WATTS
+    assert driver[0].power_limit_watts < ORIGINAL_WATTS
     process.terminate()
     process.communicate(timeout=60)
-    check_put_back(driver)
+    check_restored(driver)
 
 
-def test_each_optimizer_of_a_process_finds_what_the_one_before_it_found(make_driver):
+def test_each_optimizer_of_a_process_reads_the_same_original_limit(make_driver):
     driver = make_driver(DEVICE)
     end = """
     for _ in range(3):
@@ -169,14 +155,14 @@ def test_each_optimizer_of_a_process_finds_what_the_one_before_it_found(make_dri
     process = start(driver, end)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    check_put_back(driver)
+    check_restored(driver)
 
 
 def test_without_rights_nothing_is_changed_and_the_warning_holds_the_command(make_driver):
-    driver = make_driver(DeviceSpec(power_limit_watts=FOUND_WATTS, is_control_denied=True))
+    driver = make_driver(DeviceSpec(power_limit_watts=ORIGINAL_WATTS, is_control_denied=True))
     process = start(driver, "pass")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert f"sudo nvidia-smi -i {driver[0].uuid} -pl 450" in errors
-    assert driver[0].power_limit_watts == FOUND_WATTS
+    assert driver[0].power_limit_watts == ORIGINAL_WATTS
     assert len(limits_set(driver)) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from zeus_core._validate import checked_one_of
+
 __all__ = ["FixedKnob", "Knob"]
 
 
@@ -44,7 +46,8 @@ class FixedKnob:
         self.settings: tuple[int, ...] = (setting,)
 
     def apply(self, setting: int) -> None:
-        """Do nothing: the hardware has this setting."""
+        """Do nothing: the hardware has this setting. Raises `UsageError` for any other."""
+        checked_one_of("setting", setting, self.settings)
 
     def restore(self) -> bool:
         """Do nothing: nothing was changed."""
