@@ -1,4 +1,15 @@
-"""Searching among the settings of a knob, and what "best" means. Pure: no device, no clock, no framework."""
+"""Searching among the settings of a knob, and what "best" means. Pure: no device, no clock, no framework.
+
+>>> measured = [
+...     PowerLimitMeasurement(power_limit=300, energy=90.0, time=1.0),
+...     PowerLimitMeasurement(power_limit=200, energy=75.0, time=1.08),
+...     PowerLimitMeasurement(power_limit=100, energy=80.0, time=1.5),
+... ]
+>>> MaxSlowdownConstraint(factor=1.1).select(measured)
+200
+>>> Time().select(measured)
+300
+"""
 
 from zeus_core.search._grid_search import Sweep
 from zeus_core.search._objectives import (

@@ -2,6 +2,15 @@
 
 The contract test class needs pytest and is imported by its own name:
 `from zeus_core.testing.contracts import GpuContract`.
+
+>>> from zeus_core.device import SimulatedGpu, Work, find_preset
+>>> from zeus_core.monitor import ZeusMonitor
+>>> time_source = VirtualTime()
+>>> gpu = SimulatedGpu(find_preset("A100"), time_source=time_source)
+>>> with ZeusMonitor(gpus=[gpu], time_source=time_source).window("an hour") as window:
+...     gpu.execute(Work(seconds=3600, active_power_watts=300))
+>>> window.measurement.time, round(window.measurement.total_energy / 1000)
+(3600.0, 1080)
 """
 
 from zeus_core.testing._fake_rapl import FakeRapl

@@ -1,4 +1,12 @@
-"""Pipeline schedules: what each rank runs, in which order; one strategy per module."""
+"""Pipeline schedules: what each rank runs, in which order; one strategy per module.
+
+>>> for instruction in one_f_one_b(stages=2, microbatches=2).ranks[1]:
+...     print(instruction)
+forward of stage 1, microbatch 0
+backward of stage 1, microbatch 0
+forward of stage 1, microbatch 1
+backward of stage 1, microbatch 1
+"""
 
 from zeus_core.pipeline.schedules._gpipe import gpipe
 from zeus_core.pipeline.schedules._instruction_lists import from_deepspeed, from_instruction_lists, from_torch

@@ -1,0 +1,198 @@
+"""The pages of the documentation: each block of code runs, here or in the test of its framework."""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import zeus_core
+from tests.pages import ROOT, blocks
+from tests.pipeline.instances import smooth_profile
+from tests.ranks import torchrun_environments
+from zeus_core.device import SIMULATED_GPUS_VARIABLE
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HERE = {"README.md", "measurement.md", "power-limit.md", "simulation.md", "pipeline.md"}
+ELSEWHERE = {  # these bring a model of their framework, or compare the page with an example that is run
+    "accelerate.md": "accelerate/test_example.py",
+    "deepspeed.md": "deepspeed/test_docs.py",
+    "huggingface.md": "huggingface/test_docs.py",
+    "lightning.md": "lightning/test_docs.py",
+    "pytorch.md": "plain_torch/test_examples.py",
+}
+
+
+@pytest.fixture(autouse=True)
+def _simulated(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SIMULATED_GPUS_VARIABLE, "A100-SXM4-80GB:2")
+
+
+def nothing(*_):
+    """Stand for a step of training, an evaluation or an epoch."""
+
+
+def run(block, names):
+    exec(compile(block, "<page>", "exec"), names)
+    return names
+
+
+def test_every_page_with_code_is_run():
+    with_code = {page.name for page in PAGES if "```python" in page.read_text(encoding="utf-8")}
+    assert with_code == HERE | ELSEWHERE.keys()
+    for page, test in ELSEWHERE.items():
+        assert f'"{page}"' in (ROOT / "tests" / test).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def _one_rank(monkeypatch):
+    """As torchrun starts a job of one process."""
+    import torch.distributed
+
+    for name, value in next(torchrun_environments(1)).items():
+        monkeypatch.setenv(name, value)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_one_rank")
+def test_the_page_on_measuring(capsys):
+    import torch.distributed
+
+    windows, ranks = blocks("measurement.md")
+    names = run(windows, {"train_one_step": nothing})
+    assert names["measurement"].total_energy > 0
+    names["evaluate"]()
+    torch.distributed.init_process_group("gloo")
+    capsys.readouterr()
+    run(ranks, names)
+    assert float(capsys.readouterr().out.split()[0]) == pytest.approx(names["measurement"].total_energy)
+
+
+@pytest.mark.usefixtures("_one_rank")
+def test_the_page_on_power_limits():
+    import torch
+
+    (block,) = blocks("power-limit.md")
+    names = {"torch": torch, "ZeusMonitor": ZeusMonitor, "GlobalPowerLimitOptimizer": GlobalPowerLimitOptimizer}
+    run(block, names)["optimizer"].close()
+
+
+def test_the_page_on_simulation(gpu, monitor):
+    import torch
+
+    model, testing = blocks("simulation.md")
+    module = torch.nn.Linear(2, 1)
+    run(model, {"model": module, "monitor": monitor})
+    module(torch.ones(1, 2))
+    names = run(testing, {"ZeusMonitor": ZeusMonitor})
+    assert names["gpu"].exact_energy_joules() > 3600 * 50
+
+
+def test_the_page_on_plans(tmp_path):
+    smooth_profile(8, clocks=4).to_csv(tmp_path / "profile.csv")
+    block, *of_examples = blocks("pipeline.md")  # the others: tests/plain_torch/test_pipeline_examples.py
+    assert len(of_examples) == 3
+    run(block.replace("microbatches=96", "microbatches=8"), {})
+    assert (tmp_path / "plan.json").exists()
+
+
+def test_the_readme(tmp_path, capsys):
+    import lightning.pytorch
+    from transformers import Trainer, TrainingArguments
+
+    from tests.accelerate.loop import Loop
+    from tests.huggingface.trainers import examples, tiny_model
+
+    def make_trainer(_, callbacks):
+        arguments = {"report_to": "none", "use_cpu": True, "save_strategy": "no", "disable_tqdm": True}
+        settings = TrainingArguments(str(tmp_path), max_steps=2, dataloader_pin_memory=False, **arguments)
+        return Trainer(tiny_model(), settings, train_dataset=examples(8), callbacks=callbacks)
+
+    def make_lightning_trainer(_, callbacks):
+        return lightning.pytorch.Trainer(callbacks=callbacks, logger=False, accelerator="cpu")
+
+    trainer, on_lightning, on_accelerate, loop, search, window, deepspeed = blocks("../README.md")
+    names = {"Trainer": make_trainer, "batches": [[1, 2]], "train": nothing, "evaluate": nothing}
+    run(trainer, names)
+    assert float(capsys.readouterr().out.splitlines()[-1]) > 0
+    run(on_lightning, {"Trainer": make_lightning_trainer})
+    run(on_accelerate, {"accelerator": Loop(tmp_path, None).accelerator})
+    run(loop, names)
+    assert "total" in capsys.readouterr().out
+    names = run(search, names)
+    names["optimizer"].close()
+    run(window, {**names, "train_one_epoch": lambda: time.sleep(0.2)})
+    run(deepspeed, names := {})
+    names["zeus_deepspeed"].auto.disable()
+
+
+def commands(program):
+    """The calls of a program in the shell blocks of all pages, without comments and repetitions."""
+    lines = [
+        line
+        for page in PAGES
+        for block in blocks(os.path.relpath(page, ROOT / "docs"), "sh")
+        for line in block.splitlines()
+    ]
+    calls = [shlex.split(line, comments=True) for line in lines]
+    return sorted({tuple(call) for call in calls if call and call[0] == program})
+
+
+def test_every_target_of_make_exists():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {call[1] for call in commands("make")} <= set(targets)
+
+
+@pytest.mark.parametrize("program", ["python", "torchrun"])
+def test_every_script_exists(program):
+    scripts = {word for call in commands(program) for word in call if word.startswith("examples/")}
+    assert scripts
+    assert [script for script in scripts if not (ROOT / script).exists()] == []
+
+
+@pytest.mark.parametrize("call", commands("zeus-core"), ids=lambda call: call[1])
+def test_every_command_runs(tmp_path, call):
+    smooth_profile(4, clocks=4).to_csv(tmp_path / "profile.csv")
+    own = [*call[: call.index("--")], "--", "true"] if "--" in call else call  # the user's own command follows
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zeus_core", *own[1:]],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if call[1] == "power":  # which goes on until Ctrl-C
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode in (0, 130 if call[1] == "power" else 0), errors
+
+
+def documented_modules():
+    """The modules whose docstrings have examples."""
+    modules = (module.name for module in pkgutil.walk_packages(zeus_core.__path__, "zeus_core."))
+    paths = ((name, ROOT / Path(*name.split("."))) for name in modules)
+    return [
+        name
+        for name, path in paths
+        if ">>> " in (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    ]
+
+
+@pytest.mark.parametrize("name", documented_modules())
+def test_the_examples_in_docstrings(name):
+    failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert tried > 0
+    assert failed == 0
