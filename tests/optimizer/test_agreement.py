@@ -4,7 +4,7 @@ import itertools
 import logging
 import random
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ from zeus_core.events import Activity
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase, Time, ZeusCost
-from zeus_core.optimizer.power_limit._recorder import trial_of
+from zeus_core.optimizer.power_limit._recorder import TrialPart, trial_from_parts
 from zeus_core.ports import SoloWorld
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 
@@ -334,7 +334,7 @@ def test_a_rank_that_cannot_put_back_what_another_may_not_set_stops_all(caplog):
         return rank
 
     run(2, rank_main)
-    assert "could be changed, but not be put back: rank 1: no rights any more" in str(stops(caplog)[0][1])
+    assert "could be changed, but not be restored: rank 1: no rights any more" in str(stops(caplog)[0][1])
 
 
 # Faults
@@ -610,20 +610,20 @@ def test_the_step_in_which_ranks_wait_for_the_slowest_one_to_save_is_in_no_trial
 
 
 def part_of_a_trial(rank, seconds, deviation_seconds):
-    measured = Measurement(seconds, {Device("gpu", 0, f"GPU-{rank}"): DeviceEnergy(10.0, 1.0)}).to_json()
-    return {"steps": 4, "measured": measured, "deviation_seconds": deviation_seconds, "is_spoiled": False}
+    measurement = Measurement(seconds, {Device("gpu", 0, f"GPU-{rank}"): DeviceEnergy(10.0, 1.0)})
+    return TrialPart(4, measurement, deviation_seconds, is_spoiled=False)
 
 
 def test_a_trial_is_as_long_and_as_uneven_as_on_the_worst_rank():
-    trial = trial_of(250, [part_of_a_trial(0, 2.0, 0.2), part_of_a_trial(1, 3.0, 0.1)])
+    trial = trial_from_parts(250, [part_of_a_trial(0, 2.0, 0.2), part_of_a_trial(1, 3.0, 0.1)])
     assert (trial.setting, trial.steps) == (250, 4)
     assert (trial.measurement.time, trial.measurement.total_energy) == (3.0, 20.0)
     assert trial.step_seconds_deviation == 0.2
 
 
 def test_ranks_that_measured_other_steps_have_no_trial_in_common():
-    other = {**part_of_a_trial(1, 3.0, 0.1), "steps": 3}
-    assert trial_of(250, [part_of_a_trial(0, 2.0, 0.2), other]) is None
+    other = replace(part_of_a_trial(1, 3.0, 0.1), steps=3)
+    assert trial_from_parts(250, [part_of_a_trial(0, 2.0, 0.2), other]) is None
 
 
 # Whatever happens

@@ -32,27 +32,53 @@ def test_a_run_without_pauses():
     concluding = measuring(4)
     assert concluding == State(Phase.CONCLUDE)
     assert after([Outcome.ASKED], concluding) == State(Phase.WARM_UP, steps_left=2)
-    settling = after([Outcome.CHOSEN], concluding)
-    assert settling == State(Phase.SETTLE, steps_left=2)
-    confirmed = after([*STEP * (2 + 4), Outcome.CONFIRMED], settling)
-    assert confirmed.phase is Phase.DONE
+    assert after([Outcome.KNOWN], concluding) == State(Phase.CHOOSE)
+    assert State(Phase.SETTLE, steps_left=2) == SETTLING
+    assert after(STEP * 2, SETTLING) == State(Phase.CONFIRM, steps_left=4)
+    verifying = after(STEP * (2 + 4), SETTLING)
+    assert verifying == State(Phase.VERIFY)
+    assert after([Outcome.LOST], verifying) == SETTLING
+    assert after([Outcome.CONFIRMED], verifying).phase is Phase.DONE
 
 
+def test_what_is_known_already_is_not_measured_again():
+    assert after([Event.TRAIN_BEGIN, Outcome.KNOWN]).phase is Phase.CHOOSE
+
+
+SETTLING = after([Outcome.KNOWN, Outcome.CHOSEN], measuring(4))
+
+
+def confirming(steps_done=0):
+    return after(STEP * (2 + steps_done), SETTLING)
+
+
+TWICE = pytest.mark.parametrize(
+    ("measuring", "suspend", "spoil", "conclude"),
+    [
+        (measuring, Phase.SUSPEND, Phase.SPOIL, Phase.CONCLUDE),
+        (confirming, Phase.SUSPEND_CONFIRM, Phase.SPOIL_CONFIRM, Phase.VERIFY),
+    ],
+    ids=["trial", "confirmation"],
+)
+
+
+@TWICE
 @pytest.mark.parametrize("pause", [Event.PAUSE, Event.EPOCH_END])
-def test_a_pause_keeps_what_was_measured(pause):
+def test_a_pause_keeps_what_was_measured(measuring, suspend, spoil, conclude, pause):
     suspended = after([pause], measuring(3))
-    assert suspended == State(Phase.SUSPEND, steps_left=1)
+    assert suspended == State(suspend, steps_left=1)
     assert after([Event.INTERFERENCE, Event.EPOCH_END, Event.EPOCH_BEGIN], suspended) == suspended
-    assert after(STEP, suspended).phase is Phase.CONCLUDE
+    assert after(STEP, suspended).phase is conclude
 
 
-def test_an_intrusion_has_the_steps_since_the_window_was_opened_measured_again():
+@TWICE
+def test_interference_has_the_steps_since_the_window_was_opened_measured_again(measuring, suspend, spoil, conclude):
     suspended_after_one = after([Event.PAUSE], measuring(1))
     two_more = after(STEP * 2, suspended_after_one)
     spoiled = after([Event.INTERFERENCE], two_more)
-    assert spoiled == State(Phase.SPOIL, steps_left=3)
-    assert after(STEP * 2, spoiled).phase is Phase.MEASURE
-    assert after(STEP * 3, spoiled).phase is Phase.CONCLUDE
+    assert spoiled == State(spoil, steps_left=3)
+    assert after(STEP * 2, spoiled).phase is measuring().phase
+    assert after(STEP * 3, spoiled).phase is conclude
 
 
 def test_pauses_outside_of_measuring_change_nothing():

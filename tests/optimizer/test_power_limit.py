@@ -368,7 +368,7 @@ def test_a_limit_that_could_not_be_put_back_is_not_taken_for_the_one_found(time_
     assert gpu.read_power_limit_watts() < 350
     train(optimizer, gpu, work, steps=30)
     assert optimizer.phase is Phase.OFF
-    assert "have not been put back yet" in caplog.text
+    assert "have not been restored yet" in caplog.text
     faulty.heal()
     optimizer.on_train_end()
     assert gpu.read_power_limit_watts() == 350

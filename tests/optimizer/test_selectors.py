@@ -47,10 +47,10 @@ def test_zeus_cost_weighs_time_with_the_power_of_all_gpus():
 
 def test_limits_as_fast_as_the_fastest_within_the_noise_count_as_equal():
     measurements = [
-        PowerLimitMeasurement(300, 1000, 10.02, time_error=0.02),
-        PowerLimitMeasurement(250, 850, 10.00, time_error=0.02),
-        PowerLimitMeasurement(200, 780, 10.04, time_error=0.02),
-        PowerLimitMeasurement(150, 760, 10.10, time_error=0.02),
+        PowerLimitMeasurement(300, 1000, 10.02, time_stderr=0.02),
+        PowerLimitMeasurement(250, 850, 10.00, time_stderr=0.02),
+        PowerLimitMeasurement(200, 780, 10.04, time_stderr=0.02),
+        PowerLimitMeasurement(150, 760, 10.10, time_stderr=0.02),
     ]
     assert Time().select(measurements) == 200
 

@@ -35,11 +35,15 @@ class Exchange:
 
     def __init__(self, world: World, on_fault: Callable[[Exception], object] = lambda error: None) -> None:
         self.world = world
-        """The ranks. May be replaced between two training runs."""
+        """The ranks."""
         self._on_fault = on_fault
         self._failure: Exception | None = None
         self.is_cut_off = False
         """Whether an exchange has failed as such, as by a timeout: no rank is waited for again."""
+
+    def use_world(self, world: World) -> None:
+        """Replace the ranks, between two training runs."""
+        self.world, self.is_cut_off = world, False
 
     @property
     def rank(self) -> int:
@@ -86,16 +90,22 @@ class Exchange:
         """Return the decision of rank 0, in JSON types. Every rank must call this; it raises as `gather` does."""
         return cast(_Value, self.gather(lambda: decide() if self.rank == 0 else None, phase)[0])
 
-    def make(self, make: Callable[[], _Value], unmake: Callable[[_Value], object] = lambda made: None) -> _Value:
+    def make(
+        self,
+        make: Callable[[], _Value],
+        unmake: Callable[[_Value], object] = lambda made: None,
+        phase: Enum | None = None,
+    ) -> _Value:
         """Make something on every rank, or on none. Every rank must call this; it raises as `gather` does.
 
         Args:
             make: Makes the thing of this rank, which this returns.
             unmake: Called with the thing if another rank has failed.
+            phase: See `gather`.
         """
         made: list[_Value] = []
         try:
-            self.gather(lambda: made.append(make()))
+            self.gather(lambda: made.append(make()), phase)
         except Exception:
             for thing in made:
                 unmake(thing)

@@ -1,4 +1,4 @@
-"""Searching among the settings of a knob, and what "best" means. Pure: no device, no clock, no framework.
+"""Search among the settings of a knob, and rules for the best one. Pure: no device, no source of time, no framework.
 
 >>> measured = [
 ...     PowerLimitMeasurement(power_limit=300, energy=90.0, time=1.0),
@@ -11,7 +11,7 @@
 300
 """
 
-from zeus_core.search._grid_search import Sweep
+from zeus_core.search._grid_search import GridSearch
 from zeus_core.search._objectives import (
     Energy,
     MaxSlowdownConstraint,
@@ -26,12 +26,12 @@ from zeus_core.search._trial import Trial
 
 __all__ = [
     "Energy",
+    "GridSearch",
     "MaxSlowdownConstraint",
     "Objective",
     "OptimumSelector",
     "PowerLimitMeasurement",
     "Search",
-    "Sweep",
     "Time",
     "Trial",
     "ZeusCost",

@@ -1,23 +1,23 @@
-"""Trying every setting, in order."""
+"""All settings, in order."""
 
 from collections.abc import Sequence
 
 from zeus_core.search._trial import Trial
 
-__all__ = ["Sweep"]
+__all__ = ["GridSearch"]
 
 
-class Sweep:
+class GridSearch:
     """A `Search` that tries each of the given settings once, in the given order."""
 
     def __init__(self, settings: Sequence[int]) -> None:
         self._untried = list(settings)
 
     def ask(self) -> int | None:
-        """The first setting that has not been tried."""
+        """Return the first setting that has not been tried."""
         return self._untried[0] if self._untried else None
 
     def tell(self, trial: Trial) -> None:
-        """Cross the trial's setting off."""
+        """Remove the trial's setting from those to try."""
         if trial.setting in self._untried:
             self._untried.remove(trial.setting)

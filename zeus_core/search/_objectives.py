@@ -1,4 +1,4 @@
-"""What "best" means: the rules that pick one power limit out of those that were measured."""
+"""Selectors: rules that choose the best power limit among those that were measured."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core._validate import checked_number, checked_whole_number
+from zeus_core.search._trial import Trial
 
 __all__ = [
     "Energy",
@@ -19,33 +20,44 @@ __all__ = [
     "ZeusCost",
 ]
 
+# Two standard errors: 95 % of equally fast limits count as such. More chooses lower limits, which may be slower.
 _STANDARD_ERRORS = 2.0
 _ROUNDING = 1e-9  # durations are sums of floats: closer than this, relatively, they are equal
 
 
 @dataclass(frozen=True)
 class PowerLimitMeasurement:
-    """What a selector sees of a trial. The first three attributes carry their published names.
+    """A trial as selectors see it. The first three attributes carry their published names.
 
     Attributes:
         power_limit: Power limit in watts.
         energy: Energy in joules of all GPUs together, over the same number of steps for all limits.
         time: Duration of these steps, in seconds.
-        time_error: Standard error of `time`, in seconds; 0 if it is not known.
+        time_stderr: Standard error of `time`, in seconds; 0 if it is not known.
     """
 
     power_limit: int
     energy: float
     time: float
-    time_error: float = 0.0
+    time_stderr: float = 0.0
+
+    @classmethod
+    def from_trial(cls, trial: Trial, steps: int) -> PowerLimitMeasurement:
+        """Scale a trial to a number of steps."""
+        return cls(
+            trial.setting,
+            energy=trial.joules_per_step * steps,
+            time=trial.seconds_per_step * steps,
+            time_stderr=trial.seconds_per_step_stderr * steps,
+        )
 
 
 class OptimumSelector(ABC):
-    """Picks a power limit. Write your own by deriving from this class; see `Objective` for rules that are a cost."""
+    """Chooses a power limit. Derive your own selector from this class, or from `Objective` if its rule is a cost."""
 
     @abstractmethod
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
-        """The power limit to use, in watts.
+        """Return the power limit to use, in watts.
 
         Args:
             measurements: One for each limit that was tried, at least one.
@@ -53,9 +65,9 @@ class OptimumSelector(ABC):
 
 
 class Objective(OptimumSelector):
-    """A selector that is a cost: the measured limit of least cost wins, the lower limit among equals.
+    """A selector by cost: the measured limit with the lowest cost wins, and the lower limit among equals.
 
-    The baseline of all comparisons is the highest limit that was measured: the one found before training.
+    Costs are compared with the baseline: the highest limit that was measured, which is the original one.
     """
 
     def __repr__(self) -> str:
@@ -63,41 +75,41 @@ class Objective(OptimumSelector):
 
     @abstractmethod
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
-        """The cost of running at this limit; infinite where the limit is out of the question."""
+        """Return the cost of training at this limit; infinite if the limit must not be chosen."""
 
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
-        """The measured limit of least cost."""
+        """Return the measured limit with the lowest cost."""
         baseline = _baseline(measurements)
-        return min(measurements, key=lambda it: (self.cost(it, baseline), it.power_limit)).power_limit
+        return min(measurements, key=lambda one: (self.cost(one, baseline), one.power_limit)).power_limit
 
 
 class Energy(Objective):
-    """The limit at which the steps take the least energy, however long they last."""
+    """Chooses the limit with the lowest energy of the steps, however long they last."""
 
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
-        """Energy in joules."""
+        """Return the energy in joules."""
         return measurement.energy
 
 
 class Time(Objective):
-    """The limit at which the steps are fastest; the lowest of those that cannot be told from the fastest.
+    """Chooses the limit with the fastest steps, and the lowest limit among the equally fast.
 
-    Above the power the work draws, time does not depend on the limit, and the fastest measurement is chance. So every
-    limit within two standard errors of the fastest counts as equally fast.
+    Above the power that the work draws, the time does not depend on the limit, and the fastest measurement is chance.
+    So every limit within two standard errors of the fastest counts as equally fast.
     """
 
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
-        """Duration in seconds."""
+        """Return the duration in seconds."""
         return measurement.time
 
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
-        """The lowest limit that is as fast as the fastest, as far as the measurements can tell."""
-        fastest = min(measurements, key=lambda it: it.time)
-        return min(it.power_limit for it in measurements if _is_as_fast(it, fastest))
+        """Return the lowest limit that is as fast as the fastest, as far as the measurements can tell."""
+        fastest = min(measurements, key=lambda one: one.time)
+        return min(one.power_limit for one in measurements if _is_as_fast(one, fastest))
 
 
 class ZeusCost(Objective):
-    r"""The least weighted sum of energy and time, $\eta E + (1 - \eta) P_{max} T$ (Zeus, NSDI'23).
+    r"""Chooses the lowest weighted sum of energy and time, $\eta E + (1 - \eta) P_{max} T$ (Zeus, NSDI'23).
 
     Args:
         eta_knob: Weight of energy from 0 (time alone) to 1 (energy alone).
@@ -116,16 +128,16 @@ class ZeusCost(Objective):
         return f"ZeusCost(eta_knob={self.eta_knob:g}, world_size={self.world_size})"
 
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
-        """Cost in joules."""
+        """Return the cost in joules."""
         highest_power_watts = baseline.power_limit * self.world_size
         return self.eta_knob * measurement.energy + (1 - self.eta_knob) * highest_power_watts * measurement.time
 
 
 class MaxSlowdownConstraint(Objective):
-    """The lowest limit that lengthens the steps by no more than a factor.
+    """Chooses the lowest limit at which steps last no longer than a factor times their original duration.
 
     Args:
-        factor: The longest acceptable duration over the duration at the limit found before training, at least 1.
+        factor: The longest acceptable duration over the duration at the original limit, at least 1.
 
     Raises:
         UsageError: `factor` is below 1.
@@ -138,15 +150,15 @@ class MaxSlowdownConstraint(Objective):
         return f"MaxSlowdownConstraint(factor={self.factor:g})"
 
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
-        """The limit in watts; infinite beyond the bound."""
+        """Return the limit in watts; infinite beyond the bound."""
         longest_seconds = self.factor * baseline.time * (1 + _ROUNDING)
         return measurement.power_limit if measurement.time <= longest_seconds else math.inf
 
 
 def _baseline(measurements: Sequence[PowerLimitMeasurement]) -> PowerLimitMeasurement:
-    return max(measurements, key=lambda it: it.power_limit)
+    return max(measurements, key=lambda one: one.power_limit)
 
 
 def _is_as_fast(measurement: PowerLimitMeasurement, fastest: PowerLimitMeasurement) -> bool:
-    error = math.hypot(measurement.time_error, fastest.time_error)
+    error = math.hypot(measurement.time_stderr, fastest.time_stderr)
     return measurement.time <= fastest.time * (1 + _ROUNDING) + _STANDARD_ERRORS * error

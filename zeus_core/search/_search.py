@@ -1,4 +1,4 @@
-"""The port between whoever turns a knob and whoever decides which setting to try next."""
+"""The search port: which setting of a knob to try next."""
 
 from typing import Protocol
 
@@ -8,12 +8,12 @@ __all__ = ["Search"]
 
 
 class Search(Protocol):
-    """Decides which settings are tried. Pure: it knows no device, clock or framework."""
+    """Decides which settings are tried. Pure: it knows no device, no source of time and no framework."""
 
     def ask(self) -> int | None:
-        """The setting to try next; None once enough is known. Asking again without telling gives the same answer."""
+        """Return the setting to try next; None once enough is known. It changes with `tell` only."""
         ...
 
     def tell(self, trial: Trial) -> None:
-        """Learn the outcome of a trial, asked for or not (such as one measured in an earlier run)."""
+        """Take in a trial, whether it was asked for or not (such as one measured in an earlier run)."""
         ...

@@ -1,8 +1,11 @@
-"""What a search learns from: a setting and what was measured at it."""
+"""A trial: one setting of a knob, and the measurement of training at it."""
+
+from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 
 __all__ = ["Trial"]
@@ -17,12 +20,22 @@ class Trial:
         steps: How many training steps were measured.
         measurement: Their time and energy; no energy in it is lost.
         step_seconds_deviation: Standard deviation of the duration of one step, in seconds.
+
+    Raises:
+        UsageError: An attribute cannot be, such as a measurement that lasts no time.
     """
 
     setting: int
     steps: int
     measurement: Measurement
     step_seconds_deviation: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the attributes."""
+        if self.setting <= 0 or self.steps <= 0 or self.measurement.time <= 0 or self.measurement.total_energy is None:
+            raise UsageError(f"the trial at {self.setting} has no steps, no time or no energy")
+        if not 0 <= self.step_seconds_deviation < math.inf:
+            raise UsageError(f"the trial at {self.setting} has a deviation of {self.step_seconds_deviation} s")
 
     @property
     def seconds_per_step(self) -> float:
@@ -32,11 +45,9 @@ class Trial:
     @property
     def joules_per_step(self) -> float:
         """Mean energy of a step, of all GPUs together."""
-        total_energy = self.measurement.total_energy
-        assert total_energy is not None, "a trial holds no lost energy"
-        return total_energy / self.steps
+        return (self.measurement.total_energy or 0.0) / self.steps
 
     @property
-    def seconds_per_step_error(self) -> float:
+    def seconds_per_step_stderr(self) -> float:
         """Standard error of `seconds_per_step`."""
         return self.step_seconds_deviation / math.sqrt(self.steps)

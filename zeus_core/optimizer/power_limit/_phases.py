@@ -1,20 +1,22 @@
-"""The phases of a power-limit search: one table and one pure function. Effects are the optimizer's business.
+"""The phases of a search for a power limit: one table and one pure function.
 
 Rules, in the order of a run:
 
-- REST touches nothing. The first sign of training leads to PREPARE.
-- PREPARE reads the limits found and asks the search. What is known already is not measured again.
+- REST changes nothing. The first sign of training leads to PREPARE.
+- PREPARE reads the original limits and asks the search. A limit that was measured before is not measured again.
 - WAIT lets the first steps of training pass.
-- WARM_UP has the asked limit set, and lets steps pass until the GPU has settled at it: once per limit.
-- MEASURE has a window open. A pause of training SUSPENDs it, keeping what was measured; work that got into the window
-  unannounced SPOILs it, and the steps since it was opened are measured again. The next step opens a new window.
+- WARM_UP sets the limit that was asked for, and lets steps pass until the GPU has settled at it: once per limit.
+- MEASURE opens a window. A pause of training SUSPENDs it and keeps what was measured. Interference (work that got into
+  the window unannounced) SPOILs it, and the steps since it was opened are measured again. The next step opens a new
+  window.
 - CONCLUDE tells the search, and it asks for another limit. A trial whose energy was lost is repeated.
-- When the search knows enough, the best limit is chosen and training SETTLEs at it. It is measured once more, by way of
-  MEASURE and CONCLUDE, to confirm what was gained; then the search is DONE and training goes on at the chosen limit.
-- The end of training leads back to REST, where the limits are as they were found.
+- CHOOSE has the best limit chosen, once the search knows enough. SETTLE sets it, and lets steps pass as WARM_UP does.
+- CONFIRM measures the chosen limit once more, to know the saving: it is MEASURE for this limit, and may be interrupted
+  like it. VERIFY concludes it. Then the search is DONE, and training continues at the chosen limit.
+- The end of training leads back to REST, which restores the original limits.
 - A fault, at any time, leads to OFF, which is REST for good.
 - Several ranks go through the phases together, each by its own count of the same steps. So none of them SPOILs steps
-  that the others have counted: a trial that something got into is as good as lost.
+  that the others have counted: a trial with interference counts as lost.
 """
 
 from __future__ import annotations
@@ -26,11 +28,22 @@ from zeus_core._validate import checked_whole_number
 from zeus_core.events import Event
 from zeus_core.optimizer._phase_table import PhaseTable
 
-__all__ = ["PHASES", "STEP_BOUNDARIES", "Outcome", "Phase", "State", "StepCounts", "advance"]
+__all__ = [
+    "MEASURING",
+    "PHASES",
+    "SPOILED",
+    "STEP_BOUNDARIES",
+    "SUSPENDED",
+    "Outcome",
+    "Phase",
+    "State",
+    "StepCounts",
+    "advance",
+]
 
 
 class Phase(Enum):
-    """Where a search stands."""
+    """The phases, by name."""
 
     REST = "rest"
     PREPARE = "prepare"
@@ -40,41 +53,66 @@ class Phase(Enum):
     SUSPEND = "suspend"
     SPOIL = "spoil"
     CONCLUDE = "conclude"
+    CHOOSE = "choose"
     SETTLE = "settle"
+    CONFIRM = "confirm"
+    SUSPEND_CONFIRM = "suspend confirm"
+    SPOIL_CONFIRM = "spoil confirm"
+    VERIFY = "verify"
     DONE = "done"
     OFF = "off"
 
 
+MEASURING = frozenset({Phase.MEASURE, Phase.CONFIRM})
+SUSPENDED = frozenset({Phase.SUSPEND, Phase.SUSPEND_CONFIRM})
+SPOILED = frozenset({Phase.SPOIL, Phase.SPOIL_CONFIRM})
+STEP_BOUNDARIES = frozenset({Event.STEP_BEGIN, Event.STEP_END})
+
+
 class Outcome(Enum):
-    """What happened on entering a phase, or to its steps."""
+    """The outcome of entering a phase, or of its steps."""
 
     ASKED = "the search asks for a limit"
-    CHOSEN = "the best limit is known"
-    CONFIRMED = "the chosen limit was measured once more"
+    KNOWN = "the search knows enough"
+    CHOSEN = "a limit is chosen"
+    CONFIRMED = "the chosen limit was measured"
     LOST = "the trial cannot be used"
-    SPENT = "the steps of the phase are over"
+    SPENT = "the steps are over"
     FAULT = "something failed"
 
 
-_TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
+_Transitions = dict[tuple[Phase, Event | Outcome], Phase]
+
+
+def _interruptions(measure: Phase, suspend: Phase, spoil: Phase) -> _Transitions:
+    return {
+        (measure, Event.PAUSE): suspend,
+        (measure, Event.EPOCH_END): suspend,
+        (measure, Event.INTERFERENCE): spoil,
+        (suspend, Event.STEP_BEGIN): measure,
+        (spoil, Event.STEP_BEGIN): measure,
+    }
+
+
+_TRANSITIONS: _Transitions = {
     (Phase.REST, Event.TRAIN_BEGIN): Phase.PREPARE,
     (Phase.REST, Event.EPOCH_BEGIN): Phase.PREPARE,
     (Phase.REST, Event.STEP_BEGIN): Phase.PREPARE,
     (Phase.PREPARE, Outcome.ASKED): Phase.WAIT,
-    (Phase.PREPARE, Outcome.CHOSEN): Phase.SETTLE,
+    (Phase.PREPARE, Outcome.KNOWN): Phase.CHOOSE,
     (Phase.WAIT, Outcome.SPENT): Phase.WARM_UP,
     (Phase.WARM_UP, Outcome.SPENT): Phase.MEASURE,
     (Phase.MEASURE, Outcome.SPENT): Phase.CONCLUDE,
-    (Phase.MEASURE, Event.PAUSE): Phase.SUSPEND,
-    (Phase.MEASURE, Event.EPOCH_END): Phase.SUSPEND,
-    (Phase.MEASURE, Event.INTERFERENCE): Phase.SPOIL,
-    (Phase.SUSPEND, Event.STEP_BEGIN): Phase.MEASURE,
-    (Phase.SPOIL, Event.STEP_BEGIN): Phase.MEASURE,
+    **_interruptions(Phase.MEASURE, Phase.SUSPEND, Phase.SPOIL),
     (Phase.CONCLUDE, Outcome.ASKED): Phase.WARM_UP,
-    (Phase.CONCLUDE, Outcome.CHOSEN): Phase.SETTLE,
     (Phase.CONCLUDE, Outcome.LOST): Phase.WARM_UP,
-    (Phase.SETTLE, Outcome.SPENT): Phase.MEASURE,
-    (Phase.CONCLUDE, Outcome.CONFIRMED): Phase.DONE,
+    (Phase.CONCLUDE, Outcome.KNOWN): Phase.CHOOSE,
+    (Phase.CHOOSE, Outcome.CHOSEN): Phase.SETTLE,
+    (Phase.SETTLE, Outcome.SPENT): Phase.CONFIRM,
+    (Phase.CONFIRM, Outcome.SPENT): Phase.VERIFY,
+    **_interruptions(Phase.CONFIRM, Phase.SUSPEND_CONFIRM, Phase.SPOIL_CONFIRM),
+    (Phase.VERIFY, Outcome.LOST): Phase.SETTLE,
+    (Phase.VERIFY, Outcome.CONFIRMED): Phase.DONE,
 }
 
 PHASES: PhaseTable[Phase, Event | Outcome] = PhaseTable(
@@ -85,17 +123,15 @@ PHASES: PhaseTable[Phase, Event | Outcome] = PhaseTable(
 )
 """The table of the phases."""
 
-STEP_BOUNDARIES = frozenset({Event.STEP_BEGIN, Event.STEP_END})
-
-_COUNTED = frozenset({Phase.WAIT, Phase.WARM_UP, Phase.MEASURE, Phase.SETTLE})
+_COUNTED = frozenset({Phase.WAIT, Phase.WARM_UP, Phase.SETTLE, *MEASURING})
 
 
 @dataclass(frozen=True)
 class StepCounts:
-    """How many training steps each phase lasts.
+    """The number of training steps that each phase lasts.
 
     Raises:
-        UsageError: A count is not a whole number, or below its least.
+        UsageError: A count is not a whole number, or below its minimum.
     """
 
     wait_steps: int
@@ -108,18 +144,19 @@ class StepCounts:
             object.__setattr__(self, argument, checked_whole_number(argument, getattr(self, argument), least))
 
     def of(self, phase: Phase) -> int:
-        """Steps a phase lasts; 0 for a phase that something else ends."""
+        """Return the steps a phase lasts; 0 for a phase that something else ends."""
         return {
             Phase.WAIT: self.wait_steps,
             Phase.WARM_UP: self.warmup_steps,
             Phase.SETTLE: self.warmup_steps,
             Phase.MEASURE: self.profile_steps,
+            Phase.CONFIRM: self.profile_steps,
         }.get(phase, 0)
 
 
 @dataclass(frozen=True)
 class State:
-    """A phase and how far it has come.
+    """A phase and its progress.
 
     Attributes:
         phase: The phase.
@@ -138,11 +175,11 @@ class State:
 
 
 def advance(state: State, happening: Event | Outcome, counts: StepCounts) -> State:
-    """The state after something has happened.
+    """Return the state after something has happened.
 
-    A phase that lasts a number of steps is over at the end of the last of them, as if `SPENT` had happened. One of no
-    steps is over at the next beginning of a step; or at once if a step's beginning or end led to it, which is for the
-    optimizer to report after the effects of entering it.
+    A phase that lasts a number of steps is over at the end of the last of them, as if `SPENT` had happened. A phase of
+    no steps is over at the next beginning of a step. If the beginning or end of a step led to it, it is over at once:
+    the optimizer reports `SPENT` after the effects of entering it.
     """
     if happening is Event.STEP_END and state.phase in _COUNTED:
         state = replace(state, steps_left=state.steps_left - 1, segment_steps=state.segment_steps + 1)
@@ -151,10 +188,10 @@ def advance(state: State, happening: Event | Outcome, counts: StepCounts) -> Sta
     next_phase = PHASES.next(state.phase, happening)
     if next_phase is state.phase:
         return state
-    if next_phase is Phase.SUSPEND:
+    if next_phase in SUSPENDED:
         return State(next_phase, state.steps_left)
-    if next_phase is Phase.SPOIL:
+    if next_phase in SPOILED:
         return State(next_phase, state.steps_left + state.segment_steps)
-    if next_phase is Phase.MEASURE and state.phase in {Phase.SUSPEND, Phase.SPOIL}:
+    if state.phase in SUSPENDED | SPOILED and next_phase in MEASURING:
         return State(next_phase, state.steps_left)
     return State(next_phase, counts.of(next_phase))

@@ -1,64 +1,70 @@
-"""What the ranks of a search for a power limit must know of each other."""
+"""The ranks of a search for a power limit, and the facts they share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from zeus_core._codec import decode, encode
 from zeus_core.device import Gpu, PowerRange
 from zeus_core.errors import UsageError
 from zeus_core.knobs._power_limit import power_limit_settings
 from zeus_core.optimizer.power_limit._phases import StepCounts
-from zeus_core.search import Trial
 
-__all__ = ["Job", "job_of", "rank_information", "trials_from_json", "trials_to_json"]
+__all__ = ["RankInformation", "SearchGroup"]
 
 
 @dataclass(frozen=True)
-class Job:
-    """What the ranks know once they have introduced themselves.
+class RankInformation:
+    """The facts about one rank that the others need.
 
     Attributes:
-        settings: The power limits to try in watts, from the highest found on any rank to the lowest of any board.
-        gpu_names: Of each GPU once, however many ranks use it.
+        arguments: The arguments of its optimizer that must be the same on all ranks, by name.
+        range_watts: The lowest and the highest limit to try on its GPUs.
+        gpu_names: The names of its GPUs, by UUID.
+    """
+
+    arguments: Mapping[str, int]
+    range_watts: PowerRange
+    gpu_names: Mapping[str, str]
+
+    @classmethod
+    def from_gpus(
+        cls, counts: StepCounts, step_watts: int, settings: Sequence[int], gpus: Sequence[Gpu]
+    ) -> RankInformation:
+        """Describe a rank by its step counts, and by the settings of its GPUs, highest first."""
+        return cls(
+            {**asdict(counts), "pl_step": step_watts},
+            PowerRange(settings[-1], settings[0]),
+            {gpu.uuid: gpu.name for gpu in gpus},
+        )
+
+
+@dataclass(frozen=True)
+class SearchGroup:
+    """All ranks that search together.
+
+    Attributes:
+        settings: The power limits to try in watts, from the highest original limit of any rank to the lowest limit of
+            any board.
+        gpu_names: The name of each GPU, once per GPU however many ranks use it.
     """
 
     settings: tuple[int, ...]
     gpu_names: tuple[str, ...]
 
+    @classmethod
+    def from_ranks(cls, ranks: Sequence[RankInformation]) -> SearchGroup:
+        """Form the group of some ranks.
 
-def rank_information(
-    counts: StepCounts, step_watts: int, settings: Sequence[int], gpus: Sequence[Gpu]
-) -> dict[str, Any]:
-    """What the others must know of a rank, in JSON's types.
-
-    Args:
-        counts: How long it stays in each phase.
-        step_watts: The distance it was given between two limits.
-        settings: The limits of its own GPUs, highest first.
-        gpus: Its GPUs.
-    """
-    return {
-        "arguments": {**asdict(counts), "pl_step": step_watts},
-        "range_watts": [settings[-1], settings[0]],
-        "gpu_names": {gpu.uuid: gpu.name for gpu in gpus},
-    }
-
-
-def job_of(rank_informations: Sequence[Mapping[str, Any]]) -> Job:
-    """The job of the ranks that have introduced themselves.
-
-    Raises:
-        UsageError: Their arguments differ.
-    """
-    for rank, other in enumerate(rank_informations):
-        _check_alike(rank_informations[0]["arguments"], other["arguments"], rank)
-    ranges = [PowerRange(*it["range_watts"]) for it in rank_informations]
-    names_by_uuid = {uuid: name for it in rank_informations for uuid, name in it["gpu_names"].items()}
-    step_watts = rank_informations[0]["arguments"]["pl_step"]
-    return Job(power_limit_settings(ranges, step_watts), tuple(names_by_uuid.values()))
+        Raises:
+            UsageError: Their arguments differ.
+        """
+        first_arguments = ranks[0].arguments
+        for rank, information in enumerate(ranks):
+            _check_alike(first_arguments, information.arguments, rank)
+        names_by_uuid = {uuid: name for information in ranks for uuid, name in information.gpu_names.items()}
+        ranges = [information.range_watts for information in ranks]
+        return cls(power_limit_settings(ranges, first_arguments["pl_step"]), tuple(names_by_uuid.values()))
 
 
 def _check_alike(first: Mapping[str, int], other: Mapping[str, int], rank: int) -> None:
@@ -67,13 +73,3 @@ def _check_alike(first: Mapping[str, int], other: Mapping[str, int], rank: int) 
             raise UsageError(
                 f"{argument} is {value} on rank 0 and {other[argument]} on rank {rank}; give every rank the same"
             )
-
-
-def trials_to_json(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Trials in JSON's types."""
-    return [encode(trial) for trial in trials]
-
-
-def trials_from_json(trials: Sequence[Mapping[str, Any]]) -> dict[int, Trial]:
-    """What `trials_to_json` wrote, by setting."""
-    return {trial.setting: trial for trial in (decode(Trial, fields) for fields in trials)}

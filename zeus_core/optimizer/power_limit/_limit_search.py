@@ -1,0 +1,164 @@
+"""One search for a power limit: its facts, and the effects of its phases."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from zeus_core._codec import decode, encode
+from zeus_core.errors import DeviceError
+from zeus_core.optimizer._trial_store import TrialStore
+from zeus_core.optimizer.power_limit._limiter import Limiter
+from zeus_core.optimizer.power_limit._phases import MEASURING, SPOILED, SUSPENDED, Outcome, Phase
+from zeus_core.optimizer.power_limit._recorder import TrialPart, TrialRecorder, trial_from_parts
+from zeus_core.optimizer.power_limit._search_group import SearchGroup
+from zeus_core.optimizer.power_limit._selector import TrialSelector
+from zeus_core.ports import Exchange
+from zeus_core.search import GridSearch, Search, Trial
+
+__all__ = ["LimitSearch"]
+
+# Readings are lost while a driver restarts or another process interferes, which passes. More tries lengthen a search
+# that cannot succeed; fewer end one that could.
+_MAX_TRIES_PER_LIMIT = 3
+
+_logger = logging.getLogger(__name__)
+
+
+class LimitSearch:
+    """The search of one training, from PREPARE on. It is the same on all ranks.
+
+    Args:
+        group: The ranks.
+        trials: The known trials, by limit.
+        limiter: Sets the limits of this rank.
+        exchange: The exchanges with the other ranks.
+        recorder: Measures this rank's part in the trials.
+        store: Keeps the trials. That of rank 0 is used.
+        selector: Chooses the limit. That of rank 0 is used.
+    """
+
+    def __init__(
+        self,
+        group: SearchGroup,
+        trials: Mapping[int, Trial],
+        limiter: Limiter,
+        exchange: Exchange,
+        recorder: TrialRecorder,
+        store: TrialStore,
+        selector: TrialSelector,
+    ) -> None:
+        self.settings = group.settings
+        """The limits that may be chosen, in watts: the original one first, then all lower ones."""
+        self.trials = dict(trials)
+        """The trials so far, by limit."""
+        self.chosen_watts: int | None = None
+        """The limit that training continues at; None until it is set."""
+        self.confirmation: Trial | None = None
+        """The chosen limit, measured once more; None until then, and if its energy was lost."""
+        self.original_watts = group.settings[0]
+        """The highest original limit."""
+        self._gpu_names = group.gpu_names
+        self._limiter = limiter
+        self._exchange = exchange
+        self._recorder = recorder
+        self._store = store
+        self._selector = selector
+        self._limit_watts = self.original_watts
+        self._tries = 0
+        self._search: Search = GridSearch(self.settings)
+        for trial in self.trials.values():
+            self._search.tell(trial)
+
+    def ask(self) -> Outcome:
+        """Ask for the limit to measure next."""
+        asked_watts = self._search.ask()
+        if asked_watts is None:
+            return Outcome.KNOWN
+        self._aim_at(asked_watts)
+        return Outcome.ASKED
+
+    def enter(self, phase: Phase) -> Outcome | None:
+        """Have the effects of entering a phase. Returns their outcome; None if there is none yet."""
+        if phase in MEASURING:
+            self._exchange.attempt(self._recorder.open_segment)
+        elif phase in SUSPENDED:
+            self._exchange.attempt(self._recorder.close_segment)
+        elif phase in SPOILED:
+            self._exchange.attempt(self._recorder.drop_segment)
+        match phase:
+            case Phase.WARM_UP:
+                self._limit_watts = self._applied(phase)
+            case Phase.CONCLUDE:
+                return self._conclude()
+            case Phase.CHOOSE:
+                return self._choose()
+            case Phase.SETTLE:
+                self.chosen_watts = self._limit_watts = self._applied(phase)
+            case Phase.VERIFY:
+                return self._verify()
+        return None
+
+    def save(self) -> None:
+        """Have the trials kept, on rank 0."""
+        if self._exchange.rank == 0:
+            self._store.save(self._gpu_names, self.sorted_trials())
+
+    def sorted_trials(self) -> list[Trial]:
+        """Return the trials so far, the highest limit first."""
+        return sorted(self.trials.values(), key=lambda trial: -trial.setting)
+
+    def _conclude(self) -> Outcome:
+        trial = self._finished_trial(Phase.CONCLUDE)
+        if trial is None:
+            if self._tries == _MAX_TRIES_PER_LIMIT:
+                raise DeviceError(f"the energy at {self._limit_watts} W was lost {self._tries} times in a row")
+            return Outcome.LOST
+        self.trials[trial.setting] = trial
+        self._exchange.attempt(self.save)
+        self._search.tell(trial)
+        return self.ask()
+
+    def _choose(self) -> Outcome:
+        chosen_watts = self._exchange.decide(self._selected, Phase.CHOOSE)
+        _logger.info("a power limit of %d W is chosen for the rest of this training", chosen_watts)
+        self._aim_at(chosen_watts)
+        return Outcome.CHOSEN
+
+    def _selected(self) -> int:
+        return self._selector.choose(self.sorted_trials(), self.settings)
+
+    def _verify(self) -> Outcome:
+        self.confirmation = self._finished_trial(Phase.VERIFY)
+        is_lost = self.confirmation is None and self._tries < _MAX_TRIES_PER_LIMIT
+        return Outcome.LOST if is_lost else Outcome.CONFIRMED  # the choice holds even if its saving stays unknown
+
+    def _finished_trial(self, phase: Phase) -> Trial | None:
+        """Return the trial that all ranks have measured; None if it cannot be used."""
+        told = self._exchange.gather(lambda: encode(self._recorder.finish_trial()), phase)
+        parts = decode(list[TrialPart], told)
+        trial = trial_from_parts(self._limit_watts, parts)
+        if trial is not None:
+            _logger.info("%d W: %.4g s, %.4g J per step", trial.setting, trial.seconds_per_step, trial.joules_per_step)
+        elif not any(part.is_spoiled for part in parts):  # interference is no fault of the devices
+            self._tries += 1
+        return trial
+
+    def _aim_at(self, limit_watts: int) -> None:
+        self._limit_watts, self._tries = limit_watts, 0
+
+    def _applied(self, phase: Phase) -> int:
+        """Set the limit on all ranks, or observe at the original one if a rank may not. Returns the limit in force."""
+        denials: Sequence[str | None] = self._exchange.gather(lambda: self._limiter.set(self._limit_watts), phase)
+        if not any(denials):
+            return self._limit_watts
+        denial = self._exchange.complaint(denials)
+        self._exchange.attempt(lambda: self._limiter.stay(denial))
+        self.settings = self.settings[:1]
+        self._search = GridSearch(self.settings)
+        _logger.warning(
+            "power limits are not changed: %s. Training continues at the original %d W, where it is measured",
+            denial,
+            self.original_watts,
+        )
+        return self.original_watts
