@@ -1,6 +1,6 @@
-"""Conversions between the units drivers speak and the units of the core (joules, watts, seconds, MHz).
+"""Conversions between the units of drivers and the units of the core (joules, watts, seconds, MHz).
 
-The only file with conversion factors. Milli- and micro-units exist at the driver edge alone.
+No other file has conversion factors. Milli- and micro-units are used only where a driver is called.
 """
 
 __all__ = [
@@ -17,25 +17,25 @@ _JOULES_PER_KILOWATT_HOUR = 3_600_000
 
 
 def watts_from_milliwatts(power_milliwatts: int) -> float:
-    """Watts of a power the driver states in milliwatts."""
+    """Convert a power from milliwatts to watts."""
     return power_milliwatts / _MILLI_PER_UNIT
 
 
 def milliwatts_from_watts(power_watts: float) -> int:
-    """Whole milliwatts, the resolution of the driver, of a power in watts."""
+    """Convert a power from watts to whole milliwatts, the resolution of the driver."""
     return round(power_watts * _MILLI_PER_UNIT)
 
 
 def joules_from_millijoules(energy_millijoules: int) -> float:
-    """Joules of an energy the driver states in millijoules."""
+    """Convert an energy from millijoules to joules."""
     return energy_millijoules / _MILLI_PER_UNIT
 
 
 def joules_from_microjoules(energy_microjoules: int) -> float:
-    """Joules of an energy stated in microjoules."""
+    """Convert an energy from microjoules to joules."""
     return energy_microjoules / _MICRO_PER_UNIT
 
 
 def kilowatt_hours_from_joules(energy_joules: float) -> float:
-    """Kilowatt-hours, the unit of electricity bills, of an energy in joules."""
+    """Convert an energy from joules to kilowatt-hours, the unit of electricity bills."""
     return energy_joules / _JOULES_PER_KILOWATT_HOUR

@@ -71,8 +71,8 @@ def test_what_single_gpus_lack_is_said_with_their_indices(on_driver):
     )
     checks = checks_of(program("doctor", "--json"))
     assert checks["energy counter"]["state"] == "limited"
-    assert "2 of 3 have it, GPU 1 not" in checks["energy counter"]["sentence"]
-    assert "2 of 3 have it, GPU 2 not" in checks["instant power"]["sentence"]
+    assert "2 of 3 have it, not GPU 1" in checks["energy counter"]["sentence"]
+    assert "2 of 3 have it, not GPU 2" in checks["instant power"]["sentence"]
     assert checks["GPUs"]["sentence"] == "3 visible: NVIDIA H200, Tesla P100"
 
 

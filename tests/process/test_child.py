@@ -27,9 +27,9 @@ def test_what_it_prints_is_no_reply(capfd):
 
 
 def test_a_process_that_dies_is_an_error_that_says_how():
-    with pytest.raises(ZeusError, match="process of its own, which ended with code 3 and no result"):
+    with pytest.raises(ZeusError, match="separate process, which ended with code 3 and no result"):
         run_in_child(os._exit, 3)
-    with pytest.raises(ZeusError, match=f"process of its own, which was ended by signal {signal.SIGABRT:d}"):
+    with pytest.raises(ZeusError, match=f"separate process, which was ended by signal {signal.SIGABRT:d}"):
         run_in_child(os.abort)
 
 

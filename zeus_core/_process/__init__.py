@@ -1,1 +1,1 @@
-"""Threads, locks, child processes, and what is restored when the process ends."""
+"""Threads, locks over forks, child processes, and the registry of hardware to restore when the process ends."""

@@ -1,4 +1,4 @@
-"""A lock for objects that live on in forked processes."""
+"""A lock for objects that forked processes inherit."""
 
 import os
 import threading
@@ -9,15 +9,15 @@ __all__ = ["ProcessLock"]
 class ProcessLock:
     """A lock between the threads of one process.
 
-    A plain lock that some thread holds while another one forks stays locked in the child for ever: the thread that
-    would release it does not exist there. Here each process has a lock of its own.
+    A plain lock that one thread holds while another forks stays locked in the child for ever: the thread that would
+    release it does not exist there. Therefore each process has its own lock.
     """
 
     def __init__(self) -> None:
         self._locks: dict[int, threading.Lock] = {}
 
     def __enter__(self) -> None:
-        # setdefault is atomic: two threads that come first at once get the same lock.
+        # setdefault is atomic: two threads that come first at the same time get the same lock.
         self._locks.setdefault(os.getpid(), threading.Lock()).acquire()
 
     def __exit__(self, *exception: object) -> None:

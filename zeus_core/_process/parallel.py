@@ -1,4 +1,4 @@
-"""Calling several devices close together in time."""
+"""Calls of several devices, close together in time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ __all__ = ["ParallelCalls"]
 
 _Answer = TypeVar("_Answer")
 
-_SLOW_CALL_SECONDS = 2e-4  # handing a call to another thread costs about a quarter of this
+# Slower calls are made at the same time: handing a call to another thread costs about a quarter of this.
+_MAX_QUICK_CALL_SECONDS = 2e-4
 
 
 class ParallelCalls:
-    """Calls functions one after another while they are quick, and at the same time once they turn out slow.
+    """Calls functions one after another while they are quick, and at the same time once they have been slow.
 
-    The driver's binding releases the interpreter lock, and real calls take 0.05 to 5 ms each. The threads are made
-    when they are needed first, and anew in a forked child. They do not keep the process from ending, as those of a
-    ThreadPoolExecutor would while a driver hangs.
+    The driver's binding releases the interpreter lock, and real calls take 0.05 to 5 ms each. Threads are started when
+    they are first needed, and again in a forked child. They do not keep the process from ending while a driver hangs,
+    as those of a ThreadPoolExecutor would.
     """
 
     def __init__(self) -> None:
@@ -34,18 +35,18 @@ class ParallelCalls:
         self._lock = ProcessLock()
 
     def call(self, functions: Sequence[Callable[[], _Answer]]) -> list[_Answer]:
-        """The answers of all functions, which must not raise."""
+        """Call all functions, which must not raise, and return their answers."""
         if len(functions) < 2:
             return [function() for function in functions]
         if self._is_slow:
             return self.call_at_once(functions)
         begin = time.perf_counter()
         answers = [function() for function in functions]
-        self._is_slow = time.perf_counter() - begin > _SLOW_CALL_SECONDS * len(functions)
+        self._is_slow = time.perf_counter() - begin > _MAX_QUICK_CALL_SECONDS * len(functions)
         return answers
 
     def call_at_once(self, functions: Sequence[Callable[[], _Answer]]) -> list[_Answer]:
-        """The answers of all functions, which must not raise, called at the same time."""
+        """Call all functions, which must not raise, at the same time, and return their answers."""
         if len(functions) < 2 or not self._has_threads(len(functions) - 1):
             return [function() for function in functions]
         answers: list[Any] = [None] * len(functions)
@@ -63,21 +64,18 @@ class ParallelCalls:
         return answers
 
     def _has_threads(self, count: int) -> bool:
-        """Whether there are that many threads; new ones cannot be made while the interpreter is ending."""
+        """Start threads until there are `count`. False while the interpreter is ending: it starts no more threads."""
         with self._lock:
-            return self._make_threads(count)
-
-    def _make_threads(self, count: int) -> bool:
-        if self._process_id != os.getpid():
-            self._process_id, self._thread_count, self._tasks = os.getpid(), 0, queue.SimpleQueue()
-        while self._thread_count < count:
-            thread = threading.Thread(target=_work, args=(self._tasks,), name="zeus-core reader", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                return False
-            self._thread_count += 1
-        return True
+            if self._process_id != os.getpid():
+                self._process_id, self._thread_count, self._tasks = os.getpid(), 0, queue.SimpleQueue()
+            while self._thread_count < count:
+                thread = threading.Thread(target=_work, args=(self._tasks,), name="zeus-core reader", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return False
+                self._thread_count += 1
+            return True
 
 
 def _work(tasks: queue.SimpleQueue[Callable[[], None]]) -> None:

@@ -1,4 +1,4 @@
-"""A background thread that reads now and then."""
+"""A background thread that calls a function periodically."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Sampler"]
 
 
 class Sampler:
-    """Calls a function every so many seconds of real time, while it is wanted, in a thread that dies with the process.
+    """Calls a function periodically, in real time, in a thread that ends with the process.
 
     Args:
-        sample: What to call; it must not raise.
+        sample: The function, which must not raise.
         period_seconds: Time between two calls.
     """
 
@@ -27,7 +27,7 @@ class Sampler:
         self._lock = ProcessLock()
 
     def start(self) -> None:
-        """Sample from now on. Nothing happens if that is so already; a forked child starts a thread of its own."""
+        """Begin to sample. Does nothing if the thread runs. A forked child must start its own."""
         with self._lock:
             if self._process_id != os.getpid():
                 self._process_id = os.getpid()
@@ -35,7 +35,7 @@ class Sampler:
                 threading.Thread(target=self._run, args=(self._stop,), name="zeus-core sampler", daemon=True).start()
 
     def stop(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         with self._lock:
             self._stop.set()
             self._process_id = None

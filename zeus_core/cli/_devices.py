@@ -1,4 +1,4 @@
-"""`zeus-core devices`: what there is to measure and to set."""
+"""`zeus-core devices`: list the GPUs and CPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUMMARY = "List the GPUs and CPUs, their power limits and clocks"
 
 @dataclass(frozen=True)
 class GpuRow:
-    """A GPU as listed. None is what it does not tell."""
+    """A GPU as listed. None stands for a value that the GPU does not report."""
 
     index: int
     name: str
@@ -49,11 +49,11 @@ class CpuRow:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--json", action="store_true", help="one JSON object in place of tables")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """List; 1 if there is nothing to list."""
+    """Print the list. The exit code is 1 if it is empty."""
     gpus, no_gpus_because = _list_gpus()
     cpus, no_cpus_because = _list_cpus()
     if arguments.json:

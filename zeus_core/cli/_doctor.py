@@ -1,4 +1,4 @@
-"""`zeus-core doctor`: what can be measured and set here, why not, and what to do about it."""
+"""`zeus-core doctor`: report what can be measured and set on this machine, and the commands that enable the rest."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 __all__ = ["SUMMARY", "add_arguments", "execute", "find_all"]
 
-SUMMARY = "Tell what can be measured and set on this machine, and how to get the rest"
+SUMMARY = "Report what can be measured and set on this machine, and how to enable the rest"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--json", action="store_true", help="one JSON object in place of text")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument(
-        "--rapl-root", type=Path, metavar="PATH", help="where /sys/class/powercap is mounted, in a container"
+        "--rapl-root", type=Path, metavar="PATH", help="path at which a container mounts /sys/class/powercap"
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Report. Whatever is found, the exit code is 0."""
+    """Print the report. The exit code is always 0: a missing device is not an error."""
     checks = list(find_all(os.environ, arguments.rapl_root))
     if arguments.json:
         report = {"format": "zeus-core doctor", "version": 1, "checks": [asdict(check) for check in checks]}
@@ -41,7 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def find_all(environment: Mapping[str, str], rapl_root: Path | None) -> Iterator[Check]:
-    """Every check, in the order of the report."""
+    """Run all checks, in the order of the report."""
     import zeus_core.cli._checks as checks
 
     driver = checks.find_driver()

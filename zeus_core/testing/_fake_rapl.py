@@ -1,4 +1,4 @@
-"""A powercap tree in a folder, with energy that flows when told to."""
+"""A powercap tree in a folder, whose energy a test adds."""
 
 import errno
 from pathlib import Path
@@ -8,7 +8,7 @@ from zeus_core.errors import UsageError
 
 __all__ = ["FakeRapl"]
 
-_RANGE_MICROJOULES = 262_143_328_850  # of most Intel processors: 2**32 - 1 steps of 61.035 microjoules
+_RANGE_MICROJOULES = 262_143_328_850  # of most Intel processors: 2**32 - 1 units of 61.035 microjoules
 
 Layout = Literal["sysfs", "flat", "nested"]
 
@@ -23,15 +23,16 @@ class FakeRapl:
         rapl.add_energy(package, 5_000_000)
 
     Zones are known by the names of their folders, `intel-rapl:0`. All energies are whole microjoules, as in the files.
-    A reader always finds a whole value, whatever is written meanwhile.
+    A reader always finds a whole value, even during a write.
 
     Args:
-        folder: Where to put the tree.
-        layout: "sysfs" as a kernel shows it: zones inside each other, links to all of them side by side, and links
-            that lead back up. "flat" and "nested" have one of both only, as some containers do.
+        folder: The folder to put the tree in.
+        layout: "sysfs" for the tree of a kernel: zones inside each other, links to all of them side by side, and links
+            that lead back up. "flat" has all zones side by side only, "nested" inside each other only, as in some
+            containers.
 
     Attributes:
-        root: What stands for /sys/class/powercap.
+        root: The folder in the place of /sys/class/powercap.
     """
 
     def __init__(self, folder: Path, layout: Layout = "sysfs") -> None:
@@ -60,10 +61,10 @@ class FakeRapl:
         """Add any zone.
 
         Args:
-            name: What the zone is called: "core", "uncore", "dram", "psys", "psys-1".
+            name: The name of the zone: "core", "uncore", "dram", "psys", "psys-1".
             within: The zone it is a part of, or the control type: "intel-rapl", or "intel-rapl-mmio" for a second
                 way to the same package.
-            energy: What its counter shows.
+            energy: The value of its counter.
             max_energy_range: The highest value of the counter.
 
         Returns:
@@ -78,32 +79,32 @@ class FakeRapl:
         return zone
 
     def path(self, zone: str, file: str = "energy_uj") -> Path:
-        """The file of a zone as found from the root."""
+        """Return the path of a file of a zone, from the root."""
         return (self.root / zone if self._layout == "sysfs" else self._folders[zone]) / file
 
     def add_energy(self, zone: str, microjoules: int) -> None:
-        """Let a zone use energy: its counter goes up, and from its highest value to 0."""
+        """Add energy to a zone: its counter goes up, and from its highest value to 0."""
         highest = int(self.path(zone, "max_energy_range_uj").read_text())
         energy = int(self.path(zone).read_text())
         self.write(zone, "energy_uj", str((energy + microjoules) % (highest + 1)))
 
     def write(self, zone: str, file: str, text: str) -> None:
-        """Damage a file: replace what is in it."""
+        """Replace the text of a file, as to damage it."""
         path = self._folders[zone] / file
         new = path.with_name(f".{file}")
         new.write_text(f"{text}\n" if text else "")
         new.replace(path)
 
     def remove(self, zone: str, file: str = "energy_uj") -> None:
-        """Let a file vanish."""
+        """Remove a file."""
         (self._folders[zone] / file).unlink()
 
     def make_unreadable(self, zone: str, file: str = "energy_uj") -> None:
-        """Let `read_text` refuse a file from now on; file modes would not keep root from reading it."""
+        """Make `read_text` refuse a file from now on. File modes would not keep root from reading it."""
         self._unreadable.add((self._folders[zone] / file).resolve())
 
     def make_readable(self) -> None:
-        """What an admin does: let every file be read again."""
+        """Make every file readable again, as an admin does."""
         self._unreadable.clear()
 
     def read_text(self, path: Path) -> str:

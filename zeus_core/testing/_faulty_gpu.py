@@ -13,21 +13,21 @@ _METHODS = sorted(name for name in vars(Gpu) if name.startswith(("read_", "set_"
 
 @dataclass
 class _Fault:
-    """The error a method raises, and how many more times; always if None."""
+    """The error a method raises, and the number of times left; None for always."""
 
     error: Exception
     times_left: int | None
 
 
 class FaultyGpu:
-    """A `Gpu` that passes every call on to another one, except those it was told to fail.
+    """A `Gpu` that forwards every call to another one, except those told to fail.
 
         gpu = FaultyGpu(SimulatedGpu(find_preset("A40")))
         gpu.fail("read_power_watts", DriverFaultError("no answer"), times=2)
         ...
         gpu.heal()
 
-    A call that fails does not reach the other GPU. Can be used from several threads.
+    A call that fails does not reach the other GPU. Several threads may use it.
 
     Args:
         gpu: The GPU behind it.
@@ -39,12 +39,12 @@ class FaultyGpu:
         self._faults: dict[str, _Fault] = {}
 
     def fail(self, method: str, error: Exception, times: int | None = None) -> None:
-        """Let a method raise from now on.
+        """Make a method raise from now on.
 
         Args:
             method: Name of the method, such as "set_power_limit".
-            error: What it raises.
-            times: How many calls fail before it works again; all of them if None.
+            error: The error to raise.
+            times: The number of calls that fail before it works again; all of them if None.
 
         Raises:
             UsageError: A `Gpu` has no such method, or `times` is not a number of calls.
@@ -56,87 +56,87 @@ class FaultyGpu:
             self._faults[method] = _Fault(error, times)
 
     def heal(self) -> None:
-        """Let every method work again."""
+        """Make every method work again."""
         with self._lock:
             self._faults.clear()
 
     @property
     def uuid(self) -> str:
-        """That of the GPU behind it."""
+        """The value of the GPU behind it."""
         return self._gpu.uuid
 
     @property
     def name(self) -> str:
-        """That of the GPU behind it."""
+        """The value of the GPU behind it."""
         return self._gpu.name
 
     @property
     def is_simulated(self) -> bool:
-        """As the GPU behind it."""
+        """The value of the GPU behind it."""
         return self._gpu.is_simulated
 
     @property
     def energy_counter_period_seconds(self) -> float:
-        """That of the GPU behind it."""
+        """The value of the GPU behind it."""
         return self._gpu.energy_counter_period_seconds
 
     @property
     def power_average_seconds(self) -> float:
-        """That of the GPU behind it."""
+        """The value of the GPU behind it."""
         return self._gpu.power_average_seconds
 
     def read_energy_counter_joules(self) -> float:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("read_energy_counter_joules")
         return self._gpu.read_energy_counter_joules()
 
     def read_power_watts(self) -> float:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("read_power_watts")
         return self._gpu.read_power_watts()
 
     def read_power_limit_watts(self) -> float:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("read_power_limit_watts")
         return self._gpu.read_power_limit_watts()
 
     def read_enforced_power_limit_watts(self) -> float:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("read_enforced_power_limit_watts")
         return self._gpu.read_enforced_power_limit_watts()
 
     def read_default_power_limit_watts(self) -> float:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("read_default_power_limit_watts")
         return self._gpu.read_default_power_limit_watts()
 
     def read_power_limit_range_watts(self) -> PowerRange:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("read_power_limit_range_watts")
         return self._gpu.read_power_limit_range_watts()
 
     def set_power_limit(self, limit_watts: float) -> None:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("set_power_limit")
         self._gpu.set_power_limit(limit_watts)
 
     def read_sm_clock_mhz(self) -> int:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("read_sm_clock_mhz")
         return self._gpu.read_sm_clock_mhz()
 
     def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("read_supported_sm_clocks_mhz")
         return self._gpu.read_supported_sm_clocks_mhz()
 
     def lock_sm_clock(self, clock_mhz: int) -> None:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("lock_sm_clock")
         self._gpu.lock_sm_clock(clock_mhz)
 
     def unlock_sm_clock(self) -> None:
-        """Passed on, or failed."""
+        """Forward the call, or fail."""
         self._fail_if_told("unlock_sm_clock")
         self._gpu.unlock_sm_clock()
 

@@ -1,4 +1,4 @@
-"""The checks of `zeus-core doctor`: what is there, what is missing, and what helps. None changes anything."""
+"""The checks of `zeus-core doctor`. None changes anything."""
 
 from zeus_core.cli._checks.check import Check
 from zeus_core.cli._checks.gpus import check_gpus, find_gpus

@@ -1,4 +1,4 @@
-"""One thing that was looked at."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ State = Literal["ok", "limited", "missing"]
 
 @dataclass(frozen=True)
 class Check:
-    """A finding.
+    """The result of one check.
 
     Attributes:
-        name: What was looked at.
+        name: The subject of the check.
         state: "ok"; "limited" if only a part of it works; "missing".
-        sentence: What was found.
-        fix: A command for a shell that mends it; None if there is nothing to mend, or no command for it.
+        sentence: The result in words.
+        fix: A shell command that fixes it; None if nothing needs fixing, or no command can.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The GPUs this process sees, and what each can be asked."""
+"""Checks of the GPUs that this process sees, and of the readings they support."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def find_gpus(environment: Mapping[str, str]) -> tuple[list[Gpu], str | None]:
-    """The GPUs of this process, or why there are none."""
+    """Find the GPUs of this process, or the reason why there are none."""
     from zeus_core.device import discover_gpus
 
     try:
@@ -32,7 +32,7 @@ def find_gpus(environment: Mapping[str, str]) -> tuple[list[Gpu], str | None]:
 def check_gpus(
     gpus: Sequence[Gpu], no_gpus_because: str | None, driver: Driver, environment: Mapping[str, str]
 ) -> Iterator[Check]:
-    """Which GPUs are visible, and what can be read from them."""
+    """Check which GPUs are visible, and which readings they support."""
     yield _check_visible(gpus, no_gpus_because, driver, environment)
     if driver.has_gpu and _VISIBLE in environment:
         yield _check_variable(environment[_VISIBLE], gpus, driver)
@@ -41,13 +41,13 @@ def check_gpus(
             "energy counter",
             gpus,
             lambda gpu: readable(gpu.read_energy_counter_joules) is not None,
-            "the energy of the others is integrated from their power",
+            "their energy is integrated from their power",
         )
         yield _check_each(
             "instant power",
             gpus,
             lambda gpu: gpu.power_average_seconds == 0,
-            "the power of the others is an average",
+            "their power is an average",
         )
 
 
@@ -56,13 +56,13 @@ def _check_visible(
 ) -> Check:
     names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
     if not gpus and driver.fault is not None and driver.fault in (no_gpus_because or driver.fault):
-        return Check("GPUs", "missing", "none without the driver")  # whose own check holds the fix
+        return Check("GPUs", "missing", "there are none without the driver")  # its own check holds the fix
     if not gpus:
         variables = " ".join(name for name in (_VISIBLE, _SIMULATION) if name in environment)
         return Check("GPUs", "missing", no_gpus_because or "none", f"unset {variables}" if variables else None)
     if any(gpu.is_simulated for gpu in gpus):
         return Check(
-            "GPUs", "limited", f"{len(gpus)} visible: {names}; no number is of hardware", f"unset {_SIMULATION}"
+            "GPUs", "limited", f"{len(gpus)} visible: {names}; no number comes from hardware", f"unset {_SIMULATION}"
         )
     if silent := [index for index, uuid in enumerate(driver.uuids) if not uuid]:
         sentence = f"{len(gpus)} visible: {names}; GPU {silent[0]} of the driver does not answer"
@@ -83,5 +83,5 @@ def _check_each(name: str, gpus: Sequence[Gpu], has: Callable[[Gpu], bool], cons
     lacking = [str(index) for index, gpu in enumerate(gpus) if not has(gpu)]
     if not lacking:
         return Check(name, "ok", f"{'all' if len(gpus) > 1 else 'the'} {len(gpus)} visible GPU(s) have it")
-    sentence = f"{len(gpus) - len(lacking)} of {len(gpus)} have it, GPU {', '.join(lacking)} not: {consequence}"
+    sentence = f"{len(gpus) - len(lacking)} of {len(gpus)} have it, not GPU {', '.join(lacking)}: {consequence}"
     return Check(name, "limited" if len(lacking) < len(gpus) else "missing", sentence)

@@ -1,4 +1,4 @@
-"""The NVIDIA library and driver."""
+"""The check of NVIDIA's driver and its library."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _INSTALL_DRIVER = {"ubuntu": "sudo ubuntu-drivers install", "debian": "sudo apt-
 
 @dataclass(frozen=True)
 class Driver:
-    """What the driver says of itself.
+    """The driver, as it describes itself.
 
     Attributes:
-        version: None if there is none that works.
-        cuda_version: The highest CUDA it has, "12.8"; None if unknown.
-        uuids: All GPUs it shows; empty for one that does not answer.
-        fault: Why it does not work.
+        version: Its version; None if it does not work.
+        cuda_version: The highest CUDA version it supports, "12.8"; None if unknown.
+        uuids: The UUIDs of all GPUs it shows; empty for one that does not answer.
+        fault: The reason why it does not work; None if it works.
     """
 
     version: str | None = None
@@ -46,12 +46,12 @@ class Driver:
 
     @property
     def has_gpu(self) -> bool:
-        """Whether there is any."""
+        """Whether it shows any GPU."""
         return bool(self.uuids)
 
 
 def find_driver() -> Driver:
-    """Ask the driver; never raises."""
+    """Ask the driver. Never raises."""
     from zeus_core.device.nvml._session import NvmlSession
 
     session = NvmlSession()
@@ -70,17 +70,17 @@ def find_driver() -> Driver:
 
 
 def check_driver(driver: Driver, pci_devices: Path = _PCI_DEVICES) -> Check:
-    """Whether the library is there and the driver answers."""
+    """Check that the library is installed and the driver answers."""
     if driver.fault is None:
         cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
         return Check("NVIDIA driver", "ok", f"NVIDIA driver {driver.version}{cuda}")
     has_gpu = _has_nvidia_gpu(pci_devices)
-    sentence = driver.fault if has_gpu else f"{driver.fault}; nor is there an NVIDIA GPU on the PCI bus"
+    sentence = driver.fault if has_gpu else f"{driver.fault}; there is no NVIDIA GPU on the PCI bus either"
     return Check("NVIDIA driver", "missing", sentence, _fix(driver.fault, has_gpu))
 
 
 def is_in_container() -> bool:
-    """Whether this process runs in a container, as far as containers tell."""
+    """Tell whether this process runs in a container of docker or podman."""
     return any(mark.exists() for mark in CONTAINER_MARKS)
 
 

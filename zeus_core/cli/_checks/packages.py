@@ -1,4 +1,4 @@
-"""Python and the packages in it, read from their metadata: none of them is imported."""
+"""Checks of Python and installed packages, read from their metadata. No package is imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CUDA_INDEX = "https://download.pytorch.org/whl/cu"
 
 
 def check_python() -> Iterator[Check]:
-    """Python, this package, and the driver's binding."""
+    """Check Python, this package, and the driver's binding."""
     yield Check("python", "ok", f"Python {platform.python_version()}, {sys.executable}")
     yield Check("zeus-core", "ok", f"zeus-core {__version__}")
     version = _version_of(_BINDING)
@@ -30,13 +30,15 @@ def check_python() -> Iterator[Check]:
         yield Check(_BINDING, "missing", "the driver's Python binding is not installed", f"pip install {_BINDING}")
     elif _version_of("pynvml") is not None:
         fix = f"pip uninstall -y pynvml && pip install --force-reinstall {_BINDING}"
-        yield Check(_BINDING, "limited", f"{_BINDING} {version}, beside a `pynvml` that may hide it", fix)
+        yield Check(
+            _BINDING, "limited", f"{_BINDING} {version}, but a package `pynvml` is installed too and may hide it", fix
+        )
     else:
         yield Check(_BINDING, "ok", f"{_BINDING} {version}")
 
 
 def check_torch(driver: Driver) -> Check:
-    """Whether torch is there, and its CUDA is one the driver has."""
+    """Check that torch is installed, and that the driver supports its CUDA version."""
     version = _version_of("torch")
     if version is None:
         return Check("torch", "missing", "torch is not installed; it is needed for training only", "pip install torch")
@@ -47,14 +49,14 @@ def check_torch(driver: Driver) -> Check:
     if cuda is None:
         return Check("torch", "ok", f"torch {version}, built without CUDA")
     if driver.cuda_version is not None and _major(cuda) > _major(driver.cuda_version):
-        sentence = f"torch {version} is built for CUDA {cuda}; the driver has CUDA {driver.cuda_version}"
+        sentence = f"torch {version} is built for CUDA {cuda}; the driver supports CUDA {driver.cuda_version}"
         fix = f"pip install --force-reinstall torch --index-url {_CUDA_INDEX}{driver.cuda_version.replace('.', '')}"
         return Check("torch", "limited", sentence, fix)
     return Check("torch", "ok", f"torch {version}, built for CUDA {cuda}")
 
 
 def check_extras() -> Check:
-    """Which extras of this package are installed."""
+    """Check which extras of this package are installed."""
     try:
         requirements = metadata.requires("zeus-core") or []
         extras = metadata.metadata("zeus-core").get_all("Provides-Extra") or []
@@ -74,7 +76,7 @@ def check_extras() -> Check:
 
 
 def check_live_view() -> Check:
-    """Whether `power` and `energy` can draw a table in place."""
+    """Check that `power` and `energy` can draw a table in place."""
     version = _version_of("rich")
     if version is None:
         return Check(
@@ -91,14 +93,14 @@ def _version_of(distribution: str) -> str | None:
 
 
 def _names_in(requirements: list[str], extra: str) -> list[str]:
-    """The distributions an extra asks for; those for another Python or system count too."""
+    """List the distributions an extra requires, including those for another Python or system."""
     wanted = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
     names = [re.match(r"[A-Za-z0-9._-]+", requirement) for requirement in requirements if wanted.search(requirement)]
     return [name[0] for name in names if name]
 
 
 def _cuda_of_torch() -> str | None:
-    """From the file torch writes when it is built."""
+    """Read the CUDA version from the file torch writes when it is built."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None

@@ -1,4 +1,4 @@
-"""The energy counters of CPUs and their memory."""
+"""The check of the energy counters of CPUs and their memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["check_rapl"]
 
 
 def check_rapl(root: Path | None = None, read_text: ReadText | None = None) -> Check:
-    """Whether RAPL can be read.
+    """Check that RAPL can be read.
 
     Args:
-        root: The powercap tree; where Linux has it if None.
-        read_text: Reads a file; from the file system if None.
+        root: The powercap tree; /sys/class/powercap if None.
+        read_text: Reads a file; the function of the file system if None.
     """
     from zeus_core.device import discover_cpus
     from zeus_core.device.rapl._powercap import POWERCAP_ROOT
@@ -37,6 +37,6 @@ def check_rapl(root: Path | None = None, read_text: ReadText | None = None) -> C
 
 
 def _command_in(reason: str) -> str | None:
-    """The command a reason holds; they all begin so, and end with what cannot be in them."""
+    """Find the command in a reason: it begins with sudo and ends before a character that no such command has."""
     found = re.search(r"sudo [^`(;]+", reason)
     return found[0].strip() if found else None

@@ -1,7 +1,7 @@
-"""Whether this process may change power limits and clocks: reasoned from its rights, not tried.
+"""Checks of the right to change power limits and clocks, derived from the rights of this process without trying.
 
 The NVIDIA driver asks the kernel for CAP_SYS_ADMIN, and in its first user namespace: root of a container has it only
-if the container was given it.
+if the container was started with it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _IN_CONTAINER = "docker run --gpus all --cap-add=SYS_ADMIN IMAGE"
 
 @dataclass(frozen=True)
 class Rights:
-    """What this process may do.
+    """The rights of a process.
 
     Attributes:
         may_control: Whether it may change the hardware.
-        because: Why, or why not.
-        fix: A command that gives the right.
+        because: The reason.
+        fix: A command that gives the right; None if it has it.
     """
 
     may_control: bool
@@ -45,12 +45,12 @@ class Rights:
 
 
 def read_rights() -> Rights:
-    """The rights of this process."""
+    """Read the rights of this process."""
     return rights_of(os.geteuid(), _text("/proc/self/status"), _text("/proc/self/uid_map"), is_in_container())
 
 
 def rights_of(effective_uid: int, status: str, uid_map: str, is_contained: bool) -> Rights:
-    """The rights of a process.
+    """Derive the rights of a process.
 
     Args:
         effective_uid: 0 is root.
@@ -72,12 +72,12 @@ def rights_of(effective_uid: int, status: str, uid_map: str, is_contained: bool)
 
 
 def check_limit_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
-    """Whether power limits can be set."""
+    """Check that power limits can be set."""
     return _check("set power limits", rights, gpus, lambda gpu: readable(gpu.read_power_limit_range_watts) is not None)
 
 
 def check_clock_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
-    """Whether SM clocks can be locked."""
+    """Check that SM clocks can be locked."""
     return _check("lock clocks", rights, gpus, lambda gpu: bool(readable(gpu.read_supported_sm_clocks_mhz)))
 
 
@@ -85,7 +85,7 @@ def _check(name: str, rights: Rights, gpus: Sequence[Gpu], has: Callable[[Gpu], 
     if not gpus:
         return Check(name, "missing", "there is no GPU")
     if any(gpu.is_simulated for gpu in gpus):
-        return Check(name, "ok", "simulated GPUs allow it to anyone")
+        return Check(name, "ok", "simulated GPUs allow it")
     lacking = [str(index) for index, gpu in enumerate(gpus) if not has(gpu)]
     if len(lacking) == len(gpus):
         return Check(name, "missing", "no visible GPU has this")
