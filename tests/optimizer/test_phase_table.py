@@ -1,0 +1,73 @@
+"""Tables of phases: they are complete, and the documentation shows them."""
+
+from enum import Enum
+
+import pytest
+
+from tests.pages import ROOT
+from zeus_core.optimizer.__main__ import DIAGRAMS
+from zeus_core.optimizer._phase_table import PhaseTable, follow
+
+
+class Light(Enum):
+    RED = "red"
+    GREEN = "green"
+    OUT = "out of order"
+    BLUE = "blue"
+
+
+class Happening(Enum):
+    TIMER = "timer"
+    SENSOR = "sensor"
+    FAULT = "fault"
+    REPAIR = "repair"
+
+
+TABLE = PhaseTable(
+    first=Light.RED,
+    last=Light.OUT,
+    transitions={
+        (Light.RED, Happening.TIMER): Light.GREEN,
+        (Light.RED, Happening.SENSOR): Light.GREEN,
+        (Light.GREEN, Happening.TIMER): Light.RED,
+        (Light.OUT, Happening.REPAIR): Light.RED,
+    },
+    from_every_phase={Happening.FAULT: Light.OUT},
+)
+
+
+def test_the_next_phase_is_that_of_the_table():
+    assert TABLE.next(Light.RED, Happening.SENSOR) is Light.GREEN
+    assert TABLE.next(Light.GREEN, Happening.SENSOR) is Light.GREEN
+    assert TABLE.next(Light.GREEN, Happening.FAULT) is Light.OUT
+
+
+def test_the_last_phase_is_never_left():
+    assert TABLE.next(Light.OUT, Happening.REPAIR) is Light.OUT
+
+
+def test_a_phase_that_nothing_leads_to_is_missing_among_the_reachable():
+    assert TABLE.reachable() == set(Light) - {Light.BLUE}
+
+
+def test_the_diagram_has_an_arrow_for_each_pair_of_phases():
+    assert "red --> green : timer, sensor" in TABLE.diagram()
+    assert "any_phase --> out_of_order : fault" in TABLE.diagram()
+
+
+def test_outcomes_of_phases_are_followed_until_there_is_none():
+    entered = []
+    outcomes = iter([Happening.SENSOR, Happening.TIMER, None])
+
+    def advance(happening):
+        entered.append(happening)
+        return True
+
+    follow(Happening.TIMER, advance, lambda: next(outcomes))
+    assert entered == [Happening.TIMER, Happening.SENSOR, Happening.TIMER]
+
+
+@pytest.mark.parametrize("page", sorted(DIAGRAMS))
+def test_the_page_shows_the_diagram_of_the_table(page):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert f"```mermaid\n{DIAGRAMS[page]}```\n" in text, "copy it from `python -m zeus_core.optimizer`"
