@@ -1,4 +1,4 @@
-"""Arguments that several commands take, and how they are checked."""
+"""Arguments that several commands take, and their checks."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ def add_period(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds(text: str) -> float:
-    """A time from the command line."""
+    """Parse a time above 0."""
     return _number(text, _ABOVE_ZERO, "is not a number of seconds above 0, such as 1 or 0.5")
 
 
 def seconds_or_zero(text: str) -> float:
-    """A time from the command line, which may be 0."""
+    """Parse a time that may be 0."""
     return _number(text, 0.0, "is not a number of seconds, at least 0, such as 0.005")
 
 
 def factor(text: str) -> float:
-    """A factor from the command line."""
+    """Parse a factor above 0."""
     return _number(text, _ABOVE_ZERO, "is not a factor above 0, such as 1.1")
 
 
 def count(text: str) -> int:
-    """A number of times from the command line."""
+    """Parse a whole number above 0."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0, such as 10")
     return int(text)
 
 
 def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> list[int]:
-    """The indices asked for, which are all of them if None.
+    """Check the requested GPU indices; None requests all GPUs.
 
     Raises:
-        UsageError: There is no GPU with such an index.
+        UsageError: There is no GPU with one of these indices.
     """
     if indices is None:
         return list(range(len(gpus)))
@@ -72,12 +72,12 @@ def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> lis
 _ABOVE_ZERO = math.nextafter(0.0, 1.0)
 
 
-def _number(text: str, least: float, complaint: str) -> float:
+def _number(text: str, minimum: float, complaint: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not least <= value < math.inf:
+    if not minimum <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} {complaint}")
     return value
 

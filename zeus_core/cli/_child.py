@@ -1,20 +1,20 @@
-r"""A command that runs as if nobody had started it but the shell.
+r"""The child process of `zeus-core run`: a command that runs as if the shell had started it directly.
 
 The child inherits everything: standard streams, open files, environment, the process group and with it the terminal.
-Being in our process group, it gets what the terminal sends: Ctrl-C, Ctrl-\, Ctrl-Z, a new window size. So the rule
+It is in our process group, and gets what the terminal sends: Ctrl-C, Ctrl-\, Ctrl-Z, a new window size. So the rule
 for a signal that reaches us is:
 
     the kernel sent it for the terminal (si_code is SI_KERNEL)   the child has it too: do not send it again
-    anyone else sent it (kill, a scheduler, a supervisor)        pass it on
+    a process sent it (kill, a scheduler, a supervisor)          pass it on
     SIGHUP because the terminal is gone, and we lead the session pass it on: the kernel tells the session leader alone
 
-A process group of its own for the child would need the terminal handed over and back (tcsetpgrp), would hide the child
-from Ctrl-Z and from `kill -9 -PGID`, and is not done. What remains: a signal that someone sends with kill(2) to the
-whole group, or to all processes of a job one by one, reaches the child from there and once more from us; there is no
-way to tell, and a lost SIGTERM would be worse than a second one.
+The child has no process group of its own. That would need the terminal handed over and back (tcsetpgrp), and would
+hide the child from Ctrl-Z and from `kill -9 -PGID`. One case remains: a signal that a process sends with kill(2) to the
+whole group, or to all processes of a job one by one, reaches the child twice, directly and from us. The two cannot be
+told apart, and a lost SIGTERM would be worse than a second one.
 
-To read si_code, the signals are blocked and waited for in place of being handled. They stay blocked in threads started
-meanwhile, and the child starts with the mask we were started with.
+To read si_code, signals are blocked and waited for; they are not handled. They stay blocked in threads that are started
+meanwhile. The child starts with our original signal mask.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from zeus_core.errors import ZeusError
 __all__ = ["CommandError", "blocked_signals", "end_like", "spawn", "wait_for"]
 
 _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as shells have it
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # the exit codes of shells
 
 _FROM_TERMINAL = frozenset(
     {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP, signal.SIGCONT, signal.SIGWINCH}
@@ -51,8 +51,8 @@ class CommandError(ZeusError):
     """The command could not be started.
 
     Args:
-        message: Why.
-        exit_code: What a shell would return.
+        message: Why it could not be started.
+        exit_code: The exit code that a shell would return.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -62,26 +62,26 @@ class CommandError(ZeusError):
 
 @contextmanager
 def blocked_signals() -> Iterator[set[int]]:
-    """Keep signals for `wait_for`; yields the mask that was found, and puts it back.
+    """Keep signals for `wait_for`. Yield the original signal mask, and restore it at the end.
 
-    Signals that nobody waited for are dropped at the end: they came for a child that had ended before.
+    Signals that `wait_for` has not taken are dropped at the end: they came for a child that had already ended.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it would let the child's exit code vanish
-    found = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    original_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     try:
-        yield {int(number) for number in found}
+        yield {int(number) for number in original_mask}
     finally:
         while signal.sigtimedwait(_WAITED_FOR, 0):
             pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, found)
+        signal.pthread_sigmask(signal.SIG_SETMASK, original_mask)
 
 
 def spawn(command: Sequence[str], mask: set[int]) -> int:
     """Start a command, and return its process id.
 
     Args:
-        command: Its name or path, and its arguments.
-        mask: The signals it starts with blocked.
+        command: The name or path of the program, and its arguments.
+        mask: The signals that are blocked when it starts.
 
     Raises:
         CommandError: There is no such program, or it cannot be executed.
@@ -93,7 +93,7 @@ def spawn(command: Sequence[str], mask: set[int]) -> int:
     try:
         return _spawn(command, mask)
     except OSError as error:
-        if error.errno == errno.ENOEXEC:  # a script without a first line that names its interpreter: as a shell does
+        if error.errno == errno.ENOEXEC:  # a script without "#!" line: shells run it with sh
             return _spawn(["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]], mask)
         is_missing = error.errno == errno.ENOENT
         problem = "command not found" if is_missing else f"cannot be executed: {os.strerror(error.errno or 0)}"
@@ -101,7 +101,7 @@ def spawn(command: Sequence[str], mask: set[int]) -> int:
 
 
 def wait_for(process_id: int) -> int:
-    """Wait until the child has ended, passing signals on by the rule above; returns its wait status."""
+    """Wait until the child has ended, pass signals on by the rule above, and return its wait status."""
     while True:
         received = signal.sigwaitinfo(_WAITED_FOR)
         if received.si_signo != signal.SIGCHLD:
@@ -113,7 +113,7 @@ def wait_for(process_id: int) -> int:
 
 
 def end_like(status: int) -> int:
-    """The exit code of a child with this status; of one that a signal killed, die by the same signal."""
+    """Return the exit code of a child with this wait status; if a signal killed it, die of the same signal."""
     if not os.WIFSIGNALED(status):
         return os.waitstatus_to_exitcode(status)
     number = os.WTERMSIG(status)
@@ -146,7 +146,7 @@ def _pass_on(received: signal.struct_siginfo, process_id: int) -> None:
 
 
 def _stop() -> None:
-    """Stop as the signal would have stopped us; returns once we are continued."""
+    """Stop as SIGTSTP would have stopped us, until we are continued."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
     os.kill(os.getpid(), signal.SIGTSTP)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})

@@ -1,4 +1,4 @@
-"""Numbers that change while one looks: a table in place where there are `rich` and a terminal, else line by line."""
+"""Numbers that change over time: a live table if `rich` is installed and there is a terminal, else line by line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTH = 12
 
 
 class Display(AbstractContextManager["Display"], Protocol):
-    """Shows rows of numbers, each in place of, or below, the one before."""
+    """Shows one row of numbers after the other, in place of the last row or below it."""
 
     def show(self, seconds: float, values: Sequence[str]) -> None:
         """Show one value per column."""
@@ -25,11 +25,11 @@ class Display(AbstractContextManager["Display"], Protocol):
 
 
 def make_display(names: Sequence[str], quantity: str) -> Display:
-    """The display for standard output.
+    """Make the display for standard output.
 
     Args:
         names: The devices: "GPU 0: NVIDIA H200". A last column, the total, follows them.
-        quantity: What is shown of them: "power".
+        quantity: The quantity that is shown: "power".
     """
     if sys.stdout is not None and sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
         return LiveDisplay(names, quantity)
@@ -41,7 +41,7 @@ class LineDisplay(Display):
 
     Args:
         names: The devices.
-        stream: Where to.
+        stream: Where to write; nowhere if None.
     """
 
     def __init__(self, names: Sequence[str], stream: TextIO | None) -> None:
@@ -58,15 +58,15 @@ class LineDisplay(Display):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     def show(self, seconds: float, values: Sequence[str]) -> None:
-        """Write the line."""
+        """Write a line."""
         write("".join(f"{text:>{_WIDTH}}" for text in (f"{seconds:.1f}", *values)), self._stream)
 
 
 class LiveDisplay(Display):
-    """A table that is drawn anew in place.
+    """A table that is redrawn in place.
 
     Args:
         names: The devices.
@@ -87,11 +87,11 @@ class LiveDisplay(Display):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the last table where it is."""
+        """Stop drawing, and leave the last table on the terminal."""
         self._live.stop()
 
     def show(self, seconds: float, values: Sequence[str]) -> None:
-        """Draw the table."""
+        """Redraw the table."""
         self._live.update(self._draw(seconds, values), refresh=True)
 
     def _draw(self, seconds: float, values: Sequence[str]) -> Any:

@@ -1,4 +1,4 @@
-"""The energy of this machine, measured from outside of what runs on it."""
+"""Measure the energy of this machine from outside of the programs that run on it."""
 
 from __future__ import annotations
 

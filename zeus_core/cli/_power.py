@@ -1,4 +1,4 @@
-"""`zeus-core power`: the power of the GPUs, again and again."""
+"""`zeus-core power`: the power of the GPUs, once a period."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Show the power until Ctrl-C, which is a good end, or for so many lines."""
+    """Show the power until Ctrl-C, or for the given number of lines."""
     from zeus_core.device import discover_gpus
 
     visible = discover_gpus()
@@ -48,7 +48,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 class PowerReader:
-    """Reads the power of several GPUs; says once per GPU why one cannot be read.
+    """Reads the power of several GPUs, and warns once for each GPU whose power cannot be read.
 
     Args:
         gpus: By index.
@@ -59,7 +59,7 @@ class PowerReader:
         self._silent: set[int] = set()
 
     def read_powers_watts(self) -> list[float | None]:
-        """One power per GPU; None where it cannot be read now."""
+        """Read the power of each GPU; None if it cannot be read now."""
         return [self._read(index, gpu) for index, gpu in self._gpus.items()]
 
     def _read(self, index: int, gpu: Gpu) -> float | None:

@@ -1,4 +1,4 @@
-"""From arguments to an exit code."""
+"""The program: parses arguments, executes a command, returns an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRONG_DEVICE, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
 
 
 class Command(Protocol):
-    """What the module of a command offers."""
+    """The interface of the module of a command."""
 
     SUMMARY: str
 
@@ -29,7 +29,7 @@ class Command(Protocol):
         ...
 
     def execute(self, arguments: argparse.Namespace) -> int:
-        """Do it, and return the exit code."""
+        """Execute the command, and return the exit code."""
         ...
 
 
@@ -47,16 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `zeus-core`.
 
     Args:
-        arguments: What follows the program's name; that of this process if None.
+        arguments: The arguments after the program's name; those of this process if None.
 
     Returns:
-        The exit code: 0, 1 for a device that could not do it, 2 for wrong arguments; of `run`, that of the command.
+        The exit code: 0; 1 if a device could not do it; 2 for wrong arguments. `run` returns that of its command.
     """
     return run_program(sys.argv[1:] if arguments is None else arguments, "zeus-core", _COMMANDS)
 
 
 def run_program(arguments: Sequence[str], name: str, commands: Iterable[str]) -> int:
-    """Run a program that has some of the commands; see `main`."""
+    """Run a program with some of the commands; see `main`."""
     try:
         parsed = _parse(arguments, name, commands)
         _show_warnings()
@@ -70,11 +70,11 @@ def run_program(arguments: Sequence[str], name: str, commands: Iterable[str]) ->
         return _BROKEN_PIPE
     finally:
         for stream in (sys.stdout, sys.stderr):
-            _forget_what_cannot_be_written(stream)
+            _drop_unwritten_output(stream)
 
 
-def _forget_what_cannot_be_written(stream: TextIO | None) -> None:
-    """Otherwise Python would try again at its end, and exit with 120."""
+def _drop_unwritten_output(stream: TextIO | None) -> None:
+    """Drop output that cannot be written: Python would try again at its end, and exit with 120."""
     if stream is None:
         return
     try:
@@ -84,7 +84,7 @@ def _forget_what_cannot_be_written(stream: TextIO | None) -> None:
 
 
 def _parse(arguments: Sequence[str], name: str, commands: Iterable[str]) -> argparse.Namespace:
-    # What follows `--` is the user's: argparse, whose treatment of it differs between versions, does not see it.
+    # argparse does not see the command after `--`: its treatment of one differs between versions of Python.
     own, is_split, command = _split(list(arguments))
     parsed = _make_parser(name, commands).parse_args(own)
     parsed.command = command if is_split else None
@@ -109,11 +109,11 @@ def _make_parser(name: str, commands: Iterable[str]) -> argparse.ArgumentParser:
 
 
 def _show_warnings() -> None:
-    """Print the package's warnings, such as that GPUs are simulated, in the manner of our own messages."""
+    """Print the package's warnings, such as that GPUs are simulated, in the form of this program's messages."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("zeus-core: %(message)s"))
     logger = logging.getLogger("zeus_core")
     logger.handlers = [handler]
     logger.propagate = False
-    # The monitor warns of each window in which an energy was lost; the commands show that where the energy would be.
+    # The monitor warns of lost energies; the commands show these themselves, in place of the energy.
     logging.getLogger("zeus_core.monitor").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""When to print the next line."""
+"""The schedule of the lines that a command prints."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def ticks(
 ) -> Iterator[float]:
     """Wait for each multiple of the period, and yield the seconds since the beginning, which is now.
 
-    The schedule does not drift: what happens between two ticks takes nothing from the next period. A tick that is
-    over before it could be waited for is left out.
+    The schedule does not drift: work between two ticks does not delay the next one. A tick whose time passes during
+    such work is left out.
 
     Args:
-        time_source: Tells and waits.
-        period_seconds: Time between two ticks.
+        time_source: Tells the time and waits.
+        period_seconds: The time between two ticks.
         first: The multiple to begin with; with 0, the first tick is now.
-        duration_seconds: The last tick is then.
+        duration_seconds: The time of the last tick.
     """
     begin, never, position = time_source.now(), threading.Event(), first
     is_over = False

@@ -1,4 +1,4 @@
-"""What the commands print: lines, tables, and numbers with their units."""
+"""The output of the commands: lines, tables, and numbers with their units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 
 
 def write(text: str, stream: TextIO | None) -> None:
-    """Write a line, at once. A character the stream cannot show becomes a question mark; no stream is no output."""
+    """Write a line at once. A character that the stream cannot show becomes a question mark; no stream is no output."""
     if stream is None:  # Python's name for a standard stream that was closed before the program began
         return
     try:
@@ -26,7 +26,7 @@ def write(text: str, stream: TextIO | None) -> None:
 
 
 def readable(read: Callable[[], _Value]) -> _Value | None:
-    """What a device says; None if it does not."""
+    """Read a value of a device; None if it cannot be read."""
     try:
         return read()
     except DeviceError:
@@ -34,20 +34,20 @@ def readable(read: Callable[[], _Value]) -> _Value | None:
 
 
 def watts(power_watts: float | None) -> str:
-    """A power to a tenth of a watt."""
+    """Format a power to a tenth of a watt."""
     return NOT_MEASURED if power_watts is None else f"{power_watts:.1f} W"
 
 
 def joules(energy_joules: float | None) -> str:
-    """An energy to a tenth of a joule."""
+    """Format an energy to a tenth of a joule."""
     return NOT_MEASURED if energy_joules is None else f"{energy_joules:.1f} J"
 
 
 def table(rows: Sequence[Sequence[str]], alignment: str) -> str:
-    """Rows as lines of columns.
+    """Format rows as lines of aligned columns.
 
     Args:
-        rows: Cells; all rows have the same number.
+        rows: The cells; all rows have the same number.
         alignment: One of "<" and ">" per column.
     """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]

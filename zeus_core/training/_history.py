@@ -1,4 +1,4 @@
-"""What the earlier parts of a run have taken, and what of that was for nothing. Pure."""
+"""The account of the earlier parts of a run, with the steps that were done again. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ __all__ = ["earlier_account"]
 
 
 def earlier_account(journals: Iterable[Sequence[Entry]], run: str, begin_step: int) -> Account | None:
-    """What a run has taken before a part that begins at `begin_step`; None if no journal knows the run.
+    """Add up what a run has taken before a part that begins at `begin_step`; None if no journal knows the run.
 
-    Of each part the last entry counts. What it took after its entry at the step where a later part began was spent on
-    steps that were done again.
+    The last entry of each part counts. A later part began at some step of an earlier one: the earlier part spent what
+    it took after that step on steps that were done again.
+
+    Args:
+        journals: The entries of each rank, in the order in which they were written.
+        run: The name of the run.
+        begin_step: The optimizer step at which the new part begins.
     """
     ranks = [[entry for entry in entries if entry.run == run] for entries in journals]
     known = [_earlier_account_of_rank(entries, begin_step) for entries in ranks if entries]
@@ -36,7 +41,7 @@ def _earlier_account_of_rank(entries: Sequence[Entry], begin_step: int) -> Accou
 
 
 def _spent_after(step: int, part: Sequence[Entry]) -> Tally:
-    """What a part took after its entry at a step; all of it where no entry tells what it had taken by then."""
+    """Compute what a part took after a step: all of it if no entry tells what it had taken by then."""
     kept = [entry for entry in part if entry.step <= step]
     if not kept:
         return part[-1].account.total

@@ -1,4 +1,4 @@
-"""What is logged of the training steps, from one log to the next."""
+"""The values that are logged of the training steps, from one log to the next."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from zeus_core.training._summary import interval_values
 
 __all__ = ["LogIntervals"]
 
+# Trades the sharpness of logs that follow each other quickly for their steadiness: 20 updates of a counter.
 _SMOOTHED_SECONDS = 2.0
 
 
 class LogIntervals:
     """The training steps between two logs, of all ranks.
 
-    Counters of energy step every 0.1 s, so that of logs that follow each other more quickly than `_SMOOTHED_SECONDS`
-    each is given its share of the energy of that time, by the mean power in it.
+    Energy counters are updated every 0.1 s. If logs follow each other more quickly than `_SMOOTHED_SECONDS`, each is
+    given its share of the energy of that time, by the mean power in it.
 
-    What could not be measured at a log, but can be at the next one, is part of the next one; what is lost for good is
-    left out.
+    Energy that could not be measured at a log, but can be at the next one, is part of the next one. Energy that is lost
+    for good is left out.
     """
 
     def __init__(self) -> None:
@@ -28,14 +29,14 @@ class LogIntervals:
 
     @property
     def seen(self) -> Account:
-        """What all ranks had taken at the latest log."""
+        """The account of all ranks at the latest log."""
         return self._seen
 
     def next(self, now: Account) -> dict[str, float]:
-        """What to log at this moment; nothing where it is not known.
+        """Return the values to log at this moment; none if the energy is not known.
 
         Args:
-            now: What all ranks have taken of this part of the run.
+            now: The account of all ranks, since the beginning of this part of the run.
         """
         is_lost_for_good = now.training.lost_seconds == self._seen.training.lost_seconds
         if (now.training - self._logged.training).lost_seconds > 0 and is_lost_for_good:
@@ -51,7 +52,7 @@ class LogIntervals:
         return interval_values(power_watts * seconds, power_watts, samples, tokens)
 
     def _recent_power_watts(self, now: Account) -> float | None:
-        """The mean power since the previous log, or over a little longer than that."""
+        """Compute the mean power since the previous log, or over a little longer than that."""
         while len(self._recent) > 1 and (now.training - self._recent[1].training).seconds >= _SMOOTHED_SECONDS:
             self._recent.popleft()
         power_watts = (now.training - self._recent[0].training).power_watts

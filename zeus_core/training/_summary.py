@@ -1,4 +1,4 @@
-"""What a training run has taken, and the names under which it is logged."""
+"""The outcome of a training run, and the names under which it is logged."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["TrainingSummary", "interval_values", "known_values"]
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """What a run has taken, all ranks and all its parts together.
+    """The time and energy of a run, all ranks and all its parts together.
 
     Attributes:
         steps: Optimizer steps of this part.
-        account: What was taken.
-        saving_fraction: Energy per step saved at the power limit chosen; None if none was.
+        account: Time, energy and work, by activity.
+        saving_fraction: The part of the energy of a step that the chosen power limit saves; None if none was chosen.
         overhead_seconds: Time this process has spent in our hooks, waits for the accelerator and other ranks included.
     """
 
@@ -30,16 +30,16 @@ class TrainingSummary:
     overhead_seconds: float = 0.0
 
     def values(self) -> dict[str, float]:
-        """What is logged at the end of training. What was not measured is left out.
+        """Return what is logged at the end of training, without what was not measured.
 
         =================================  ================================================================
         `train_energy_j`                   all of the run: earlier parts, evaluation and saving included
         `train_energy_kwh`                 the same, in kilowatt-hours
         `train_energy_uncertainty_j`       how far it can be off
-        `train_energy_steps_j`             training steps; likewise `generation`, `reference`, `evaluation`,
+        `train_energy_steps_j`             training steps; also `generation`, `reference`, `evaluation`,
                                            `checkpoint` and `idle`, where there was any
         `train_energy_redone_j`            spent on steps done again after an interruption
-        `train_energy_saving_fraction`     saved per step at the power limit chosen
+        `train_energy_saving_fraction`     saved per step at the chosen power limit
         `train_energy_overhead_s`          time spent in our hooks
         =================================  ================================================================
         """
@@ -49,7 +49,7 @@ class TrainingSummary:
             "train_energy_j": total_joules,
             "train_energy_kwh": None if total_joules is None else kilowatt_hours_from_joules(total_joules),
             "train_energy_uncertainty_j": None if total_joules is None else total.measured.uncertainty_joules,
-            **{f"train_energy_{it.value}_j": self.account.activities[it].energy_joules for it in self._order()},
+            **{f"train_energy_{activity.value}_j": tally.energy_joules for activity, tally in self._in_order()},
             "train_energy_redone_j": None if redone is None else redone.energy_joules,
             "train_energy_saving_fraction": self.saving_fraction,
             "train_energy_overhead_s": self.overhead_seconds,
@@ -57,8 +57,8 @@ class TrainingSummary:
         return known_values(values)
 
     def __str__(self) -> str:
-        """A table of activities, one a line."""
-        rows = [(it.value, self.account.activities[it]) for it in self._order()]
+        """Format a table with one line for each activity."""
+        rows = [(activity.value, tally) for activity, tally in self._in_order()]
         if self._redone is not None:
             rows.append(("done twice", self._redone))
         lines = [_row(name, tally) for name, tally in [*rows, ("total", self.account.total)]]
@@ -67,8 +67,9 @@ class TrainingSummary:
         )
         return "\n".join(lines) + saving
 
-    def _order(self) -> list[Activity]:
-        return [activity for activity in Activity if activity in self.account.activities]
+    def _in_order(self) -> list[tuple[Activity, Tally]]:
+        activities = self.account.activities
+        return [(activity, activities[activity]) for activity in Activity if activity in activities]
 
     @property
     def _redone(self) -> Tally | None:
@@ -82,7 +83,7 @@ def _row(name: str, tally: Tally) -> str:
 
 
 def interval_values(energy_joules: float, power_watts: float, samples: int, tokens: int) -> dict[str, float]:
-    """What is logged of the training steps since the previous log.
+    """Return what is logged of the training steps since the previous log.
 
     ========================  ===================================================================================
     `energy_j`                energy of the training steps, all ranks and GPUs together
@@ -99,5 +100,5 @@ def interval_values(energy_joules: float, power_watts: float, samples: int, toke
 
 
 def known_values(values: Mapping[str, float | None]) -> dict[str, float]:
-    """The values without those that are None."""
+    """Leave out the values that are None."""
     return {name: value for name, value in values.items() if value is not None}
