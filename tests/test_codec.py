@@ -127,6 +127,22 @@ def test_a_whole_number_is_read_as_the_float_it_stands_for() -> None:
     assert repr(decode(float, 2)) == "2.0"
 
 
+class Place(NamedTuple):
+    color: Literal["red", "blue"]
+    number: int
+    name: str
+
+
+@given(
+    st.dictionaries(st.builds(Place, st.sampled_from(["red", "blue"]), st.integers(0, 99), st.text()), st.booleans())
+)
+def test_named_tuples_are_the_names_of_members(places: dict[Place, bool]) -> None:
+    assert decode(Mapping[Place, bool], json.loads(json.dumps(encode(places)))) == places
+    for damaged in ("red/1", "green/1/x", "red/one/x"):
+        with pytest.raises(UsageError, match=r"places key is "):
+            decode(Mapping[Place, bool], {damaged: True}, "places")
+
+
 def test_the_name_of_a_value_can_be_given() -> None:
     with pytest.raises(UsageError, match=r"^the profile\[1\] is 'b'; it must be a whole number"):
         decode(list[int], [1, "b"], "the profile")

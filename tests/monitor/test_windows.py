@@ -77,7 +77,7 @@ def test_energy_is_never_off_by_more_than_a_counter_period_of_peak_power_at_each
     assert abs(measurement.total_energy - true_energy) <= edges_joules
 
 
-@pytest.mark.parametrize("model", ["V100", "A40", "A100", "H100", "RTX 6000"])
+@pytest.mark.parametrize("model", ["V100", "A100"])  # counters that are updated every 20 and every 100 ms
 @pytest.mark.parametrize("phase_seconds", [0.0, 0.013, 0.05, 0.099])
 def test_ten_seconds_are_within_one_percent(model, phase_seconds):
     time_source = VirtualTime()
