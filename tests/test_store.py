@@ -14,6 +14,7 @@ from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore
 from zeus_core.search import Trial
+from zeus_core.testing.contracts import TrialStoreContract
 
 A40S = ["A40", "A40"]
 
@@ -238,7 +239,17 @@ class TestPathsThatCannotBeUsed:
         assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-class TestNoStore:
+class TestJsonTrialStore(TrialStoreContract):
+    @pytest.fixture
+    def make_store(self, path):
+        return lambda: JsonTrialStore(path)
+
+
+class TestNoTrialStore(TrialStoreContract):
+    @pytest.fixture
+    def make_store(self):
+        return NoTrialStore
+
     def test_it_keeps_nothing(self):
         store = NoTrialStore()
         store.save(A40S, TRIALS)

@@ -17,6 +17,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase
 from zeus_core.pytorch import torch_world
 from zeus_core.testing import FaultyGpu, VirtualTime
+from zeus_core.testing.contracts import WorldContract
 
 WORKS = [Work(0.9, 289.2, 0.889, 0.784), Work(1.5, 250.0, 0.9, 0.7)]
 FOUND_WATTS = 250.0
@@ -83,6 +84,16 @@ def agreed(answers):
     outcomes = [what for what, _ in answers]
     assert all(what == outcomes[0] for what in outcomes)
     return outcomes[0]
+
+
+def enter_world(rank, rank_main):
+    return rank_main(torch_world(timeout_seconds=2.0))
+
+
+class TestTorchWorld(WorldContract):
+    @pytest.fixture
+    def run_ranks(self, tmp_path):
+        return lambda rank_main: [answer for answer, _ in run_ranks(3, tmp_path, enter_world, rank_main)]
 
 
 class Whim(OptimumSelector):

@@ -11,6 +11,7 @@ from zeus_core.optimizer.power_limit import (
     Time,
     ZeusCost,
 )
+from zeus_core.testing.contracts import OptimumSelectorContract
 
 SWEEP = [
     PowerLimitMeasurement(power_limit=300, energy=1000, time=10.0),
@@ -19,6 +20,12 @@ SWEEP = [
     PowerLimitMeasurement(power_limit=150, energy=760, time=12.0),
     PowerLimitMeasurement(power_limit=100, energy=900, time=17.0),
 ]
+
+
+class TestPublishedSelectors(OptimumSelectorContract):
+    @pytest.fixture(params=[Energy(), Time(), ZeusCost(), MaxSlowdownConstraint()], ids=repr)
+    def selector(self, request):
+        return request.param
 
 
 @pytest.mark.parametrize(

@@ -3,5 +3,17 @@
 from zeus_core.testing.contracts._cpu import CpuContract
 from zeus_core.testing.contracts._gpu import GpuContract
 from zeus_core.testing.contracts._knob import KnobContract
+from zeus_core.testing.contracts._optimum_selector import OptimumSelectorContract
+from zeus_core.testing.contracts._search import SearchContract
+from zeus_core.testing.contracts._trial_store import TrialStoreContract
+from zeus_core.testing.contracts._world import WorldContract
 
-__all__ = ["CpuContract", "GpuContract", "KnobContract"]
+__all__ = [
+    "CpuContract",
+    "GpuContract",
+    "KnobContract",
+    "OptimumSelectorContract",
+    "SearchContract",
+    "TrialStoreContract",
+    "WorldContract",
+]

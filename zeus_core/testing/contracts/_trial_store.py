@@ -1,0 +1,59 @@
+"""The tests that every `TrialStore` passes, as a class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from zeus_core.measurement import Measurement
+from zeus_core.optimizer._trial_store import TrialStore
+from zeus_core.search import Trial
+
+__all__ = ["TrialStoreContract"]
+
+_DEVICES = ["A40", "A40"]
+_TRIALS = [Trial(setting, 40, Measurement.from_energies(4.5, {0: 500.25}), 0.001) for setting in (300, 275, 250)]
+
+
+class TrialStoreContract:
+    """The tests that every implementation of `TrialStore` passes, also one that keeps nothing.
+
+    Derive a test class and return from its `make_store` fixture what opens the same, at first empty, store:
+
+        from zeus_core.testing.contracts import TrialStoreContract
+
+        class TestMyStore(TrialStoreContract):
+            @pytest.fixture
+            def make_store(self, tmp_path):
+                return lambda: MyStore(tmp_path / "trials")
+    """
+
+    @pytest.fixture
+    def make_store(self) -> Callable[[], TrialStore]:
+        """Opens the store."""
+        raise NotImplementedError("a test class derived from TrialStoreContract has a fixture `make_store`")
+
+    def test_an_empty_store_has_no_trials(self, make_store: Callable[[], TrialStore]) -> None:
+        """And that is no error."""
+        assert make_store().load(_DEVICES) == []
+
+    def test_a_later_run_gets_all_trials_in_order_or_none(self, make_store: Callable[[], TrialStore]) -> None:
+        """Never some of them, and none that is changed."""
+        make_store().save(_DEVICES, _TRIALS)
+        assert make_store().load(_DEVICES) in (_TRIALS, [])
+
+    def test_saving_replaces_all_that_was_kept(self, make_store: Callable[[], TrialStore]) -> None:
+        """Also by nothing."""
+        store = make_store()
+        store.save(_DEVICES, _TRIALS)
+        store.save(_DEVICES, _TRIALS[:1])
+        assert store.load(_DEVICES) in (_TRIALS[:1], [])
+        store.save(_DEVICES, [])
+        assert store.load(_DEVICES) == []
+
+    def test_trials_of_other_devices_are_not_returned(self, make_store: Callable[[], TrialStore]) -> None:
+        """Another model, or another number of them."""
+        for others in (["A40"], ["A40", "V100"], []):
+            make_store().save(_DEVICES, _TRIALS)
+            assert make_store().load(others) == []
