@@ -398,7 +398,16 @@ class SteppedClock:
 
 
 def keeper_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "zeus-rapl-keeper"]
+    return [thread for thread in threading.enumerate() if thread.name == "zeus-core RAPL keeper"]
+
+
+def stop(keeper):
+    """Stop a keeper and wait until its thread has ended."""
+    threads = keeper_threads()
+    keeper.stop()
+    for thread in threads:
+        thread.join(10)
+    assert keeper_threads() == []
 
 
 @pytest.fixture
@@ -412,7 +421,7 @@ def make_keeper(rapl):
 
     yield make
     for keeper in keepers:
-        keeper.stop()
+        stop(keeper)
 
 
 class TestKeeper:
@@ -426,8 +435,7 @@ class TestKeeper:
         assert cpu.read_energy_counters_joules().package_joules == time_source.drawn_microjoules / 1e6
         assert time_source.drawn_microjoules > 99 * TYPICAL_RANGE
         assert time_source.waits_seconds == pytest.approx([262_143.32885 / 2000 / 2] * 200)
-        keeper.stop()
-        assert keeper_threads() == []
+        stop(keeper)
 
     def test_the_zone_that_wraps_around_first_sets_the_pace(self, rapl):
         package = rapl.add_package(0, max_energy_range=200_000_000_000)
@@ -459,10 +467,9 @@ class TestKeeper:
             keeper.start()
             assert keeper.is_running
             assert len(keeper_threads()) == 1
-            keeper.stop()
+            stop(keeper)
             keeper.stop()
             assert not keeper.is_running
-            assert keeper_threads() == []
 
     def test_there_is_no_thread_where_there_is_nothing_to_keep(self, make_keeper):
         keeper = make_keeper(())

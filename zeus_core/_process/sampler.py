@@ -12,34 +12,53 @@ __all__ = ["Sampler"]
 
 
 class Sampler:
-    """Calls a function periodically, in real time, in a thread that ends with the process.
+    """Calls a function periodically in a thread that ends with the process.
 
     Args:
         sample: The function, which must not raise.
         period_seconds: Time between two calls.
+        wait: Waits for an event or a number of seconds, in real time by default.
+        name: The name of the thread.
     """
 
-    def __init__(self, sample: Callable[[], object], period_seconds: float) -> None:
+    def __init__(
+        self,
+        sample: Callable[[], object],
+        period_seconds: float,
+        wait: Callable[[threading.Event, float], object] = threading.Event.wait,
+        name: str = "zeus-core sampler",
+    ) -> None:
         self._sample = sample
         self._period_seconds = period_seconds
+        self._wait = wait
+        self._name = name
         self._stop = threading.Event()
         self._process_id: int | None = None
         self._lock = ProcessLock()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread samples in this process."""
+        return self._process_id == os.getpid()
+
     def start(self) -> None:
         """Begin to sample. Does nothing if the thread runs. A forked child must start its own."""
         with self._lock:
-            if self._process_id != os.getpid():
+            if not self.is_running:
                 self._process_id = os.getpid()
+                # A new event each time: that of a parent process may be locked by a thread that does not exist here.
                 self._stop = threading.Event()
-                threading.Thread(target=self._run, args=(self._stop,), name="zeus-core sampler", daemon=True).start()
+                threading.Thread(target=self._run, args=(self._stop,), name=self._name, daemon=True).start()
 
     def stop(self) -> None:
-        """Stop sampling."""
+        """Stop sampling. A call under way ends later; waiting for it could take as long as a driver that hangs."""
         with self._lock:
-            self._stop.set()
-            self._process_id = None
+            if self.is_running:
+                self._stop.set()
+                self._process_id = None
 
     def _run(self, stop: threading.Event) -> None:
-        while not stop.wait(self._period_seconds):
+        self._wait(stop, self._period_seconds)
+        while not stop.is_set():
             self._sample()
+            self._wait(stop, self._period_seconds)

@@ -7,7 +7,6 @@ import itertools
 import logging
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -121,8 +120,6 @@ class ZeusMonitor:
         self._open_windows: dict[str, _OpenWindow] = {}
         self._reported_losses: set[tuple[str, str]] = set()
         self._keeper = RaplKeeper(discovered_cpus.zones) if self.cpus else None
-        if self._keeper is not None:
-            weakref.finalize(self, self._keeper.stop)
 
     def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
         """Open a window.
