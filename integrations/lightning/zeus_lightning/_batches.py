@@ -1,4 +1,4 @@
-"""How much is in a batch."""
+"""Counts the samples and tokens of a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["counter", "samples_in"]
 
 
 def counter(argument: str, count: int | Callable[[Any], int] | None) -> Callable[[Any], int] | None:
-    """A function that counts something in a batch, of a function or of a number that is the same for all batches.
+    """Return a function that counts something in a batch, from a function or a number that all batches share.
 
     Raises:
         UsageError: `count` is neither; the message names the argument.
@@ -32,7 +32,7 @@ def _constant(count: int, batch: Any) -> int:
 
 
 def samples_in(batch: Any) -> int:
-    """The length of the first tensor in a batch, which is what Lightning takes for its size too; 0 without one."""
+    """Return the length of the first tensor in a batch, as Lightning itself does; 0 without one."""
     return next(_lengths(batch), 0)
 
 
@@ -42,7 +42,7 @@ def _lengths(part: Any) -> Iterator[int]:
     elif isinstance(part, Mapping):
         yield from _lengths(list(part.values()))
     elif isinstance(part, list | tuple):
-        for it in part:
-            yield from _lengths(it)
+        for element in part:
+            yield from _lengths(element)
     elif dataclasses.is_dataclass(part):
         yield from _lengths([getattr(part, field.name) for field in dataclasses.fields(part)])

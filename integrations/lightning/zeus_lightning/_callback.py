@@ -21,38 +21,39 @@ __all__ = ["ZeusCallback"]
 
 _STATE = "zeus_lightning.ZeusCallback"
 
+# Nobody reads faster, and each value costs the module 0.25 ms.
 _SECONDS_BETWEEN_SHOWS = 1.0
 
 _logger = logging.getLogger(__name__)
 
 
 class ZeusCallback(Callback):
-    """Measures what a `Trainer` spends, and logs it where its losses are: pass it in `callbacks=[...]`.
+    """Measures the energy of a `Trainer`, and logs it where its losses are: pass it in `callbacks=[...]`.
 
     To the trainer's loggers, each `log_every_n_steps` optimizer steps:
 
-    ==============================  ===================================================================================
-    `train/energy_j`                training steps since the previous log, of all ranks and GPUs, in joules
-    `train/power_w`                 their mean power
-    `train/energy_per_token_j`      where tokens are counted; otherwise
-    `train/energy_per_sample_j`     where samples are
-    `train/total_energy_j`          the whole run so far: evaluation, saving, and its parts before an interruption too
-    `train/power_limit_w`           the power limit in force
-    ==============================  ===================================================================================
+    ===========================  ====  =====================================================================
+    `train/energy_j`             J     training steps since the previous log, over all ranks and GPUs
+    `train/power_w`              W     mean power of these steps
+    `train/energy_per_token_j`   J     energy per token, if tokens are counted
+    `train/energy_per_sample_j`  J     energy per sample, if samples are counted and tokens are not
+    `train/total_energy_j`       J     the whole run so far, with evaluations, checkpoints and earlier parts
+    `train/power_limit_w`        W     power limit in force, the highest of this rank's GPUs
+    ===========================  ====  =====================================================================
 
-    At the end of each evaluation, within `fit` or by itself, `validate/energy_j` or `test/energy_j`; and at the end of
-    `fit` what `zeus_core.training.TrainingSummary.values` lists, `train_energy_j` first. The progress bar shows
-    `power_w` and, of the whole run, `energy_kj`, anew once a second.
+    The end of each evaluation, within `fit` or by itself, logs `validate/energy_j` or `test/energy_j`. The end of `fit`
+    logs the metrics of `zeus_core.training.TrainingSummary.values`, `train_energy_j` first. The progress bar shows
+    `power_w`, and `energy_kj` of the whole run, updated once a second.
 
-    Totals outlive interruptions: a journal lies in `zeus-energy` under the trainer's `default_root_dir`, and each
+    Totals outlive interruptions: a journal is kept in `zeus-energy` under the trainer's `default_root_dir`, and each
     checkpoint names its run.
 
     Args:
-        monitor: What measures; the optimizer's, or a new one for the GPU the trainer uses, if None.
-        optimizer: Also finds a power limit: a `GlobalPowerLimitOptimizer`, or what makes one for a monitor, such as the
-            class itself.
-        batch_size: Samples in each batch, or a function that counts them; if None, the length of its first tensor.
-        tokens: Tokens in each batch, or a function that counts them; they are not counted if None.
+        monitor: Measures the GPUs; the optimizer's if None, or a new one for the GPU the trainer uses.
+        optimizer: Chooses a power limit: a `GlobalPowerLimitOptimizer`, or a function that makes one for a monitor,
+            such as the class itself.
+        batch_size: Samples in each batch, or a function that counts them; the length of its first tensor if None.
+        tokens: Tokens in each batch, or a function that counts them; not counted if None.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback, with its monitor and optimizer; None until a trainer begins.
@@ -64,7 +65,7 @@ class ZeusCallback(Callback):
     def __init__(
         self,
         monitor: ZeusMonitor | None = None,
-        # Of the two, what makes one comes first, as LightningCLI takes the first that fits.
+        # The function comes first, as LightningCLI takes the first type that fits.
         optimizer: Callable[[ZeusMonitor], GlobalPowerLimitOptimizer] | GlobalPowerLimitOptimizer | None = None,
         batch_size: int | Callable[[Any], int] | None = None,
         tokens: int | Callable[[Any], int] | None = None,
@@ -80,12 +81,12 @@ class ZeusCallback(Callback):
 
     @property
     def summary(self) -> TrainingSummary | None:
-        """What the latest `fit` has taken; None until it has ended."""
+        """The summary of the latest `fit`; None until it has ended."""
         return self._fit_energy.summary if self._fit_energy is not None else None
 
     @contained
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """The trainer begins something."""
+        """A `fit`, `validate`, `test` or `predict` begins."""
         state = self._leave()
         self._session = None
         if self._is_first_of(trainer):
@@ -96,9 +97,9 @@ class ZeusCallback(Callback):
 
     @contained
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Training goes on from a checkpoint, or an evaluation takes its weights."""
+        """Training continues from a checkpoint, or an evaluation loads its weights."""
         if trainer.state.fn == "fit":
-            self._told.state = checkpoint.get(_STATE, {})
+            self._current.state = checkpoint.get(_STATE, {})
 
     @contained
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -110,22 +111,22 @@ class ZeusCallback(Callback):
     @contained
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training begins with some batches of validation."""
-        self._told.begin_training()
+        self._current.begin_training()
 
     @contained
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training begins."""
-        self._told.begin_training()
+        self._current.begin_training()
 
     @contained
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An epoch begins."""
-        self._told.energy.on_epoch_begin()
+        self._current.energy.on_epoch_begin()
 
     @contained
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """A batch begins, and maybe an optimizer step with it."""
-        self._told.begin_batch()
+        self._current.begin_batch()
 
     @contained
     def on_train_batch_end(
@@ -133,42 +134,42 @@ class ZeusCallback(Callback):
     ) -> None:
         """A batch has ended, and maybe an optimizer step with it."""
         self._count(batch)
-        self._told.end_batch()
-        values = self._told.values_to_log()
+        self._current.end_batch()
+        values = self._current.values_to_log()
         if values:
-            self._told.publish({f"train/{name}": value for name, value in values.items()})
+            self._current.publish({f"train/{name}": value for name, value in values.items()})
             self._show(pl_module, values)
 
     @contained
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An epoch has ended, be it amid a step."""
-        self._told.interrupt_step()
-        self._told.energy.on_epoch_end()
+        """An epoch has ended, possibly within a step."""
+        self._current.interrupt_step()
+        self._current.energy.on_epoch_end()
 
     @contained
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An evaluation begins, within training or by itself."""
-        self._told.pause(Activity.EVALUATION)
+        self._current.pause(Activity.EVALUATION)
 
     @contained
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """It has ended."""
         stage = getattr(trainer.state.stage, "value", "")
         if not trainer.sanity_checking:
-            values = self._told.energy.evaluation()
-            self._told.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
-        self._told.energy.on_resume()
+            values = self._current.energy.evaluation()
+            self._current.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
+        self._current.energy.on_resume()
 
     on_test_start = on_validation_start
     on_test_end = on_validation_end
 
     @contained
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Training has ended in order."""
-        summary = self._told.energy.finish()
+        """Training has ended without an exception."""
+        summary = self._current.energy.finish()
         if summary is not None:
-            self._told.publish(summary.values())
-        self._told.end_training()
+            self._current.publish(summary.values())
+        self._current.end_training()
 
     @contained
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -177,41 +178,38 @@ class ZeusCallback(Callback):
 
     @contained
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """The trainer has ended something."""
+        """The `fit`, `validate`, `test` or `predict` has ended."""
         self._leave()
 
     @property
-    def _told(self) -> Session:
-        assert self._session is not None, "setup has failed"  # and has said why; what follows from it is not reported
+    def _current(self) -> Session:
+        assert self._session is not None, "setup has failed"  # which was logged, so that this is not
         return self._session
 
     def _leave(self) -> Any:
-        """End what the trainer was doing. Returns what the next training may go on from."""
+        """End the session. Return the state that the next training may continue."""
         if self._session is None:
             return {}
         self._session.leave()
         return self._session.state
 
     def _is_first_of(self, trainer: Trainer) -> bool:
-        """Whether this one does the work. Others step aside: from now on the trainer knows of the first one only."""
-        first, *others = [it for it in trainer.callbacks if isinstance(it, ZeusCallback)]
+        """Return whether this callback is the first of its kind. The others are removed from the trainer."""
+        first, *others = [callback for callback in trainer.callbacks if isinstance(callback, ZeusCallback)]
         if others:
             _logger.warning("a trainer needs one ZeusCallback: the first one measures, %d more step aside", len(others))
             place = trainer.callbacks.index(first)
-            rest = [it for it in trainer.callbacks if not isinstance(it, ZeusCallback)]
+            rest = [callback for callback in trainer.callbacks if not isinstance(callback, ZeusCallback)]
             trainer.callbacks = [*rest[:place], first, *rest[place:]]
         return self is first
 
     @contained
     def _count(self, batch: Any) -> None:
         tokens = 0 if self._tokens_in is None else int(self._tokens_in(batch))
-        self._told.energy.count(int(self._samples_in(batch)), tokens)
+        self._current.energy.count(int(self._samples_in(batch)), tokens)
 
     def _show(self, pl_module: LightningModule, values: Mapping[str, float]) -> None:
-        """Put what was logged into the progress bar; in kilojoules, as the module keeps seven digits.
-
-        Each value takes the module a quarter of a millisecond, and nobody reads faster than this.
-        """
+        """Show values in the progress bar; in kilojoules, as the module keeps seven digits."""
         if time.monotonic() < self._show_again_at:
             return
         self._show_again_at = time.monotonic() + _SECONDS_BETWEEN_SHOWS

@@ -1,4 +1,4 @@
-"""Making the `TrainingEnergy` that suits a trainer, once there is one."""
+"""Makes the `TrainingEnergy` that suits a trainer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["EnergySource"]
 
 
 class EnergySource:
-    """Knows what to measure and optimise with; which GPU that is for, and who the ranks are, a trainer tells late.
+    """Monitor and optimizer of a callback. The GPU and the ranks are known only once there is a trainer.
 
     Args:
-        monitor: What measures, if that is known already.
-        optimizer: An optimizer, or what makes one for a monitor.
+        monitor: A monitor; made for the GPU of the trainer if None.
+        optimizer: An optimizer, or a function that makes one for a monitor.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -34,16 +34,16 @@ class EnergySource:
         self._optimizer = None if callable(optimizer) else optimizer
         self._monitor = monitor
         if monitor is not None or self._optimizer is not None:
-            self._monitor = TrainingEnergy(monitor, self._optimizer).monitor  # which checks both
+            self._monitor = TrainingEnergy(monitor, self._optimizer).monitor  # checks both
 
     def energy_of(self, trainer: Trainer) -> TrainingEnergy:
-        """What a trainer spends: a collective call, to be made once its processes have found each other.
+        """Make the `TrainingEnergy` of a trainer: a collective call, once its processes have found each other.
 
         Raises:
-            UsageError: What made the optimizer has made something else.
+            UsageError: The function that makes the optimizer made something else.
             NoDeviceError: There is no GPU to measure.
         """
-        world = torch_world()  # first of all, as all ranks must come this far
+        world = torch_world()  # first, as all ranks must reach it
         device = trainer.strategy.root_device
         if self._monitor is None:
             self._monitor = ZeusMonitor(gpu_indices=[device.index]) if device.type == "cuda" else ZeusMonitor()
@@ -53,6 +53,6 @@ class EnergySource:
         energy = TrainingEnergy(self._monitor, self._optimizer)
         energy.use_world(world)
         folder = trainer.default_root_dir
-        if not trainer.fast_dev_run and ":/" not in folder:  # which may be in a bucket, where no journal can be kept
+        if not trainer.fast_dev_run and ":/" not in folder:  # a journal cannot be kept in a bucket
             energy.use_folder(folder)
         return energy

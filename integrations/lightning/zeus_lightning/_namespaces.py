@@ -1,12 +1,12 @@
 """The `Callback` class of the Lightning that is in use.
 
-Lightning comes under two names, `lightning.pytorch` and `pytorch_lightning`, whose trainers take callbacks of their own
-kind. A callback of ours is of the kind of each name that has been imported before it; of both, where none has. To
-import the other one just in case would cost 0.1 s only, but the name imported last takes over the messages of both, so
-that `logging.getLogger("lightning.pytorch").setLevel(...)` would no longer do what it says.
+Lightning has two names, `lightning.pytorch` and `pytorch_lightning`, whose trainers take callbacks of their own kind.
+Our callback is of the kind of each name that was imported before it, and of both if none was. The other name is not
+imported just in case: the name imported last takes over the messages of both, and then
+`logging.getLogger("lightning.pytorch").setLevel(...)` has no effect.
 
-Importing this raises `ModuleNotFoundError`, with the pip line, where neither is installed, and `ImportError` where they
-are too old.
+Importing this module raises `ModuleNotFoundError`, with the pip command, if neither is installed, and `ImportError` if
+they are too old.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from zeus_core.adapters import require
 
 __all__ = ["Callback", "LightningModule", "Logger", "Trainer"]
 
-# What follows is of either namespace.
+# Of either namespace.
 Trainer: TypeAlias = Any
 LightningModule: TypeAlias = Any
 Logger: TypeAlias = Any
 
-# The newer one is the last to be imported.
+# The newer one is imported last, and takes over the messages.
 _NAMESPACES = ("pytorch_lightning", "lightning.pytorch")
 
 
 def _callback_classes() -> tuple[type, ...]:
-    """The `Callback` class of each namespace in use. Raises what keeps all of them from being used."""
+    """Return the `Callback` class of each namespace in use; raise if none can be used."""
     namespaces = [name for name in _NAMESPACES if name in sys.modules] or _NAMESPACES
     classes: list[type] = []
     refusals: list[Exception] = []
     for namespace in namespaces:
         try:
             classes.append(_callback_class(namespace))
-        except Exception as error:  # one that is broken must not stand in the way of the other
+        except Exception as error:  # the other may work
             refusals.append(error)
     if not classes:
         raise next((error for error in refusals if not isinstance(error, ModuleNotFoundError)), refusals[-1])

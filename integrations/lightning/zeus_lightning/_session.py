@@ -1,4 +1,4 @@
-"""One thing a trainer does: what its energy is told of it, and what is logged."""
+"""One `fit`, `validate`, `test` or `predict`: forwards its events to `TrainingEnergy`, and publishes the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from zeus_core.adapters import Patches, contained
 from zeus_core.events import Activity
 from zeus_core.training import TrainingEnergy
 from zeus_lightning._namespaces import Logger, Trainer
-from zeus_lightning._steps import Steps
 
 __all__ = ["Session"]
 
@@ -19,29 +18,29 @@ class Session:
 
     Args:
         trainer: The trainer.
-        energy: Is told what happens.
-        state: What is known of an earlier training, from which this one may go on.
+        energy: Receives the events.
+        state: The state of an earlier training, which this one may continue.
 
     Attributes:
-        energy: The same.
-        state: What the next training may go on from.
+        energy: As passed.
+        state: The state that the next training may continue.
     """
 
     def __init__(self, trainer: Trainer, energy: TrainingEnergy, state: Any) -> None:
         self.energy = energy
         self.state = state
         self._trainer = trainer
-        self._steps: Steps | None = None  # of the present training
+        self._steps: Steps | None = None  # of the current training
         self._wraps = Patches(trainer)
-        self._wraps.wrap("save_checkpoint", self._save)  # which the trainer tells no callback
+        self._wraps.wrap("save_checkpoint", self._save)  # the trainer reports its beginning to no callback
 
     def leave(self) -> None:
-        """It is over, in whatever way."""
+        """End the session, however the trainer ended it."""
         self.end_training()
         self._wraps.undo()
 
     def begin_training(self) -> None:
-        """Training begins, if it has not begun before: a collective call."""
+        """Begin training, if it has not begun before: a collective call."""
         if self._steps is None:
             global_step = self._trainer.global_step
             done, energy_state = _read(self.state) if global_step > 0 else (0, {})
@@ -50,56 +49,56 @@ class Session:
             self.energy.on_train_begin(self._steps.done)
 
     def end_training(self) -> None:
-        """Training has ended, in whatever way."""
+        """End training, in whatever way."""
         self.state = self.current_state()
         self._steps = None
         self.energy.on_train_end()
 
     def current_state(self) -> Any:
-        """What a training may go on from that is resumed at this moment; empty where none has begun."""
+        """Return the state that a training resumed at this moment continues; empty if none has begun."""
         return self.state if self._steps is None else {"step": self._steps.done, "energy": self.energy.state_dict()}
 
     def begin_batch(self) -> None:
-        """A batch of training begins."""
+        """Begin a batch of training."""
         if self._training.begin():
             self.energy.on_step_begin()
 
     def end_batch(self) -> None:
-        """A batch of training has ended."""
+        """End a batch of training."""
         if self._training.end():
             self.energy.on_step_end()
 
     def interrupt_step(self) -> None:
-        """Half a step is no step: where one is under way, the power-limit trial that it is part of is spoilt."""
+        """Report a step that is under way as interference: its power-limit trial cannot use half a step."""
         self.end_batch()
         if self._training.is_under_way:
             self.energy.on_interference()
 
     @contained
     def pause(self, activity: Activity) -> None:
-        """Something else than training begins."""
+        """Report that work other than training begins."""
         if self._steps is not None:
             self.interrupt_step()
         self.energy.on_pause(activity, on_all_ranks=True)
 
     def values_to_log(self) -> dict[str, float]:
-        """What to log of the training steps, where it is time to: a collective call."""
+        """Return the values to log, if it is time to: a collective call."""
         return self.energy.log() if self._training.is_log_due() else {}
 
     def publish(self, values: Mapping[str, float]) -> None:
-        """Log values, all of which every rank knows."""
+        """Log values that every rank knows."""
         if self._trainer.is_global_zero:
-            # No public name tells where on their axis the trainer's own metrics of this moment go.
+            # No public attribute holds the position on the axis at which the trainer logs its own metrics now.
             step = self._trainer.fit_loop.epoch_loop._batches_that_stepped
             for logger in self._trainer.loggers:
-                self._tell(logger, dict(values), step)
+                self._log(logger, dict(values), step)
 
     @contained
-    def _tell(self, logger: Logger, values: dict[str, float], step: int) -> None:
+    def _log(self, logger: Logger, values: dict[str, float], step: int) -> None:
         logger.log_metrics(values, step)
 
     def _save(self, save_checkpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint is saved, in training or outside of it."""
+        """Save a checkpoint, in training or outside of it."""
         if self._steps is None:
             return save_checkpoint(*args, **kwargs)
         self.pause(Activity.CHECKPOINT)
@@ -115,8 +114,51 @@ class Session:
 
 
 def _read(state: Any) -> tuple[int, Any]:
-    """The steps done and the energy of a state; nothing where it says nothing, or is damaged."""
+    """Return the steps done and the energy in a state; nothing if it is empty or damaged."""
     try:
         return int(state["step"]), state["energy"]
     except (KeyError, TypeError, ValueError):
         return 0, {}
+
+
+class Steps:
+    """Optimizer steps of a training, derived from the batches and from what the trainer counts.
+
+    The trainer counts the steps of all its optimizers together, and reports only batches to callbacks. A step lasts
+    from its first batch to the one in which an optimizer, or several, have stepped.
+
+    Args:
+        trainer: The trainer.
+        done: Steps already done, in a resumed training.
+    """
+
+    def __init__(self, trainer: Trainer, done: int) -> None:
+        self._trainer = trainer
+        self._optimizer_steps = trainer.global_step
+        self._logged = done
+        self.done = done
+        """Number of steps that have ended."""
+        self.is_under_way = False
+        """Whether a step has begun and not ended."""
+
+    def begin(self) -> bool:
+        """Begin a batch. Return whether a step begins with it."""
+        was_under_way, self.is_under_way = self.is_under_way, True
+        return not was_under_way
+
+    def end(self) -> bool:
+        """Return whether a step has ended since the previous call."""
+        if self._trainer.global_step == self._optimizer_steps:
+            return False
+        self._optimizer_steps = self._trainer.global_step
+        self.is_under_way = False
+        self.done += 1
+        return True
+
+    def is_log_due(self) -> bool:
+        """Return whether it is time to log, by the trainer's `log_every_n_steps`; once each time."""
+        every = self._trainer.log_every_n_steps
+        if not every or self.done // every == self._logged // every:
+            return False
+        self._logged = self.done
+        return True
