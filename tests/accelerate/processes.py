@@ -12,7 +12,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
-from tests.ranks import torchrun_environments
+from tests.support.ranks import torchrun_environments
 
 _ROOT = Path(__file__).parents[2]
 _PATH = [str(_ROOT), str(_ROOT / "integrations" / "huggingface"), *filter(None, [os.environ.get("PYTHONPATH")])]

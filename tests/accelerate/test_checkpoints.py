@@ -87,11 +87,11 @@ def test_without_a_project_folder_the_checkpoint_alone_knows(tmp_path, gpu, moni
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (None, "checkpoint says nothing of energy: what was spent before it is not part of the totals"),
+        (None, "checkpoint has no energy state: the totals exclude what was spent before it"),
         ("{", "zeus_energy.json in"),
         ("[[[[", "zeus_energy.json in"),
-        ("3", "says nothing of energy"),
-        ('{"step": "ten"}', "says nothing of energy"),
+        ("3", "no energy state"),
+        ('{"step": "ten"}', "no energy state"),
         ('{"step": 10}', "the energy state of the checkpoint is damaged"),
         ('{"step": 10, "format": "zeus-core energy", "version": 1, "run": "r", "world_size": 1}', "is damaged"),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.accelerate.processes import run_script
-from tests.pages import ROOT, blocks, is_of
+from tests.support.pages import ROOT, blocks, is_of
 
 EXAMPLE = ROOT / "examples" / "accelerate" / "train.py"
 SIMULATED = ("--simulate", "A100-SXM4-80GB")

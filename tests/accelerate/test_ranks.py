@@ -12,7 +12,7 @@ from tests.accelerate.processes import run_processes
 from tests.nvml_driver import DeviceSpec
 from tests.nvml_driver.driver import _set_library
 from tests.nvml_driver.library import open_library
-from tests.ranks import torchrun_environments
+from tests.support.ranks import torchrun_environments
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy
 from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate

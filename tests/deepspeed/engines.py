@@ -8,7 +8,7 @@ import torch
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
 
-from tests.ranks import run_ranks
+from tests.support.ranks import run_ranks
 
 WIDTH = 4
 MICROBATCHES = 3

@@ -1,13 +1,9 @@
 """The block of the configuration: what it may say, and how it is told that it is wrong."""
 
-import re
-from dataclasses import fields
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import zeus_deepspeed._config
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
 from zeus_deepspeed._config import KEYS, PerseusConfig, read_perseus_block
@@ -97,15 +93,3 @@ def outcome(block):
         return read(**block), ""
     except UsageError as error:
         return None, str(error)
-
-
-def test_the_documented_table_has_exactly_the_keys_and_their_defaults():
-    rows = re.findall(r"^`(\w+)` +\w+ +`([^`]+)`", zeus_deepspeed._config.__doc__, re.MULTILINE)
-    own = {it.name: it.default for it in fields(PerseusConfig) if it.name != "settings"}
-    defaults = {**own, "gpu_index": "auto", **{it.name: it.default for it in fields(PipelineFrequencySettings)}}
-    words = {None: "null", True: "true", False: "false"}
-    in_json = {
-        key: str(value) if type(value) in (int, float) else words.get(value, value) for key, value in defaults.items()
-    }
-    assert dict(rows) == in_json
-    assert [key for key, _ in rows] == list(KEYS)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 from zeus_core.pipeline import read_plan
 from zeus_deepspeed._config import read_perseus_block
 

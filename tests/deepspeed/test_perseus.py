@@ -208,7 +208,7 @@ def hindered_rank():
 def test_what_is_in_the_way_on_one_rank_is_said_by_the_first_and_training_is_left_alone():
     first, second = run_engines(2, hindered_rank)
     begin = "Perseus is off; training continues: "
-    assert first["one rank"] == [begin + "rank 1: no such plan"]
+    assert first["one rank"] == [begin + "rank 1: OSError('no such plan')"]
     assert first["no such GPU"] == [begin + "gpu_indices is [7], but there is no GPU 7; there are: 0, 1"]
     assert first["nothing asked for"] == []
     (no_pipeline,) = first["no pipeline"]

@@ -21,7 +21,7 @@ import torch
 import zeus_deepspeed
 from tests.deepspeed.engines import batches, make_engine, make_module
 from tests.deepspeed.virtual_engine import Trainer
-from tests.ranks import torchrun_environments
+from tests.support.ranks import torchrun_environments
 from tests.support.virtual_time import A100, SharedTimes
 from zeus_core.adapters import Patches
 from zeus_core.device import Work, discover_gpus

@@ -6,9 +6,7 @@ import pytest
 from transformers import TrainingArguments
 
 from tests.huggingface.trainers import examples, tiny_model
-from tests.pages import ROOT, blocks
-from zeus_core.measurement import DeviceEnergy
-from zeus_core.training import Account, Activity, Tally, TrainingSummary
+from tests.support.pages import blocks
 
 
 @pytest.fixture
@@ -28,10 +26,3 @@ def test_the_code_of_the_page_runs(names, capsys):
     assert re.search(r"^\d+\.\d+ J$", capsys.readouterr().out, re.MULTILINE)
     exec(searching, names)
     assert names["optimizer"].phase.value == "rest"
-
-
-def test_the_page_leaves_out_nothing_that_is_logged_at_the_end():
-    page = (ROOT / "docs" / "huggingface.md").read_text(encoding="utf-8")
-    tally = Tally(1.0, DeviceEnergy(2.0, 0.1))
-    account = Account(tally, dict.fromkeys(Activity, tally), redone=tally)
-    assert {f"`{name}`" for name in TrainingSummary(1, account, 0.1, 0.1).values()} <= set(re.findall(r"`\w+`", page))

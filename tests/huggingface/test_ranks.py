@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, examples, losses_of, make_trainer
 from tests.nvml_driver import DeviceSpec
-from tests.ranks import run_ranks
+from tests.support.ranks import run_ranks
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer

@@ -11,7 +11,7 @@ import lightning.pytorch
 import pytest
 
 from tests.lightning.trainers import loader, module_class
-from tests.pages import ROOT, blocks
+from tests.support.pages import ROOT, blocks
 from zeus_lightning import ZeusCallback
 
 EXAMPLES = ROOT / "examples" / "lightning"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.lightning.trainers import loader, make_trainer, module_class, recorder
 from tests.nvml_driver import DeviceSpec
-from tests.ranks import run_ranks
+from tests.support.ranks import run_ranks
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_lightning import ZeusCallback

@@ -79,7 +79,7 @@ def test_training_goes_on_from_a_checkpoint_made_without_the_callback(pl, tmp_pa
     callback = train(tmp_path, gpu, time_source, 20, resume_from=10, pl=pl)
     assert callback.summary.account.total.energy_joules == pytest.approx(10 * step_joules(gpu), rel=0.01)
     (message,) = messages_of_ours(caplog)
-    assert message.startswith("training resumes at step 10 from a checkpoint that says nothing of energy")
+    assert message.startswith("training resumes at step 10 from a checkpoint with no energy state")
 
 
 def test_training_goes_on_without_the_callback_that_was_there(pl, tmp_path, gpu, time_source):
@@ -98,7 +98,7 @@ def test_a_damaged_state_is_as_good_as_none(tmp_path, gpu, time_source, caplog, 
     torch.save(checkpoint, path)
     callback = train(tmp_path, gpu, time_source, 20, resume_from=10)
     assert callback.summary.account.total.energy_joules == pytest.approx(10 * step_joules(gpu), rel=0.01)
-    assert "training resumes at step 10 from a checkpoint that says nothing of energy" in messages_of_ours(caplog)[-1]
+    assert "training resumes at step 10 from a checkpoint with no energy state" in messages_of_ours(caplog)[-1]
 
 
 def test_an_evaluation_of_a_checkpoint_changes_nothing_of_the_run(tmp_path, monitor, gpu):

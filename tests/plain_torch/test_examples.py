@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.accelerate.processes import run_script
-from tests.pages import ROOT, blocks, is_of
+from tests.support.pages import ROOT, blocks, is_of
 
 EXAMPLES = ROOT / "examples" / "pytorch"
 SIMULATED = ("--simulate", "A100-SXM4-80GB")

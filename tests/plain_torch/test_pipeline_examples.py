@@ -7,8 +7,8 @@ import torch
 import torch.distributed
 
 from tests.accelerate.processes import run_script
-from tests.pages import ROOT, blocks, is_of
-from tests.ranks import run_ranks
+from tests.support.pages import ROOT, blocks, is_of
+from tests.support.ranks import run_ranks
 from tests.support.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
 
 EXAMPLES = ROOT / "examples" / "pytorch"

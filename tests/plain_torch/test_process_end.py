@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.ranks import torchrun_environments
+from tests.support.ranks import torchrun_environments
 
 SCRIPT = """
 import torch.distributed

@@ -8,7 +8,7 @@ import torch
 import torch.distributed
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from tests.ranks import run_ranks
+from tests.support.ranks import run_ranks
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.optimizer.pipeline_frequency import PhaseName, PipelineFrequencySettings, PipelineRank

@@ -5,7 +5,7 @@ import torch
 import torch.distributed
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from tests.ranks import run_ranks
+from tests.support.ranks import run_ranks
 from tests.support.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
 from zeus_core.pytorch.pipelining import PipelineScheduleTap
 

@@ -1,4 +1,4 @@
-"""Taking up a run where it was interrupted, or beginning a new one."""
+"""Continues an interrupted run, or begins a new one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _logger = logging.getLogger(__name__)
 
 
 def take_up_run(step: int, checkpoint: Checkpoint | None, journal: Journal | None, ranks: Ranks) -> tuple[str, Account]:
-    """The name of the run, and what all ranks have taken of it before: a collective call.
+    """Return the name of the run, and the account of all ranks before this part: a collective call.
 
     Args:
         step: The optimizer step training begins at; 0 begins a new run.
-        checkpoint: What the checkpoint of that step says; the first rank's counts. None if it says nothing.
-        journal: The journals of the run, if any are kept.
+        checkpoint: The state in the checkpoint of that step, of which the first rank's counts; None if there is none.
+        journal: The journals of the run; None if none are kept.
         ranks: The ranks.
 
     Raises:
@@ -34,16 +34,16 @@ def take_up_run(step: int, checkpoint: Checkpoint | None, journal: Journal | Non
         return name, Account()
     if kept is None:
         _logger.warning(
-            "training resumes at step %d from a checkpoint that says nothing of energy: what was spent before it is "
-            "not part of the totals",
+            "training resumes at step %d from a checkpoint with no energy state: the totals exclude what was spent "
+            "before it",
             step,
         )
         return name, Account()
     checkpoint = Checkpoint.from_json(kept)
     if checkpoint.world_size != ranks.size:
         _logger.warning(
-            "training resumes with %d ranks from a checkpoint of %d: what was spent before is taken from the journals "
-            "that can be found",
+            "training resumes with %d ranks from a checkpoint of %d: the totals include what was spent before only as "
+            "far as its journals can be found",
             ranks.size,
             checkpoint.world_size,
         )
@@ -51,7 +51,7 @@ def take_up_run(step: int, checkpoint: Checkpoint | None, journal: Journal | Non
 
 
 def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: Ranks) -> Account:
-    """What the journals say; where there are none, what the checkpoint says."""
+    """Return the account in the journals; if there are none, the one in the checkpoint."""
 
     def tell() -> object:
         known = earlier_account(journal.read(checkpoint.run), checkpoint.run, step) if journal is not None else None
@@ -61,8 +61,8 @@ def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: 
     if known:
         return Account.from_ranks(known)
     _logger.warning(
-        "there is no energy journal of this run here: what was spent after the checkpoint of step %d is not part of "
-        "the totals",
+        "there is no energy journal of this run here: the totals exclude what was spent after the checkpoint of step "
+        "%d",
         step,
     )
     if journal is not None and ranks.rank == 0:  # for the parts to come

@@ -1,4 +1,4 @@
-"""Splitting time and energy among the activities of a run."""
+"""Splits time and energy among the activities of a run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from zeus_core.training._tally import Tally
 
 __all__ = ["ActivitySplit"]
 
+# Readings are refined from later updates of the energy counter, which come every 0.1 s; a few of them suffice.
 _ALIGNED_AFTER_SECONDS = 0.5
 
 
 class _Segment(NamedTuple):
-    """An unbroken time of one activity."""
+    """An uninterrupted time of one activity."""
 
     activity: Activity
     begin: Reading
@@ -24,21 +25,21 @@ class _Segment(NamedTuple):
 
 
 class _Interrupted(NamedTuple):
-    """What goes on once something else is over."""
+    """An activity that continues when the one that interrupts it has ended."""
 
     activity: Activity
-    evaluation: tuple[Reading, Reading] | None  # of which it is part
+    evaluation: tuple[Reading, Reading] | None  # the one that it is part of
 
 
 class ActivitySplit:
-    """Charges all time and energy, from when it is made, to one activity after the other; idleness comes first.
+    """Charges all time and energy, from its creation on, to one activity after the other; the first is idle.
 
-    A switch takes one reading, which ends the one activity and begins the other: nothing falls in between. Readings
-    become surer within a moment, so that the energy of a segment is settled that much later.
+    A switch takes one reading, which ends one activity and begins the other: nothing falls in between. Readings become
+    more certain within a moment, so the energy of a segment is settled that much later.
 
     Args:
-        monitor: Measures.
-        gpu_indices: Those of its GPUs to count.
+        monitor: Measures the GPUs.
+        gpu_indices: The GPUs of the monitor to count.
     """
 
     def __init__(self, monitor: ZeusMonitor, gpu_indices: Collection[int]) -> None:
@@ -52,43 +53,43 @@ class ActivitySplit:
         self._evaluation: tuple[Reading, Reading] | None = None
 
     def switch(self, activity: Activity) -> None:
-        """From now on do something else, and forget what it interrupts."""
+        """Begin an activity, and forget the ones it interrupts."""
         self._interrupted.clear()
         if activity is not self._activity:
             self._begin_segment(activity)
 
     def enter(self, activity: Activity) -> None:
-        """From now on do something else, until `leave`."""
+        """Begin an activity, until `leave`."""
         self._interrupted.append(_Interrupted(self._activity, self._evaluation))
         if activity in TRAINING and self._activity is not Activity.STEPS:
-            return  # text generated in an evaluation is part of the evaluation
+            return  # text generated in an evaluation is part of it
         self._begin_segment(activity)
         if activity is Activity.EVALUATION:
             self._evaluation = (self._begin, self._begin)
 
     def leave(self) -> None:
-        """Go on with what was interrupted last."""
+        """Continue with the activity that was interrupted last."""
         if not self._interrupted:
             return
         activity, evaluation = self._interrupted.pop()
         ended = self._activity
         self._begin_segment(activity)
         if activity is Activity.EVALUATION:
-            self._evaluation = evaluation  # of which the one that has ended was a part
+            self._evaluation = evaluation  # the one that has ended was part of it
         elif ended is Activity.EVALUATION and self._evaluation is not None:
             self._evaluation = (self._evaluation[0], self._begin)
 
     def update(self) -> None:
-        """Take note of what the present activity has taken up to this moment."""
+        """Charge the current activity up to this moment."""
         self._now = self._read()
         if self._begin.has_fault:
-            self._begin_segment(self._activity)  # so that what follows is known at least
+            self._begin_segment(self._activity)  # measures at least the time that follows
         if self._activity is Activity.EVALUATION and self._evaluation is not None:
             self._evaluation = (self._evaluation[0], self._now)
 
     @property
     def tallies(self) -> dict[Activity, Tally]:
-        """What each activity has taken up to the latest switch or update."""
+        """Time and energy of each activity, up to the latest switch or update."""
         tallies = dict(self._settled)
         for segment in [*self._segments, _Segment(self._activity, self._begin, self._now)]:
             self._charge(tallies, segment)
@@ -96,17 +97,17 @@ class ActivitySplit:
 
     @property
     def total(self) -> Tally:
-        """All of it, up to the latest switch or update. Surer than the sum: measured from end to end."""
+        """All time and energy, measured from end to end, and so more certain than the sum of the activities."""
         whole = self._between(self._first, self._now)
         return whole if whole.lost_seconds == 0 else sum(self.tallies.values(), Tally())
 
     @property
     def evaluation(self) -> Tally | None:
-        """What the present evaluation has taken up to the latest update, or the latest one; None if there was none."""
+        """Time and energy of the current or latest evaluation, up to the latest update; None if there was none."""
         return self._between(*self._evaluation) if self._evaluation is not None else None
 
     def _begin_segment(self, activity: Activity) -> None:
-        # The passes within a step come too often to be watched, and their errors cancel: each begins where one ends.
+        # The passes within a step come too often to be aligned, and their errors cancel: each begins where one ends.
         align = not (activity in TRAINING and self._activity in TRAINING)
         begin, self._begin = self._begin, self._read(align)
         self._segments.append(_Segment(self._activity, begin, self._begin))

@@ -1,6 +1,6 @@
 """Runs a training script with Perseus: `torchrun ... -m zeus_deepspeed train.py ...`.
 
-The launcher of DeepSpeed puts its own options before the script; they are passed on to the script: `deepspeed --module
+The launcher of DeepSpeed puts its own options before the script, and they are passed on to it: `deepspeed --module
 zeus_deepspeed train.py ...` arrives here as `--local_rank=0 train.py ...`.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the script that the command line names, as Python itself would."""
     arguments = sys.argv[1:]
-    script = next((it for it in arguments if not it.startswith("-")), None)
+    script = next((argument for argument in arguments if not argument.startswith("-")), None)
     if script is None:
         raise SystemExit("usage: python -m zeus_deepspeed SCRIPT [ARGUMENT ...]")
     import zeus_deepspeed.auto  # noqa: F401 - enables Perseus on every engine whose configuration has the block

@@ -15,10 +15,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Stateful(Protocol):
-    """Has a state, in JSON types."""
+    """An object with a state, in JSON types."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state."""
+        """Return the state."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What is read from an engine. Only this file and `tap.py` use private DeepSpeed names."""
+"""Facts about an engine. Only this module and `_tap` use private DeepSpeed names."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from zeus_core.errors import ZeusError
 from zeus_core.optimizer.pipeline_frequency import PipelineRank
 
-__all__ = ["config_of", "identity_of", "is_pipeline", "pipeline_rank_of", "release"]
+__all__ = ["config_of", "identity_of", "is_pipeline", "pipeline_rank_of", "release", "stages_by_phase"]
 
 
 def release() -> str:
-    """The installed release of DeepSpeed."""
+    """Return the installed release of DeepSpeed."""
     return metadata.version("deepspeed")
 
 
 def config_of(engine: Any) -> Mapping[str, Any]:
-    """The DeepSpeed configuration of an engine, as its user wrote it.
+    """Return the DeepSpeed configuration of an engine, as its user wrote it.
 
     Raises:
         ZeusError: This release of DeepSpeed keeps it elsewhere.
@@ -34,7 +34,7 @@ def config_of(engine: Any) -> Mapping[str, Any]:
 
 
 def is_pipeline(engine: Any) -> bool:
-    """Whether an engine runs a pipeline."""
+    """Return whether an engine runs a pipeline."""
     from deepspeed.runtime.pipe.engine import PipelineEngine
 
     return isinstance(engine, PipelineEngine)
@@ -45,8 +45,17 @@ def pipeline_rank_of(engine: Any) -> PipelineRank:
     return PipelineRank(rank=engine.stage_id, pipeline=engine.grid.get_data_parallel_id())
 
 
+def stages_by_phase(engine: Any) -> dict[int, int]:
+    """Return the stage of this rank for each `phase` of its instructions.
+
+    Only DualPipeV has two: its pipeline runs down the ranks and up again, so this rank has a second stage, counted from
+    the end.
+    """
+    return {0: engine.stage_id, 1: 2 * engine.num_stages - 1 - engine.stage_id}
+
+
 def identity_of(engine: Any) -> dict[str, str | int | float]:
-    """What the times and energies of this rank's instructions depend on, as far as the engine knows."""
+    """Return the known facts that the times and energies of this rank's instructions depend on."""
     module = engine.module
     parameters = list(module.parameters())
     bounds = getattr(module, "phase_bounds", [(module._local_start, module._local_stop)])  # DualPipeV has two

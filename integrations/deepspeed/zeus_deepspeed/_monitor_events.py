@@ -26,15 +26,15 @@ class MonitorEvents:
     """Writes `Train/Samples/energy_j` and `Train/Samples/power_w` to the monitors of an engine.
 
     They are the energy in joules and the mean power in watts of each `train_batch`, over the GPUs of all ranks, each
-    counted once, logged against the number of samples so far. The ranks exchange several steps at once; steps after the
-    last exchange are not written, nor are steps whose energy was lost in part. Creating this is a collective call. It
-    raises no error later.
+    counted once, logged against the number of samples so far. The ranks exchange several steps at once. Steps after the
+    last exchange are not written, nor are steps whose energy was lost in part. The constructor is a collective call; no
+    method raises.
 
     Args:
         engine: The engine.
         monitor: Measures this rank's GPUs.
         world: The ranks.
-        exchange_steps: How many steps are exchanged at once.
+        exchange_steps: Number of steps exchanged at once.
 
     Raises:
         WorldError: A rank did not answer in time.
@@ -76,13 +76,13 @@ class MonitorEvents:
         steps, self._steps = self._steps, []
         of_ranks = self._ranks.gather(lambda: steps)
         if self._ranks.rank == 0:
-            self._write([[_Step(*it) for it in step] for step in zip(*of_ranks, strict=True)])
+            self._write([[_Step(*of_rank) for of_rank in step] for step in zip(*of_ranks, strict=True)])
 
     @contained
     def _write(self, steps: Sequence[Sequence[_Step]]) -> None:
         events: list[tuple[str, float, int]] = []
         for of_ranks in steps:
-            joules, seconds = _sum([it.joules for it in of_ranks]), max(it.seconds for it in of_ranks)
+            joules, seconds = _sum([step.joules for step in of_ranks]), max(step.seconds for step in of_ranks)
             samples = of_ranks[0].samples
             if joules is not None and seconds > 0:
                 events.append(("Train/Samples/energy_j", joules, samples))

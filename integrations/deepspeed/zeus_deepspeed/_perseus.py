@@ -104,18 +104,18 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
     except UsageError:
         raise
     except Exception as error:
-        _say_why_not(engine, error)
+        _log_why_not(engine, error)
         return None
     if config is None or not config.enabled:
         return None
     try:
         return _attached(engine, config, make_optimizer)
     except Exception as error:
-        _say_why_not(engine, error)
+        _log_why_not(engine, error)
         return None
 
 
-def _say_why_not(engine: Any, error: Exception) -> None:
+def _log_why_not(engine: Any, error: Exception) -> None:
     level = logging.WARNING if getattr(engine, "global_rank", 0) == 0 else logging.INFO
     _logger.log(level, "Perseus is off; training continues: %s", error)
 

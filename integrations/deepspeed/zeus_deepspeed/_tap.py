@@ -1,6 +1,6 @@
 """Reports what a `PipelineEngine` does, as it does it. The hooks use private DeepSpeed names.
 
-Only this file and `engine_facts.py` use such names; `check_engine` reports which of them are missing.
+Only this module and `_engine_facts` use such names; `check_engine` reports which of them are missing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from zeus_core.adapters import Patches
 from zeus_core.errors import ZeusError
 from zeus_core.events import Activity, PipelineObserver
-from zeus_deepspeed._engine_facts import release
+from zeus_deepspeed._engine_facts import release, stages_by_phase
 
 __all__ = ["PipelineTap", "check_engine"]
 
@@ -35,7 +35,7 @@ _NAMES = {
 
 
 def check_engine(engine: Any) -> None:
-    """Check that this release of DeepSpeed has all that the tap relies on.
+    """Check that this release of DeepSpeed has the private names that the tap uses.
 
     Raises:
         ZeusError: Something is missing; the message names it, and the release.
@@ -62,7 +62,7 @@ class PipelineTap:
         observer: Receives the reports.
 
     Raises:
-        ZeusError: This release of DeepSpeed lacks something the tap relies on.
+        ZeusError: This release of DeepSpeed lacks a private name that the tap uses.
     """
 
     def __init__(self, engine: Any, observer: PipelineObserver) -> None:
@@ -70,8 +70,7 @@ class PipelineTap:
         self._engine = engine
         self._observer = observer
         self._has_trained = False
-        # The second phase of DualPipeV is another stage of the same rank.
-        self._stages = {0: engine.stage_id, 1: 2 * engine.num_stages - 1 - engine.stage_id}
+        self._stages = stages_by_phase(engine)
         self._wraps = Patches(engine)
         self._wraps.wrap("_exec_schedule", self._run_schedule)
         self._wraps.wrap("train_batch", self._train)
@@ -138,5 +137,5 @@ class PipelineTap:
 
 
 def _is_of_training(schedule: Any) -> bool:
-    is_inference = any(it.__name__ == "InferenceSchedule" for it in type(schedule).__mro__)
+    is_inference = any(kind.__name__ == "InferenceSchedule" for kind in type(schedule).__mro__)
     return not is_inference and not getattr(schedule, "forward_only", False)

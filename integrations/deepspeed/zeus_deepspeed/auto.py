@@ -31,9 +31,9 @@ def enable() -> None:
         attach(engine)
 
     def construct_plain(constructor: Callable[..., None], engine: Any, *args: Any, **kwargs: Any) -> None:
-        is_half_made = isinstance(engine, PipelineEngine)  # its own constructor continues from here
+        is_base_call = isinstance(engine, PipelineEngine)  # its own constructor continues from here
         constructor(engine, *args, **kwargs)
-        if not is_half_made:
+        if not is_base_call:
             attach(engine)
 
     for engine_class, around in ((PipelineEngine, construct), (DeepSpeedEngine, construct_plain)):
@@ -43,7 +43,7 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Restore the constructors. Engines that were created meanwhile keep Perseus."""
+    """Restore the constructors. Engines created in between keep Perseus."""
     for wraps in _wraps:
         wraps.undo()
     _wraps.clear()

@@ -1,4 +1,4 @@
-"""What is to be known of an accelerator."""
+"""Helpers that inspect an `Accelerator`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["checked_accelerator", "own_monitor", "samples_of_batch"]
 
 
 def checked_accelerator(accelerator: Accelerator) -> Accelerator:
-    """An accelerator whose optimizer steps can be seen; `UsageError` for anything else."""
+    """Return an accelerator whose optimizer steps can be seen; raise `UsageError` for anything else."""
     checked_instance("accelerator", accelerator, Accelerator, "accelerate.Accelerator()")
     if not accelerator._optimizers:
         raise UsageError("accelerator has no optimizer yet; call accelerator.prepare(model, optimizer, ...) first")
@@ -26,7 +26,7 @@ def checked_accelerator(accelerator: Accelerator) -> Accelerator:
 
 
 def samples_of_batch(accelerator: Accelerator) -> int:
-    """This process's share of the batch that all processes work on; 0 where no prepared dataloader tells.
+    """Return this process's share of the batch that all processes work on; 0 without a prepared dataloader.
 
     As in accelerate's own `gather_for_metrics`, samples that are repeated to fill up the last batch do not count.
     """
@@ -39,9 +39,9 @@ def samples_of_batch(accelerator: Accelerator) -> int:
 
 
 def _total_batch_size(dataloader: Any) -> int:
-    """Samples in a batch of all processes together."""
+    """Return the samples in a batch, over all processes."""
     total = getattr(dataloader, "total_batch_size", None)
-    if total is None:  # as in what `skip_first_batches` makes, around the sampler of the dataloader it was given
+    if total is None:  # made by `skip_first_batches`, around the sampler of the dataloader it was given
         sampler = getattr(getattr(dataloader, "batch_sampler", None), "batch_sampler", None)
         processes = 1 if getattr(sampler, "split_batches", False) else getattr(sampler, "num_processes", 1)
         total = (getattr(sampler, "batch_size", None) or 0) * processes
@@ -49,7 +49,7 @@ def _total_batch_size(dataloader: Any) -> int:
 
 
 def own_monitor(accelerator: Accelerator) -> ZeusMonitor:
-    """A monitor of the GPU this process trains on; where that is no CUDA device, as `ZeusMonitor` chooses.
+    """Return a monitor of the GPU this process trains on; if that is no CUDA device, as `ZeusMonitor` chooses.
 
     Raises:
         NoDeviceError: There is no GPU.

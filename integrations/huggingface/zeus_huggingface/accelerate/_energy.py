@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
@@ -14,8 +15,8 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training._account import TRAINING
+from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
 from zeus_huggingface.accelerate._accelerator import checked_accelerator, own_monitor, samples_of_batch
-from zeus_huggingface.accelerate._checkpoint import put_into, take_up_from
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 from zeus_huggingface.accelerate._pending import PendingValues
 from zeus_huggingface.accelerate._power_limit import PowerLimitOptimizer
@@ -26,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ZeusAccelerate(AcceleratorLoop):
-    """Measures what a loop spends, and adds it to what `accelerator.log` logs.
+    """Measures the energy of a loop, and adds it to what `accelerator.log` logs.
 
     Make one after `accelerator.prepare` and before `accelerator.load_state`, on all processes:
 
@@ -37,39 +38,39 @@ class ZeusAccelerate(AcceleratorLoop):
             with energy.evaluation():
                 evaluate()
 
-    The first log after an optimizer step also gets
+    The first log after an optimizer step also contains
 
-    =======================  ==========================================================================================
-    `energy_j`               training steps since the previous log, of all processes and GPUs, in joules
-    `power_w`                their mean power
-    `energy_per_token_j`     where tokens are counted with `count`; otherwise
-    `energy_per_sample_j`    where samples are counted
-    `total_energy_j`         the whole run so far: evaluation, saving, and its parts before an interruption included
-    `power_limit_w`          the power limit in force
-    =======================  ==========================================================================================
+    =====================  ====  =====================================================================
+    `energy_j`             J     training steps since the previous log, over all ranks and GPUs
+    `power_w`              W     mean power of these steps
+    `energy_per_token_j`   J     energy per token, if tokens are counted
+    `energy_per_sample_j`  J     energy per sample, if samples are counted and tokens are not
+    `total_energy_j`       J     the whole run so far, with evaluations, checkpoints and earlier parts
+    `power_limit_w`        W     power limit in force, the highest of this rank's GPUs
+    =====================  ====  =====================================================================
 
-    and the first after an evaluation `eval_energy_j`. At the end, which is `accelerator.end_training()` or the end of
-    the `with` block, is logged what `zeus_core.training.TrainingSummary.values` lists, `train_energy_j` first.
+    and the first log after an evaluation contains `eval_energy_j`. The end, which is `accelerator.end_training()` or
+    the end of the `with` block, logs the metrics of `zeus_core.training.TrainingSummary.values`.
 
-    Of several processes, all are certain to be at the same place only when an optimizer has stepped, so that is where
-    they tell each other what they have taken: after every `exchange_steps` steps. `accelerator.log` and evaluations
-    may be for the main process alone; what is logged is what was known at the latest exchange. Only the end waits for
-    all of them, for a minute at most.
+    In a multi-process job, all processes are certain to be at the same place only when an optimizer has stepped.
+    So they exchange their values there, every `exchange_steps` steps, and a log contains the values of the latest
+    exchange. `accelerator.log` and evaluations may be called on the main process alone. Only the end waits for all
+    processes, for a minute at most.
 
-    `accelerator.save_state` keeps what is needed to go on counting after `accelerator.load_state`; with a
-    `project_dir`, a journal in its folder `zeus-energy` adds what was spent between a checkpoint and a kill.
+    `accelerator.save_state` saves the state that is needed to continue the totals after `accelerator.load_state`. With
+    a `project_dir`, a journal in its folder `zeus-energy` adds the energy spent between a checkpoint and a kill.
 
     Args:
-        accelerator: What the loop trains with.
-        monitor: What measures; if None, the optimizer's, or a new one of the GPU this process trains on.
-        optimizer: Also finds a power limit: a `PowerLimitOptimizer`, or a `GlobalPowerLimitOptimizer`.
+        accelerator: The accelerator of the loop.
+        monitor: Measures the GPUs; if None, the optimizer's, or a new one for the GPU this process trains on.
+        optimizer: Chooses a power limit: a `PowerLimitOptimizer`, or a `GlobalPowerLimitOptimizer`.
         samples_per_step: Samples of this process in an optimizer step. If None, each `accelerator.backward` counts the
             batch of the prepared dataloader in use; 0 if you count them yourself.
         exchange_steps: Optimizer steps from one exchange of several processes to the next.
 
     Attributes:
         energy: The `TrainingEnergy` behind it.
-        steps: Optimizer steps of the run so far, those before the checkpoint it was resumed from included.
+        steps: Optimizer steps of the run so far, with those before the checkpoint it was resumed from.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -89,13 +90,13 @@ class ZeusAccelerate(AcceleratorLoop):
         self._samples_per_step = checked_whole_number("samples_per_step", samples_per_step or 0, minimum=0)
         self._exchange_steps = checked_whole_number("exchange_steps", exchange_steps, minimum=1)
         if isinstance(optimizer, PowerLimitOptimizer):
-            optimizer.close()  # from now on it is told from here
+            optimizer.close()  # this object reports to it from now on
             optimizer = optimizer.optimizer
         if monitor is None and optimizer is None:
             monitor = own_monitor(checked_accelerator(accelerator))
         self.energy = TrainingEnergy(monitor, optimizer, folder=checked_accelerator(accelerator).project_dir)
         self._pending = PendingValues(self.energy)
-        self._latest_step: int | None = None  # as the loop numbers them
+        self._latest_step: int | None = None  # by the number the loop passes
         super().__init__(accelerator, self.energy, self.energy.monitor)
         self._wraps.wrap("log", self._log)
         self._hooks.append(accelerator.register_save_state_pre_hook(self._on_save_state))
@@ -103,11 +104,11 @@ class ZeusAccelerate(AcceleratorLoop):
 
     @property
     def summary(self) -> TrainingSummary | None:
-        """What the run has taken; None until it has ended."""
+        """The summary of the run; None until it has ended."""
         return self.energy.summary
 
     def count(self, samples: int = 0, tokens: int = 0) -> None:
-        """Samples or tokens this process has trained on, since they were counted last."""
+        """Count samples or tokens this process has trained on, since the previous call."""
         self.energy.count(samples, tokens)
 
     @contained
@@ -124,16 +125,16 @@ class ZeusAccelerate(AcceleratorLoop):
         self.count(self._samples_per_step)
         self._pending.has_stepped = True
         if self._world.size > 1 and self.steps % self._exchange_steps == 0:
-            self._pending.learn()
+            self._pending.exchange()
 
     def on_activity_begin(self, activity: Activity) -> None:
-        """Something that is announced begins: as a part of a step, or in between."""
+        """An announced activity begins, within a step or between two."""
         super().on_activity_begin(activity)
         if activity in TRAINING:
             self.energy.on_pass_begin(activity)
 
     def on_activity_end(self, activity: Activity) -> None:
-        """It is over."""
+        """The activity has ended."""
         super().on_activity_end(activity)
         if activity in TRAINING:
             self.energy.on_pass_end()
@@ -142,8 +143,8 @@ class ZeusAccelerate(AcceleratorLoop):
 
     @contained
     def on_end(self) -> None:
-        """Log what the run has taken: a collective call."""
-        self._pending.learn()
+        """Log the summary of the run: a collective call."""
+        self._pending.exchange()
         summary = self.energy.finish()
         values = {**self._pending.take(), **({} if summary is None else summary.values())}
         if values:
@@ -156,20 +157,32 @@ class ZeusAccelerate(AcceleratorLoop):
             try:
                 return log({**energy_values, **values}, step, *args, **kwargs)
             except Exception as error:
-                _logger.warning("a tracker does not take the energy values, and gets none this time: %s", error)
+                _logger.warning("a tracker refuses the energy values; this log has none: %s", error)
         return log(values, step, *args, **kwargs)
 
     @contained
     def _values_to_log(self) -> dict[str, float]:
         if self._world.size == 1:
-            self._pending.learn() if self._pending.has_stepped else self._pending.learn_evaluation()
+            self._pending.exchange() if self._pending.has_stepped else self._pending.exchange_evaluation()
         return self._pending.take()
 
     @contained
     def _on_save_state(self, models: Any, weights: Any, folder: str) -> None:
-        put_into(folder, self.energy, self.steps, self._accelerator)
+        state = self.energy.state_dict()
+        if state and self._accelerator.is_main_process:
+            write_energy_state(Path(folder), {**state, "step": self.steps})
 
     @contained
     def _on_load_state(self, models: Any, folder: str) -> None:
-        step = take_up_from(folder, self.energy, self._world, self._accelerator)
-        self.steps = self.steps if step is None else step
+        """Continue the run of a checkpoint that is being loaded: a collective call."""
+        state = read_energy_state(Path(folder)) if self._accelerator.is_main_process else None
+        state = self._world.gather(state)[0]  # all processes act alike, even if one cannot read the file
+        step = state.get("step") if isinstance(state, dict) else None
+        if not isinstance(step, int):
+            _logger.warning("%s has no energy state: the totals exclude what was spent before it", folder)
+            return
+        self.energy.on_train_end()
+        self.energy.load_state_dict(state)
+        self.energy.on_train_begin(step)
+        self.energy.on_pause(Activity.CHECKPOINT)  # loading has not ended
+        self.steps = step

@@ -1,4 +1,4 @@
-"""The translation of what happens in a loop written with accelerate into the events of the core."""
+"""Translates what happens in a loop written with accelerate into the events of an observer."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _Loop = TypeVar("_Loop", bound="AcceleratorLoop")
 
 
 class AcceleratorLoop:
-    """Tells an observer what happens in a loop: steps, checkpoints, the end, and evaluations that are announced to it.
+    """Reports to an observer: steps, checkpoints, the end, and evaluations that the loop announces.
 
     A step begins with the first forward pass for training, and ends when the first of the prepared optimizers has
-    really stepped: once for all the batches of an `accelerator.accumulate`. Making one is the beginning of training,
-    and a collective call.
+    really stepped: once for all the batches of an `accelerator.accumulate`. The constructor begins training, and is a
+    collective call.
 
     Args:
         accelerator: Its `prepare` must have been called.
-        observer: Who is told.
-        monitor: What the observer measures with.
+        observer: Receives the events.
+        monitor: The monitor of the observer.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -46,7 +46,7 @@ class AcceleratorLoop:
         self.steps = 0
         """Optimizer steps of the run so far."""
         self._is_in_step = False
-        self._activities = 0  # those that are announced and going on
+        self._activities = 0  # announced ones that have not ended
         warn_unless_measured(monitor.gpu_indices, accelerator.device)
         observer.use_world(self._world)
         self._hooks = [accelerator._optimizers[0].optimizer.register_step_post_hook(self._on_optimizer_step)]
@@ -60,7 +60,7 @@ class AcceleratorLoop:
 
     @contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
-        """What is done in a `with` block: an evaluation, say, or text generated for a step. Not collective."""
+        """Announce the activity of a `with` block, such as an evaluation or generation. Not collective."""
         self.on_activity_begin(activity)
         self._activities += 1
         try:
@@ -71,12 +71,12 @@ class AcceleratorLoop:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """An evaluation as a `with` block, on all processes or on some."""
+        """Announce an evaluation as a `with` block, on all processes or on some."""
         with self.during(Activity.EVALUATION):
             yield
 
     def close(self) -> None:
-        """Training has ended, in whatever way: leave the accelerator as it was. Not collective."""
+        """End training, in whatever way, and leave the accelerator as it was. Not collective."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -89,7 +89,7 @@ class AcceleratorLoop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end(is_in_order=error is None)
+        self._end(is_success=error is None)
 
     @contained
     def on_backward(self) -> None:
@@ -98,23 +98,23 @@ class AcceleratorLoop:
 
     @contained
     def on_step_end(self) -> None:
-        """A step has ended, on all processes alike."""
+        """A step has ended, on all processes."""
         self._observer.on_step_end()
 
     def on_activity_begin(self, activity: Activity) -> None:
-        """Something that is announced begins: as a part of a step, or in between."""
+        """An announced activity begins, within a step or between two."""
         if activity not in TRAINING:
             self._observer.on_pause(activity)
         elif not self._activities:
             self._begin_step()
 
     def on_activity_end(self, activity: Activity) -> None:
-        """It is over."""
+        """The activity has ended."""
         if activity not in TRAINING:
             self._observer.on_resume()
 
     def on_end(self) -> None:
-        """Training is about to end in order, on all processes alike."""
+        """Training is about to end without an exception, on all processes."""
 
     def _on_forward(self, module: torch.nn.Module, inputs: Any) -> None:
         if self._activities or self._is_in_step:
@@ -122,7 +122,7 @@ class AcceleratorLoop:
         if module.training and torch.is_grad_enabled():
             self._begin_step()
         else:
-            self._observer.on_interference()  # an evaluation that nobody has announced
+            self._observer.on_interference()  # an evaluation that was not announced
 
     def _backward(self, backward: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._activities:
@@ -130,7 +130,7 @@ class AcceleratorLoop:
         return backward(*args, **kwargs)
 
     def _on_optimizer_step(self, *_: Any) -> None:
-        if not self._activities:  # to save or load an optimizer, FSDP makes it step
+        if not self._activities:  # FSDP makes an optimizer step to save or load it
             self._begin_step()
             self._is_in_step = False
             self.steps += 1
@@ -146,10 +146,10 @@ class AcceleratorLoop:
             return method(*args, **kwargs)
 
     def _end_training(self, end_training: Any, *args: Any, **kwargs: Any) -> Any:
-        self._end(is_in_order=True)
+        self._end(is_success=True)
         return end_training(*args, **kwargs)
 
-    def _end(self, is_in_order: bool) -> None:
-        if is_in_order and self._hooks:
+    def _end(self, is_success: bool) -> None:
+        if is_success and self._hooks:
             self.on_end()
         self.close()

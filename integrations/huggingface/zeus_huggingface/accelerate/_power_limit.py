@@ -14,7 +14,7 @@ __all__ = ["PowerLimitOptimizer"]
 
 
 class PowerLimitOptimizer(AcceleratorLoop):
-    """Finds a GPU power limit while a loop trains: make one after `accelerator.prepare`, on all processes.
+    """Chooses a GPU power limit while a loop trains: make one after `accelerator.prepare`, on all processes.
 
         with PowerLimitOptimizer(accelerator, ZeusMonitor()) as search:
             for batch in batches:
@@ -22,17 +22,17 @@ class PowerLimitOptimizer(AcceleratorLoop):
             with search.evaluation():
                 evaluate()
 
-    A step is an optimizer step. Checkpoints and announced evaluations are kept out of what is measured; after an
-    evaluation that was not announced, some steps are measured again. The limits found are put back at
+    A step is an optimizer step. Checkpoints and announced evaluations are excluded from the measurements; after an
+    evaluation that was not announced, some steps are measured again. The original limits are restored at
     `accelerator.end_training()` or the end of the `with` block, whichever comes first.
 
     Args:
         accelerator: What the loop trains with.
         monitor: See `GlobalPowerLimitOptimizer` for this and all other arguments.
-        optimum_selector: What "best" means.
-        wait_steps: Steps at the beginning that nothing is done in.
-        warmup_steps: Steps after each change of the limit that are not measured.
-        profile_steps: Steps measured at each limit.
+        optimum_selector: Defines the best limit.
+        wait_steps: Initial steps to skip before profiling.
+        warmup_steps: Steps to skip after each change of the limit.
+        profile_steps: Steps to measure at each limit.
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept.
 

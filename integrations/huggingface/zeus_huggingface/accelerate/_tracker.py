@@ -1,4 +1,4 @@
-"""A tracker of our own: what is logged, as JSON lines."""
+"""A tracker that writes JSON lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ZeusTracker"]
 
 
 class ZeusTracker(tracking.GeneralTracker):  # type: ignore[misc]
-    """Appends what is logged to `<logging_dir>/<run_name>.jsonl`, on the main process, and writes nothing else.
+    """Appends each log to `<logging_dir>/<run_name>.jsonl`, on the main process, and writes nothing else.
 
     Each line is a JSON object with `time` (seconds since 1970), `step` (null if none was given) and the values; the
     configuration given to `accelerator.init_trackers` is under `config` in a line of its own. A file that cannot be
@@ -41,7 +41,7 @@ class ZeusTracker(tracking.GeneralTracker):  # type: ignore[misc]
 
     @property
     def tracker(self) -> Path:
-        """The file, which is all there is to unwrap."""
+        """The file; accelerate asks for the object behind a tracker."""
         return self.path
 
     @tracking.on_main_process  # type: ignore[untyped-decorator]
@@ -63,12 +63,12 @@ class ZeusTracker(tracking.GeneralTracker):  # type: ignore[misc]
 
 
 def _number_or_text(value: Any) -> float | str:
-    """What JSON does not know: scalars of torch and numpy as numbers, all else as text."""
+    """Convert a value that JSON does not have: scalars of torch and numpy to numbers, all else to text."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         return str(value)
 
 
-with suppress(AttributeError):  # of an accelerate that cannot yet be told
+with suppress(AttributeError):  # an older accelerate has no registry of trackers
     tracking.register_tracker_class(ZeusTracker)

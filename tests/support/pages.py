@@ -4,7 +4,7 @@ import re
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def blocks(page: str, language: str = "python") -> list[str]:

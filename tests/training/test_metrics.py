@@ -1,0 +1,50 @@
+"""The registry of metrics: what is logged is in it, and what is documented is all of it."""
+
+import re
+
+import pytest
+
+from tests.support.pages import ROOT
+from zeus_core.events import Activity
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.training import Account, Tally, TrainingSummary
+from zeus_core.training._log_intervals import LogIntervals
+from zeus_core.training._metrics import EVALUATION_METRICS, LOG_METRICS, SUMMARY_METRICS
+
+DOCSTRINGS = {
+    "huggingface/zeus_huggingface/_energy.py": "",
+    "huggingface/zeus_huggingface/accelerate/_energy.py": "",
+    "lightning/zeus_lightning/_callback.py": "train/",
+}
+
+
+def names(metrics):
+    return [metric.name for metric in metrics]
+
+
+def test_the_page_is_the_registry():
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w*) \| (.*) \|$", page, re.MULTILINE)
+    assert rows == [*LOG_METRICS, *EVALUATION_METRICS, *SUMMARY_METRICS]
+
+
+@pytest.mark.parametrize("path", DOCSTRINGS)
+def test_the_tables_in_docstrings_are_the_registry(path):
+    source = (ROOT / "integrations" / path).read_text(encoding="utf-8")
+    rows = re.findall(rf"^ +`{DOCSTRINGS[path]}(\w+)` +(\w+) +(.*)$", source, re.MULTILINE)
+    assert rows == list(LOG_METRICS)
+
+
+def test_the_summary_logs_what_is_in_the_registry():
+    tally = Tally(1.0, DeviceEnergy(2.0, 0.1))
+    account = Account(tally, dict.fromkeys(Activity, tally), redone=tally)
+    assert list(TrainingSummary(1, account, 0.1, 0.1).values()) == names(SUMMARY_METRICS)
+
+
+def test_a_log_has_what_is_in_the_registry():
+    steps = {Activity.STEPS: Tally(1.0, DeviceEnergy(2.0, 0.1))}
+    logged = {
+        *LogIntervals().next(Account(activities=steps, samples=1)),
+        *LogIntervals().next(Account(activities=steps, tokens=1)),
+    }
+    assert logged == set(names(LOG_METRICS)) - {"total_energy_j", "power_limit_w"}
