@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import zeus_core
-from tests.pages import ROOT, blocks
 from tests.pipeline.instances import smooth_profile
-from tests.ranks import torchrun_environments
+from tests.support.pages import ROOT, blocks
+from tests.support.ranks import torchrun_environments
 from zeus_core.device import SIMULATED_GPUS_VARIABLE
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer

@@ -92,7 +92,7 @@ def test_without_a_project_folder_the_checkpoint_alone_knows(tmp_path, gpu, moni
         ("[[[[", "zeus_energy.json in"),
         ("3", "no energy state"),
         ('{"step": "ten"}', "no energy state"),
-        ('{"step": 10}', "the energy state of the checkpoint is damaged"),
+        ('{"step": 10}', "checkpoint with no energy state"),
         ('{"step": 10, "format": "zeus-core energy", "version": 1, "run": "r", "world_size": 1}', "is damaged"),
     ],
 )

@@ -182,7 +182,7 @@ class ZeusAccelerate(AcceleratorLoop):
             _logger.warning("%s has no energy state: the totals exclude what was spent before it", folder)
             return
         self.energy.on_train_end()
-        self.energy.load_state_dict(state)
+        self.energy.load_state_dict({name: value for name, value in state.items() if name != "step"})
         self.energy.on_train_begin(step)
         self.energy.on_pause(Activity.CHECKPOINT)  # loading has not ended
         self.steps = step
