@@ -3,8 +3,8 @@
 from enum import Enum
 
 import pytest
-from tests.pages import ROOT
 
+from tests.support.pages import ROOT
 from zeus_core.optimizer.__main__ import DIAGRAMS
 from zeus_core.optimizer._phase_table import PhaseTable, follow
 
