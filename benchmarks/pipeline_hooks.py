@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.optimizer.pipeline_frequency import PhaseName
+from zeus_core.optimizer.pipeline_frequency import Phase
 from zeus_core.testing import VirtualBackground, VirtualTime
 
 LARGEST_TAP_SECONDS = 5e-6
@@ -98,7 +98,7 @@ def hook_seconds(changes_clock: bool) -> float:
     monitor = ZeusMonitor(gpus=[gpu], gpu_indices=[0], cpu_indices=[], time_source=time_source)
     settings = PipelineFrequencySettings(warmup_steps=1, check_steps=10_000)
     optimizer = PipelineFrequencyOptimizer(
-        monitor, PipelineRank(0), settings, background=VirtualBackground(time_source)
+        monitor, PipelineRank(0), settings, make_background=lambda: VirtualBackground(time_source)
     )
     work = {"forward": Work(0.05, 300.0), "backward": Work(0.1, 300.0)}
 
@@ -111,7 +111,7 @@ def hook_seconds(changes_clock: bool) -> float:
                 optimizer.on_instruction_end(kind)
         optimizer.on_step_end()
 
-    while optimizer.phase is not PhaseName.REPLAYING:
+    while optimizer.phase is not Phase.REPLAYING:
         step(lambda kind: gpu.execute(work[kind]))
     phase: Any = optimizer._phase
     phase._clocks_mhz = tuple(1410 - 15 * (number % 2 if changes_clock else 0) for number in range(16))

@@ -198,7 +198,7 @@ def _decode_object(kind: Any, value: Any) -> Any:
     return _built(kind, **{name: _within(f".{name}", hint, value[name]) for name, hint in hints.items()})
 
 
-def _built(kind: Callable[..., Any], *args: Any, **fields: Any) -> Any:
+def _built(kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
     try:
         return kind(*args, **fields)
     except (TypeError, ValueError, ArithmeticError) as error:  # a UsageError is a ValueError too

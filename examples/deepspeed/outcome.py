@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from zeus_core.device import SimulatedGpu, Work
-from zeus_core.optimizer.pipeline_frequency import PhaseName
+from zeus_core.optimizer.pipeline_frequency import Phase
 from zeus_core.pipeline import (
     MeasuredOption,
     PipelineProfile,
@@ -40,11 +40,11 @@ class StepLog:
         self._gpu = gpu
         self._is_shown = is_shown
         self._begin_seconds = time.monotonic()
-        self._steps: list[tuple[PhaseName, float, float]] = []
+        self._steps: list[tuple[Phase, float, float]] = []
         self.losses: list[float] = []
 
     @contextmanager
-    def step(self, phase: PhaseName) -> Iterator[None]:
+    def step(self, phase: Phase) -> Iterator[None]:
         begin_seconds, begin_joules = time.monotonic(), self._gpu.exact_energy_joules()
         if self._is_shown and (not self._steps or self._steps[-1][0] is not phase):
             print(
@@ -55,7 +55,7 @@ class StepLog:
         joules = self._gpu.exact_energy_joules() - begin_joules
         self._steps.append((phase, time.monotonic() - begin_seconds, joules))
 
-    def latest(self, phase: PhaseName) -> tuple[float, float]:
+    def latest(self, phase: Phase) -> tuple[float, float]:
         """The median time in seconds and the mean energy in joules of the steps in the latest run of a phase."""
         runs = [list(run) for it, run in groupby(self._steps, key=lambda step: step[0]) if it is phase]
         _, seconds, joules = zip(*runs[-1], strict=True)
@@ -158,9 +158,7 @@ def gather_outcome(engine: Any, log: StepLog, gather: Gather) -> Outcome | None:
     baseline, predicted, measured = optimizer.baseline, optimizer.predicted, optimizer.measured
     if measured is None or baseline.energy_joules is None or measured.energy_joules is None:
         return None
-    told = gather(
-        [engine.stage_id, optimizer.clocks_mhz, log.latest(PhaseName.BASELINE), log.latest(PhaseName.REPLAYING)]
-    )
+    told = gather([engine.stage_id, optimizer.clocks_mhz, log.latest(Phase.BASELINE), log.latest(Phase.REPLAYING)])
     stages, clocks, *truths = zip(*told, strict=True)
     profile = optimizer.profile()
     return Outcome(

@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from tests.support.ranks import run_ranks
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
-from zeus_core.optimizer.pipeline_frequency import PhaseName, PipelineFrequencySettings, PipelineRank
+from zeus_core.optimizer.pipeline_frequency import Phase, PipelineFrequencySettings, PipelineRank
 from zeus_core.pipeline import Instruction
 from zeus_core.pipeline.schedules import gpipe, one_f_one_b
 from zeus_core.ports import HostEvents, SoloWorld
@@ -338,4 +338,4 @@ def test_attaching_the_optimizer_itself_changes_nothing_that_is_computed(schedul
     attached = attach(schedule, monitor)
     assert run_step(schedule, schedule.step) == run_step(plain, plain.step)
     attached.detach()
-    assert attached.optimizer.phase is PhaseName.RESTING
+    assert attached.optimizer.phase is Phase.RESTING

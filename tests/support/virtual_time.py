@@ -105,7 +105,9 @@ class VirtualOptimizer(PipelineFrequencyOptimizer):
 
     def __init__(self, gpu, time_source, times, pipeline_rank, settings, **options):
         monitor = ZeusMonitor(gpus=[gpu], cpus=CpuDiscovery(()), gpu_indices=[0], time_source=time_source)
-        super().__init__(monitor, pipeline_rank, settings, background=VirtualBackground(time_source), **options)
+        super().__init__(
+            monitor, pipeline_rank, settings, make_background=lambda: VirtualBackground(time_source), **options
+        )
         self.record = Record()
         self.gpu, self.time_source, self._times, self.pipeline_rank = gpu, time_source, times, pipeline_rank
         self.steps = 0
@@ -173,8 +175,8 @@ class ComputingOptimizer(VirtualOptimizer):
 
     def on_step_end(self):
         super().on_step_end()
-        if self.baseline is not None:
-            self.record.latest["schedule"] = self._rank.known_job().schedules[0]
+        if self._profile is not None:
+            self.record.latest["schedule"] = self._profile.job.schedules[0]
 
 
 def computing_optimizer(times):

@@ -2,9 +2,10 @@
 
 import sys
 
-from zeus_core.optimizer.power_limit._phases import PHASES
+from zeus_core.optimizer.pipeline_frequency._phases import PHASES as PIPELINE_FREQUENCY_PHASES
+from zeus_core.optimizer.power_limit._phases import PHASES as POWER_LIMIT_PHASES
 
-DIAGRAMS = {"power-limit.md": PHASES.diagram()}
+DIAGRAMS = {"power-limit.md": POWER_LIMIT_PHASES.diagram(), "pipeline.md": PIPELINE_FREQUENCY_PHASES.diagram()}
 """The diagram of each optimizer, by the page of the documentation that shows it."""
 
 if __name__ == "__main__":

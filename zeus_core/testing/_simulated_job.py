@@ -32,7 +32,6 @@ class SimulatedRank:
         pipeline: Its pipeline.
         world: All ranks of the job.
         time_source: Its own time.
-        background: Does things beside its training.
         gpu: Its GPU.
         monitor: Measures it.
         step_seconds: How long each of its steps took.
@@ -43,11 +42,14 @@ class SimulatedRank:
     pipeline: int
     world: World
     time_source: VirtualTime
-    background: VirtualBackground
     gpu: SimulatedGpu
     monitor: ZeusMonitor
     step_seconds: list[float] = field(default_factory=list)
     step_joules: list[float] = field(default_factory=list)
+
+    def make_background(self) -> VirtualBackground:
+        """Make a queue of work beside training, in its own time."""
+        return VirtualBackground(self.time_source)
 
 
 class SimulatedJob:
@@ -121,7 +123,7 @@ class SimulatedJob:
         )
         monitor = ZeusMonitor(gpus=[gpu], cpus=CpuDiscovery(()), time_source=time_source, gpu_indices=[0])
         pipeline, rank = divmod(world.rank, self._ranks)
-        return SimulatedRank(rank, pipeline, world, time_source, VirtualBackground(time_source), gpu, monitor)
+        return SimulatedRank(rank, pipeline, world, time_source, gpu, monitor)
 
     def _step(self, rank: SimulatedRank, observer: PipelineObserver, step: int) -> None:
         begin_seconds, begin_joules = rank.time_source.now(), rank.gpu.exact_energy_joules()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeus_core.optimizer.pipeline_frequency._attribution import WAITING, mean_powers
-from zeus_core.optimizer.pipeline_frequency._counter_watch import CounterStep
+from zeus_core.optimizer.pipeline_frequency._counter_updates import CounterUpdate
 from zeus_core.optimizer.pipeline_frequency._timeline import Span
 
 WATTS = {"forward": 310.0, "backward": 370.0, "optimizer-step": 150.0, WAITING: 85.0}
@@ -42,7 +42,7 @@ class Trace:
         at = np.arange(self.seconds[0] + 0.37 * period_seconds, self.seconds[-1], period_seconds)
         seen = at + self.random.uniform(-doubt_seconds, doubt_seconds, len(at))
         joules = np.interp(at, self.seconds, self.joules)
-        return [CounterStep(*it, doubt_seconds) for it in zip(seen.tolist(), joules.tolist(), strict=True)]
+        return [CounterUpdate(*it, doubt_seconds) for it in zip(seen.tolist(), joules.tolist(), strict=True)]
 
     def powers(self, steps):
         return mean_powers(steps, self.spans, self.known)
@@ -69,7 +69,7 @@ def test_powers_are_within_their_stated_errors_of_the_truth(kinds, period_second
     found = trace.powers(trace.counter(period_seconds, doubt_seconds=0.0005))
     assert found.keys() - {WAITING} == kinds.keys() - {WAITING}
     for name, power in watts.items():
-        assert found[name].watts == pytest.approx(power, abs=7 * found[name].error_watts + 1e-6 * power)
+        assert found[name].watts == pytest.approx(power, abs=7 * found[name].stderr_watts + 1e-6 * power)
 
 
 @pytest.mark.parametrize("period_seconds", [0.02, 0.1])
@@ -80,7 +80,7 @@ def test_half_a_minute_tells_powers_within_one_percent(period_seconds, seed):
     found = trace.powers(trace.counter(period_seconds, doubt_seconds=0.0005))
     for name, watts in WATTS.items():
         assert found[name].watts == pytest.approx(watts, rel=0.01)
-        assert found[name].error_watts < 0.01 * watts
+        assert found[name].stderr_watts < 0.01 * watts
 
 
 @pytest.mark.parametrize("start_seconds", [0.0, 1e3, 1e7])
@@ -125,7 +125,7 @@ def test_steps_whose_time_is_too_unsure_are_passed_over():
     trace.train(60, {"forward": 0.03, WAITING: 0.02, "backward": 0.06})
     steps = trace.counter(0.1)
     for place in (7, 8, 20):  # stalled polls
-        steps[place] = steps[place]._replace(at_seconds=steps[place].at_seconds - 0.03, half_width_seconds=0.03)
+        steps[place] = steps[place]._replace(at_seconds=steps[place].at_seconds - 0.03, uncertainty_seconds=0.03)
     check_exact(trace.powers(steps), forward=310.0, waiting=85.0, backward=370.0)
 
 

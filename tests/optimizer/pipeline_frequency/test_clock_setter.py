@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, UsageError
-from zeus_core.optimizer.pipeline_frequency import HostEvents
 from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
-from zeus_core.ports import MonotonicTime, ThreadBackground
+from zeus_core.ports import HostEvents, MonotonicTime, ThreadBackground
 from zeus_core.testing import FaultyGpu, VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")
@@ -85,7 +84,7 @@ def setter(gpu, background):
     setter = ClockSetter(gpu, VirtualTime(), background, None)
     yield setter
     gpu.heal()
-    setter.put_back()
+    setter.restore()
 
 
 def run_out(background):
@@ -141,7 +140,7 @@ class TestRequests:
         second.reach()
         run_out(background)
         assert gpu.told == [1200, 900]
-        setter.put_back()
+        setter.restore()
         assert gpu.told == [1200, 900, None]
 
     def test_a_request_that_another_has_overtaken_is_skipped(self, setter, gpu, background):
@@ -250,7 +249,7 @@ class TestFaults:
         setter.request(1200, PAST)
         run_out(background)
         assert isinstance(setter.fault, DriverFaultError)
-        setter.put_back()
+        setter.restore()
 
     @pytest.mark.parametrize("grants_control", [True, False])
     def test_it_tells_whether_this_process_permission_problem_clocks(self, grants_control, background):
@@ -279,7 +278,7 @@ class TestPutBack:
         assert setter.clocks_mhz[0] == (original_mhz or 1410)
         setter.set_now(900)
         setter.request(1200, PAST)
-        assert setter.put_back()
+        assert setter.restore()
         background.run()
         with pytest.raises(DeviceError, match="has been restored"):
             setter.set_now(1200)
@@ -288,16 +287,16 @@ class TestPutBack:
         assert gpu.told == [900, original_mhz]
 
     def test_nothing_is_touched_where_nothing_was_set(self, setter, gpu):
-        assert setter.put_back()
+        assert setter.restore()
         assert gpu.told == []
 
     def test_a_driver_that_refuses_for_now_is_asked_again_by_the_next_call(self, setter, gpu, caplog):
         setter.set_now(900)
         gpu.fail("unlock_sm_clock", DriverFaultError("for long"))
-        assert not setter.put_back()
+        assert not setter.restore()
         assert "could not be restored: for long" in caplog.text
         gpu.heal()
-        assert setter.put_back()
+        assert setter.restore()
         assert gpu.told == [900, None]
 
     def test_a_setter_that_nobody_holds_puts_back(self, gpu):
@@ -313,7 +312,7 @@ class TestPutBack:
             setter = ClockSetter(gpu, MonotonicTime(), background, None)
             for number in range(50):
                 setter.request(CLOCKS[number % 4], PAST)
-            assert setter.put_back()
+            assert setter.restore()
             run_out(background)
             assert [None, *gpu.told][-1] is None
 
@@ -331,7 +330,7 @@ class TestPutBack:
         setter.request(900, PAST)
         assert is_under_way.wait(30.0)
         threading.Timer(0.05, may_go_on.set).start()
-        assert setter.put_back()
+        assert setter.restore()
         run_out(background)
         assert gpu.told[-1] is None
         assert gpu.told[0] == 900

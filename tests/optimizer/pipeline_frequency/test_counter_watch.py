@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DeviceLostError, DriverFaultError, NotSupportedError
-from zeus_core.optimizer.pipeline_frequency._counter_watch import POLL_SECONDS, CounterWatch
+from zeus_core.optimizer.pipeline_frequency._counter_updates import POLL_SECONDS, CounterWatch
 from zeus_core.testing import FaultyGpu, VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")
@@ -54,9 +54,9 @@ def test_each_step_is_within_its_doubt_also_where_reading_takes_time(period_seco
     assert len(steps) >= 2.0 / period_seconds - 2
     for step in steps:
         assert step.at_seconds == pytest.approx(
-            gpu.step_seconds(step.energy_joules), abs=step.half_width_seconds + 1e-9
+            gpu.step_seconds(step.energy_joules), abs=step.uncertainty_seconds + 1e-9
         )
-        assert step.half_width_seconds <= POLL_SECONDS / 2 + before + after + 1e-9
+        assert step.uncertainty_seconds <= POLL_SECONDS / 2 + before + after + 1e-9
 
 
 def test_between_two_steps_the_energy_is_exact(time_source):
@@ -111,7 +111,7 @@ def test_steps_missed_while_the_driver_failed_are_not_guessed_at(time_source, er
     time_source.advance(1.0)
     for before, after in itertools.pairwise(found.take()):
         true_seconds = (after.energy_joules - before.energy_joules) / WAITING_WATTS
-        doubt = before.half_width_seconds + after.half_width_seconds
+        doubt = before.uncertainty_seconds + after.uncertainty_seconds
         assert after.at_seconds - before.at_seconds == pytest.approx(true_seconds, abs=doubt + 2e-5)
         assert doubt <= 2 * POLL_SECONDS
 

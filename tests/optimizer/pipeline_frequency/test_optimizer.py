@@ -13,8 +13,8 @@ from zeus_core.device import SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError, WorldError
 from zeus_core.events import Activity
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.optimizer.pipeline_frequency import HostEvents, PhaseName, _planning_task
-from zeus_core.optimizer.pipeline_frequency._planning_task import plan_all
+from zeus_core.optimizer.pipeline_frequency import Phase, _planner
+from zeus_core.optimizer.pipeline_frequency._planner import plan_all
 from zeus_core.pipeline import (
     Frontier,
     Instruction,
@@ -27,6 +27,7 @@ from zeus_core.pipeline import (
     schedules,
     write_plan,
 )
+from zeus_core.ports import HostEvents
 from zeus_core.testing import FaultyGpu, SimulatedJob
 
 A100 = "A100-SXM4-80GB"
@@ -55,7 +56,7 @@ class Watched(PipelineFrequencyOptimizer):
     """Notes the phase and the locked clock of each step, and what was known before its end."""
 
     def __init__(self, rank, settings=None, **arguments):
-        arguments = {"world": rank.world, "background": rank.background, **arguments}
+        arguments = {"world": rank.world, "make_background": rank.make_background, **arguments}
         super().__init__(rank.monitor, PipelineRank(rank.rank, rank.pipeline), settings, **arguments)
         self.phases, self.known_profiles = [], []
         self.gpu, self.latest = rank.gpu, {}
@@ -112,11 +113,11 @@ def true_profile(work, model=A100):
 
 
 FULL_COURSE = [
-    PhaseName.WARMING_UP,
-    PhaseName.BASELINE,
-    PhaseName.PROFILING,
-    PhaseName.PLANNING,
-    PhaseName.REPLAYING,
+    Phase.WARMING_UP,
+    Phase.BASELINE,
+    Phase.PROFILING,
+    Phase.PLANNING,
+    Phase.REPLAYING,
 ]
 
 
@@ -147,7 +148,7 @@ def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microba
             difference = (it.energy_joules - next_it.energy_joules) - (one.energy_joules - next_one.energy_joules)
             assert abs(difference) <= 0.01 * one.energy_joules
 
-    replayed, found = run.steps_of(PhaseName.REPLAYING)[-20:], run.steps_of(PhaseName.BASELINE)
+    replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
     assert run.seconds(replayed) == pytest.approx(run.seconds(found), rel=1e-3)
     assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.01)
     assert run.seconds(replayed) == pytest.approx(run.first.latest["predicted"].step_seconds, rel=1e-3)
@@ -162,9 +163,9 @@ def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microba
 @pytest.mark.parametrize("model", [A100, "A40"])
 def test_profiling_costs_few_iterations_and_ends(model):
     run = Run(SimulatedJob(schedules.one_f_one_b(4, 8), works(4, model), model), 60)
-    steps = run.steps_of(PhaseName.PROFILING)
+    steps = run.steps_of(Phase.PROFILING)
     seconds = sum(max(rank.step_seconds[step] for rank in run.ranks) for step in steps)
-    assert seconds / run.seconds(run.steps_of(PhaseName.BASELINE)) - len(steps) <= 4.0
+    assert seconds / run.seconds(run.steps_of(Phase.BASELINE)) - len(steps) <= 4.0
 
 
 def test_noise_of_one_percent_is_borne():
@@ -177,7 +178,7 @@ def test_noise_of_one_percent_is_borne():
             assert it.time_seconds == pytest.approx(true[it.clock_mhz].time_seconds, rel=0.02)
             assert it.energy_joules == pytest.approx(true[it.clock_mhz].energy_joules, rel=0.04)
             assert it.energy_stderr_joules > 0
-    replayed, found = run.steps_of(PhaseName.REPLAYING)[-20:], run.steps_of(PhaseName.BASELINE)
+    replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
     assert run.seconds(replayed) <= 1.01 * run.seconds(found)
     assert run.joules(replayed) <= 0.88 * run.joules(found)
 
@@ -186,7 +187,7 @@ def test_noise_of_one_percent_is_borne():
 def test_any_schedule_is_learnt_by_watching(schedule):
     kinds = {it.kind for it in schedule.instructions}
     run = Run(SimulatedJob(schedule, works(schedule.stages, kinds=kinds)), 60)
-    replayed, found = run.steps_of(PhaseName.REPLAYING)[-20:], run.steps_of(PhaseName.BASELINE)
+    replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
     assert run.seconds(replayed) <= 1.001 * run.seconds(found)
     assert run.joules(replayed) <= 0.95 * run.joules(found)
     assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.01)
@@ -197,7 +198,7 @@ def test_a_pipeline_that_waits_for_a_slowed_one_takes_its_time():
     slow = range(50, 70)
     job = SimulatedJob(schedule, work, pipelines=2, slowed_by=lambda p, step: 1.2 if p == 1 and step in slow else 1.0)
     run = Run(job, 90)
-    usual, waiting, taken_back = run.steps_of(PhaseName.REPLAYING)[-10:], range(56, 70), range(73, 90)
+    usual, waiting, taken_back = run.steps_of(Phase.REPLAYING)[-10:], range(56, 70), range(73, 90)
     assert run.seconds(waiting) == pytest.approx(1.2 * run.seconds(usual), rel=0.005)
     frontier = Frontier.of(run.first.latest["profile"], schedule)
     until = run.seconds(waiting)
@@ -243,8 +244,8 @@ def test_another_number_of_microbatches_is_planned_for_without_profiling_again()
     few, many = schedules.one_f_one_b(2, 8), schedules.one_f_one_b(2, 12)
     job = SimulatedJob(few, works(2), schedule_of=lambda step: few if step < 50 else many)
     run = Run(job, 100)
-    assert run.course == [*FULL_COURSE, PhaseName.WARMING_UP, PhaseName.BASELINE, *FULL_COURSE[-2:]]
-    found = [step for step in run.steps_of(PhaseName.BASELINE) if step > 50]
+    assert run.course == [*FULL_COURSE, Phase.WARMING_UP, Phase.BASELINE, *FULL_COURSE[-2:]]
+    found = [step for step in run.steps_of(Phase.BASELINE) if step > 50]
     assert run.seconds(range(90, 100)) == pytest.approx(run.seconds(found), rel=0.001)
     assert run.joules(range(90, 100)) <= 0.95 * run.joules(found)
     assert run.is_put_back()
@@ -273,7 +274,7 @@ def test_evaluation_runs_as_found_and_spoils_nothing():
 
 def test_without_rights_it_observes_and_says_what_is_missing(caplog):
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), grants_control=False), 30)
-    assert run.course == [PhaseName.WARMING_UP, PhaseName.BASELINE, PhaseName.PROFILING, PhaseName.OBSERVED]
+    assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.OBSERVING, Phase.OBSERVED]
     assert "may not change the SM clock" in caplog.text
     assert run.first.latest.get("predicted") is None
     observed = run.first.observations[0].rows
@@ -298,7 +299,7 @@ def test_a_driver_that_fails_on_one_rank_stops_all_with_the_clocks_as_found(step
         return Failing(rank)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, make)
-    assert [it.phase for it in run.observers.values()] == [PhaseName.OFF, PhaseName.OFF]
+    assert [it.phase for it in run.observers.values()] == [Phase.OFF, Phase.OFF]
     assert "the driver is not at home" in caplog.text
     assert run.is_put_back()
     assert len(run.first.phases) == 60
@@ -333,15 +334,15 @@ def test_a_plan_that_is_too_slow_is_backed_off(caplog):
     observers = []
 
     def slowed_by(pipeline, step):
-        return 1.1 if observers and observers[0].phase is PhaseName.REPLAYING else 1.0
+        return 1.1 if observers and observers[0].phase is Phase.REPLAYING else 1.0
 
     def make(rank):
         observers.append(Watched(rank))
         return observers[-1]
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 120, make)
-    assert run.course[-1] is PhaseName.OFF
-    assert run.course.count(PhaseName.REPLAYING) == 3
+    assert run.course[-1] is Phase.OFF
+    assert run.course.count(Phase.REPLAYING) == 3
     assert "no plan met the allowed iteration time" in caplog.text
     assert run.is_put_back()
 
@@ -349,7 +350,7 @@ def test_a_plan_that_is_too_slow_is_backed_off(caplog):
 def test_a_machine_that_has_become_slower_is_not_the_fault_of_the_plan():
     job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.1 if step > 50 else 1.0)
     run = Run(job, 110)
-    assert run.course == [*FULL_COURSE, PhaseName.BASELINE, PhaseName.PLANNING, PhaseName.REPLAYING]
+    assert run.course == [*FULL_COURSE, Phase.JUDGING, Phase.PLANNING, Phase.REPLAYING]
     assert run.seconds(range(100, 110)) == pytest.approx(1.1 * run.seconds(range(40, 50)), rel=0.001)
     assert run.joules(range(100, 110)) == pytest.approx(1.1 * run.joules(range(40, 50)), rel=0.01)
 
@@ -363,10 +364,10 @@ def test_what_was_measured_is_not_measured_again(tmp_path, caplog):
 
     first = train({"layers": [0, 4]})
     again = train({"layers": [0, 4]})
-    assert PhaseName.PROFILING not in again.course
+    assert Phase.PROFILING not in again.course
     assert again.first.latest["clocks"] == first.first.latest["clocks"]
     other = train({"layers": [0, 5]})
-    assert PhaseName.PROFILING in other.course
+    assert Phase.PROFILING in other.course
     assert "the identity of rank 0 was {'layers': [0, 4]}, and is now {'layers': [0, 5]}" in caplog.text
 
 
@@ -380,7 +381,7 @@ def test_a_checkpoint_holds_what_was_measured():
         return Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 40, make)
 
     first = train({})
-    assert PhaseName.PROFILING not in train(first.first.state_dict()).course
+    assert Phase.PROFILING not in train(first.first.state_dict()).course
     for damaged in (
         {"profile": 3},
         {"profile": {"format": "?"}},
@@ -397,7 +398,7 @@ def test_a_plan_made_beforehand_is_deployed_without_profiling(tmp_path):
     write_plan(make_plan(Frontier.of(true_profile(work), schedule), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 30, lambda rank: Watched(rank, settings))
-    assert run.course == [PhaseName.WARMING_UP, PhaseName.BASELINE, PhaseName.REPLAYING]
+    assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.REPLAYING]
     assert run.joules(range(20, 30)) == pytest.approx(read_plan(path).energy_joules, rel=0.001)
 
 
@@ -409,7 +410,7 @@ def test_a_plan_with_the_transfers_of_deepspeed_is_deployed_too(tmp_path):
     write_plan(make_plan(Frontier.of(true_profile(work), with_transfers), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 20, lambda rank: Watched(rank, settings))
-    assert run.first.phases[-1] is PhaseName.REPLAYING
+    assert run.first.phases[-1] is Phase.REPLAYING
 
 
 TRANSFERRING = (
@@ -430,7 +431,7 @@ def test_a_plan_for_another_job_is_refused_and_training_goes_on(planned, tmp_pat
     write_plan(make_plan(Frontier.of(true_profile(works(planned.stages)), planned), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 20, lambda rank: Watched(rank, settings))
-    assert run.course[-1] is PhaseName.OFF
+    assert run.course[-1] is Phase.OFF
     assert "make a plan for this job" in caplog.text
     assert run.is_put_back()
 
@@ -441,12 +442,12 @@ def test_training_that_begins_again_goes_on_where_it_was():
             if len(self.phases) == 40:
                 self.close()
                 assert self.gpu._locked_clock_mhz == 1410
-                assert self.phase is PhaseName.RESTING
+                assert self.phase is Phase.RESTING
             super().on_step_begin()
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, TwoTrainings)
-    assert run.course.count(PhaseName.PROFILING) == 1
-    assert run.course.count(PhaseName.REPLAYING) == 2
+    assert run.course.count(Phase.PROFILING) == 1
+    assert run.course.count(Phase.REPLAYING) == 2
 
 
 @pytest.mark.parametrize("value", ["soon", -1.0, 0, True, float("nan"), float("inf")])
@@ -478,7 +479,7 @@ def test_without_clock_control_it_observes_and_says_what_is_missing(method, erro
         return Watched(rank)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 30, make)
-    assert run.course[-1] is PhaseName.OBSERVED
+    assert run.course[-1] is Phase.OBSERVED
     assert [row.kind for row in run.first.observations[0].rows] == ["forward", "backward"]
     missing = "has no SM clocks to choose from" if method.startswith("read") else str(error)
     assert missing in caplog.text
@@ -496,7 +497,7 @@ def test_a_single_clock_is_no_choice(caplog):
         return Watched(rank)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 30, make)
-    assert run.course[-1] is PhaseName.OBSERVED
+    assert run.course[-1] is Phase.OBSERVED
     assert "lowest_clock_mhz" not in caplog.text
 
 
@@ -591,8 +592,8 @@ def train_with(state, settings=None, steps=40, **arguments):
 @pytest.mark.parametrize("steps", range(10, 24, 3))
 def test_an_unfinished_profile_is_not_kept(steps):
     state = train_with({}, steps=steps).first.state_dict()
-    assert PhaseName.PROFILING in train_with(state).course or "ranks" in state["profile"]
-    assert train_with(state).first.phases[-1] is PhaseName.REPLAYING
+    assert Phase.PROFILING in train_with(state).course or "ranks" in state["profile"]
+    assert train_with(state).first.phases[-1] is Phase.REPLAYING
 
 
 def test_what_was_observed_is_not_planned_with():
@@ -604,7 +605,7 @@ def test_what_was_observed_is_not_planned_with():
 def test_a_kept_profile_of_other_clocks_is_measured_anew(limits, caplog):
     state = train_with({}).first.state_dict()
     run = train_with(state, PipelineFrequencySettings(**limits))
-    assert PhaseName.PROFILING in run.course
+    assert Phase.PROFILING in run.course
     assert "the clocks of rank 0" in caplog.text
     clocks = {clock for it in run.observers.values() for clock in it.latest["clocks"]}
     assert max(clocks) <= limits.get("original_clock_mhz", 1410)
@@ -616,7 +617,7 @@ def test_a_kept_profile_that_is_true_no_more_is_measured_anew(factor, caplog):
     state = train_with({}).first.state_dict()
     work = {name: Work(it.seconds * factor, it.active_power_watts, 1.0, 0.8) for name, it in works(2).items()}
     run = train_with(state, work=work)
-    assert PhaseName.PROFILING in run.course
+    assert Phase.PROFILING in run.course
     assert "the profile no longer fits and is measured again" in caplog.text
 
 
@@ -625,7 +626,7 @@ def test_short_steps_are_profiled_for_longer(factor):
     work = {name: Work(it.seconds * factor, it.active_power_watts, 1.0, 0.8) for name, it in works(2).items()}
     run = train_with({}, work=work, steps=400)
     assert run.course == FULL_COURSE
-    found = run.steps_of(PhaseName.BASELINE)
+    found = run.steps_of(Phase.BASELINE)
     assert run.seconds(range(380, 400)) == pytest.approx(run.seconds(found), rel=0.01)
     assert run.joules(range(380, 400)) <= 0.95 * run.joules(found)
 
@@ -640,9 +641,9 @@ def test_a_counter_that_does_not_step_ends_it_with_the_reason(caplog):
         return Watched(rank)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 40, make)
-    assert run.first.phases[-1] is PhaseName.OFF
+    assert run.first.phases[-1] is Phase.OFF
     assert "its energy counter does not advance" in caplog.text
-    assert len(run.steps_of(PhaseName.PROFILING)) <= 8
+    assert len(run.steps_of(Phase.PROFILING)) <= 8
     assert run.is_put_back()
 
 
@@ -659,7 +660,7 @@ def test_a_mark_that_fails_stops_all_ranks_and_nothing_else(call, caplog):
         return Watched(rank, device_events=mark)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, make, timeout_seconds=5.0)
-    assert [it.phase for it in run.observers.values()] == [PhaseName.OFF] * 2
+    assert [it.phase for it in run.observers.values()] == [Phase.OFF] * 2
     assert "no event could be made" in caplog.text
     assert "in time" not in caplog.text
     assert run.is_put_back()
@@ -669,7 +670,7 @@ def test_hiccups_now_and_then_do_not_switch_it_off():
     slow = {*range(60, 70), *range(140, 150), *range(220, 230), *range(300, 310)}
     job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.05 if step in slow else 1.0)
     run = Run(job, 380)
-    assert run.first.phases[-1] is PhaseName.REPLAYING
+    assert run.first.phases[-1] is Phase.REPLAYING
     assert run.joules(range(360, 380)) == pytest.approx(run.joules(range(50, 60)), rel=0.01)
 
 
@@ -679,11 +680,11 @@ def test_a_machine_that_was_slow_at_first_is_held_against_what_it_took_later():
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 160)
     phases = run.first.phases
-    slow_seconds = run.seconds(run.steps_of(PhaseName.BASELINE)[:5])
-    assert phases[60:120] == [PhaseName.REPLAYING] * 60
+    slow_seconds = run.seconds(run.steps_of(Phase.BASELINE)[:5])
+    assert phases[60:120] == [Phase.REPLAYING] * 60
     assert run.first.latest["baseline"].step_seconds == pytest.approx(slow_seconds, rel=0.01), "as measured"
-    assert PhaseName.BASELINE in phases[120:], "slower than before, so it is looked at again"
-    assert phases[-1] is PhaseName.REPLAYING
+    assert Phase.JUDGING in phases[120:], "slower than before, so it is looked at again"
+    assert phases[-1] is Phase.REPLAYING
 
 
 def test_settings_that_differ_are_refused_on_all_ranks(caplog):
@@ -691,7 +692,7 @@ def test_settings_that_differ_are_refused_on_all_ranks(caplog):
         return Watched(rank, PipelineFrequencySettings(check_steps=5 + rank.world.rank))
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 10, make, timeout_seconds=5.0)
-    assert [it.phase for it in run.observers.values()] == [PhaseName.OFF] * 2
+    assert [it.phase for it in run.observers.values()] == [Phase.OFF] * 2
     assert "check_steps is 5 on rank 0 and 6 on rank 1" in caplog.text
 
 
@@ -701,14 +702,14 @@ def test_a_plan_that_is_too_slow_is_refused_wherever_it_comes_from(tmp_path):
     write_plan(make_plan(Frontier.of(true_profile(work), schedule), slowdown_factor=1.15), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 120, lambda rank: Watched(rank, settings))
-    assert run.first.phases[-1] is PhaseName.OFF
+    assert run.first.phases[-1] is Phase.OFF
 
 
 def test_after_the_last_computation_the_clock_is_that_found():
     class Noting(Watched):
         def on_instruction_begin(self, name, stage=None, microbatch=None):
             super().on_instruction_begin(name, stage, microbatch)
-            if name == "all-reduce" and self.phase is PhaseName.REPLAYING:
+            if name == "all-reduce" and self.phase is Phase.REPLAYING:
                 assert self.gpu._locked_clock_mhz == 1410
 
     assert Run(SimulatedJob(schedules.gpipe(2, 8), works(2)), 40, Noting).course == FULL_COURSE
@@ -743,7 +744,7 @@ def test_a_rank_stands_where_its_number_says_if_nothing_else_does():
 def test_short_steps_are_observed_too():
     work = {name: Work(it.seconds * 0.02, it.active_power_watts, 1.0, 0.8) for name, it in works(2).items()}
     run = train_with({}, work=work, steps=200, grants_control=False)
-    assert run.course[-1] is PhaseName.OBSERVED
+    assert run.course[-1] is Phase.OBSERVED
     assert [row.kind for row in run.first.observations[0].rows] == ["forward", "backward"]
 
 
@@ -789,7 +790,7 @@ def test_a_plan_of_a_file_that_is_a_little_wrong_is_followed(share, tmp_path):
     write_plan(make_plan(Frontier.of(wrong, schedule), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 100, lambda rank: Watched(rank, settings))
-    assert run.course == [PhaseName.WARMING_UP, PhaseName.BASELINE, PhaseName.REPLAYING]
+    assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.REPLAYING]
 
 
 def test_a_checkpoint_soon_after_a_resume_holds_the_profile_too():
@@ -816,7 +817,7 @@ def test_what_a_switch_costs_is_known_of_a_kept_profile_too(tmp_path, monkeypatc
         planned_with.append([planner.switch_seconds for planner, *_ in asked])
         return plan_all(asked)
 
-    monkeypatch.setattr(_planning_task, "plan_all", plan)
+    monkeypatch.setattr(_planner, "plan_all", plan)
     settings = PipelineFrequencySettings(profile_path=tmp_path / "profile.json")
 
     def make(rank):
@@ -824,7 +825,7 @@ def test_what_a_switch_costs_is_known_of_a_kept_profile_too(tmp_path, monkeypatc
         return Watched(rank, settings)
 
     courses = [Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 45, make).course for _ in range(2)]
-    assert [PhaseName.PROFILING in course for course in courses] == [True, False]
+    assert [Phase.PROFILING in course for course in courses] == [True, False]
     assert planned_with[0] == [pytest.approx(0.005)]
     assert planned_with[-1] == planned_with[0]
 
@@ -876,14 +877,14 @@ def test_a_plan_that_was_good_is_not_given_up_for_two_hiccups_in_a_row():
     observers = []
 
     def slowed_by(pipeline, step):
-        is_replayed = observers and observers[0].phase is PhaseName.REPLAYING
+        is_replayed = observers and observers[0].phase is Phase.REPLAYING
         return 1.05 if is_replayed and observers[0].replayed in slow else 1.0
 
     class Counting(Watched):
         replayed = 0
 
         def on_step_end(self):
-            self.replayed += self.phase is PhaseName.REPLAYING
+            self.replayed += self.phase is Phase.REPLAYING
             super().on_step_end()
 
     def make(rank):
@@ -891,8 +892,8 @@ def test_a_plan_that_was_good_is_not_given_up_for_two_hiccups_in_a_row():
         return observers[-1]
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 200, make)
-    assert run.first.phases[-1] is PhaseName.REPLAYING
-    assert run.course.count(PhaseName.PLANNING) == 1, "the plan stays"
+    assert run.first.phases[-1] is Phase.REPLAYING
+    assert run.course.count(Phase.PLANNING) == 1, "the plan stays"
 
 
 @pytest.mark.parametrize("begin", [0, 12])
@@ -926,7 +927,7 @@ def test_a_counter_that_cannot_be_read_while_profiling_is_tried_again_and_then_n
 
     def make(rank):
         def fails(now):
-            if not optimizers or optimizers[0].phase is not PhaseName.PROFILING:
+            if not optimizers or optimizers[0].phase is not Phase.PROFILING:
                 return False
             begins[:] = begins or [now]
             return lasts or now < begins[0] + 3.0
@@ -937,7 +938,7 @@ def test_a_counter_that_cannot_be_read_while_profiling_is_tried_again_and_then_n
 
     optimizers = []
     run = Run(SimulatedJob(schedules.one_f_one_b(1, 8), works(1)), 60, make)
-    assert run.first.phases[-1] is (PhaseName.OFF if lasts else PhaseName.REPLAYING)
+    assert run.first.phases[-1] is (Phase.OFF if lasts else Phase.REPLAYING)
     assert ("the GPU has fallen off the bus" in caplog.text) == lasts
 
 
@@ -948,7 +949,7 @@ def test_a_plan_for_another_partition_is_refused_before_it_does_harm(tmp_path, c
     write_plan(make_plan(Frontier.of(true_profile(other), schedule), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=path)
     run = Run(SimulatedJob(schedule, work), 30, lambda rank: Watched(rank, settings))
-    assert run.course == [PhaseName.WARMING_UP, PhaseName.BASELINE, PhaseName.OFF]
+    assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.OFF]
     assert re.search(r"plan_path is '.*plan.json', a plan for iterations of [\d.]+ s; here they take", caplog.text)
 
 
@@ -956,7 +957,7 @@ def test_a_plan_slower_than_allowed_says_which_plan_and_what_to_do(tmp_path, cap
     work, schedule = works(2), schedules.one_f_one_b(2, 8)
     path = tmp_path / "plan.json"
     write_plan(make_plan(Frontier.of(true_profile(work), schedule), slowdown_factor=1.05), path)
-    for factor, phase in ((1.0, PhaseName.OFF), (1.05, PhaseName.REPLAYING)):
+    for factor, phase in ((1.0, Phase.OFF), (1.05, Phase.REPLAYING)):
         settings = PipelineFrequencySettings(plan_path=path, slowdown_factor=factor)
         run = Run(SimulatedJob(schedule, work), 80, lambda rank, settings=settings: Watched(rank, settings))
         assert run.first.phases[-1] is phase
@@ -966,7 +967,7 @@ def test_a_plan_slower_than_allowed_says_which_plan_and_what_to_do(tmp_path, cap
 def test_work_that_takes_next_to_no_time_is_planned_with_all_the_same():
     work = works(2) | {(1, "forward"): Work(0.00006, 330.0, 1.0, 0.8)}
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), work), 100)
-    assert run.first.phases[-1] is PhaseName.REPLAYING
+    assert run.first.phases[-1] is Phase.REPLAYING
     energies = {it.energy_joules for it in run.first.latest["profile"].get(1, "forward").options}
     assert max(energies) < 0.1
 
@@ -975,7 +976,7 @@ def test_a_plan_that_has_become_too_slow_is_given_up_in_the_end():
     observers = []
 
     def slowed_by(pipeline, step):
-        is_replayed = observers and observers[0].phase is PhaseName.REPLAYING
+        is_replayed = observers and observers[0].phase is Phase.REPLAYING
         return 1.05 if is_replayed and step > 60 else 1.0
 
     def make(rank):
@@ -983,4 +984,4 @@ def test_a_plan_that_has_become_too_slow_is_given_up_in_the_end():
         return observers[-1]
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 300, make)
-    assert run.first.phases[-1] is PhaseName.OFF
+    assert run.first.phases[-1] is Phase.OFF

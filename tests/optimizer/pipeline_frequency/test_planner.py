@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.instances import smooth_profile
+from zeus_core._codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency import PipelineRank
-from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, read_deployment
-from zeus_core.optimizer.pipeline_frequency._pipeline_job import GpuFacts, RankInformation, job_of
-from zeus_core.optimizer.pipeline_frequency._planner import PipelinePlanner, Prediction
+from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, Prediction
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
+from zeus_core.optimizer.pipeline_frequency._planner import PipelinePlanner
+from zeus_core.optimizer.pipeline_frequency._rank_information import GpuFacts, RankInformation
 from zeus_core.pipeline import make_plan, schedules, write_plan
 
 SCHEDULE = schedules.one_f_one_b(3, 6)
@@ -44,8 +46,11 @@ def test_work_that_took_longer_than_its_instructions_has_an_overhead_whatever_th
     assert whole.energy_joules == pytest.approx(plan.energy_joules + watts() * (overhead_seconds + 0.25) + 40.0)
 
 
-def test_work_that_took_less_than_its_instructions_has_none():
-    assert planner(work_seconds=0.1).overhead_seconds == 0.0
+def test_work_that_took_less_than_its_instructions_has_none_and_the_excess_is_told():
+    it = planner(work_seconds=0.1)
+    assert it.overhead_seconds == 0.0
+    assert it.deployment(0.1).excess_seconds == pytest.approx(it.frontier.highest_clock_point[0] - 0.1)
+    assert planner(overhead_seconds=0.2).deployment(0.1).excess_seconds == 0.0
 
 
 @settings(max_examples=30, deadline=None)
@@ -55,7 +60,7 @@ def test_a_plan_keeps_its_limit_or_is_the_quickest_and_is_what_it_predicts(
 ):
     it = planner(None, switch_seconds, overhead_seconds)
     limit_seconds = factor * it.work_seconds
-    deployment = Deployment.of(it, limit_seconds, is_waiting)
+    deployment = it.deployment(limit_seconds, limit_seconds if is_waiting else None)
     quickest = it.overhead_seconds + max(it.frontier.highest_clock_point[0], it.frontier.shortest_seconds)
     assert deployment.work_seconds <= max(limit_seconds, quickest) * (1 + 1e-9)
     work_seconds = max(deployment.work_seconds, limit_seconds) if is_waiting else deployment.work_seconds
@@ -67,7 +72,7 @@ def test_a_plan_keeps_its_limit_or_is_the_quickest_and_is_what_it_predicts(
 
 def test_more_time_takes_less_energy():
     it = planner()
-    predictions = [Deployment.of(it, factor * it.work_seconds, False).prediction for factor in (1.0, 1.05, 1.1, 1.2)]
+    predictions = [it.deployment(factor * it.work_seconds).prediction for factor in (1.0, 1.05, 1.1, 1.2)]
     energies = [prediction.energy_joules for prediction in predictions]
     assert energies == sorted(energies, reverse=True)
     assert energies[0] < highest_joules(it)
@@ -76,7 +81,7 @@ def test_more_time_takes_less_energy():
 def test_a_pipeline_that_waits_in_any_case_takes_less_energy_for_taking_its_time():
     it = planner()
     until = 1.5 * it.work_seconds
-    waiting = Deployment.of(it, until, True)
+    waiting = it.deployment(0.0, until)
     hurrying = it.prediction(it.plan(it.work_seconds), until)
     assert waiting.prediction.step_seconds == pytest.approx(hurrying.step_seconds) == pytest.approx(until + 0.25)
     assert waiting.prediction.energy_joules < hurrying.energy_joules
@@ -96,7 +101,7 @@ amounts = st.floats(0.0, 1e9)
 
 @given(st.builds(Deployment, clocks, amounts, st.builds(Prediction, amounts, amounts)))
 def test_a_deployment_comes_through_json_as_it_was(deployment):
-    assert Deployment.from_json(json.loads(json.dumps(deployment.to_json()))) == deployment
+    assert decode(Deployment, json.loads(json.dumps(encode(deployment)))) == deployment
 
 
 class TestPlanFiles:
@@ -105,7 +110,7 @@ class TestPlanFiles:
     def read(self, tmp_path, schedule=SCHEDULE, clocks_mhz=None):
         if clocks_mhz is None:
             clocks_mhz = sorted({clock for of_rank in self.PLAN.clocks_mhz for clock in of_rank}, reverse=True)
-        job = job_of(
+        job = PipelineJob.from_ranks(
             [
                 RankInformation(
                     PipelineRank(rank),
@@ -121,7 +126,7 @@ class TestPlanFiles:
             ]
         )
         write_plan(self.PLAN, tmp_path / "plan.json")
-        return read_deployment(str(tmp_path / "plan.json"), job, 0.2)
+        return Deployment.from_file(str(tmp_path / "plan.json"), job, 0.2)
 
     def test_a_plan_made_beforehand_is_deployed_as_it_is(self, tmp_path):
         deployment = self.read(tmp_path)

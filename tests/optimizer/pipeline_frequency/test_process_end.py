@@ -16,7 +16,7 @@ SETTING = """
     import os, signal, sys, time
     from zeus_core.ports import MonotonicTime
     from zeus_core.device import discover_gpus
-    from zeus_core.optimizer.pipeline_frequency import HostEvents
+    from zeus_core.ports import HostEvents
     from zeus_core.ports import ThreadBackground
     from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
 
@@ -33,19 +33,19 @@ TRAINING = """
     import os, signal, sys, time
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.pipeline_frequency import (
-        PhaseName, PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
+        Phase, PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
     )
 
     settings = PipelineFrequencySettings(warmup_steps=1, lowest_clock_mhz=900, original_clock_mhz={original_mhz})
     optimizer = PipelineFrequencyOptimizer(ZeusMonitor(), PipelineRank(0), settings)
-    while optimizer.phase is not PhaseName.PROFILING:
+    while optimizer.phase not in {Phase.PROFILING, Phase.OBSERVING}:
         optimizer.on_step_begin()
         for kind in ("forward", "backward"):
             optimizer.on_instruction_begin(kind)
             time.sleep(0.002)
             optimizer.on_instruction_end(kind)
         optimizer.on_step_end()
-        assert optimizer.phase is not PhaseName.OFF
+        assert optimizer.phase is not Phase.OFF
 """
 
 WAIT_FOR_A_SIGNAL = """
@@ -91,7 +91,7 @@ def check_put_back(driver, original_mhz=None):
 
 
 @pytest.mark.parametrize("original_mhz", [None, FOUND_MHZ])
-@pytest.mark.parametrize(("end", "code"), [*ENDS, pytest.param("setter.put_back()", 0, id="put back")])
+@pytest.mark.parametrize(("end", "code"), [*ENDS, pytest.param("setter.restore()", 0, id="put back")])
 def test_a_process_that_ends_by_itself_puts_the_clock_back(make_driver, end, code, original_mhz):
     driver = make_driver(DeviceSpec())
     process = start(driver, SETTING, end, original_mhz)

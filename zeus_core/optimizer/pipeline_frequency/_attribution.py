@@ -1,8 +1,8 @@
 """The mean power of each kind of work, even of work shorter than the period of the energy counter.
 
-Between two steps of the counter the energy is known exactly, and so is what the GPU did. Unknown is the mean power of
-each kind of work at each clock. There are many more intervals than kinds, so this is a linear regression. Waiting is a
-kind of work too.
+Between two updates of the counter the energy is known exactly, and so is the work of the GPU. The mean power of each
+kind of work at each clock is unknown. There are many more intervals than kinds, so this is a linear regression. Waiting
+is a kind of work too.
 """
 
 from __future__ import annotations
@@ -13,20 +13,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.optimizer.pipeline_frequency._counter_watch import CounterStep
-from zeus_core.optimizer.pipeline_frequency._step_times import likely_steps
+from zeus_core.optimizer.pipeline_frequency._counter_updates import CounterUpdate, likely_updates
 from zeus_core.optimizer.pipeline_frequency._timeline import Span
 
 __all__ = ["WAITING", "MeanPower", "mean_powers"]
 
 WAITING = "waiting"
-"""The name of what a GPU does between its spans."""
+"""The kind of work between the spans of a GPU."""
 
-_LEAST_SHARE = 1e-6  # of the time: below it nothing can be said of the power
-_LEAST_SQUARE = 1e-12  # joules squared
-_MOST_CORRELATED = 0.4999
-_ALIKE_INTERVALS = 20  # the maximum distance at which the errors of intervals are taken to be correlated
-_LONGEST_DOUBT = 0.05  # of an interval: steps with a larger error are skipped
+# Fraction of all time below which the power of a kind of work cannot be determined.
+_MIN_TIME_FRACTION = 1e-6
+
+_MIN_SQUARE_JOULES = 1e-12  # keeps the division finite where the fit is exact
+
+# Correlation of neighbouring errors; -1/2 is the theoretical bound, at which the factorization would end.
+_MAX_CORRELATION = 0.4999
+
+# Maximum distance at which the errors of intervals are taken to be correlated: wide enough for the
+# instructions of a microbatch. A wider one makes the standard errors themselves uncertain (Newey and West, 1987).
+_CORRELATED_INTERVALS = 20
+
+# Uncertainty of an update, as a fraction of the interval it ends, above which it is skipped: the interval is merged
+# with the next one, whose relative uncertainty is smaller.
+_MAX_UNCERTAINTY_FRACTION = 0.05
 
 Numbers = NDArray[np.float64]
 
@@ -36,21 +45,21 @@ class MeanPower(NamedTuple):
 
     Attributes:
         watts: The power.
-        error_watts: Its standard error.
+        stderr_watts: Its standard error.
     """
 
     watts: float
-    error_watts: float
+    stderr_watts: float
 
 
 def mean_powers(
-    steps: Sequence[CounterStep], spans: Sequence[Span], known: Sequence[Span], held_up: Sequence[Span] = ()
+    updates: Sequence[CounterUpdate], spans: Sequence[Span], known: Sequence[Span], held_up: Sequence[Span] = ()
 ) -> Mapping[Hashable, MeanPower]:
-    """The mean power of each kind of work, and of waiting.
+    """Determine the mean power of each kind of work, and of waiting.
 
     Args:
-        steps: The steps of the energy counter as they were seen, in order.
-        spans: What the GPU did, in order and not overlapping.
+        updates: The updates of the energy counter as they were detected, in order.
+        spans: The work of the GPU, in order and not overlapping.
         known: The times in which `spans` is complete; in order and not overlapping. Intervals that extend beyond them
             do not count.
         held_up: Those of `spans` in which the GPU waited for something. Intervals that overlap them do not count.
@@ -58,24 +67,24 @@ def mean_powers(
     Returns:
         The power by the `what` of the spans, and by `WAITING`; kinds that cannot be determined are left out.
     """
-    edges = _edges(likely_steps(steps))
+    edges = _edges(likely_updates(updates))
     if len(edges) < 2:
         return {}
-    at = np.array([step.at_seconds for step in edges])
-    joules = np.diff([step.energy_joules for step in edges])
+    at = np.array([edge.at_seconds for edge in edges])
+    joules = np.diff([edge.energy_joules for edge in edges])
     names, seconds = _seconds_of_each(at, spans)
     is_known = _overlaps(at, known) - _overlaps(at, held_up) > np.diff(at) * (1 - 1e-9)
     is_known &= joules >= 0  # a counter that was reset has gone back
     return _regress(names, seconds[is_known], joules[is_known])
 
 
-def _edges(steps: Sequence[CounterStep]) -> list[CounterStep]:
-    """The steps whose times are accurate enough."""
-    edges: list[CounterStep] = []
-    for step in steps:
-        reach = step.at_seconds - edges[-1].at_seconds if edges else np.inf
-        if step.half_width_seconds <= _LONGEST_DOUBT * reach:
-            edges.append(step)
+def _edges(updates: Sequence[CounterUpdate]) -> list[CounterUpdate]:
+    """The updates whose times are accurate enough."""
+    edges: list[CounterUpdate] = []
+    for update in updates:
+        reach = update.at_seconds - edges[-1].at_seconds if edges else np.inf
+        if update.uncertainty_seconds <= _MAX_UNCERTAINTY_FRACTION * reach:
+            edges.append(update)
     return edges
 
 
@@ -106,13 +115,13 @@ def _overlaps(at: Numbers, spans: Sequence[Span]) -> Numbers:
 
 def _regress(names: Sequence[Hashable], seconds: Numbers, joules: Numbers) -> Mapping[Hashable, MeanPower]:
     """Least squares, generalized: see `_whitened`."""
-    is_seen = seconds.sum(axis=0) > _LEAST_SHARE * seconds.sum()
+    is_seen = seconds.sum(axis=0) > _MIN_TIME_FRACTION * seconds.sum()
     seen = [name for name, is_one in zip(names, is_seen.tolist(), strict=True) if is_one]
     seconds = seconds[:, is_seen]
     if len(joules) <= len(seen) or np.linalg.matrix_rank(seconds) < len(seen):
         return {}
     residual = joules - seconds @ np.linalg.lstsq(seconds, joules, rcond=None)[0]
-    correlation = float(residual[1:] @ residual[:-1]) / max(float(residual @ residual), _LEAST_SQUARE)
+    correlation = float(residual[1:] @ residual[:-1]) / max(float(residual @ residual), _MIN_SQUARE_JOULES)
     seconds, joules = _whitened(np.column_stack([seconds, joules]), correlation)
     inverse: NDArray[Any] = np.linalg.pinv(seconds)
     watts = inverse @ joules
@@ -125,12 +134,12 @@ def _standard_errors(inverse: NDArray[Any], residual: NDArray[Any]) -> Numbers:
 
     Args:
         inverse: The pseudoinverse of the seconds, [kinds, intervals].
-        residual: Of the joules, [intervals].
+        residual: The residual joules, [intervals].
     """
     kinds, count = inverse.shape
     scores = inverse * residual
     variance = np.square(scores).sum(axis=1)
-    reach = min(_ALIKE_INTERVALS, count - 1)
+    reach = min(_CORRELATED_INTERVALS, count - 1)
     for lag in range(1, reach + 1):
         variance += 2 * (1 - lag / (reach + 1)) * (scores[:, lag:] * scores[:, :-lag]).sum(axis=1)
     alone = np.square(inverse).sum(axis=1) * float(residual @ residual) / count
@@ -141,10 +150,10 @@ def _standard_errors(inverse: NDArray[Any], residual: NDArray[Any]) -> Numbers:
 def _whitened(rows: Numbers, correlation: float) -> tuple[Numbers, Numbers]:
     """The rows (the last column is the right-hand side), transformed so that their errors are no longer correlated.
 
-    A step that is detected late adds to one interval what it takes from the next: the errors of neighbours have
+    An update that is detected late adds to one interval what it takes from the next: the errors of neighbours have
     opposite signs, with a correlation down to -1/2. Rows are divided by the Cholesky factor of that covariance.
     """
-    off = min(max(correlation, -_MOST_CORRELATED), 0.0)
+    off = min(max(correlation, -_MAX_CORRELATION), 0.0)
     white = np.empty_like(rows)
     below = 0.0  # of the factor, left of the diagonal
     before = np.zeros(rows.shape[1])

@@ -16,7 +16,7 @@ __all__ = ["ClockSetter"]
 
 
 class ClockSetter:
-    """Sets the clock when the GPU reaches a mark, and calls the driver for changes only.
+    """Sets the clock when the GPU reaches a device event, and calls the driver for changes only.
 
     The original clock is restored at the latest when the setter is garbage-collected or the process ends.
 
@@ -49,7 +49,10 @@ class ClockSetter:
         return self._knob.settings
 
     def set_now(self, clock_mhz: int | None) -> float:
-        """Set the clock, or release it for None, on this thread. Returns how long the driver took, in seconds.
+        """Set the clock, or the original one for None, on this thread.
+
+        Returns:
+            How long the driver took, in seconds.
 
         Raises:
             DeviceError: The driver refuses.
@@ -61,7 +64,7 @@ class ClockSetter:
         return self._time_source.now() - begin_seconds
 
     def request(self, clock_mhz: int | None, when: DeviceEvent) -> None:
-        """Set the clock, or release it for None, in the background, once the GPU reaches a mark."""
+        """Set the clock, or the original one for None, in the background, once the GPU reaches a device event."""
         if clock_mhz != self._requested_mhz and self.fault is None:
             self._requested_mhz = clock_mhz
             self._requests.append((clock_mhz, when))
@@ -86,7 +89,7 @@ class ClockSetter:
             return str(error)
         return None
 
-    def put_back(self) -> bool:
+    def restore(self) -> bool:
         """Restore the original clock, for good. Never raises; False if the driver refuses: calling again may help."""
         self._requests = deque()
         return self._knob.restore()

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
 
 from zeus_core.monitor import Reading, ZeusMonitor
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
 
-__all__ = ["Iteration", "StepWindow", "iteration_of"]
+__all__ = ["Iteration", "StepWindow", "WindowReport"]
+
+
+@dataclass(frozen=True)
+class WindowReport:
+    """Measurements of some steps of one rank.
+
+    Attributes:
+        step_seconds: Duration of each step that the device has finished.
+        work_seconds: Time from the beginning to the last computation, of each that has one.
+        energy_joules: Mean energy of a step; None if that of any was lost.
+    """
+
+    step_seconds: tuple[float, ...]
+    work_seconds: tuple[float, ...]
+    energy_joules: float | None
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """The measured time and energy of an iteration.
+    """Measured time and energy of an iteration.
 
     Attributes:
         step_seconds: Median duration, on the slowest rank.
@@ -28,9 +42,26 @@ class Iteration:
     work_seconds: tuple[float, ...]
     energy_joules: float | None
 
+    @classmethod
+    def from_reports(cls, job: PipelineJob, reports: Sequence[WindowReport]) -> Iteration | None:
+        """Combine each rank's report of the same steps; None if some device has not finished any of them."""
+        if not all(report.step_seconds and report.work_seconds for report in reports):
+            return None
+        medians = [median(report.work_seconds) for report in reports]
+        energies = [report.energy_joules for report in reports if report.energy_joules is not None]
+        return cls(
+            max(median(report.step_seconds) for report in reports),
+            tuple(max(job.of_pipeline(medians, pipeline)) for pipeline in range(job.pipelines)),
+            sum(energies) if len(energies) == len(reports) else None,
+        )
+
+    def tail_seconds(self, pipeline: int) -> float:
+        """Return how long the part after the work of a pipeline takes: gradients, the optimizer step, and the like."""
+        return self.step_seconds - self.work_seconds[pipeline]
+
 
 class StepWindow:
-    """Some steps of one rank, and their energy; what happens between steps is not included.
+    """Measures some steps of one rank, without the time between steps.
 
     Args:
         monitor: Measures the GPU of the rank.
@@ -46,23 +77,23 @@ class StepWindow:
         return len(self._steps)
 
     def begin_step(self) -> None:
-        """A step begins."""
+        """Begin to measure a step."""
         self._begin = self._monitor.read(sync_execution=False)
 
     def add(self, step: RecordedStep) -> None:
-        """A step has ended."""
+        """Add a step that has ended."""
         self._steps.append(step)
         self._joules.append(self._step_joules())
 
-    def report(self) -> dict[str, Any]:
-        """What this rank reports of them, in JSON types; the device may still be busy with the last step."""
+    def report(self) -> WindowReport:
+        """Report the steps; the device may still be busy with the last of them."""
         done = [(whole.seconds, step.work_seconds) for step in self._steps if (whole := step.whole) is not None]
         known = [joules for joules in self._joules if joules is not None]
-        return {
-            "step_seconds": [seconds for seconds, _ in done],
-            "work_seconds": [seconds for _, seconds in done if seconds is not None],
-            "energy_joules": fmean(known) if len(known) == len(self._joules) > 0 else None,
-        }
+        return WindowReport(
+            step_seconds=tuple(seconds for seconds, _ in done),
+            work_seconds=tuple(seconds for _, seconds in done if seconds is not None),
+            energy_joules=fmean(known) if len(known) == len(self._joules) > 0 else None,
+        )
 
     def _step_joules(self) -> float | None:
         begin, self._begin = self._begin, None
@@ -70,17 +101,3 @@ class StepWindow:
             return None
         (joules,) = self._monitor.between(begin, self._monitor.read(sync_execution=False)).gpu_energy.values()
         return joules
-
-
-def iteration_of(job: PipelineJob, reports: Sequence[Mapping[str, Any]]) -> Iteration | None:
-    """The iteration, from each rank's report of the same steps; None if some device has not finished any of them."""
-    if not all(it["step_seconds"] and it["work_seconds"] for it in reports):
-        return None
-    medians = [median(it["work_seconds"]) for it in reports]
-    works = tuple(max(job.of_pipeline(medians, pipeline)) for pipeline in range(job.pipelines))
-    energies = [it["energy_joules"] for it in reports]
-    return Iteration(
-        max(median(it["step_seconds"]) for it in reports),
-        works,
-        None if None in energies else sum(energies),
-    )

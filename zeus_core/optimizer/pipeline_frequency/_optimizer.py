@@ -4,25 +4,49 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from zeus_core._validate import checked_number
 from zeus_core.adapters import contained, log_fault
 from zeus_core.errors import UsageError
-from zeus_core.events import Activity
+from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._windows import checked_monitor
-from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
+from zeus_core.optimizer.pipeline_frequency._context import RankContext
+from zeus_core.optimizer.pipeline_frequency._delays import DelayWatch
+from zeus_core.optimizer.pipeline_frequency._deployment import Prediction
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
-from zeus_core.optimizer.pipeline_frequency._phases import Course, Phase, PhaseName, Replaying, Resting
-from zeus_core.optimizer.pipeline_frequency._pipeline_job import pipeline_profile
-from zeus_core.optimizer.pipeline_frequency._pipeline_rank import PipelineRank
-from zeus_core.optimizer.pipeline_frequency._planner import Prediction
-from zeus_core.optimizer.pipeline_frequency._profiler import RankProfile
-from zeus_core.optimizer.pipeline_frequency._rank import NO_ANNOUNCEMENT, Announcement, Rank
+from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
+from zeus_core.optimizer.pipeline_frequency._phases import (
+    Changed,
+    Conclusion,
+    Delayed,
+    Fault,
+    Forbidden,
+    Introduced,
+    Phase,
+    Planned,
+    Profiled,
+    Unprofiled,
+    advance,
+)
+from zeus_core.optimizer.pipeline_frequency._profile_store import profile_to_json
+from zeus_core.optimizer.pipeline_frequency._profiling import Profiling
+from zeus_core.optimizer.pipeline_frequency._rank_information import PipelineRank
+from zeus_core.optimizer.pipeline_frequency._rank_profile import RankProfile
+from zeus_core.optimizer.pipeline_frequency._replaying import Replaying
 from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
+from zeus_core.optimizer.pipeline_frequency._stages import (
+    Judging,
+    MeasuringBaseline,
+    Planning,
+    Resting,
+    Stage,
+    WarmingUp,
+)
+from zeus_core.optimizer.pipeline_frequency._stragglers import AnnouncementBoard
 from zeus_core.optimizer.pipeline_frequency._timeline import Timeline
 from zeus_core.pipeline import COMPUTE_KINDS, TRANSFER_KINDS, PipelineProfile
 from zeus_core.ports import (
@@ -71,17 +95,21 @@ class PipelineFrequencyOptimizer:
 
     Args:
         monitor: Measures the one GPU of this rank.
-        pipeline_rank: The rank's position in its pipeline; its rank in `world`, in one pipeline of all ranks, if None.
-        settings: What to optimize for; no slowdown if None.
+        pipeline_rank: The rank's position among the pipelines; if None, its rank in `world`, in one pipeline of all.
+        settings: The goal and its limits; no slowdown if None.
         world: All ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
-        identity: What the profile depends on besides the GPU, such as the model's partition, in JSON types: a saved
-            profile is used only if all of it is the same.
+        identity: Properties that the profile depends on besides the GPU, such as the model's partition, in JSON types:
+            a saved profile is used only if all of them are the same.
         device_events: Marks points in the work of the GPU; host timestamps if None, for a synchronous device.
-        background: Runs the work done outside the training thread; threads if None.
+        make_background: Makes the queues of work outside the training thread, two of them: clocks wait for no plan.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
     """
+
+    _baseline: Iteration | None
+    _profile: JobProfile | None
+    _observations: Sequence[RankProfile]
 
     def __init__(
         self,
@@ -92,7 +120,7 @@ class PipelineFrequencyOptimizer:
         world: World | None = None,
         identity: Mapping[str, Any] | None = None,
         device_events: DeviceEvents | None = None,
-        background: Background | None = None,
+        make_background: Callable[[], Background] = ThreadBackground,
     ) -> None:
         self._monitor = checked_monitor(monitor)
         if len(monitor.gpus) != 1:
@@ -101,50 +129,47 @@ class PipelineFrequencyOptimizer:
                 "ZeusMonitor(gpu_indices=[local_rank])"
             )
         self._exchange = Exchange(checked_world(world), self._step_aside)
-        self._pipeline_rank = PipelineRank(self._exchange.rank) if pipeline_rank is None else pipeline_rank
-        self._settings = PipelineFrequencySettings() if settings is None else settings
         for name, value, kind in (
             ("pipeline_rank", pipeline_rank, PipelineRank),
             ("settings", settings, PipelineFrequencySettings),
         ):
             if value is not None and not isinstance(value, kind):
                 raise UsageError(f"{name} is {value!r}; it must be a {kind.__name__}, or left out")
+        self._pipeline_rank = pipeline_rank or PipelineRank(self._exchange.rank)
+        self._settings = settings or PipelineFrequencySettings()
         self._identity = _checked_identity(identity or {})
         self._device_events: DeviceEvents = device_events or HostEvents(monitor.time_source)
-        self._backgrounds = [background or ThreadBackground() for _ in range(2)]
+        self._backgrounds = (make_background(), make_background())
         self._timeline = Timeline(self._mark, self._pipeline_rank.rank)
-        self._rank: Rank | None = None
-        self._kept: Any = None
-        self._announcement = NO_ANNOUNCEMENT
-        self._phase: Phase = Resting(PhaseName.RESTING)
+        self._board = AnnouncementBoard()
+        self._checkpoint: Any = None
+        self._stage: Stage = Resting(Phase.RESTING)
+        self._begin_training()
 
     @property
-    def phase(self) -> PhaseName:
+    def phase(self) -> Phase:
         """The current phase."""
-        return self._phase.name
+        return self._stage.phase
 
     @property
     def baseline(self) -> Iteration | None:
-        """What an iteration took at the original clocks; None until it is known."""
-        return None if self._rank is None else self._rank.baseline
+        """The latest measured iteration at the original clocks; None until it is known."""
+        return self._baseline
 
     @property
     def predicted(self) -> Prediction | None:
-        """What an iteration of all pipelines should take with the plans in force; None if not replaying."""
-        if not isinstance(self._phase, Replaying):
-            return None
-        predictions = [it.prediction for it in self._phase.deployments]
-        return Prediction(max(it.step_seconds for it in predictions), sum(it.energy_joules for it in predictions))
+        """The predicted cost of an iteration of all pipelines with the plans in force; None if not replaying."""
+        return self._stage.prediction if isinstance(self._stage, Replaying) else None
 
     @property
     def measured(self) -> Iteration | None:
-        """What an iteration took in the latest comparison (every `check_steps`); None before, or if not replaying."""
-        return self._phase.measured if isinstance(self._phase, Replaying) else None
+        """The iteration of the latest comparison (every `check_steps`); None before, or if not replaying."""
+        return self._stage.measured if isinstance(self._stage, Replaying) else None
 
     @property
     def observations(self) -> Sequence[RankProfile]:
-        """What each rank has measured at the original clocks, if clocks may not be set; empty until then."""
-        return () if self._rank is None else self._rank.observations
+        """Each rank's measurements at the original clocks, if clocks may not be set; empty until then."""
+        return self._observations
 
     @property
     def clocks_mhz(self) -> tuple[int | None, ...] | None:
@@ -152,20 +177,15 @@ class PipelineFrequencyOptimizer:
 
         An entry is None where the plan leaves the clock as it is.
         """
-        if not isinstance(self._phase, Replaying):
-            return None
-        return self._phase.deployments[self._pipeline_rank.pipeline].clocks_mhz[self._pipeline_rank.rank]
+        return self._stage.clocks_mhz if isinstance(self._stage, Replaying) else None
 
     def profile(self, pipeline: int = 0) -> PipelineProfile | None:
-        """The measured profile of a pipeline; None until it is enough to plan with, and while it is measured again.
+        """Return the measured profile of a pipeline; None until it is enough to plan with, or is measured again.
 
         Args:
-            pipeline: Which of the data-parallel pipelines.
+            pipeline: Number of the data-parallel pipeline, from 0.
         """
-        rank = self._rank
-        if rank is None or rank.job is None or not rank.profiles:
-            return None
-        return pipeline_profile(rank.job, rank.profiles, pipeline)
+        return None if self._profile is None else self._profile.of_pipeline(pipeline)
 
     def set_straggler(self, time_seconds: float | None) -> None:
         """Announce how long an iteration takes elsewhere, in something this job waits for.
@@ -181,73 +201,70 @@ class PipelineFrequencyOptimizer:
         if time_seconds is not None:
             wanted = "seconds above 0, such as 2.5, or None"
             time_seconds = checked_number("time_seconds", time_seconds, sys.float_info.min, sys.float_info.max, wanted)
-        latest = self._announcement if self._rank is None else self._rank.announcement
-        self._announcement = Announcement(latest.number + 1, self._exchange.rank, time_seconds)
-        if self._rank is not None:
-            self._rank.announcement = self._announcement
+        self._board.announce(self._exchange.rank, time_seconds)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was measured, for a checkpoint, in JSON types. The same on every rank."""
-        return {"profile": (self._rank.state() if self._rank is not None else {}) or self._kept or {}}
+        """Return the measurements for a checkpoint, in JSON types. The same on every rank."""
+        return {"profile": self._kept() or {}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Use what an earlier run has measured, if it fits this job. Call this before training begins."""
-        self._kept = state.get("profile") if isinstance(state, Mapping) else None
+        """Use the measurements of an earlier run, if they fit this job. Call this before training begins."""
+        self._checkpoint = state.get("profile") if isinstance(state, Mapping) else None
 
     @_hook
     def on_step_begin(self) -> None:
-        """An iteration begins."""
-        if self.phase is PhaseName.RESTING:
-            self._begin()
+        """Begin an iteration."""
+        self._follow(Event.STEP_BEGIN)
         self._timeline.begin_step()
         if self._timeline.step is not None:
-            self._phase.begin_step(self._timeline.step.begin)
+            self._stage.begin_step(self._timeline.step.begin)
 
     @_hook
     def on_instruction_begin(self, name: str, stage: int | None = None, microbatch: int | None = None) -> None:
-        """An instruction begins.
+        """Begin an instruction.
 
         Args:
             name: Its kind: one of `zeus_core.pipeline.COMPUTE_KINDS`, `TRANSFER_KINDS`, "optimizer-step" or
                 "all-reduce".
-            stage: The stage it belongs to, for ranks that have several; the rank's place in its pipeline if None.
+            stage: The stage it belongs to, for ranks that have several; the rank's position in its pipeline if None.
             microbatch: The number of its microbatch, from 0; counted by stage and kind if None.
         """
         if not self._is_followed(name):
             return
         instruction = self._timeline.begin(name, stage, microbatch)
         if name in COMPUTE_KINDS:
-            self._phase.begin_computation(instruction)
+            self._stage.begin_computation(instruction)
 
     @_hook
     def on_instruction_end(self, name: str) -> None:
-        """The latest instruction has ended."""
+        """End the latest instruction."""
         if not self._is_followed(name):
             return
         end = self._timeline.end()
         if end is not None and name in COMPUTE_KINDS:
-            self._phase.end_computation(end)
+            self._stage.end_computation(end)
 
     @contained(on_fault=lambda self, error: self._end_for_good(error))
     def on_step_end(self) -> None:
-        """The iteration has ended."""
+        """End the iteration."""
         step = self._timeline.end_step()
-        if step is not None:
-            self._phase = self._phase.end_step(step)
+        conclusion = None if step is None else self._stage.end_step(step)
+        if conclusion is not None:
+            self._follow(conclusion)
 
     @_hook
     def on_pause(self, activity: Activity = Activity.IDLE) -> None:
-        """Something other than training is about to run, at the original clocks, until the next step."""
-        self._phase.pause(self._mark())
+        """Let something other than training run at the original clocks, until the next step."""
+        self._stage.pause(self._mark())
 
     def on_resume(self) -> None:
-        """What the latest `on_pause` announced is over. The next step resumes the plan."""
+        """End the latest pause. The next step resumes the plan."""
 
     def close(self) -> None:
-        """Training has ended, however it ended: restore the clocks. A later step starts over with what was measured."""
-        self._stop(self.phase if self.phase is PhaseName.OFF else PhaseName.RESTING)
-        if self._rank is not None:
-            self._kept = self._rank.state() or self._kept
+        """End training, for any reason: restore the clocks. A later step starts over with the measured profile."""
+        self._follow(Event.TRAIN_END)
+        self._context.restore()  # again, where it failed before
+        self._checkpoint = self._kept()
 
     def __enter__(self) -> PipelineFrequencyOptimizer:
         return self
@@ -258,29 +275,77 @@ class PipelineFrequencyOptimizer:
         self.close()
 
     def _is_followed(self, name: str) -> bool:
-        """Passes outside of a step, such as those of an evaluation, have no planned clock."""
+        """Whether an instruction may have a planned clock. Passes outside of a step, as in an evaluation, have none."""
         is_in_step = self._timeline.step is not None
-        return is_in_step and name not in TRANSFER_KINDS and not isinstance(self._phase, Resting)
+        return is_in_step and name not in TRANSFER_KINDS and not isinstance(self._stage, Resting)
 
-    def _begin(self) -> None:
-        (gpu,) = self._monitor.gpus.values()
-        background, planning_background = self._backgrounds
-        original_mhz = self._settings.original_clock_mhz
-        self._rank = Rank(
+    def _follow(self, happening: Event | Conclusion) -> None:
+        """Advance by what happened."""
+        phase = advance(self.phase, happening)
+        if phase is not self.phase:
+            self._learn(happening)
+            left, self._stage = self._stage, Resting(phase)  # in force if the next stage fails to begin
+            left.leave()
+            self._stage = self._begin_stage(phase, happening)
+
+    def _learn(self, happening: Event | Conclusion) -> None:
+        """Keep the facts that the user may ask for."""
+        match happening:
+            case Event.STEP_BEGIN:
+                self._begin_training()
+            case Introduced(_, profile):
+                self._profile = profile
+            case Forbidden(_, baseline) | Planned(_, baseline):
+                self._baseline = baseline
+            case Unprofiled(_, baseline):
+                self._baseline, self._profile = baseline, None
+            case Profiled(profile, baseline) if self.phase is Phase.OBSERVING:
+                self._observations = profile.ranks
+            case Profiled(profile, baseline):
+                self._baseline, self._profile = baseline, profile
+
+    def _begin_stage(self, phase: Phase, happening: Event | Conclusion) -> Stage:
+        """Begin a phase, with the facts that the conclusion of the last one holds."""
+        context = self._context
+        match phase, happening:
+            case Phase.WARMING_UP, Changed(profile):
+                return WarmingUp(context, 1, profile, self._checkpoint)
+            case Phase.WARMING_UP, _:
+                return WarmingUp(context, self._settings.warmup_steps, None, self._checkpoint)
+            case Phase.BASELINE, Introduced(job, profile):
+                return MeasuringBaseline(context, job, profile)
+            case Phase.JUDGING, Delayed() as delayed:
+                return Judging(context, delayed, self._delays)
+            case ((Phase.PROFILING | Phase.OBSERVING), (Unprofiled(job, baseline) | Forbidden(job, baseline))):
+                return Profiling(context, job, baseline, phase)
+            case Phase.PLANNING, Profiled() as profiled:
+                return Planning(context, profiled, self._delays)
+            case Phase.REPLAYING, Planned() as planned:
+                return Replaying(context, planned, self._delays, self._board)
+            case ((Phase.RESTING | Phase.OFF), _):
+                context.restore()
+        return Resting(phase)
+
+    def _begin_training(self) -> None:
+        """Forget everything but the profile: a setter that has restored the original clock can set no other."""
+        self._context = RankContext(
             self._monitor,
             self._pipeline_rank,
             self._settings,
             self._identity,
             self._exchange,
-            lambda: ClockSetter(gpu, self._monitor.time_source, background, original_mhz),
-            planning_background,
-            announcement=self._announcement,
-            kept=self._kept,
+            *self._backgrounds,
         )
-        self._phase = Course(self._rank).begin()
+        self._delays = DelayWatch(self._settings.slowdown_factor, self._settings.tolerance_fraction)
+        self._baseline = self._profile = None
+        self._observations = ()
+
+    def _kept(self) -> Any:
+        """The measured profile, or that of the checkpoint."""
+        return self._checkpoint if self._profile is None else profile_to_json(self._profile)
 
     def _mark(self) -> DeviceEvent:
-        """Marks the current point of the training thread; if that fails, steps are still counted."""
+        """Mark the current point of the training thread; if that fails, steps are still counted."""
         try:
             return self._device_events()
         except Exception as error:
@@ -288,27 +353,18 @@ class PipelineFrequencyOptimizer:
             return LostEvent()
 
     def _step_aside(self, error: Exception) -> None:
-        self._put_back()
+        self._context.restore()
         log_fault(self, "planning the clocks of the pipeline is off for the rest of this run", error)
 
     def _end_for_good(self, error: Exception) -> None:
         self._exchange.fail(error)
-        self._stop(PhaseName.OFF)
+        self._follow(Fault())
 
     def _fail(self, error: Exception) -> None:
         """A job of one process gives up at once; a rank of several at the next exchange, where all do."""
         self._exchange.fail(error)
         if self._exchange.size == 1:
-            self._stop(PhaseName.OFF)
-
-    def _stop(self, name: PhaseName) -> None:
-        left, self._phase = self._phase, Resting(name)
-        self._put_back()
-        left.leave()
-
-    def _put_back(self) -> None:
-        if self._rank is not None:
-            self._rank.put_back()
+            self._follow(Fault())
 
 
 def _checked_identity(identity: Mapping[str, Any]) -> dict[str, Any]:

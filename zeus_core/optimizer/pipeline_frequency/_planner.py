@@ -1,28 +1,22 @@
-"""Plans for each pipeline, from what was measured. Pure."""
+"""Plans for each pipeline, from the measured profile: a pure planner, and the task that runs it in the background."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Problem, Schedule, make_plan
+from zeus_core.optimizer.pipeline_frequency._context import RankContext
+from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, Prediction
+from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
+from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
+from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Schedule, make_plan
 
-__all__ = ["PipelinePlanner", "Prediction", "highest_clocks_seconds"]
+__all__ = ["PipelinePlanner", "PlanningTask", "plan_all"]
 
-_LEAST_SWITCH_SECONDS = 0.001
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The predicted cost of an iteration of a pipeline with a plan.
-
-    Attributes:
-        step_seconds: Its duration.
-        energy_joules: The energy of all GPUs of the pipeline over it.
-    """
-
-    step_seconds: float
-    energy_joules: float
+# A change of the clock that costs less counts as nothing: planning with costs takes much longer, and a millisecond is
+# lost in the scatter of instructions, most of which take tens of them.
+_MIN_SWITCH_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
@@ -35,8 +29,8 @@ class PipelinePlanner:
         profile: Time and energy of its instructions.
         schedule: The order of its instructions.
         work_seconds: How long the work took, as measured at the original clocks.
-        tail_seconds: How long what follows the work took: exchanging gradients, the optimizer step, and the like.
-        tail_joules: The energy of that above waiting as long, over all GPUs.
+        tail_seconds: How long the rest of the iteration took: exchanging gradients, the optimizer step, and the like.
+        tail_joules: The energy of that rest above waiting as long, over all GPUs.
         switch_seconds: The cost of a change of the clock; less than a millisecond counts as nothing.
     """
 
@@ -52,19 +46,41 @@ class PipelinePlanner:
         """The time-energy frontier."""
         return Frontier.of(self.profile, self.schedule)
 
-    @cached_property
+    @property
+    def residual_seconds(self) -> float:
+        """The measured time of the work less that of its instructions: the overhead, or the error of the model."""
+        return self.work_seconds - self.frontier.highest_clock_point[0]
+
+    @property
     def overhead_seconds(self) -> float:
         """The time of the work beyond its instructions, at any clocks: transfers, and the program itself."""
-        return max(self.work_seconds - self.frontier.highest_clock_point[0], 0.0)
+        return max(self.residual_seconds, 0.0)
+
+    def deployment(self, limit_seconds: float, until_seconds: float | None = None) -> Deployment:
+        """Make the plan of minimum energy.
+
+        Args:
+            limit_seconds: The maximum time of the work of a pipeline that does not wait.
+            until_seconds: Until when the pipeline waits regardless; None if it does not wait.
+        """
+        is_waiting = until_seconds is not None
+        plan = self.plan(limit_seconds if until_seconds is None else until_seconds, is_waiting)
+        return Deployment(
+            plan.clocks_mhz,
+            plan.time_seconds + self.overhead_seconds,
+            self.prediction(plan, until_seconds or 0.0),
+            is_waiting,
+            excess_seconds=max(-self.residual_seconds, 0.0),
+        )
 
     def plan(self, limit_seconds: float, is_waiting: bool = False) -> Plan:
-        """The plan of minimum energy for a time of the work, or the fastest plan if none is fast enough.
+        """Make the plan of minimum energy for a time of the work, or the fastest plan if none is fast enough.
 
         Args:
             limit_seconds: The maximum time of the work.
             is_waiting: Whether the pipeline waits until then regardless.
         """
-        switch_seconds = self.switch_seconds if self.switch_seconds >= _LEAST_SWITCH_SECONDS else 0.0
+        switch_seconds = self.switch_seconds if self.switch_seconds >= _MIN_SWITCH_SECONDS else 0.0
         # With a cost of switching, the fastest plan is the highest clock everywhere, without switches.
         quickest_seconds = self.frontier.highest_clock_point[0] if switch_seconds else self.frontier.shortest_seconds
         seconds = max(limit_seconds - self.overhead_seconds, quickest_seconds)
@@ -73,22 +89,90 @@ class PipelinePlanner:
         return make_plan(self.frontier, time_seconds=seconds, switch_seconds=switch_seconds)
 
     def prediction(self, plan: Plan, until_seconds: float = 0.0) -> Prediction:
-        """The predicted time and energy of a whole iteration.
+        """Predict the time and energy of a whole iteration.
 
         Args:
             plan: The plan.
             until_seconds: The pipeline waits until then if its work is done earlier.
         """
         seconds = max(until_seconds - self.overhead_seconds, plan.time_seconds)
-        return self._whole(seconds, plan.energy_joules_until(seconds))
-
-    def _whole(self, seconds: float, joules: float) -> Prediction:
         rest_seconds = self.overhead_seconds + self.tail_seconds
-        waiting_joules = self.frontier.problem.blocking_power_watts * rest_seconds
-        return Prediction(seconds + rest_seconds, joules + waiting_joules + self.tail_joules)
+        rest_joules = self.frontier.problem.blocking_power_watts * rest_seconds + self.tail_joules
+        return Prediction(seconds + rest_seconds, plan.energy_joules_until(seconds) + rest_joules)
 
 
-def highest_clocks_seconds(profile: PipelineProfile, schedule: Schedule) -> float:
-    """How long the instructions of an iteration take at the highest clocks."""
-    problem = Problem(profile, schedule)
-    return problem.iteration_seconds(problem.durations_of(problem.highest_clocks))
+class PlanningTask:
+    """Plans for all pipelines, in the background of rank 0; does nothing on the other ranks.
+
+    Args:
+        context: This rank.
+        profile: The measured profile.
+        baseline: An iteration at the original clocks.
+        time_budget_factor: The maximum iteration time to plan for, over the time the user allows: below 1 if an earlier
+            plan was too slow.
+    """
+
+    def __init__(
+        self, context: RankContext, profile: JobProfile, baseline: Iteration, time_budget_factor: float
+    ) -> None:
+        self._context = context
+        self._profile = profile
+        self._baseline = baseline
+        self._longest_seconds = time_budget_factor * context.settings.slowdown_factor * baseline.step_seconds
+        self._result: tuple[Deployment, ...] = ()
+        self._error: Exception | None = None
+        self.is_wanted = False
+        """Whether plans have been requested that the ranks have not received yet."""
+
+    def begin(self, until_seconds: Sequence[float | None]) -> None:
+        """Start planning.
+
+        Args:
+            until_seconds: How long the work of each pipeline may take because it waits for another one regardless;
+                None for a pipeline that does not wait.
+        """
+        self.is_wanted = True
+        self._result, self._error = (), None
+        if self._context.is_first:
+            self._context.attempt(lambda: self._context.planning_background.soon(lambda: self._plan(until_seconds)))
+
+    def result(self) -> tuple[Deployment, ...]:
+        """Return the plan of each pipeline, on rank 0; empty until they are made.
+
+        Raises:
+            Exception: Planning has failed.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _plan(self, until_seconds: Sequence[float | None]) -> None:
+        """Runs in the background."""
+        try:
+            asked = [
+                (self._planner(pipeline), self._longest_seconds - self._baseline.tail_seconds(pipeline), until)
+                for pipeline, until in enumerate(until_seconds)
+            ]
+            self._result = self._context.planning_background.run_in_child(plan_all, asked)
+        except Exception as error:
+            self._error = error
+
+    def _planner(self, pipeline: int) -> PipelinePlanner:
+        switch_seconds = self._context.settings.switch_seconds
+        return PipelinePlanner(
+            self._profile.of_pipeline(pipeline),
+            self._profile.job.schedules[pipeline],
+            self._baseline.work_seconds[pipeline],
+            self._baseline.tail_seconds(pipeline),
+            self._profile.tail_joules(pipeline),
+            self._profile.switch_seconds if switch_seconds is None else switch_seconds,
+        )
+
+
+def plan_all(asked: Sequence[tuple[PipelinePlanner, float, float | None]]) -> tuple[Deployment, ...]:
+    """Make the plan of each pipeline. Pure; runs in a child process.
+
+    Args:
+        asked: For each pipeline its planner, and the two arguments of `PipelinePlanner.deployment`.
+    """
+    return tuple(planner.deployment(limit, until) for planner, limit, until in asked)

@@ -1,4 +1,4 @@
-"""Measured profiles, saved for the same job to continue with: in a file, or in a checkpoint."""
+"""Profiles kept for the same job to continue with: in a file, or in a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,77 +8,76 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zeus_core._files import write_atomically
+from zeus_core._codec import decode, encode
+from zeus_core._files import JsonFormat, JsonStore
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency._profiler import RankProfile
+from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
+from zeus_core.optimizer.pipeline_frequency._rank_profile import RankProfile
 
-__all__ = ["load_profiles", "profiles_from_json", "profiles_to_json", "save_profiles"]
+__all__ = ["kept_profile", "profile_to_json", "save_profile"]
 
-_FORMAT = "zeus-core pipeline profile of a job"
-_VERSION = 2
+_FORMAT = JsonFormat("zeus-core pipeline profile of a job", 3)
 
 _logger = logging.getLogger(__name__)
 
 
-def profiles_to_json(fingerprint: Sequence[Any], profiles: Sequence[RankProfile]) -> dict[str, Any]:
-    """The profiles of all ranks, and what they are valid for, in JSON types."""
-    return {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "fingerprint": list(fingerprint),
-        "ranks": [it.to_json() for it in profiles],
-    }
+def profile_to_json(profile: JobProfile) -> dict[str, Any]:
+    """Return a profile and the fingerprint of its job, in JSON types."""
+    return _FORMAT.document(_fields(profile))
 
 
-def profiles_from_json(fields: Any, fingerprint: Sequence[Any]) -> list[RankProfile]:
-    """What `profiles_to_json` made.
+def save_profile(path: str, profile: JobProfile) -> None:
+    """Save a profile in a file, which is replaced as a whole. Never raises."""
+    _store(path).save(_fields(profile))
 
-    Raises:
-        UsageError: It is something else, or the profile of another job; the message names what differs.
+
+def kept_profile(job: PipelineJob, checkpoint: Any, path: str | None) -> JobProfile | None:
+    """Return the profile that an earlier run of this job has kept.
+
+    Args:
+        job: The job.
+        checkpoint: The profile of a checkpoint, as `profile_to_json` made it; empty without one.
+        path: The user's file, which is read if there is no checkpoint; None without one.
+
+    Returns:
+        The profile; None if there is none, or if it cannot be used, which is logged.
     """
-    if not isinstance(fields, Mapping) or fields.get("format") != _FORMAT or fields.get("version") != _VERSION:
-        raise UsageError(f'it does not say "format": "{_FORMAT}", "version": {_VERSION}')
-    _check_fingerprint(fields.get("fingerprint"), json.loads(json.dumps(list(fingerprint))))
-    try:
-        profiles = [RankProfile.from_json(it) for it in fields["ranks"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"it cannot be read: {error!r}") from error
-    if len(profiles) != len(fingerprint):
-        raise UsageError(f"it holds profiles of {len(profiles)} ranks; this job has {len(fingerprint)}")
-    return profiles
+    if checkpoint:
+        try:
+            return _profile(job, _FORMAT.fields(checkpoint))
+        except UsageError as error:
+            _logger.warning("the profile of the checkpoint is not used; measuring again: %s", error)
+            return None
+    return None if path is None else _store(path).load(lambda fields: _profile(job, fields))
 
 
-def load_profiles(path: Path, fingerprint: Sequence[Any]) -> list[RankProfile]:
-    """The profiles saved in a file; none if there is no file.
-
-    Raises:
-        UsageError: The file cannot be read, or is not the profile of this job; the message names it.
-    """
-    try:
-        return profiles_from_json(json.loads(path.read_text(encoding="utf-8")), fingerprint)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except (OSError, ValueError, RecursionError) as error:  # a UsageError is a ValueError too
-        raise UsageError(f"{path}: {error}") from error
+def _store(path: str) -> JsonStore:
+    return JsonStore(Path(path), _FORMAT, "profile")
 
 
-def save_profiles(path: Path, fields: Mapping[str, Any]) -> None:
-    """Save profiles in a file, which is replaced as a whole. Never raises."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(fields) + "\n")
-    except (OSError, ValueError) as error:
-        _logger.warning("the profile %s could not be saved; training continues: %s", path, error)
+def _fields(profile: JobProfile) -> dict[str, Any]:
+    return {"fingerprint": profile.job.fingerprint, "ranks": encode(profile.ranks)}
 
 
-def _check_fingerprint(found: Any, wanted: Sequence[Mapping[str, Any]]) -> None:
-    if found == wanted:
+def _profile(job: PipelineJob, fields: Mapping[str, Any]) -> JobProfile:
+    _check_fingerprint(fields.get("fingerprint"), json.loads(json.dumps(job.fingerprint)))
+    ranks = decode(tuple[RankProfile, ...], fields.get("ranks"), "ranks")
+    if len(ranks) != len(job.ranks):
+        raise UsageError(f"it holds profiles of {len(ranks)} ranks; this job has {len(job.ranks)}")
+    profile = JobProfile(job, ranks)
+    profile.check_usable()
+    return profile
+
+
+def _check_fingerprint(saved: Any, wanted: Sequence[Mapping[str, Any]]) -> None:
+    if saved == wanted:
         return
-    if not isinstance(found, list):
-        raise UsageError(f"its fingerprint is {found!r}; it must be a list")
-    if len(found) != len(wanted):
-        raise UsageError(f"it was measured with {len(found)} ranks; this job has {len(wanted)}")
-    for rank, (theirs, ours) in enumerate(zip(found, wanted, strict=True)):
+    if not isinstance(saved, list):
+        raise UsageError(f"its fingerprint is {saved!r}; it must be a list")
+    if len(saved) != len(wanted):
+        raise UsageError(f"it was measured with {len(saved)} ranks; this job has {len(wanted)}")
+    for rank, (theirs, ours) in enumerate(zip(saved, wanted, strict=True)):
         if not isinstance(theirs, Mapping):
             raise UsageError(f"rank {rank} was {theirs}, and is now {ours}")
         for name in {**ours, **theirs}:

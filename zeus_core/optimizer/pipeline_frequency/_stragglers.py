@@ -1,8 +1,8 @@
-"""Which pipelines wait for which, and how long each may take. Pure.
+"""Stragglers: which pipelines wait for which, and how long each may take. Pure.
 
 All times are those of the work of an iteration, up to its last computation. The slowdown of a pipeline is its measured
 time over that of its plan. Its usual plan, slowed by the same factor, gives the time it takes if it waits for nobody;
-the longest of these, over all pipelines, is what the others wait for regardless.
+the longest of these, over all pipelines, is the time the others wait for regardless.
 """
 
 from __future__ import annotations
@@ -11,16 +11,52 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["LEAST_WAIT_FRACTION", "PipelineTimes", "StragglerWatch"]
+__all__ = ["MIN_WAIT_FRACTION", "Announcement", "AnnouncementBoard", "PipelineTimes", "StragglerWatch"]
 
-_PATIENCE = 3  # exchanges: a delay in one of them slows nobody down
-_LEAST_SPEEDUP = 0.02  # by which a pipeline is quicker than planned, and not just by chance
-LEAST_WAIT_FRACTION = 0.015
-"""The fraction of an iteration below which a wait is not worth another plan."""
+# Exchanges in a row that must show a wait before it is used: a stall of the machine in one or two of them slows nobody
+# down. Larger values leave the energy of a wait unused for longer.
+_PATIENCE_EXCHANGES = 3
+
+# Fraction by which a pipeline must be faster than planned to count as recovered from a slow profile; iterations scatter
+# by less.
+_MIN_SPEEDUP_FRACTION = 0.02
+
+MIN_WAIT_FRACTION = 0.015
+"""The fraction of an iteration below which a wait is not worth another plan: it would save about as little energy, and
+times scatter by as much."""
+
+
+class Announcement(NamedTuple):
+    """Time of an iteration elsewhere, as announced by the user on a rank; the greatest of several counts.
+
+    Attributes:
+        number: Count of the announcements that the rank knows of.
+        rank: The rank.
+        time_seconds: The time; None if there is nothing to wait for.
+    """
+
+    number: int = 0
+    rank: int = 0
+    time_seconds: float | None = None
+
+
+class AnnouncementBoard:
+    """The latest announcement that a rank knows of."""
+
+    def __init__(self) -> None:
+        self.latest = Announcement()
+
+    def announce(self, rank: int, time_seconds: float | None) -> None:
+        """Replace all announcements known so far by one of this rank."""
+        self.latest = Announcement(self.latest.number + 1, rank, time_seconds)
+
+    def learn(self, announcement: Announcement) -> None:
+        """Take over an announcement of another rank, unless a newer one is known."""
+        self.latest = max(self.latest, announcement)
 
 
 class PipelineTimes(NamedTuple):
-    """What an iteration of one pipeline took.
+    """Times of an iteration of one pipeline.
 
     Attributes:
         measured_seconds: From its beginning to its last computation.
@@ -47,30 +83,30 @@ class StragglerWatch:
     """
 
     def __init__(self) -> None:
-        self._longest: deque[float] = deque(maxlen=_PATIENCE)
-        self._factors: deque[list[float]] = deque(maxlen=_PATIENCE)  # of each pipeline
+        self._longest: deque[float] = deque(maxlen=_PATIENCE_EXCHANGES)
+        self._factors: deque[list[float]] = deque(maxlen=_PATIENCE_EXCHANGES)  # of each pipeline
 
     def allow(self, pipelines: Sequence[PipelineTimes], announced_seconds: float | None = None) -> list[float]:
-        """How long each pipeline may take from now on, in seconds.
+        """Return how long each pipeline may take from now on, in seconds.
 
         Args:
-            pipelines: What the latest iteration of each took.
+            pipelines: Times of the latest iteration of each.
             announced_seconds: How long the work takes elsewhere, as announced by the user; granted at once. None if
                 nothing was announced.
         """
-        self._factors.append([it.slowdown_factor for it in pipelines])
+        self._factors.append([times.slowdown_factor for times in pipelines])
         factors = [self._factor(pipeline) for pipeline in range(len(pipelines))]
-        usual = [it.usual_seconds * factor for it, factor in zip(pipelines, factors, strict=True)]
+        usual = [times.usual_seconds * factor for times, factor in zip(pipelines, factors, strict=True)]
         self._longest.append(max(usual))
-        is_patient = len(self._longest) == _PATIENCE
+        is_patient = len(self._longest) == _PATIENCE_EXCHANGES
         longest = max(min(self._longest) if is_patient else 0.0, announced_seconds or 0.0)
         return [
-            it.usual_seconds if longest <= (1 + LEAST_WAIT_FRACTION) * own else longest / factor
-            for it, own, factor in zip(pipelines, usual, factors, strict=True)
+            times.usual_seconds if longest <= (1 + MIN_WAIT_FRACTION) * own else longest / factor
+            for times, own, factor in zip(pipelines, usual, factors, strict=True)
         ]
 
     def _factor(self, pipeline: int) -> float:
         """The slowdown of a pipeline; below 1 if it has recovered from one that its profile was measured in."""
         recent = [factors[pipeline] for factors in self._factors]
-        has_recovered = len(recent) == _PATIENCE and max(recent) < 1 - _LEAST_SPEEDUP
+        has_recovered = len(recent) == _PATIENCE_EXCHANGES and max(recent) < 1 - _MIN_SPEEDUP_FRACTION
         return recent[-1] if has_recovered else max(recent[-1], 1.0)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.optimizer.pipeline_frequency._counter_watch import CounterStep
-from zeus_core.optimizer.pipeline_frequency._step_times import likely_steps
+from zeus_core.optimizer.pipeline_frequency._counter_updates import CounterUpdate, likely_updates
 
 
 def seen(times, late_seconds, seed=0):
@@ -16,7 +15,7 @@ def seen(times, late_seconds, seed=0):
     late = random.Random(seed)
     for number, time in enumerate(times):
         width = late.uniform(0.2, 1.0) * late_seconds
-        yield CounterStep(time + late.uniform(-width, width), 10.0 * number, width)
+        yield CounterUpdate(time + late.uniform(-width, width), 10.0 * number, width)
 
 
 def errors(steps, times):
@@ -28,11 +27,11 @@ def errors(steps, times):
 def test_regular_steps_are_known_much_better_than_they_are_seen(late_seconds, seed):
     times = [5.0 + 0.1 * number for number in range(60) if number % 13]  # and some are not seen
     steps = list(seen(times, late_seconds, seed))
-    likely = likely_steps(steps)
+    likely = likely_updates(steps)
     assert sum(errors(likely, times)) < 0.4 * sum(errors(steps, times))
     assert max(errors(likely, times)) < 0.6 * late_seconds
     assert [it.energy_joules for it in likely] == [it.energy_joules for it in steps]
-    assert all(it.half_width_seconds < 0.6 * step.half_width_seconds for it, step in zip(likely, steps, strict=True))
+    assert all(it.uncertainty_seconds < 0.6 * step.uncertainty_seconds for it, step in zip(likely, steps, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -40,13 +39,13 @@ def test_of_irregular_steps_what_was_seen_is_believed(seed):
     jitter = random.Random(seed)
     times = [5.0 + 0.1 * number + jitter.uniform(-0.03, 0.03) for number in range(60)]
     steps = list(seen(times, 0.001, seed))
-    likely = likely_steps(steps)
+    likely = likely_updates(steps)
     assert errors(likely, [it.at_seconds for it in steps]) == pytest.approx([0.0] * 60, abs=1e-4)
 
 
 def test_sums_of_our_own_are_left_alone():
-    steps = [CounterStep(0.001 * number**1.01, 1.0 * number, 0.0) for number in range(50)]
-    assert [it.at_seconds for it in likely_steps(steps)] == pytest.approx([it.at_seconds for it in steps], abs=1e-12)
+    steps = [CounterUpdate(0.001 * number**1.01, 1.0 * number, 0.0) for number in range(50)]
+    assert [it.at_seconds for it in likely_updates(steps)] == pytest.approx([it.at_seconds for it in steps], abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 5.0), st.floats(0.0, 0.0005)), max_size=40))
@@ -54,10 +53,10 @@ def test_whatever_was_seen_no_step_leaves_what_is_known_of_it(gaps):
     at, steps = 1000.0, []
     for gap, width in gaps:
         at += gap
-        steps.append(CounterStep(at, at, width))
-    likely = likely_steps(steps)
+        steps.append(CounterUpdate(at, at, width))
+    likely = likely_updates(steps)
     assert len(likely) == len(steps)
     for it, step in zip(likely, steps, strict=True):
-        assert abs(it.at_seconds - step.at_seconds) <= step.half_width_seconds + 1e-9
-        assert 0 <= it.half_width_seconds <= step.half_width_seconds
+        assert abs(it.at_seconds - step.at_seconds) <= step.uncertainty_seconds + 1e-9
+        assert 0 <= it.uncertainty_seconds <= step.uncertainty_seconds
     assert all(after.at_seconds >= before.at_seconds for before, after in pairwise(likely))

@@ -1,0 +1,153 @@
+"""The measured profile of a job: the profiles of its ranks, combined by pipeline. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency._clock_search import MeasuredPoint
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
+from zeus_core.optimizer.pipeline_frequency._rank_profile import InstructionRow, RankProfile
+from zeus_core.pipeline import COMPUTE_KINDS, InstructionProfile, MeasuredOption, PipelineProfile, Problem
+
+__all__ = ["JobProfile"]
+
+# Duration of an instruction too short to be measured. A profile must not hold 0; a microsecond is far below the
+# resolution of a plan.
+_MIN_SECONDS = 1e-6
+
+
+@dataclass(frozen=True)
+class JobProfile:
+    """Measurements of all ranks of a job.
+
+    Attributes:
+        job: The job.
+        ranks: Measurements of each rank.
+    """
+
+    job: PipelineJob
+    ranks: tuple[RankProfile, ...] = field(repr=False)
+
+    @property
+    def switch_seconds(self) -> float:
+        """Time the driver takes to set a clock: the median of the ranks."""
+        return median(profile.switch_seconds for profile in self.ranks)
+
+    def of_pipeline(self, pipeline: int) -> PipelineProfile:
+        """Return the profile of one pipeline: the mean over ranks at the same position.
+
+        Raises:
+            UsageError: Something was not measured.
+        """
+        rows: dict[tuple[int, str], dict[int, list[InstructionRow]]] = {}
+        for rank in self._members(pipeline):
+            for row in self.ranks[rank].rows:
+                if row.kind in COMPUTE_KINDS and row.clock_mhz is not None and row.energy_joules is not None:
+                    rows.setdefault((row.stage, row.kind), {}).setdefault(row.clock_mhz, []).append(row)
+        ranks_of_stage: dict[int, list[int]] = {}
+        for rank in self._members(pipeline):
+            for stage in {instruction.stage for instruction in self.job.ranks[rank].order}:
+                ranks_of_stage.setdefault(stage, []).append(rank)
+        stages = [ranks for _, ranks in sorted(ranks_of_stage.items())]
+        return PipelineProfile(
+            [InstructionProfile(*name, tuple(map(_option, by_clock.values()))) for name, by_clock in rows.items()],
+            [self._blocking_power_watts(ranks) for ranks in stages],
+            [len(ranks) for ranks in stages],
+        )
+
+    def work_seconds(self, pipeline: int) -> float:
+        """Return how long the instructions of an iteration take at the highest clocks."""
+        problem = Problem(self.of_pipeline(pipeline), self.job.schedules[pipeline])
+        return problem.iteration_seconds(problem.durations_of(problem.highest_clocks))
+
+    def tail_joules(self, pipeline: int) -> float:
+        """Return the energy of one pipeline's optimizer steps above that of waiting as long, over all its ranks."""
+        return sum(
+            self._cost_joules(rank, row)
+            for rank in self._members(pipeline)
+            for row in self.ranks[rank].rows
+            if row.kind not in COMPUTE_KINDS
+        )
+
+    def points(self, clock_mhz: int) -> dict[object, MeasuredPoint]:
+        """Return the measurements at a clock, by rank, stage and kind."""
+        return {
+            (rank, row.stage, row.kind): MeasuredPoint(
+                row.time_seconds, row.energy_joules, self._cost_joules(rank, row)
+            )
+            for rank, profile in enumerate(self.ranks)
+            for row in profile.rows
+            if row.clock_mhz == clock_mhz and row.energy_joules is not None
+        }
+
+    def check_measured(self, clock_mhz: int, faults: Sequence[str | None]) -> None:
+        """Check that everything was measured at a clock.
+
+        Args:
+            clock_mhz: The clock.
+            faults: The latest error of each rank's GPU when its energy was read; None for a GPU without one.
+
+        Raises:
+            UsageError: Something could not be measured; the message names it and the remedy.
+        """
+        for rank, (profile, information) in enumerate(zip(self.ranks, self.job.ranks, strict=True)):
+            rows = {(row.stage, row.kind): row for row in profile.rows if row.clock_mhz == clock_mhz}
+            for stage, kind in information.work:
+                row = rows.get((stage, kind))
+                if row is None:
+                    raise UsageError(
+                        f"{kind} of stage {stage} was not measured at {clock_mhz} MHz on rank {rank} "
+                        f"({information.gpu.name}): too few of them ran; use a larger profile_instructions"
+                    )
+                if row.energy_joules is None:
+                    guess = (
+                        "its energy counter does not advance, or the instructions "
+                        f"({row.time_seconds:.3g} s) are too short for one that advances every "
+                        f"{self.job.counter_update_period_seconds:g} s; if so, measuring more of them may help: use a "
+                        "larger profile_instructions"
+                    )
+                    raise UsageError(
+                        f"the energy of {kind} of stage {stage} could not be measured on rank {rank} "
+                        f"({information.gpu.name}): {faults[rank] or guess}"
+                    )
+
+    def check_usable(self) -> None:
+        """Check that this job can set all measured clocks, and that each pipeline was measured.
+
+        Raises:
+            UsageError: It cannot, or something was not measured.
+        """
+        measured = {row.clock_mhz for profile in self.ranks for row in profile.rows if row.clock_mhz is not None}
+        unknown = measured - {*self.job.clocks_mhz}
+        if unknown:
+            raise UsageError(f"it has clocks that this job cannot set: {sorted(unknown)} MHz")
+        for pipeline in range(self.job.pipelines):
+            self.of_pipeline(pipeline)
+
+    def _members(self, pipeline: int) -> Iterator[int]:
+        """The ranks of one pipeline."""
+        return (
+            rank for rank, information in enumerate(self.job.ranks) if information.pipeline_rank.pipeline == pipeline
+        )
+
+    def _cost_joules(self, rank: int, row: InstructionRow) -> float:
+        """Energy above that of waiting as long; 0 if the energy is unknown."""
+        if row.energy_joules is None:
+            return 0.0
+        return row.energy_joules - self._blocking_power_watts([rank]) * row.time_seconds
+
+    def _blocking_power_watts(self, ranks: Iterable[int]) -> float:
+        """Mean power of some ranks while they wait; of all ranks if none of these ever waits."""
+        own = [watts for rank in ranks if (watts := self.ranks[rank].blocking_power_watts) is not None]
+        others = [profile.blocking_power_watts for profile in self.ranks if profile.blocking_power_watts is not None]
+        return fmean(own or others or [0.0])
+
+
+def _option(rows: Sequence[InstructionRow]) -> MeasuredOption:
+    seconds = max(fmean(row.time_seconds for row in rows), _MIN_SECONDS)
+    energies = [row.energy_joules or 0.0 for row in rows]  # all of them are known
+    stderrs = max(row.time_stderr_seconds for row in rows), max(row.energy_stderr_joules for row in rows)
+    return MeasuredOption(rows[0].clock_mhz, seconds, fmean(energies), *stderrs)

@@ -1,0 +1,216 @@
+"""The effects of REPLAYING: the clock of each instruction is set, and the result is compared with the prediction."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from zeus_core.optimizer.pipeline_frequency._context import RankContext
+from zeus_core.optimizer.pipeline_frequency._delays import DelayWatch
+from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, Prediction
+from zeus_core.optimizer.pipeline_frequency._iterations import Iteration, StepWindow, WindowReport
+from zeus_core.optimizer.pipeline_frequency._phases import Changed, Conclusion, Delayed, Phase, Planned
+from zeus_core.optimizer.pipeline_frequency._planner import PlanningTask
+from zeus_core.optimizer.pipeline_frequency._stages import Stage
+from zeus_core.optimizer.pipeline_frequency._stragglers import (
+    MIN_WAIT_FRACTION,
+    Announcement,
+    AnnouncementBoard,
+    PipelineTimes,
+    StragglerWatch,
+)
+from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
+from zeus_core.pipeline import Instruction
+from zeus_core.ports import DeviceEvent
+
+__all__ = ["Replaying"]
+
+# Steps in which the latest one that the device has finished is looked for. Training rarely runs further ahead of its
+# device; stragglers are not detected where it does.
+_RECENT_STEPS = 4
+
+# Time between two exchanges of pipelines that may wait for each other. An exchange takes milliseconds, under 1 % of it;
+# a longer time leaves the energy of a wait unused for longer.
+_MIN_EXCHANGE_SECONDS = 0.5
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _ReplayReport:
+    """Observations of one rank since the last exchange.
+
+    Attributes:
+        is_changed: Whether the steps no longer match the plan.
+        announcement: The latest announcement of a straggler that the rank knows of.
+        work_seconds: The work of its latest finished step; None if no recent one is finished.
+        window: All steps since the last comparison, if they are to be compared.
+        deployments: New plans, on rank 0; empty until they are made.
+    """
+
+    is_changed: bool
+    announcement: Announcement
+    work_seconds: float | None
+    window: WindowReport | None
+    deployments: tuple[Deployment, ...]
+
+
+class Replaying(Stage):
+    """Follows a plan.
+
+    Args:
+        context: This rank.
+        planned: The plans, and the facts they were made from.
+        delays: Detects iterations that take too long.
+        board: Holds the announcements of stragglers.
+    """
+
+    def __init__(self, context: RankContext, planned: Planned, delays: DelayWatch, board: AnnouncementBoard) -> None:
+        super().__init__(Phase.REPLAYING)
+        self._context = context
+        self._planned = planned
+        self._delays = delays
+        delays.begin_replaying()
+        self._task: PlanningTask | None = None
+        if planned.profile is not None:
+            self._task = PlanningTask(context, planned.profile, planned.baseline, delays.time_budget_factor)
+        own = context.pipeline_rank
+        self._order = planned.job.schedules[own.pipeline].ranks[own.rank]
+        self._position = 0
+        self._is_changed = False
+        self._usual_seconds = [deployment.work_seconds for deployment in planned.deployments]
+        self._allowed_seconds = self._usual_seconds
+        follows = self._task is not None and context.settings.follow_stragglers
+        self._stragglers = StragglerWatch() if follows else None
+        self._exchange_steps = self._steps_between_exchanges()
+        self._steps_since_exchange = 0
+        self._recent: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
+        self._board = board
+        self.measured: Iteration | None = None
+        """The iteration of the latest comparison; None before it."""
+        self._deploy(planned.deployments)
+
+    @property
+    def prediction(self) -> Prediction:
+        """The predicted cost of an iteration of all pipelines."""
+        predictions = [deployment.prediction for deployment in self._deployments]
+        return Prediction(
+            max(prediction.step_seconds for prediction in predictions),
+            sum(prediction.energy_joules for prediction in predictions),
+        )
+
+    @property
+    def clocks_mhz(self) -> tuple[int | None, ...]:
+        """The clocks of this rank's computations, in order; None where the clock stays as it is."""
+        own = self._context.pipeline_rank
+        return self._deployments[own.pipeline].clocks_mhz[own.rank]
+
+    def begin_step(self, begin: DeviceEvent) -> None:
+        """Set the first clock."""
+        self._window.begin_step()
+        self._position = 0
+        self._request_next(begin)
+
+    def begin_computation(self, instruction: Instruction) -> None:
+        """Check that it matches the plan."""
+        is_as_planned = self._position < len(self._order) and self._order[self._position] == instruction
+        self._is_changed = self._is_changed or not is_as_planned
+
+    def end_computation(self, end: DeviceEvent) -> None:
+        """Set the clock of the next one."""
+        self._position += 1
+        self._request_next(end)
+
+    def pause(self, now: DeviceEvent) -> None:
+        """Let the other work run at the original clock."""
+        self._context.setter.request(None, now)
+
+    def end_step(self, step: RecordedStep) -> Conclusion | None:
+        """From time to time, compare with the allowed time, and see whether pipelines wait for each other."""
+        self._is_changed = self._is_changed or self._position != len(self._order)
+        self._window.add(step)
+        self._recent.append(step)
+        self._steps_since_exchange += 1
+        if self._steps_since_exchange < self._exchange_steps:
+            return None
+        self._steps_since_exchange = 0
+        self._context.setter.guard()
+        return self._conclude(self._context.gather(_ReplayReport, self._report, self.phase))
+
+    def _steps_between_exchanges(self) -> int:
+        """The same on all ranks: pipelines that may wait for each other exchange their times often."""
+        check_steps = self._context.settings.check_steps
+        if self._stragglers is None or self._planned.job.pipelines == 1:
+            return check_steps
+        return min(math.ceil(_MIN_EXCHANGE_SECONDS / self._planned.baseline.step_seconds), check_steps)
+
+    def _deploy(self, deployments: Sequence[Deployment]) -> None:
+        self._deployments = deployments
+        self._clocks_mhz = self.clocks_mhz
+        self._window = StepWindow(self._context.monitor)
+        self._delays.change_plans()
+
+    def _request_next(self, when: DeviceEvent) -> None:
+        """The clock of the next computation; the original clock after the last one, and when off the plan."""
+        if self._is_changed or self._position >= len(self._clocks_mhz):
+            self._context.setter.request(None, when)
+        elif (clock_mhz := self._clocks_mhz[self._position]) is not None:
+            self._context.setter.request(clock_mhz, when)
+
+    def _report(self) -> _ReplayReport:
+        self._context.check_clocks()
+        done = (seconds for step in reversed(self._recent) if (seconds := step.work_seconds) is not None)
+        is_over = len(self._window) >= self._context.settings.check_steps
+        return _ReplayReport(
+            is_changed=self._is_changed,
+            announcement=self._board.latest,
+            work_seconds=next(done, None),
+            window=self._window.report() if is_over else None,
+            deployments=self._task.result() if self._task is not None and self._task.is_wanted else (),
+        )
+
+    def _conclude(self, reports: Sequence[_ReplayReport]) -> Conclusion | None:
+        agreed = max(report.announcement for report in reports)
+        self._board.learn(agreed)
+        if any(report.is_changed for report in reports):
+            _logger.info("the steps no longer match the plan (for example, more microbatches); planning again")
+            self._context.set_clock(None)
+            return Changed(self._planned.profile)
+        if reports[0].deployments and self._task is not None:
+            self._task.is_wanted = False
+            self._deploy(reports[0].deployments)
+            return None
+        windows = [report.window for report in reports if report.window is not None]
+        measured = Iteration.from_reports(self._planned.job, windows) if len(windows) == len(reports) else None
+        if measured is not None:  # or the window grows until every device has finished a step of it
+            self.measured = measured
+            self._window = StepWindow(self._context.monitor)
+            waiting = [plan.prediction.step_seconds for plan in self._deployments if plan.is_waiting]
+            if self._delays.is_too_slow(measured.step_seconds, self._planned.baseline.step_seconds, waiting):
+                is_usual = not waiting and not (self._task is not None and self._task.is_wanted)
+                return Delayed(replace(self._planned, deployments=self._deployments), is_usual)
+        works = [report.work_seconds for report in reports if report.work_seconds is not None]
+        if len(works) == len(reports):
+            self._follow_stragglers(works, agreed)
+        return None
+
+    def _follow_stragglers(self, work_seconds: Sequence[float], announcement: Announcement) -> None:
+        """Ask for other plans if pipelines may take another time from now on."""
+        if self._stragglers is None or self._task is None or self._task.is_wanted:
+            return
+        job, baseline = self._planned.job, self._planned.baseline
+        measured = [max(job.of_pipeline(work_seconds, pipeline)) for pipeline in range(job.pipelines)]
+        planned = [deployment.work_seconds for deployment in self._deployments]
+        times = [PipelineTimes(*pipeline) for pipeline in zip(measured, planned, self._usual_seconds, strict=True)]
+        announced_seconds = None
+        if announcement.time_seconds is not None:  # of a whole iteration
+            announced_seconds = announcement.time_seconds - (baseline.step_seconds - max(baseline.work_seconds))
+        allowed = self._stragglers.allow(times, announced_seconds)
+        pairs = zip(allowed, self._allowed_seconds, strict=True)
+        if any(abs(new - old) > MIN_WAIT_FRACTION * old for new, old in pairs):
+            self._allowed_seconds = allowed
+            granted = zip(allowed, self._usual_seconds, strict=True)
+            self._task.begin([new if new > usual else None for new, usual in granted])

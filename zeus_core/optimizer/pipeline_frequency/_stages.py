@@ -1,0 +1,315 @@
+"""The effects of the phases: one stage each. Those of PROFILING and REPLAYING have modules of their own."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import asdict, replace
+
+from zeus_core.device import Gpu
+from zeus_core.device._gpu import read_driver_version
+from zeus_core.errors import DeviceError, UsageError
+from zeus_core.optimizer.pipeline_frequency._context import RankContext
+from zeus_core.optimizer.pipeline_frequency._delays import DelayWatch, Verdict
+from zeus_core.optimizer.pipeline_frequency._deployment import Deployment
+from zeus_core.optimizer.pipeline_frequency._iterations import Iteration, StepWindow, WindowReport
+from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
+from zeus_core.optimizer.pipeline_frequency._phases import (
+    Conclusion,
+    Delayed,
+    Forbidden,
+    GivenUp,
+    Introduced,
+    Phase,
+    Planned,
+    Profiled,
+    Unprofiled,
+)
+from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
+from zeus_core.optimizer.pipeline_frequency._planner import PlanningTask
+from zeus_core.optimizer.pipeline_frequency._profile_store import kept_profile
+from zeus_core.optimizer.pipeline_frequency._rank_information import GpuFacts, RankInformation
+from zeus_core.optimizer.pipeline_frequency._rank_profile import RankProfile
+from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
+from zeus_core.pipeline import Instruction
+from zeus_core.ports import DeviceEvent
+
+__all__ = ["Judging", "MeasuringBaseline", "Planning", "Resting", "Stage", "WarmingUp"]
+
+# Iterations at the original clocks. Their median is not moved by stalls in two of them; each costs an iteration's
+# savings.
+_BASELINE_STEPS = 5
+
+# A kept profile is used if an iteration's work takes as long as its instructions do by the profile, within these
+# factors. Transfers and the program itself make it longer; a power limit or a model that has changed does so by more.
+_MIN_WORK_FACTOR, _MAX_WORK_FACTOR = 0.9, 1.5
+
+# Excess of the instructions by the profile over all measured work, as a fraction of it, that is more than the scatter
+# of both: the model is wrong by as much, which is logged.
+_MAX_EXCESS_FRACTION = 0.02
+
+_logger = logging.getLogger(__name__)
+
+
+class Stage(ABC):
+    """The effects of a phase while it lasts. Computations are the instructions whose clock can be chosen.
+
+    Args:
+        phase: The phase.
+    """
+
+    def __init__(self, phase: Phase) -> None:
+        self.phase = phase
+
+    def begin_step(self, begin: DeviceEvent) -> None:  # noqa: B027 - most phases have nothing to do here, nor below
+        """A step begins, at a device event."""
+
+    def begin_computation(self, instruction: Instruction) -> None:  # noqa: B027
+        """A computation begins."""
+
+    def end_computation(self, end: DeviceEvent) -> None:  # noqa: B027
+        """A computation has ended, at a device event."""
+
+    @abstractmethod
+    def end_step(self, step: RecordedStep) -> Conclusion | None:
+        """A step has ended. Returns the conclusion of the phase, or None while it goes on.
+
+        Raises:
+            Exception: Something has failed on some rank; it is reported to all ranks.
+        """
+
+    def pause(self, now: DeviceEvent) -> None:  # noqa: B027
+        """Something other than training begins, at a device event."""
+
+    def leave(self) -> None:  # noqa: B027
+        """The phase is over."""
+
+
+class Resting(Stage):
+    """Does nothing: before training, after it, and where there is nothing more to do."""
+
+    def end_step(self, step: RecordedStep) -> None:
+        """Stay in this phase."""
+
+
+class WarmingUp(Stage):
+    """Lets steps pass; then exchanges the facts of the ranks.
+
+    Args:
+        context: This rank.
+        steps: How many steps pass; at least one does.
+        profile: The profile that was measured before the steps changed; None without one.
+        checkpoint: The profile of a checkpoint, in JSON types; empty without one.
+    """
+
+    def __init__(self, context: RankContext, steps: int, profile: JobProfile | None, checkpoint: object) -> None:
+        super().__init__(Phase.WARMING_UP)
+        self._context = context
+        self._steps_left = max(steps, 1)
+        self._profile = profile
+        self._checkpoint = checkpoint
+
+    def end_step(self, step: RecordedStep) -> Introduced | None:
+        """After the last step, exchange the facts, and look for a profile that was kept."""
+        self._steps_left -= 1
+        if self._steps_left > 0:
+            return None
+        context = self._context
+        job = PipelineJob.from_ranks(context.gather(RankInformation, lambda: self._information(step), self.phase))
+        if any(job.permission_problems):
+            _logger.warning(
+                "clocks will not be changed: %s. Training continues at the original clocks; "
+                "its instructions are measured once",
+                context.exchange.complaint(job.permission_problems),
+            )
+            return Introduced(job, None)
+        if context.settings.plan_path is not None:
+            return Introduced(job, None)
+        if self._profile is not None and self._profile.job.fingerprint == job.fingerprint:
+            return Introduced(job, JobProfile(job, self._profile.ranks))
+        return Introduced(job, self._kept_profile(job))
+
+    def _information(self, step: RecordedStep) -> RankInformation:
+        context, gpu = self._context, self._context.gpu
+        if not step.order:
+            raise UsageError("a step of this rank reported no computation; report the instructions of every step")
+        supported, lowest_mhz = context.setter.clocks_mhz, context.settings.lowest_clock_mhz or 0
+        clocks = tuple(clock_mhz for clock_mhz in supported if clock_mhz >= lowest_mhz)
+        if len(clocks) < 2 <= len(supported):
+            raise UsageError(
+                f"lowest_clock_mhz is {lowest_mhz!r}, which leaves only {len(clocks)} clock{'' if clocks else 's'} on "
+                f"{gpu.name} (it has {supported[0]} down to {supported[-1]} MHz); choose a value that leaves at least "
+                "two"
+            )
+        return RankInformation(
+            pipeline_rank=context.pipeline_rank,
+            order=step.order,
+            gpu=GpuFacts(gpu.uuid, gpu.name, _power_limit_watts(gpu), read_driver_version(gpu)),
+            counter_update_period_seconds=gpu.energy_counter_period_seconds,
+            clocks_mhz=clocks,
+            identity=context.identity,
+            settings=asdict(context.settings),
+            permission_problem=context.setter.permission_problem(),
+        )
+
+    def _kept_profile(self, job: PipelineJob) -> JobProfile | None:
+        """The profile kept by an earlier run, as rank 0 has it."""
+
+        def ranks_of_kept() -> tuple[RankProfile, ...]:
+            profile = kept_profile(job, self._checkpoint, self._context.settings.profile_path)
+            return () if profile is None else profile.ranks
+
+        ranks = self._context.decide(tuple[RankProfile, ...], ranks_of_kept, self.phase)
+        return JobProfile(job, ranks) if ranks else None
+
+
+class MeasuringBaseline(Stage):
+    """Measures a few iterations at the original clocks, and decides how to come by a plan.
+
+    Args:
+        context: This rank.
+        job: The pipelines.
+        profile: The profile to plan with, if it fits the measured iterations; None without one.
+        phase: BASELINE or JUDGING.
+    """
+
+    def __init__(
+        self, context: RankContext, job: PipelineJob, profile: JobProfile | None, phase: Phase = Phase.BASELINE
+    ) -> None:
+        super().__init__(phase)
+        self._context = context
+        self._job = job
+        self._profile = profile
+        self._window = StepWindow(context.monitor)
+        context.set_clock(None)
+
+    def begin_step(self, begin: DeviceEvent) -> None:
+        """Begin to measure the step."""
+        self._window.begin_step()
+
+    def end_step(self, step: RecordedStep) -> Conclusion | None:
+        """After the last of them, exchange the measurements."""
+        self._window.add(step)
+        if len(self._window) < _BASELINE_STEPS:
+            return None
+        reports = self._context.gather(WindowReport, self._window.report, self.phase)
+        baseline = Iteration.from_reports(self._job, reports)
+        if baseline is None:
+            self._window = StepWindow(self._context.monitor)
+            return None
+        return self.conclude(baseline)
+
+    def conclude(self, baseline: Iteration) -> Conclusion:
+        """Decide how to come by a plan."""
+        if any(self._job.permission_problems):
+            return Forbidden(self._job, baseline)
+        if (path := self._context.settings.plan_path) is not None:
+            return Planned(self._job, baseline, self._read_plan(path, baseline), None)
+        if self._profile is not None and self._fits(self._profile, baseline):
+            return Profiled(self._profile, baseline)
+        return Unprofiled(self._job, baseline)
+
+    def _fits(self, profile: JobProfile, baseline: Iteration) -> bool:
+        """Whether iterations at the original clocks take as long as by the profile."""
+        for pipeline, seconds in enumerate(baseline.work_seconds):
+            expected_seconds = profile.work_seconds(pipeline)
+            if not _MIN_WORK_FACTOR * expected_seconds <= seconds <= _MAX_WORK_FACTOR * expected_seconds:
+                _logger.warning(
+                    "the profile no longer fits and is measured again: an iteration takes %.4g s at the original "
+                    "clocks, and %.4g s by the profile",
+                    seconds,
+                    expected_seconds,
+                )
+                return False
+        return True
+
+    def _read_plan(self, path: str, baseline: Iteration) -> list[Deployment]:
+        """The plan of the user's file for all pipelines, as rank 0 reads it."""
+        work_seconds = max(baseline.work_seconds)
+        tail_seconds = baseline.step_seconds - work_seconds
+        allowed_seconds = self._context.settings.slowdown_factor * baseline.step_seconds - tail_seconds
+
+        def read() -> Deployment:
+            deployment = Deployment.from_file(path, self._job, tail_seconds)
+            deployment.check_time(path, work_seconds, allowed_seconds)
+            return deployment
+
+        return [self._context.decide(Deployment, read, self.phase)] * self._job.pipelines
+
+
+class Judging(MeasuringBaseline):
+    """Measures iterations at the original clocks after a delay, and decides which plan to follow.
+
+    Args:
+        context: This rank.
+        delayed: The delay.
+        delays: Judges it.
+    """
+
+    def __init__(self, context: RankContext, delayed: Delayed, delays: DelayWatch) -> None:
+        super().__init__(context, delayed.planned.job, delayed.planned.profile, Phase.JUDGING)
+        self._delayed = delayed
+        self._delays = delays
+
+    def conclude(self, baseline: Iteration) -> Conclusion:
+        """Keep the plan, make another one, or give up."""
+        planned, verdict = self._delayed.planned, self._delays.judge(baseline.step_seconds)
+        if verdict is Verdict.TRANSIENT:
+            if planned.profile is None or self._delayed.is_usual:
+                return replace(planned, baseline=baseline)
+            return Profiled(planned.profile, baseline)
+        if verdict is Verdict.EVERY_PLAN:
+            settings = self._context.settings
+            _logger.warning(
+                "%s met the allowed iteration time of %.4g s; the last took %.4g s. Training continues at the "
+                "original clocks; a larger slowdown_factor allows for more",
+                "no plan" if settings.plan_path is None else f"the plan {settings.plan_path} has not",
+                settings.slowdown_factor * baseline.step_seconds,
+                self._delays.delayed_seconds,
+            )
+            return GivenUp()
+        return super().conclude(baseline)
+
+
+class Planning(Stage):
+    """Waits at the original clocks for the plans.
+
+    Args:
+        context: This rank.
+        profiled: The measurements to plan with.
+        delays: Tells how much time the plans may take.
+    """
+
+    def __init__(self, context: RankContext, profiled: Profiled, delays: DelayWatch) -> None:
+        super().__init__(Phase.PLANNING)
+        self._context = context
+        self._profiled = profiled
+        self._task = PlanningTask(context, profiled.profile, profiled.baseline, delays.time_budget_factor)
+        delays.begin_planning()
+        self._task.begin([None] * profiled.profile.job.pipelines)
+
+    def end_step(self, step: RecordedStep) -> Planned | None:
+        """Check whether the plans are made."""
+        deployments = self._context.decide(tuple[Deployment, ...], self._task.result, self.phase)
+        if not deployments:
+            return None
+        profile, baseline = self._profiled.profile, self._profiled.baseline
+        for pipeline, deployment in enumerate(deployments):
+            work_seconds = baseline.work_seconds[pipeline]
+            if self._context.is_first and deployment.excess_seconds > _MAX_EXCESS_FRACTION * work_seconds:
+                _logger.warning(
+                    "the instructions of pipeline %d take %.4g s by the profile, and all work of an iteration took "
+                    "%.4g s: the predicted times are too long by the difference",
+                    pipeline,
+                    work_seconds + deployment.excess_seconds,
+                    work_seconds,
+                )
+        return Planned(profile.job, baseline, deployments, profile)
+
+
+def _power_limit_watts(gpu: Gpu) -> float | None:
+    """Times and energies depend on it; None where it cannot be read."""
+    try:
+        return gpu.read_power_limit_watts()
+    except DeviceError:
+        return None
