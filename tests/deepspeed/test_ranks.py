@@ -2,45 +2,11 @@
 
 import pytest
 
-from tests.deepspeed.engines import RecordingOptimizer
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.ports import Exchange, SoloWorld
-from zeus_core.testing import FaultyGpu, ThreadWorld
+from zeus_core.ports import SoloWorld
+from zeus_core.testing import FaultyGpu
 from zeus_deepspeed._monitor_events import MonitorEvents
-
-
-def test_what_every_rank_makes_is_given_to_each():
-    assert ThreadWorld.run(3, lambda world: Exchange(world).make(lambda: world.rank)) == [0, 1, 2]
-
-
-def refused(world, fault_of):
-    made = []
-
-    def make():
-        if world.rank in fault_of:
-            raise DriverFaultError(fault_of[world.rank])
-        made.append(RecordingOptimizer())
-        return made[0]
-
-    with pytest.raises((WorldError, DriverFaultError)) as raised:
-        Exchange(world).make(make, unmake=lambda it: it.close())
-    assert all(it.is_closed for it in made)
-    assert isinstance(raised.value, DriverFaultError) == (world.rank in fault_of)
-    return str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("fault_of", "messages"),
-    [
-        ({1: "no GPU"}, ["rank 1: no GPU", "no GPU", "rank 1: no GPU"]),
-        ({0: "no GPU", 2: "no GPU"}, ["no GPU", "rank 0, 2: no GPU", "no GPU"]),
-        ({0: "no GPU", 2: "no right"}, ["no GPU", "rank 0: no GPU; rank 2: no right", "no right"]),
-        ({0: "no GPU", 1: "no GPU", 2: "no GPU"}, ["no GPU"] * 3),
-    ],
-)
-def test_what_one_rank_lacks_keeps_all_of_them_off_and_is_told_to_each(fault_of, messages):
-    assert ThreadWorld.run(3, lambda world: refused(world, fault_of)) == messages
 
 
 class TrainingEngine:

@@ -1,94 +1,31 @@
 """Several ranks that search together, as threads: what one of them does or suffers, all of them agree on."""
 
-import itertools
-import logging
-import random
-import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from tests.support.search_ranks import (
+    EVALUATION,
+    LIMITS,
+    ORIGINAL_WATTS,
+    QUICK,
+    STEPS,
+    WORK,
+    Whim,
+    make_rank,
+    run,
+    stops,
+    truth,
+)
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError, WorldError
+from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase, Time, ZeusCost
 from zeus_core.optimizer.power_limit._recorder import TrialPart, trial_from_parts
 from zeus_core.ports import SoloWorld
-from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
-
-WORK = Work(0.9, 289.2, 0.889, 0.784)  # of the power-limit tests, on an A40
-EVALUATION = Work(7.0, 200.0)
-FOUND_WATTS = 250
-LIMITS = [250, 175, 100]
-STEPS = 4 * (1 + 2)  # of a whole search, confirmation included
-QUICK = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2, "pl_step": 75}
-
-
-@dataclass
-class Rank:
-    """One rank: its own clock, GPU and optimizer."""
-
-    optimizer: GlobalPowerLimitOptimizer
-    gpu: SimulatedGpu
-    faulty: FaultyGpu
-
-    def step(self, work=WORK):
-        self.optimizer.on_step_begin()
-        self.gpu.execute(work)
-        self.optimizer.on_step_end()
-
-    def train(self, steps=STEPS, work=WORK):
-        self.optimizer.on_train_begin()
-        for _ in range(steps):
-            self.step(work)
-
-    @property
-    def outcome(self):
-        optimizer = self.optimizer
-        return optimizer.phase, optimizer.chosen_limit_watts, optimizer.trials, optimizer.confirmation
-
-
-def make_rank(world, selector=None, *, model="A40", original_watts=FOUND_WATTS, grants_control=True, **arguments):
-    threading.current_thread().name = f"rank {world.rank}"
-    time_source = VirtualTime()
-    gpu = SimulatedGpu(
-        find_preset(model),
-        world.rank,
-        time_source=time_source,
-        power_limit_watts=original_watts,
-        grants_control=grants_control,
-    )
-    faulty = FaultyGpu(gpu)
-    monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
-    return Rank(
-        GlobalPowerLimitOptimizer(monitor, selector or Energy(), world=world, **{**QUICK, **arguments}), gpu, faulty
-    )
-
-
-def run(size, rank_main, timeout_seconds=10.0):
-    """The ranks after they have run; all of them must have come out alike, with the hardware put back."""
-    ranks = ThreadWorld.run(size, rank_main, timeout_seconds)
-    assert all(rank.outcome == ranks[0].outcome for rank in ranks)
-    for rank in ranks:
-        rank.optimizer.on_train_end()
-        assert rank.gpu.read_power_limit_watts() == FOUND_WATTS
-        assert rank.optimizer.power_limit_watts is None
-    return ranks
-
-
-def stops(caplog):
-    """What each rank has said about the end of its search."""
-    return sorted(
-        (it.threadName, it.args[-1]) for it in caplog.records if "is off for the rest of this run" in it.getMessage()
-    )
-
-
-def truth(gpu, work, limit_watts):
-    return gpu.preset.physics.operating_point(work, limit_watts)
+from zeus_core.testing import ThreadWorld, VirtualTime
 
 
 def test_a_step_lasts_as_long_as_on_the_slowest_rank_and_takes_the_energy_of_all():
@@ -114,7 +51,7 @@ def test_the_limit_is_in_force_on_every_rank_while_training_goes_on():
         rank = make_rank(world)
         rank.train()
         assert rank.optimizer.phase is Phase.DONE
-        assert rank.gpu.read_power_limit_watts() == rank.optimizer.chosen_limit_watts < FOUND_WATTS
+        assert rank.gpu.read_power_limit_watts() == rank.optimizer.chosen_limit_watts < ORIGINAL_WATTS
         assert rank.optimizer.power_limit_watts == rank.optimizer.chosen_limit_watts
         return rank
 
@@ -146,13 +83,13 @@ def test_limits_run_over_the_boards_of_all_ranks_and_each_gpu_is_held_within_its
 
 def test_ranks_that_share_a_gpu_count_it_once():
     time_source = VirtualTime()
-    gpu = SimulatedGpu(find_preset("A40"), time_source=time_source, power_limit_watts=FOUND_WATTS)
+    gpu = SimulatedGpu(find_preset("A40"), time_source=time_source, power_limit_watts=ORIGINAL_WATTS)
 
     def rank_main(world):
         monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
         optimizer = GlobalPowerLimitOptimizer(monitor, world=world, **QUICK)
         optimizer.on_train_begin()
-        assert optimizer.baseline_limit_watts == FOUND_WATTS
+        assert optimizer.baseline_limit_watts == ORIGINAL_WATTS
         world.gather(None)
         for _ in range(STEPS):
             optimizer.on_step_begin()
@@ -169,7 +106,7 @@ def test_ranks_that_share_a_gpu_count_it_once():
     assert [trial.setting for trial in first.trials] == LIMITS
     assert list(first.trials[0].measurement.gpu_energy) == [0]
     assert first.optimum_selector.world_size == 1
-    assert gpu.read_power_limit_watts() == FOUND_WATTS
+    assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
 
 
 def test_the_default_selector_weighs_time_with_the_power_of_all_gpus_of_the_job():
@@ -185,13 +122,7 @@ def test_the_default_selector_weighs_time_with_the_power_of_all_gpus_of_the_job(
         assert selector.world_size == 3
 
 
-class Whim(OptimumSelector):
-    def select(self, measurements):
-        return random.choice([it.power_limit for it in measurements])
-
-
-@pytest.mark.parametrize("attempt", range(5))
-def test_a_selector_that_is_moody_chooses_once_for_all(attempt):
+def test_a_selector_that_is_moody_chooses_once_for_all():
     def rank_main(world):
         rank = make_rank(world, Whim())
         rank.train()
@@ -261,7 +192,7 @@ def test_a_second_training_goes_on_where_the_first_was_left():
 # Rights
 
 
-@pytest.mark.parametrize("steps_with_rights", [0, 1, 5, STEPS - 2])
+@pytest.mark.parametrize("steps_with_rights", [0, 5, STEPS - 2])
 def test_where_one_rank_may_not_set_limits_all_observe_at_what_was_found(caplog, steps_with_rights):
     def rank_main(world):
         rank = make_rank(world)
@@ -269,8 +200,8 @@ def test_where_one_rank_may_not_set_limits_all_observe_at_what_was_found(caplog,
         for step in range(40):
             if world.rank == 1 and step == steps_with_rights:
                 rank.faulty.fail("set_power_limit", PermissionDeniedError("no rights here"))
-                if rank.gpu.read_power_limit_watts() != FOUND_WATTS:  # it may put back what it has changed
-                    rank.gpu.set_power_limit(FOUND_WATTS)
+                if rank.gpu.read_power_limit_watts() != ORIGINAL_WATTS:  # it may put back what it has changed
+                    rank.gpu.set_power_limit(ORIGINAL_WATTS)
             rank.step()
         rank.faulty.heal()
         return rank
@@ -281,7 +212,7 @@ def test_where_one_rank_may_not_set_limits_all_observe_at_what_was_found(caplog,
         assert "not changed: no rights here." in warnings["rank 1"]
         assert "not changed: rank 1: no rights here." in warnings["rank 0"]
         assert "not changed: rank 1: no rights here." in warnings["rank 2"]
-        assert ranks[0].optimizer.chosen_limit_watts == FOUND_WATTS
+        assert ranks[0].optimizer.chosen_limit_watts == ORIGINAL_WATTS
         assert ranks[0].optimizer.saving_fraction == pytest.approx(0.0, abs=0.1)
     assert ranks[0].optimizer.phase is Phase.REST
     assert stops(caplog) == []
@@ -294,7 +225,7 @@ def test_where_none_may_set_limits_each_says_so_once(caplog):
         return rank
 
     ranks = run(2, rank_main)
-    assert [trial.setting for trial in ranks[0].optimizer.trials] == [FOUND_WATTS]
+    assert [trial.setting for trial in ranks[0].optimizer.trials] == [ORIGINAL_WATTS]
     assert len([it for it in caplog.records if "are not changed" in it.message]) == 2
 
 
@@ -307,7 +238,7 @@ def test_a_limit_that_was_changed_and_is_not_put_back_for_lack_of_rights_stops_a
         for _ in range(5):
             rank.step()
         assert rank.optimizer.phase is Phase.OFF
-        assert (rank.gpu.read_power_limit_watts() == FOUND_WATTS) is (world.rank == 0)
+        assert (rank.gpu.read_power_limit_watts() == ORIGINAL_WATTS) is (world.rank == 0)
         rank.faulty.heal()
         return rank
 
@@ -320,11 +251,11 @@ def test_a_rank_that_cannot_put_back_what_another_may_not_set_stops_all(caplog):
         rank = make_rank(world)
         rank.train(5)
         if world.rank == 1:
-            rank.gpu.set_power_limit(FOUND_WATTS)
+            rank.gpu.set_power_limit(ORIGINAL_WATTS)
             rank.faulty.fail("set_power_limit", PermissionDeniedError("no rights any more"))
         else:
             set_limit = rank.gpu.set_power_limit
-            rank.gpu.set_power_limit = lambda watts: set_limit(watts) if watts < FOUND_WATTS else 1 / 0
+            rank.gpu.set_power_limit = lambda watts: set_limit(watts) if watts < ORIGINAL_WATTS else 1 / 0
         for _ in range(5):
             rank.step()
         assert rank.optimizer.phase is Phase.OFF
@@ -340,10 +271,14 @@ def test_a_rank_that_cannot_put_back_what_another_may_not_set_stops_all(caplog):
 # Faults
 
 
-@pytest.mark.parametrize("error", [DriverFaultError("broken"), RuntimeError("broken")])
 @pytest.mark.parametrize(
-    ("call", "healthy_steps"),
-    [("read_power_limit_watts", 0), ("set_power_limit", 0), ("set_power_limit", 5), ("read_energy_counter_joules", 5)],
+    ("call", "healthy_steps", "error"),
+    [
+        ("read_power_limit_watts", 0, DriverFaultError("broken")),
+        ("set_power_limit", 5, RuntimeError("broken")),
+        ("read_energy_counter_joules", 5, DriverFaultError("broken")),
+        ("read_energy_counter_joules", 5, RuntimeError("broken")),
+    ],
 )
 def test_a_fault_on_one_rank_stops_the_search_on_all(caplog, call, healthy_steps, error):
     def rank_main(world):
@@ -378,13 +313,13 @@ def test_a_rank_that_fails_puts_its_limit_back_at_once_and_keeps_step_with_the_o
         if world.rank == 0:
             rank.faulty.fail("read_energy_counter_joules", RuntimeError("broken"))
         rank.optimizer.on_pause()
-        assert rank.gpu.read_power_limit_watts() == [FOUND_WATTS, 175][world.rank]
+        assert rank.gpu.read_power_limit_watts() == [ORIGINAL_WATTS, 175][world.rank]
         assert rank.optimizer.power_limit_watts == [None, 175][world.rank]
         rank.faulty.heal()
         while rank.optimizer.phase is not Phase.OFF:
             rank.step()
             steps.append(world.rank)
-        assert rank.gpu.read_power_limit_watts() == FOUND_WATTS
+        assert rank.gpu.read_power_limit_watts() == ORIGINAL_WATTS
         return rank
 
     run(2, rank_main)
@@ -428,9 +363,7 @@ def test_a_selector_that_fails_stops_all(caplog):
     assert str(second[1]) == "rank 0: RuntimeError('no idea')"
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"), [("wait_steps", 3), ("warmup_steps", 3), ("profile_steps", 3), ("pl_step", 30)]
-)
+@pytest.mark.parametrize(("argument", "value"), [("profile_steps", 3), ("pl_step", 30)])
 def test_ranks_that_were_given_other_arguments_say_which(caplog, argument, value):
     def rank_main(world):
         rank = make_rank(world, **({argument: value} if world.rank == 1 else {}))
@@ -479,14 +412,14 @@ def test_a_rank_that_is_gone_is_waited_for_once(caplog):
             for _ in range(30):
                 rank.step()
             assert rank.optimizer.phase is Phase.OFF
-            assert rank.gpu.read_power_limit_watts() == FOUND_WATTS
+            assert rank.gpu.read_power_limit_watts() == ORIGINAL_WATTS
             assert counting.calls == calls + 1
         return rank
 
     ranks = ThreadWorld.run(3, rank_main, timeout_seconds=0.3)
     assert [name for name, _ in stops(caplog)] == ["rank 0", "rank 2"]
     ranks[1].optimizer.on_train_end()
-    assert ranks[1].gpu.read_power_limit_watts() == FOUND_WATTS
+    assert ranks[1].gpu.read_power_limit_watts() == ORIGINAL_WATTS
 
 
 # Pauses and interference
@@ -510,7 +443,7 @@ def test_a_pause_of_one_rank_changes_no_trial_of_the_others():
         assert trial.seconds_per_step == pytest.approx(truth(ranks[0].gpu, WORK, trial.setting).seconds, rel=1e-9)
 
 
-@pytest.mark.parametrize("every", [1, 2, 5])
+@pytest.mark.parametrize("every", [1, 5])
 def test_a_trial_that_something_got_into_on_one_rank_is_repeated_by_all(every):
     def rank_main(world):
         rank = make_rank(world)
@@ -550,32 +483,6 @@ def test_a_world_can_be_given_late():
         return rank
 
     run(2, lambda world: rank_main(world))
-
-
-def test_thread_worlds_gather_by_rank():
-    def rank_main(world):
-        return [world.gather([world.rank, round]) for round in range(50)]
-
-    answers = ThreadWorld.run(3, rank_main)
-    assert answers == [[[[rank, round] for rank in range(3)] for round in range(50)]] * 3
-
-
-def test_a_thread_world_fails_once_and_for_all_when_a_rank_is_missing():
-    def rank_main(world):
-        if world.rank == 1:
-            return
-        for _ in range(2):
-            with pytest.raises(WorldError):
-                world.gather(None)
-
-    ThreadWorld.run(3, rank_main, timeout_seconds=0.1)
-
-
-def test_a_thread_world_passes_what_json_passes_and_nothing_else():
-    with pytest.raises(TypeError):
-        ThreadWorld.run(1, lambda world: world.gather({1, 2}))
-    with pytest.raises(UsageError, match="size is 0"):
-        ThreadWorld.run(0, lambda world: None)
 
 
 # What ranks measured, as one trial
@@ -624,100 +531,3 @@ def test_a_trial_is_as_long_and_as_uneven_as_on_the_worst_rank():
 def test_ranks_that_measured_other_steps_have_no_trial_in_common():
     other = replace(part_of_a_trial(1, 3.0, 0.1), steps=3)
     assert trial_from_parts(250, [part_of_a_trial(0, 2.0, 0.2), other]) is None
-
-
-# Whatever happens
-
-STEP = ["step begin", "step end"]
-COMMON = [
-    *[STEP * count for count in (1, 2, 3, 5, 8, 13)],
-    ["step begin", *STEP],
-    *[[happening] for happening in ("train begin", "epoch begin", "epoch end", "train end")],
-]
-OWN = ["pause", "resume", "interference", "evaluate", "work"]
-FALLIBLE = [
-    "read_power_limit_watts",
-    "read_power_limit_range_watts",
-    "read_enforced_power_limit_watts",
-    "set_power_limit",
-    "read_energy_counter_joules",
-    "read_power_watts",
-]
-ERRORS = [DriverFaultError("driver"), RuntimeError("a bug"), PermissionDeniedError("rights")]
-
-
-@dataclass
-class Story:
-    """What happens to the ranks: to all in common, and to each by itself."""
-
-    size: int
-    common: list
-    own: list  # rank, where in the common happenings, happening
-    faults: list  # rank, where, call, error, times
-    denied: set
-
-    def of(self, rank):
-        """The happenings of one rank, with where in the common ones they are."""
-        for position, happening in enumerate(self.common):
-            yield position, happening
-            yield from ((position, it) for other, at, it in self.own if (other, at) == (rank, position))
-
-
-@st.composite
-def stories(draw):
-    size = draw(st.integers(2, 3))
-    common = list(itertools.chain(*draw(st.lists(st.sampled_from(COMMON), min_size=1, max_size=12))))
-    somewhere = (st.integers(0, size - 1), st.integers(0, len(common) - 1))
-    own = draw(st.lists(st.tuples(*somewhere, st.sampled_from(OWN)), max_size=12))
-    calls, errors = st.sampled_from(FALLIBLE), st.sampled_from(ERRORS)
-    faults = draw(st.lists(st.tuples(*somewhere, calls, errors, st.sampled_from([None, 1, 3])), max_size=2))
-    denied = draw(st.one_of(st.just(set()), st.sets(st.integers(0, size - 1), max_size=1)))
-    return Story(size, common, own, faults, denied)
-
-
-def happen(rank, happening):
-    optimizer = rank.optimizer
-    {
-        "train begin": optimizer.on_train_begin,
-        "epoch begin": optimizer.on_epoch_begin,
-        "step begin": optimizer.on_step_begin,
-        "step end": optimizer.on_step_end,
-        "epoch end": optimizer.on_epoch_end,
-        "train end": optimizer.on_train_end,
-        "pause": optimizer.on_pause,
-        "resume": optimizer.on_resume,
-        "interference": optimizer.on_interference,
-        "evaluate": lambda: optimizer.on_evaluate(0.5),
-        "work": lambda: rank.gpu.execute(EVALUATION),
-    }[happening]()
-    rank.gpu.execute(WORK)
-
-
-@settings(max_examples=300, deadline=None)
-@given(story=stories())
-def test_ranks_of_equal_steps_always_agree_and_put_everything_back(story):
-    said = []
-    handler = logging.Handler()
-    handler.emit = said.append
-
-    def rank_main(world):
-        rank = make_rank(world, Whim(), grants_control=world.rank not in story.denied)
-        for position, happening in story.of(world.rank):
-            for other, at, call, error, times in story.faults:
-                if (other, at) == (world.rank, position):
-                    rank.faulty.fail(call, error, times)
-            happen(rank, happening)
-            assert rank.gpu.read_power_limit_watts() <= FOUND_WATTS
-        rank.optimizer.on_train_end()
-        rank.faulty.heal()
-        return rank
-
-    logger = logging.getLogger("zeus_core.optimizer")
-    logger.addHandler(handler)
-    try:
-        run(story.size, rank_main)
-    finally:
-        logger.removeHandler(handler)
-    stopped = [it for it in said if "is off for the rest of this run" in it.getMessage()]
-    assert len(stopped) <= story.size
-    assert not any("disagree on the current phase" in it.getMessage() or "in time" in it.getMessage() for it in said)

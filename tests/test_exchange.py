@@ -1,0 +1,139 @@
+"""Exchanges between ranks: a value or a fault from each, and all act alike."""
+
+from enum import Enum
+
+import pytest
+
+from zeus_core.errors import DriverFaultError, WorldError
+from zeus_core.ports import Exchange, SoloWorld
+from zeus_core.testing import ThreadWorld
+
+
+class Phase(Enum):
+    FIRST = "first"
+    SECOND = "second"
+
+
+def failing(reason="no GPU"):
+    raise DriverFaultError(reason)
+
+
+def outcome(call):
+    """What a call returned, or the error it raised, as text."""
+    try:
+        return call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_values_come_by_rank_and_decisions_from_the_first():
+    def rank_main(world):
+        exchange = Exchange(world)
+        return exchange.gather(lambda: 10 * world.rank, Phase.FIRST), exchange.decide(lambda: f"rank {world.rank}")
+
+    assert ThreadWorld.run(3, rank_main) == [([0, 10, 20], "rank 0")] * 3
+
+
+def test_a_fault_on_one_rank_is_an_error_on_all_and_the_next_exchange_is_new():
+    def rank_main(world):
+        exchange = Exchange(world)
+        first = outcome(lambda: exchange.gather(lambda: failing() if world.rank == 1 else None))
+        return first, exchange.gather(lambda: world.rank)
+
+    (first, second) = ThreadWorld.run(2, rank_main)
+    assert first == ("WorldError: rank 1: no GPU", [0, 1])
+    assert second == ("DriverFaultError: no GPU", [0, 1])
+
+
+def test_a_bug_is_reported_with_its_kind():
+    def rank_main(world):
+        return outcome(lambda: Exchange(world).gather(lambda: {}["key"] if world.rank == 1 else None))
+
+    assert ThreadWorld.run(2, rank_main) == ["WorldError: rank 1: KeyError('key')", "KeyError: 'key'"]
+
+
+def test_a_failed_rank_does_nothing_more_and_reports_at_every_exchange():
+    def rank_main(world):
+        done, faults = [], []
+        exchange = Exchange(world, faults.append)
+        if world.rank == 1:
+            assert exchange.attempt(failing) is None
+            assert [str(fault) for fault in faults] == ["no GPU"], "before any other rank is waited for"
+        exchange.attempt(lambda: done.append("effect"))
+        answers = [outcome(lambda: exchange.gather(lambda: done.append("told"))) for _ in range(2)]
+        return done, answers
+
+    (first, second) = ThreadWorld.run(2, rank_main)
+    assert first == (["effect", "told", "told"], ["WorldError: rank 1: no GPU"] * 2)
+    assert second == ([], ["DriverFaultError: no GPU"] * 2)
+
+
+def test_in_a_job_of_one_process_a_failure_is_raised_at_once():
+    faults = []
+    with pytest.raises(DriverFaultError):
+        Exchange(SoloWorld(), faults.append).attempt(failing)
+    assert len(faults) == 1
+
+
+def test_ranks_in_different_phases_are_told_so():
+    def rank_main(world):
+        return outcome(lambda: Exchange(world).gather(lambda: 0, list(Phase)[world.rank]))
+
+    (first, second) = ThreadWorld.run(2, rank_main)
+    assert first == second
+    assert "rank 0 is at 'first' and rank 1 at 'second'" in first
+
+
+class SilentWorld:
+    """The other rank never answers."""
+
+    rank, size = 0, 2
+
+    def __init__(self):
+        self.calls = 0
+
+    def gather(self, value):
+        self.calls += 1
+        raise WorldError("a rank did not answer in time")
+
+
+def test_no_rank_is_waited_for_twice_until_there_are_others():
+    world = SilentWorld()
+    exchange = Exchange(world)
+    for _ in range(3):
+        with pytest.raises(WorldError, match="did not answer"):
+            exchange.gather(lambda: 0)
+    assert (world.calls, exchange.is_cut_off) == (1, True)
+    exchange.use_world(SoloWorld())
+    assert exchange.gather(lambda: 0) == [0]
+
+
+def made_on_all(world, fault_of):
+    made, unmade = [], []
+
+    def make():
+        if world.rank in fault_of:
+            failing(fault_of[world.rank])
+        made.append(world.rank)
+        return world.rank
+
+    answer = outcome(lambda: Exchange(world).make(make, unmade.append))
+    assert unmade == (made if fault_of else [])
+    return answer
+
+
+NO_GPU, NO_RIGHT = "DriverFaultError: no GPU", "DriverFaultError: no right"
+
+
+@pytest.mark.parametrize(
+    ("fault_of", "answers"),
+    [
+        ({}, [0, 1, 2]),
+        ({1: "no GPU"}, ["WorldError: rank 1: no GPU", NO_GPU, "WorldError: rank 1: no GPU"]),
+        ({0: "no GPU", 2: "no GPU"}, [NO_GPU, "WorldError: rank 0, 2: no GPU", NO_GPU]),
+        ({0: "no GPU", 2: "no right"}, [NO_GPU, "WorldError: rank 0: no GPU; rank 2: no right", NO_RIGHT]),
+        ({0: "no GPU", 1: "no GPU", 2: "no GPU"}, [NO_GPU] * 3),
+    ],
+)
+def test_something_is_made_on_all_ranks_or_on_none(fault_of, answers):
+    assert ThreadWorld.run(3, lambda world: made_on_all(world, fault_of)) == answers

@@ -1,0 +1,27 @@
+"""Worlds of threads, and of one process."""
+
+import pytest
+
+from zeus_core.errors import UsageError
+from zeus_core.ports import SoloWorld
+from zeus_core.testing import ThreadWorld
+from zeus_core.testing.contracts import WorldContract
+
+
+class TestThreadWorld(WorldContract):
+    @pytest.fixture(params=[2, 3])
+    def run_ranks(self, request):
+        return lambda rank_main: ThreadWorld.run(request.param, rank_main, timeout_seconds=0.3)
+
+
+class TestSoloWorld(WorldContract):
+    @pytest.fixture
+    def run_ranks(self):
+        return lambda rank_main: [rank_main(SoloWorld())]
+
+
+def test_a_thread_world_passes_what_json_passes_and_nothing_else():
+    with pytest.raises(TypeError):
+        ThreadWorld.run(1, lambda world: world.gather({1, 2}))
+    with pytest.raises(UsageError, match="size is 0"):
+        ThreadWorld.run(0, lambda world: None)
