@@ -166,3 +166,30 @@ def test_without_rights_nothing_is_changed_and_the_warning_holds_the_command(mak
     assert f"sudo nvidia-smi -i {driver[0].uuid} -pl 450" in errors
     assert driver[0].power_limit_watts == ORIGINAL_WATTS
     assert len(limits_set(driver)) == 1
+
+
+KNOBS_ALONE = """
+    import time
+    from zeus_core.device import discover_gpus
+    from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+
+    gpus = discover_gpus({})
+    knobs = PowerLimitKnob(gpus, 25), SmClockKnob(gpus[0], 1710), SmClockKnob(gpus[1])
+    for knob in knobs:
+        knob.apply(knob.settings[-1])
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_knobs_that_nobody_guards_are_restored_when_the_process_is_told_to_end(make_driver):
+    driver = make_driver(DEVICE, DEVICE)
+    process = driver.start(KNOBS_ALONE)
+    assert process.stdout.readline() == "ready\n"
+    assert [device.power_limit_watts for device in driver] == [200.0, 200.0]
+    assert None not in [device.locked_clock_mhz for device in driver]
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert [device.power_limit_watts for device in driver] == [ORIGINAL_WATTS, ORIGINAL_WATTS]
+    assert [device.locked_clock_mhz for device in driver] == [1710, None]

@@ -87,64 +87,53 @@ class FaultyGpu:
 
     def read_energy_counter_joules(self) -> float:
         """Forward the call, or fail."""
-        self._fail_if_told("read_energy_counter_joules")
-        return self._gpu.read_energy_counter_joules()
+        return self._gpu_unless_told("read_energy_counter_joules").read_energy_counter_joules()
 
     def read_power_watts(self) -> float:
         """Forward the call, or fail."""
-        self._fail_if_told("read_power_watts")
-        return self._gpu.read_power_watts()
+        return self._gpu_unless_told("read_power_watts").read_power_watts()
 
     def read_power_limit_watts(self) -> float:
         """Forward the call, or fail."""
-        self._fail_if_told("read_power_limit_watts")
-        return self._gpu.read_power_limit_watts()
+        return self._gpu_unless_told("read_power_limit_watts").read_power_limit_watts()
 
     def read_enforced_power_limit_watts(self) -> float:
         """Forward the call, or fail."""
-        self._fail_if_told("read_enforced_power_limit_watts")
-        return self._gpu.read_enforced_power_limit_watts()
+        return self._gpu_unless_told("read_enforced_power_limit_watts").read_enforced_power_limit_watts()
 
     def read_default_power_limit_watts(self) -> float:
         """Forward the call, or fail."""
-        self._fail_if_told("read_default_power_limit_watts")
-        return self._gpu.read_default_power_limit_watts()
+        return self._gpu_unless_told("read_default_power_limit_watts").read_default_power_limit_watts()
 
     def read_power_limit_range_watts(self) -> PowerRange:
         """Forward the call, or fail."""
-        self._fail_if_told("read_power_limit_range_watts")
-        return self._gpu.read_power_limit_range_watts()
+        return self._gpu_unless_told("read_power_limit_range_watts").read_power_limit_range_watts()
 
     def set_power_limit(self, limit_watts: float) -> None:
         """Forward the call, or fail."""
-        self._fail_if_told("set_power_limit")
-        self._gpu.set_power_limit(limit_watts)
+        self._gpu_unless_told("set_power_limit").set_power_limit(limit_watts)
 
     def read_sm_clock_mhz(self) -> int:
         """Forward the call, or fail."""
-        self._fail_if_told("read_sm_clock_mhz")
-        return self._gpu.read_sm_clock_mhz()
+        return self._gpu_unless_told("read_sm_clock_mhz").read_sm_clock_mhz()
 
     def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
         """Forward the call, or fail."""
-        self._fail_if_told("read_supported_sm_clocks_mhz")
-        return self._gpu.read_supported_sm_clocks_mhz()
+        return self._gpu_unless_told("read_supported_sm_clocks_mhz").read_supported_sm_clocks_mhz()
 
     def lock_sm_clock(self, clock_mhz: int) -> None:
         """Forward the call, or fail."""
-        self._fail_if_told("lock_sm_clock")
-        self._gpu.lock_sm_clock(clock_mhz)
+        self._gpu_unless_told("lock_sm_clock").lock_sm_clock(clock_mhz)
 
     def unlock_sm_clock(self) -> None:
         """Forward the call, or fail."""
-        self._fail_if_told("unlock_sm_clock")
-        self._gpu.unlock_sm_clock()
+        self._gpu_unless_told("unlock_sm_clock").unlock_sm_clock()
 
-    def _fail_if_told(self, method: str) -> None:
+    def _gpu_unless_told(self, method: str) -> Gpu:
         with self._lock:
             fault = self._faults.get(method)
             if fault is None:
-                return
+                return self._gpu
             if fault.times_left is not None:
                 fault.times_left -= 1
                 if fault.times_left == 0:
