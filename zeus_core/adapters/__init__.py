@@ -1,7 +1,7 @@
 """Helpers for integrations: contain faults, patch methods undoably, require a framework."""
 
-from zeus_core.adapters._contained import contained, log_fault
+from zeus_core.adapters._contained import contained
 from zeus_core.adapters._patch import Patches
 from zeus_core.adapters._requires import require
 
-__all__ = ["Patches", "contained", "log_fault", "require"]
+__all__ = ["Patches", "contained", "require"]

@@ -1,7 +1,7 @@
-"""Optimizers: they turn what happens in a training loop into hardware settings.
+"""Optimizers: they turn the events of a training loop into hardware settings.
 
-Their hooks never raise into training. A fault is logged once with its remedy, the hardware is put back, and training
-goes on without the optimizer.
+Their hooks never raise into training. A fault is logged once with its remedy, the original settings are restored, and
+training continues without the optimizer.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs numpy is imported when it is asked for: a power limit is found without."""
+    """Import the names that need numpy on first use: the search for a power limit does without."""
     if name in __all__:
         from zeus_core.optimizer import pipeline_frequency
 

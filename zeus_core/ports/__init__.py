@@ -3,7 +3,6 @@
 from zeus_core.ports._accelerator import Synchronize, synchronize_with, torch_gpu_uuids
 from zeus_core.ports._background import Background, ThreadBackground
 from zeus_core.ports._device_events import DeviceEvent, DeviceEvents, HostEvents, LostEvent
-from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._time_source import MonotonicTime, TimeSource
 from zeus_core.ports._world import SoloWorld, World
 
@@ -11,7 +10,6 @@ __all__ = [
     "Background",
     "DeviceEvent",
     "DeviceEvents",
-    "Exchange",
     "HostEvents",
     "LostEvent",
     "MonotonicTime",

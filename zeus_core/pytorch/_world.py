@@ -15,11 +15,13 @@ from zeus_core.ports import SoloWorld, World
 
 __all__ = ["TorchWorld", "torch_world"]
 
-_LETTING_GO_SECONDS = 0.05
+# How long the end of a process is delayed, so that gloo can release its tensors. Users feel a longer delay; a shorter
+# one risks that a busy machine does not run gloo's thread in time.
+_GLOO_RELEASE_SECONDS = 0.05
 
 
 class TorchWorld:
-    """The ranks of the default process group, on a separate gloo group: measuring never queues behind training.
+    """The ranks of the default process group, on a gloo group of their own: measuring never queues behind training.
 
     Creating it is a collective call: every rank must create one, at the same point.
 
@@ -48,7 +50,7 @@ class TorchWorld:
             )
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, by rank.
+        """Return the values of all ranks, by rank.
 
         Raises:
             WorldError: A rank did not answer in time, now or earlier: after one timeout, no call waits again.
@@ -66,16 +68,16 @@ class TorchWorld:
 
 @functools.cache
 def _outlive_gloo() -> None:
-    """Let the process end a moment after its last exchange.
+    """Delay the end of the process until gloo has released its tensors.
 
     A thread of gloo releases the tensors of an exchange shortly after all ranks have them. It needs the interpreter for
     that, and aborts the process if the interpreter is already shutting down.
     """
-    atexit.register(time.sleep, _LETTING_GO_SECONDS)
+    atexit.register(time.sleep, _GLOO_RELEASE_SECONDS)
 
 
 def torch_world(timeout_seconds: float = 60.0) -> World:
-    """The ranks of torch.distributed if it is initialised and has several; else this process alone.
+    """Return the ranks of torch.distributed if it is initialised and has several; else this process alone.
 
     A collective call if there are several: every rank must make it, at the same point.
 

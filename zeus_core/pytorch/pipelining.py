@@ -16,7 +16,8 @@ from zeus_core.events import Activity, PipelineObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._windows import checked_monitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.ports import Exchange, World
+from zeus_core.ports import World
+from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
 from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._world import torch_world

@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 @dataclass
 class _Meeting:
-    """Where the threads meet."""
+    """The meeting point of the threads."""
 
     barrier: threading.Barrier
     values: dict[int, str] = field(default_factory=dict)  # by rank, in JSON
@@ -34,11 +34,11 @@ class ThreadWorld:
 
         assert ThreadWorld.run(2, rank_main) == [[0, 1], [0, 1]]
 
-    What is gathered goes through JSON, so that nothing else passes unnoticed. When a rank has been waited for in vain,
-    every later gathering of any rank fails at once.
+    Values pass through JSON, so that a value of another type is an error. After one timeout, every later gathering of
+    any rank fails at once.
 
     Args:
-        rank: Of the thread that is to use it.
+        rank: The rank of the thread that uses it.
         meeting: Shared by the ranks; see `run`.
     """
 
@@ -49,16 +49,16 @@ class ThreadWorld:
 
     @classmethod
     def run(cls, size: int, rank_main: Callable[[World], _Result], timeout_seconds: float = 10.0) -> list[_Result]:
-        """Call a function in several threads, with a world each. Returns what it returned, by rank.
+        """Call a function in several threads, with a world each. Returns the results, by rank.
 
         Args:
-            size: How many ranks.
-            rank_main: What each does.
+            size: The number of ranks.
+            rank_main: The function.
             timeout_seconds: How long a rank waits for the others.
 
         Raises:
             UsageError: There is no rank.
-            Exception: What the function raised on the lowest rank it raised on, once all ranks are through.
+            Exception: The error of the lowest rank whose function raised one, once all ranks have ended.
         """
         checked_whole_number("size", size, 1, "the number of ranks, at least 1")
         meeting = _Meeting(threading.Barrier(size, timeout=timeout_seconds))
@@ -66,7 +66,7 @@ class ThreadWorld:
             return list(pool.map(rank_main, [cls(rank, meeting) for rank in range(size)]))
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, by rank.
+        """Return the values of all ranks, by rank.
 
         Raises:
             WorldError: A rank did not answer in time.
@@ -75,7 +75,7 @@ class ThreadWorld:
         self._meeting.values[self.rank] = json.dumps(value)
         self._meet()
         values = [json.loads(self._meeting.values[rank]) for rank in range(self.size)]
-        self._meet()  # nobody writes the next value before all have read this one
+        self._meet()  # no rank writes its next value before all ranks have read this one
         return values
 
     def _meet(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from zeus_core._codec import decode, encode
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.ports import Exchange
+from zeus_core.ports._exchange import Exchange
 from zeus_core.training._account import Account
 
 __all__ = ["Ranks"]

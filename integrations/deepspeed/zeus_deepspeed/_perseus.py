@@ -12,7 +12,7 @@ from zeus_core.errors import UsageError, ZeusError
 from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
-from zeus_core.ports import Exchange
+from zeus_core.ports._exchange import Exchange
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._device_events import device_events_for
 from zeus_deepspeed._checkpoints import CheckpointedState, Stateful

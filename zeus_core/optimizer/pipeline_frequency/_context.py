@@ -14,7 +14,8 @@ from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
 from zeus_core.optimizer.pipeline_frequency._phases import Phase
 from zeus_core.optimizer.pipeline_frequency._rank_information import PipelineRank
 from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
-from zeus_core.ports import Background, Exchange
+from zeus_core.ports import Background
+from zeus_core.ports._exchange import Exchange
 
 __all__ = ["RankContext"]
 

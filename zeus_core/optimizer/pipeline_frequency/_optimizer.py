@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from zeus_core._validate import checked_number
-from zeus_core.adapters import contained, log_fault
+from zeus_core.adapters import contained
+from zeus_core.adapters._contained import log_fault
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
@@ -53,12 +54,12 @@ from zeus_core.ports import (
     Background,
     DeviceEvent,
     DeviceEvents,
-    Exchange,
     HostEvents,
     LostEvent,
     ThreadBackground,
     World,
 )
+from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
 
 __all__ = ["PipelineFrequencyOptimizer"]

@@ -1,4 +1,4 @@
-"""Finding a GPU power limit during training."""
+"""The search for a GPU power limit during training."""
 
 from zeus_core.optimizer.power_limit._optimizer import GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit._phases import Phase

@@ -8,7 +8,8 @@ from types import TracebackType
 
 from zeus_core._codec import decode, encode
 from zeus_core._validate import checked_whole_number
-from zeus_core.adapters import contained, log_fault
+from zeus_core.adapters import contained
+from zeus_core.adapters._contained import log_fault
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
@@ -29,7 +30,8 @@ from zeus_core.optimizer.power_limit._phases import (
 from zeus_core.optimizer.power_limit._recorder import TrialRecorder
 from zeus_core.optimizer.power_limit._search_group import RankInformation, SearchGroup
 from zeus_core.optimizer.power_limit._selector import TrialSelector
-from zeus_core.ports import Exchange, World
+from zeus_core.ports import World
+from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
 from zeus_core.search import OptimumSelector, PowerLimitMeasurement, Trial, ZeusCost
 
