@@ -196,10 +196,3 @@ def test_the_examples_in_docstrings(name):
     failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert tried > 0
     assert failed == 0
-
-
-def test_the_diagrams_are_those_of_the_tables():
-    printed = subprocess.run([sys.executable, "-m", "zeus_core.optimizer"], capture_output=True, text=True, check=True)
-    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    for diagram in re.findall(r"```mermaid.*?```", printed.stdout, re.DOTALL):
-        assert diagram in pages, "python -m zeus_core.optimizer prints the diagram of the table"
