@@ -66,6 +66,10 @@ class DeviceEnergy:
         """An energy that could not be measured."""
         return cls(None, None, "lost", reason)
 
+    def average_power_watts(self, seconds: float) -> float | None:
+        """Compute the mean power over the time of the energy; None if it was lost or no time has passed."""
+        return self.energy_joules / seconds if self.energy_joules is not None and seconds > 0 else None
+
     def __add__(self, other: DeviceEnergy) -> DeviceEnergy:
         """Add the energy of another time or device: the uncertainties add, the worse method stays."""
         return self._combined(other, 1.0)
@@ -227,8 +231,7 @@ class Measurement:
     @property
     def average_power_watts(self) -> float | None:
         """The mean power of all GPUs together; None if any of them was lost or no time has passed."""
-        total_energy = self.total_energy
-        return total_energy / self.time if total_energy is not None and self.time > 0 else None
+        return self._sum("gpu").average_power_watts(self.time)
 
     def __add__(self, other: Measurement) -> Measurement:
         """Add a window that does not overlap with this one; see `DeviceEnergy`.

@@ -6,12 +6,12 @@ import json
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._files import write_atomically
-from zeus_core.cli._summary import Total, devices_to_json, summarize
+from zeus_core._files import JsonFormat, write_atomically
+from zeus_core.cli._summary import devices_to_json, summarize, total_to_json
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunRecord", "check_writable", "write_record"]
 
-_FORMAT, _VERSION = "zeus-core run", 1
+_FORMAT = JsonFormat("zeus-core run", 1)
 _MAX_COMMAND_CHARACTERS = 100  # of the summary; the file holds the whole command
 
 
@@ -57,10 +57,8 @@ class RunRecord:
         return "\n".join([head, summarize(self.measurement, self.names, self.notes)]).rstrip()
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON object, for programs."""
-        return {
-            "format": _FORMAT,
-            "version": _VERSION,
+        """Convert to a JSON document, for programs."""
+        fields = {
             "command": list(self.command),
             "exit_code": self.exit_code,
             "signal": self.signal,
@@ -68,9 +66,10 @@ class RunRecord:
             "seconds": self.measurement.time,
             "is_simulated": self.is_simulated,
             "devices": devices_to_json(self.measurement, self.names),
-            "totals": asdict(Total.from_measurement(self.measurement)),
+            "totals": total_to_json(self.measurement),
             "notes": list(self.notes),
         }
+        return _FORMAT.document(fields)
 
 
 def check_writable(path: Path) -> None:

@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from zeus_core._codec import encode
 from zeus_core.cli._text import joules, table, watts
+from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.units import kilowatt_hours_from_joules
 
-if TYPE_CHECKING:
-    from zeus_core.measurement import Device, DeviceEnergy, Measurement
-
-__all__ = ["Total", "devices_to_json", "summarize"]
-
-
-@dataclass(frozen=True)
-class Total:
-    """The total of all devices whose energy is known; None for what was not measured.
-
-    Attributes:
-        energy_joules: The sum of their energies.
-        uncertainty_joules: How far the sum can be off.
-        average_power_watts: The mean power over the whole time.
-        energy_kilowatt_hours: The sum of their energies once more.
-        is_complete: False if a device's energy was lost, or none was measured: the real total is higher.
-    """
-
-    energy_joules: float | None
-    uncertainty_joules: float | None
-    average_power_watts: float | None
-    energy_kilowatt_hours: float | None
-    is_complete: bool
-
-    @classmethod
-    def from_measurement(cls, measurement: Measurement) -> Total:
-        """Add up the known energies of a measurement."""
-        known = [energy for energy in measurement.devices.values() if energy.energy_joules is not None]
-        if not known:
-            return cls(None, None, None, None, is_complete=False)
-        energy = sum(known[1:], start=known[0])
-        return cls(
-            energy.energy_joules,
-            energy.uncertainty_joules,
-            _average_watts(energy, measurement.time),
-            None if energy.energy_joules is None else kilowatt_hours_from_joules(energy.energy_joules),
-            len(known) == len(measurement.devices),
-        )
+__all__ = ["devices_to_json", "summarize", "total_to_json"]
 
 
 def devices_to_json(measurement: Measurement, names: Mapping[Device, str]) -> list[dict[str, Any]]:
@@ -55,11 +19,27 @@ def devices_to_json(measurement: Measurement, names: Mapping[Device, str]) -> li
         {
             **device._asdict(),
             "name": names[device],
-            **asdict(energy),
-            "average_power_watts": _average_watts(energy, measurement.time),
+            **encode(energy),
+            "average_power_watts": energy.average_power_watts(measurement.time),
         }
         for device, energy in measurement.devices.items()
     ]
+
+
+def total_to_json(measurement: Measurement) -> dict[str, Any]:
+    """Convert the total of the known energies to a JSON object, with None for what was not measured.
+
+    `is_complete` is false if the energy of a device was lost, or none was measured: the real total is higher.
+    """
+    total, is_complete = _known_total(measurement)
+    energy_joules = total.energy_joules
+    return {
+        "energy_joules": energy_joules,
+        "uncertainty_joules": total.uncertainty_joules,
+        "average_power_watts": total.average_power_watts(measurement.time),
+        "energy_kilowatt_hours": None if energy_joules is None else kilowatt_hours_from_joules(energy_joules),
+        "is_complete": is_complete,
+    }
 
 
 def summarize(measurement: Measurement, names: Mapping[Device, str], notes: Sequence[str]) -> str:
@@ -71,32 +51,30 @@ def summarize(measurement: Measurement, names: Mapping[Device, str], notes: Sequ
         notes: What was not measured, a sentence each.
     """
     seconds = measurement.time
-    rows = [
-        (f"  {device.label}", names[device], *_cells(energy, energy.method, seconds))
-        for device, energy in measurement.devices.items()
-        if energy.energy_joules is not None
-    ]
-    total = Total.from_measurement(measurement)
+    rows, losses = [], []
+    for device, energy in measurement.devices.items():
+        if energy.energy_joules is None:
+            losses.append(f"  {device.label}  {names[device]}  not measured: {energy.lost_because}")
+        else:
+            rows.append((f"  {device.label}", names[device], *_cells(energy, energy.method, seconds)))
+    lines = losses
+    total, is_complete = _known_total(measurement)
     if total.energy_joules is not None:
-        name = "total" if total.is_complete else "total, at least"
-        rows.append((f"  {name}", "", *_cells(total, "", seconds)))
-    lines = [table(rows, "<<>><>")] if rows else []
-    lines += _losses(measurement, names)
-    if total.energy_kilowatt_hours is not None:
-        lines.append(f"  {total.energy_kilowatt_hours:.3g} kWh")
+        rows.append(("  total" if is_complete else "  total, at least", "", *_cells(total, "", seconds)))
+        kilowatt_hours = kilowatt_hours_from_joules(total.energy_joules)
+        lines = [table(rows, "<<>><>"), *losses, f"  {kilowatt_hours:.3g} kWh"]
     return "\n".join([*lines, *(f"  {note}" for note in notes)])
 
 
-def _cells(energy: DeviceEnergy | Total, method: str, seconds: float) -> tuple[str, ...]:
+def _known_total(measurement: Measurement) -> tuple[DeviceEnergy, bool]:
+    """Add up the energies that are known; the total is lost if none is. Also tell whether these are all energies."""
+    known = [energy for energy in measurement.devices.values() if energy.energy_joules is not None]
+    if not known:
+        return DeviceEnergy.lost("no energy was measured"), False
+    return sum(known, DeviceEnergy()), len(known) == len(measurement.devices)
+
+
+def _cells(energy: DeviceEnergy, method: str, seconds: float) -> tuple[str, ...]:
     uncertainty = "" if energy.uncertainty_joules is None else f"\u00b1{energy.uncertainty_joules:.1f}"
-    return joules(energy.energy_joules), uncertainty, method, f"{watts(_average_watts(energy, seconds))} on average"
-
-
-def _losses(measurement: Measurement, names: Mapping[Device, str]) -> Iterator[str]:
-    for device, energy in measurement.devices.items():
-        if energy.lost_because is not None:
-            yield f"  {device.label}  {names[device]}  not measured: {energy.lost_because}"
-
-
-def _average_watts(energy: DeviceEnergy | Total, seconds: float) -> float | None:
-    return energy.energy_joules / seconds if energy.energy_joules is not None and seconds > 0 else None
+    power = watts(energy.average_power_watts(seconds))
+    return joules(energy.energy_joules), uncertainty, method, f"{power} on average"

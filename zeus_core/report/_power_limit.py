@@ -15,8 +15,7 @@ __all__ = ["draw_time_energy", "step_cost", "trial_table"]
 
 def step_cost(trial: Trial) -> StepCost:
     """What a step took in a trial."""
-    uncertainties = trial.measurement.gpu_uncertainty_joules.values()
-    uncertainty_joules = sum(uncertainty or 0.0 for uncertainty in uncertainties)
+    uncertainty_joules = trial.measurement.total_uncertainty_joules or 0.0
     return StepCost(trial.seconds_per_step, trial.joules_per_step, uncertainty_joules / trial.steps)
 
 

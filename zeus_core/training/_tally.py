@@ -60,7 +60,7 @@ class Tally:
     @property
     def power_watts(self) -> float | None:
         """The mean power; None if any energy was lost or no time has passed."""
-        return self.energy_joules / self.seconds if self.energy_joules is not None and self.seconds > 0 else None
+        return self.measured.average_power_watts(self.seconds) if self.lost_seconds == 0 else None
 
     def __add__(self, other: Tally) -> Tally:
         """Add what came before or after."""
