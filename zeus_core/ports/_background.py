@@ -27,10 +27,10 @@ class Background(Protocol):
         ...
 
     def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """The result of a module-level function, run in a separate process. Only for use in the background.
+        """Run a module-level function in a separate process, and return its result. Only for use in the background.
 
         Raises:
-            Exception: What the function raised.
+            Exception: The function raised it.
         """
         ...
 
@@ -56,7 +56,7 @@ class ThreadBackground:
         return sampler.stop
 
     def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """The result of a function, run in a separate process."""
+        """Run a function in a separate process, and return its result."""
         return run_in_child(function, *arguments)
 
     def _run(self) -> None:

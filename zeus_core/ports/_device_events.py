@@ -1,7 +1,7 @@
-"""Points in the work of a device, and when the device reached them.
+"""The device-events port: points in the work of a device, and when the device reached them.
 
-A device runs behind the program that feeds it: only the device knows when an instruction begins and ends. A mark is put
-into its queue without waiting, and queried later, from a background thread.
+A device runs behind the program that feeds it: only the device knows when an instruction begins and ends. An event is
+put into its queue without waiting, and queried later, from a background thread.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ class DeviceEvent(Protocol):
         ...
 
     def seconds(self) -> float | None:
-        """When the device reached it, in seconds of the monitor's clock; None until then. Never blocks."""
+        """Return when the device reached it, in seconds of the monitor's time source; None until then. Never blocks."""
         ...
 
 
 DeviceEvents = Callable[[], DeviceEvent]
-"""Marks the current point of the calling thread. Never blocks, and never waits for the device."""
+"""Makes an event at the current point of the calling thread. Never blocks, and never waits for the device."""
 
 
 class HostEvents:
-    """Marks for a synchronous device such as a CPU: each is at the present time.
+    """Events of a synchronous device such as a CPU: each is reached at the present time.
 
     Args:
-        time_source: The monitor's clock.
+        time_source: The monitor's time source.
     """
 
     def __init__(self, time_source: TimeSource) -> None:
         self._time_source = time_source
 
     def __call__(self) -> DeviceEvent:
-        """A mark at the present time."""
+        """Make an event at the present time."""
         return _PastEvent(self._time_source.now())
 
 
@@ -59,11 +59,11 @@ class _PastEvent:
 
 
 class LostEvent:
-    """A point that could not be marked."""
+    """A point at which no event could be made."""
 
     def wait(self) -> None:
         """Do not wait."""
 
     def seconds(self) -> None:
-        """Its time is unknown."""
+        """Return None: its time is unknown."""
         return

@@ -1,4 +1,4 @@
-"""Marks on the timeline of a CUDA device: events in its stream, and their times by the host's clock."""
+"""Device events of CUDA: events in a stream, and their times by the host's clock."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ _ANCHOR_SECONDS = 4.0
 """CUDA reports the time between two events in milliseconds, as a 32-bit float. Up to 4.096 s its resolution is 0.25 µs,
 finer than the 0.5 µs of an event; after 3 hours it would be 1 ms."""
 
+# Events on the idle device of which the most accurately timed is the first anchor: a preemption of the host spoils few.
 _FIRST_TRIES = 5
 
 
 class CudaEvents:
-    """Marks points in the current stream of a CUDA device. Making a mark records an event, and never waits.
+    """Makes events in the current stream of a CUDA device, without waiting.
 
     Times are counted from an anchor: an earlier event whose time is known. The first is compared with the host's clock
-    while the device idles; after that, the first mark in every 4 seconds is the anchor of those that follow. The
+    while the device idles; after that, the first event in every 4 seconds is the anchor of those that follow. The
     rounding errors of these hops add up to some 10 µs in an hour. The clocks of device and host drift apart by more
     than that (some parts per million), so the time of an anchor is also clamped between the moment the host recorded it
     and the moment the device was seen to be past it: its error stays below the lag of the device behind the host.
 
-    Marks of one anchor are not corrected against each other: the time between them is what the device reports.
+    Events of one anchor are not corrected against each other: the time between them is as the device reports it.
 
-    While another thread waits for a mark, no CUDA graph can be captured in CUDA's global mode.
+    While another thread waits for an event, no CUDA graph can be captured in CUDA's global mode.
 
     Args:
-        device: The device on which the marked work runs. Synchronized once, here.
-        time_source: The monitor's clock.
+        device: The device on which the work runs. Synchronized once, here.
+        time_source: The monitor's time source.
         cuda: Provides `Event`, `current_stream`, `set_device` and `synchronize` like `torch.cuda`.
     """
 
@@ -46,7 +47,7 @@ class CudaEvents:
         self._anchor = self._first_anchor()
 
     def __call__(self) -> DeviceEvent:
-        """A mark at the current point of the calling thread."""
+        """Make an event at the current point of the calling thread."""
         now_seconds = self._time_source.now()
         event = self._record()
         if now_seconds - self._anchor.recorded_seconds >= _ANCHOR_SECONDS:
@@ -55,7 +56,7 @@ class CudaEvents:
         return _CudaEvent(event, self._anchor, self)
 
     def enter_thread(self) -> None:
-        """Have the calling thread use this device; else it would use the first one, and allocate memory there."""
+        """Let the calling thread use this device; it would use the first one, and allocate memory there."""
         if not getattr(self._threads, "is_on_device", False):
             self._cuda.set_device(self._device)
             self._threads.is_on_device = True
@@ -74,7 +75,7 @@ class CudaEvents:
             event = self._record()
             event.synchronize()
             tries.append((self._time_source.now() - before_seconds, before_seconds, event))
-        width_seconds, before_seconds, event = min(tries, key=lambda it: it[0])
+        width_seconds, before_seconds, event = min(tries, key=lambda trial: trial[0])
         return _Anchor(event, before_seconds, self._time_source, seconds=before_seconds + width_seconds / 2)
 
 
@@ -114,16 +115,16 @@ class _Anchor:
 
 
 class _CudaEvent:
-    __slots__ = ("_anchor", "_event", "_marks", "_seconds")
+    __slots__ = ("_anchor", "_device_events", "_event", "_seconds")
 
-    def __init__(self, event: Any, anchor: _Anchor, marks: CudaEvents) -> None:
+    def __init__(self, event: Any, anchor: _Anchor, device_events: CudaEvents) -> None:
         self._event = event
         self._anchor = anchor
-        self._marks = marks
+        self._device_events = device_events
         self._seconds: float | None = None
 
     def wait(self) -> None:
-        self._marks.enter_thread()
+        self._device_events.enter_thread()
         self._anchor.wait()  # reached already, unless the current stream has changed
         self._event.synchronize()
 
@@ -134,11 +135,11 @@ class _CudaEvent:
 
 
 def device_events_for(device: torch.device | str, time_source: TimeSource) -> DeviceEvents:
-    """Makes marks for a device: `CudaEvents` for a CUDA device, `HostEvents` for any other.
+    """Return the device events of a device: `CudaEvents` for a CUDA device, `HostEvents` for any other.
 
     Args:
         device: The device.
-        time_source: The monitor's clock.
+        time_source: The monitor's time source.
     """
     if torch.device(device).type == "cuda":
         return CudaEvents(device, time_source)

@@ -1,4 +1,4 @@
-"""The schedules of torch.distributed.pipelining: reports what they run to an observer."""
+"""Taps of the schedules of torch.distributed.pipelining: report their instructions to an observer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from zeus_core.pytorch._world import torch_world
 
 __all__ = ["AttachedOptimizer", "PipelineScheduleTap", "attach", "check_schedule"]
 
-_OF_SCHEDULES = ("_has_backward", "_maybe_compute_loss")
-_OF_STAGES = (
+_SCHEDULE_ATTRIBUTES = ("_has_backward", "_maybe_compute_loss")
+_STAGE_ATTRIBUTES = (
     *("stage_index", "is_last", "group_rank", "device"),
     *("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"),
 )
@@ -34,7 +34,7 @@ _OF_STAGES = (
 class PipelineScheduleTap:
     """Reports each instruction a schedule runs to an observer. What the schedule computes stays the same.
 
-    A step is a call of `schedule.step`: what the program does after it (the optimizer's step) is between two steps.
+    A step is a call of `schedule.step`. The program's own work after it (the optimizer's step) is between two steps.
     The loss is part of the last stage's forward pass. `schedule.eval`, and every step of a schedule without a loss, is
     a pause for evaluation. The end of a step is not reported if an exception leaves it.
 
@@ -57,7 +57,7 @@ class PipelineScheduleTap:
         self._wraps = [self._wrap_schedule(), *map(self._wrap_stage, _stages_of(schedule))]
 
     def detach(self) -> None:
-        """Leave the schedule and its stages as they were."""
+        """Restore the schedule and its stages."""
         for wraps in self._wraps:
             wraps.undo()
 
@@ -147,9 +147,9 @@ def check_schedule(schedule: Any) -> None:
     """
     if not callable(getattr(schedule, "step", None)):
         raise UsageError(f"schedule is {schedule!r}; pass one of torch.distributed.pipelining, such as Schedule1F1B")
-    missing = [name for name in _OF_SCHEDULES if not hasattr(schedule, name)]
+    missing = [name for name in _SCHEDULE_ATTRIBUTES if not hasattr(schedule, name)]
     stages = _stages_of(schedule)
-    missing += [f"stage.{name}" for name in _OF_STAGES if not all(hasattr(stage, name) for stage in stages)]
+    missing += [f"stage.{name}" for name in _STAGE_ATTRIBUTES if not all(hasattr(stage, name) for stage in stages)]
     missing += [] if stages else ["_stage", "_stages"]
     if not missing and any(not _tells_halves(stage) for stage in stages):
         missing.append("full_backward of stage.backward_one_chunk")
@@ -183,7 +183,7 @@ class AttachedOptimizer:
     tap: PipelineScheduleTap
 
     def detach(self) -> None:
-        """Leave the schedule as it was, and close the optimizer, which restores the clocks."""
+        """Restore the schedule, and close the optimizer, which restores the clocks."""
         self.tap.detach()
         self.optimizer.close()
 
@@ -203,11 +203,11 @@ def attach(
     Args:
         schedule: Any schedule of torch.distributed.pipelining.
         monitor: Measures the one GPU of this rank.
-        settings: What to optimize for; no slowdown if None.
+        settings: The goal and its limits; no slowdown if None.
         pipeline: Which of the data-parallel pipelines this is, from 0.
         rank: The rank's position in its pipeline, from 0; its rank in the process group of its stages if None.
         world: The ranks of the job; those of torch.distributed if None.
-        identity: What the profile depends on besides the GPU; see `PipelineFrequencyOptimizer`.
+        identity: Properties that the profile depends on besides the GPU; see `PipelineFrequencyOptimizer`.
 
     Raises:
         UsageError: An argument is wrong, or torch lacks what this relies on; the message names it.

@@ -1,4 +1,4 @@
-"""A discrete-event simulator of a training pipeline, which shares nothing with the planner but the values it is given.
+"""A discrete-event simulator of a training pipeline, which shares nothing with the planner but its input.
 
 Each rank is a worker that takes its instructions in order. It waits until what the next one needs has arrived, switches
 its clock if that is another, and runs it. Messages between ranks travel while the workers go on.
@@ -50,9 +50,9 @@ def simulate_pipeline(profile: PipelineProfile, plan: Plan, switch_seconds: floa
     """Run one iteration of a plan.
 
     Args:
-        profile: What each instruction takes.
-        plan: What is run, at which clocks.
-        switch_seconds: What a switch of a clock takes; as the plan says if None.
+        profile: Time and energy of each instruction.
+        plan: The instructions and their clocks.
+        switch_seconds: Time of a switch of a clock; that of the plan if None.
 
     Raises:
         UsageError: The ranks wait for each other for ever.
@@ -64,10 +64,13 @@ def simulate_pipeline(profile: PipelineProfile, plan: Plan, switch_seconds: floa
 class _Run:
     def __init__(self, profile: PipelineProfile, plan: Plan, switch_seconds: float) -> None:
         self._profile = profile
-        self._orders = [list(zip(*it, strict=True)) for it in zip(plan.schedule.ranks, plan.clocks_mhz, strict=True)]
-        self._rank_of = {it.stage: rank for rank, order in enumerate(plan.schedule.ranks) for it in order}
-        self._everything = {it for order in plan.schedule.ranks for it in order}
-        self._sends_are_listed = any(it.kind in _SENDS for it in self._everything)
+        self._orders = [
+            list(zip(order, clocks, strict=True))
+            for order, clocks in zip(plan.schedule.ranks, plan.clocks_mhz, strict=True)
+        ]
+        self._rank_of = {one.stage: rank for rank, order in enumerate(plan.schedule.ranks) for one in order}
+        self._everything = {one for order in plan.schedule.ranks for one in order}
+        self._sends_are_listed = any(one.kind in _SENDS for one in self._everything)
         self._switch_seconds = switch_seconds
         self._next = [0] * len(self._orders)
         self._clock = [_last_clock(order) for order in self._orders]
@@ -86,65 +89,72 @@ class _Run:
         for rank, order in enumerate(self._orders):
             if self._next[rank] < len(order):
                 raise UsageError(f"rank {rank} waits for ever before {order[self._next[rank]][0]}")
-        end = max(it.end_seconds for it in self._done)
+        end = max(done.end_seconds for done in self._done)
         return SimulatedIteration(end, self._energy(end), self.switches, tuple(self._done))
 
     def _go_on(self, now: float, rank: int) -> Iterator[tuple[float, int]]:
         if now < self._free[rank] or self._next[rank] == len(self._orders[rank]):
             return
-        it, clock = self._orders[rank][self._next[rank]]
-        arrivals = [self._arrived.get((needed, rank)) for needed in self._needs(it)]
+        instruction, clock = self._orders[rank][self._next[rank]]
+        arrivals = [self._arrived.get((needed, rank)) for needed in self._needs(instruction)]
         if any(when is None for when in arrivals):
-            return  # whatever is missing wakes this rank when it arrives
+            return  # the missing message wakes this rank when it arrives
         start = max([self._free[rank], *(when for when in arrivals if when is not None)])
         if clock is not None and clock != self._clock[rank]:
             self.switches += 1
             start = max(start, self._free[rank] + self._switch_seconds)
             self._clock[rank] = clock
-        end = start + self._run(it, clock)
+        end = start + self._run(instruction, clock)
         self._next[rank] += 1
         self._free[rank] = end
-        self._done.append(SimulatedInstruction(it, rank, start, end))
+        self._done.append(SimulatedInstruction(instruction, rank, start, end))
         yield end, rank
-        yield from self._deliver(it, rank, end)
+        yield from self._deliver(instruction, rank, end)
 
-    def _run(self, it: Instruction, clock: int | None) -> float:
+    def _run(self, instruction: Instruction, clock: int | None) -> float:
         """The duration; the energy is added up."""
-        if it.kind in (*_SENDS, *_RECEIVES):
+        if instruction.kind in (*_SENDS, *_RECEIVES):
             return 0.0
-        option = _option(self._profile, it, clock)
-        watts = self._profile.blocking_power_watts[it.stage]
-        self._busy_joules += self._profile.gpus[it.stage] * (option.energy_joules - watts * option.time_seconds)
+        option = _option(self._profile, instruction, clock)
+        watts = self._profile.blocking_power_watts[instruction.stage]
+        self._busy_joules += self._profile.gpus[instruction.stage] * (
+            option.energy_joules - watts * option.time_seconds
+        )
         return option.time_seconds
 
-    def _deliver(self, it: Instruction, rank: int, end: float) -> Iterator[tuple[float, int]]:
+    def _deliver(self, instruction: Instruction, rank: int, end: float) -> Iterator[tuple[float, int]]:
         """Let every rank that needs it have it; over to another rank it travels."""
-        self._arrived[it, rank] = end
-        for other in self._receivers(it, rank):
-            link = self._profile.find(it.stage, "communication")
+        self._arrived[instruction, rank] = end
+        for other in self._receivers(instruction, rank):
+            link = self._profile.find(instruction.stage, "communication")
             arrival = end + (link.options[0].time_seconds if link else 0.0)
-            self._busy_joules += self._profile.gpus[it.stage] * (link.options[0].energy_joules if link else 0.0)
-            self._arrived[it, other] = arrival
+            self._busy_joules += self._profile.gpus[instruction.stage] * (
+                link.options[0].energy_joules if link else 0.0
+            )
+            self._arrived[instruction, other] = arrival
             yield arrival, other
 
-    def _receivers(self, it: Instruction, rank: int) -> list[int]:
+    def _receivers(self, instruction: Instruction, rank: int) -> list[int]:
         if self._sends_are_listed:
-            towards = {"send-activation": 1, "send-gradient": -1}.get(it.kind)
+            towards = {"send-activation": 1, "send-gradient": -1}.get(instruction.kind)
         else:
-            towards = {"forward": 1, "backward": -1, "backward-input": -1}.get(it.kind)
-        other = self._rank_of.get(it.stage + towards) if towards else None
+            towards = {"forward": 1, "backward": -1, "backward-input": -1}.get(instruction.kind)
+        other = self._rank_of.get(instruction.stage + towards) if towards else None
         return [] if other is None or other == rank else [other]
 
-    def _needs(self, it: Instruction) -> list[Instruction]:
+    def _needs(self, instruction: Instruction) -> list[Instruction]:
         """What must have arrived; what is on the same rank has been run before, in a sound schedule."""
-        here = self._rank_of[it.stage]
-        if it.kind in _RECEIVES:
-            offset, kind = (-1, "send-activation") if it.kind == "receive-activation" else (1, "send-gradient")
-            return [Instruction(kind, it.stage + offset, it.microbatch)]
-        if it.kind == "forward":
-            needed = [Instruction("forward", it.stage - 1, it.microbatch)]
-        elif it.kind in ("backward", "backward-input"):
-            needed = [Instruction(kind, it.stage + 1, it.microbatch) for kind in ("backward", "backward-input")]
+        here = self._rank_of[instruction.stage]
+        if instruction.kind in _RECEIVES:
+            offset, kind = (-1, "send-activation") if instruction.kind == "receive-activation" else (1, "send-gradient")
+            return [Instruction(kind, instruction.stage + offset, instruction.microbatch)]
+        if instruction.kind == "forward":
+            needed = [Instruction("forward", instruction.stage - 1, instruction.microbatch)]
+        elif instruction.kind in ("backward", "backward-input"):
+            needed = [
+                Instruction(kind, instruction.stage + 1, instruction.microbatch)
+                for kind in ("backward", "backward-input")
+            ]
         else:
             needed = []
         listed = [one for one in needed if one in self._everything]
@@ -158,11 +168,11 @@ class _Run:
         return self._busy_joules + waiting_watts * end
 
 
-def _option(profile: PipelineProfile, it: Instruction, clock: int | None) -> MeasuredOption:
-    for option in profile.get(it.stage, it.kind).options:
+def _option(profile: PipelineProfile, instruction: Instruction, clock: int | None) -> MeasuredOption:
+    for option in profile.get(instruction.stage, instruction.kind).options:
         if option.clock_mhz == clock:
             return option
-    raise UsageError(f"{it} was not measured at {clock} MHz")
+    raise UsageError(f"{instruction} was not measured at {clock} MHz")
 
 
 def _last_clock(order: Sequence[tuple[Instruction, int | None]]) -> int | None:

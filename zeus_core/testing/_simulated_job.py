@@ -1,7 +1,7 @@
 """A job of training pipelines on simulated GPUs, each rank a thread with virtual time of its own.
 
-Whatever passes between ranks carries the time it was sent at, and its receiver waits until then. Nothing depends on
-how busy the machine is, and an hour takes a second.
+Each message between ranks carries the time it was sent at, and its receiver waits until then. Nothing depends on how
+busy the machine is, and an hour takes a second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SimulatedRank:
     """One rank of a simulated job.
 
     Attributes:
-        rank: Its place in its pipeline.
+        rank: Its position in its pipeline.
         pipeline: Its pipeline.
         world: All ranks of the job.
         time_source: Its own time.
@@ -56,14 +56,14 @@ class SimulatedJob:
     """Data-parallel pipelines that run a schedule.
 
     Args:
-        schedule: What each pipeline runs.
-        work: What each kind of instruction of each stage is.
+        schedule: The instructions that each pipeline runs.
+        work: The work of each kind of instruction of each stage.
         gpu_model: A simulated model.
         pipelines: How many pipelines.
-        noise: How much times and powers scatter.
+        noise: Scatter of times and powers; none if None.
         grants_control: Whether this process may set clocks.
-        slowed_by: By how much a pipeline is slowed in a step, both counted from 0.
-        schedule_of: What is run in a step, where it is not always `schedule`.
+        slowed_by: Factor by which a pipeline is slowed in a step, both counted from 0.
+        schedule_of: Schedule of a step, where it is not always `schedule`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class SimulatedJob:
             timeout_seconds: How long, in real time, a rank waits for another one.
 
         Raises:
-            Exception: What was raised on the lowest rank something was raised on.
+            Exception: The first error, by rank.
         """
         self._timeout_seconds = timeout_seconds
 
@@ -150,7 +150,7 @@ class SimulatedJob:
 
     def _send(self, rank: SimulatedRank, schedule: Schedule, instruction: Instruction) -> None:
         for receiver, order in enumerate(schedule.ranks):
-            if receiver != rank.rank and any(instruction in schedule.needs(it) for it in order):
+            if receiver != rank.rank and any(instruction in schedule.needs(other) for other in order):
                 self._link(rank, instruction, receiver).put(rank.time_source.now())
 
     def _link(self, rank: SimulatedRank, instruction: Instruction, receiver: int) -> queue.SimpleQueue[float]:

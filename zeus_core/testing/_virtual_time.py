@@ -1,4 +1,4 @@
-"""A clock whose waits take no real time."""
+"""A time source whose waits take no real time."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ class VirtualTime:
         self._repeated: list[_Repeated] = []
 
     def now(self) -> float:
-        """The present virtual time, in seconds."""
+        """Return the present virtual time, in seconds."""
         with self._lock:
             return self._now_seconds
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass at once; what is to be done repeatedly is done on the way."""
+        """Let `seconds` pass at once; repeated actions are run on the way."""
         until_seconds = self.now() + max(seconds, 0.0)
         while (
-            self._repeated and (due := min(self._repeated, key=lambda it: it.due_seconds)).due_seconds < until_seconds
+            self._repeated
+            and (due := min(self._repeated, key=lambda repeated: repeated.due_seconds)).due_seconds < until_seconds
         ):
             self._move(due.due_seconds)
             due.due_seconds += due.period_seconds
@@ -44,12 +45,12 @@ class VirtualTime:
         self._move(until_seconds)
 
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
-        """Do something every so many virtual seconds, until what is returned is called."""
+        """Run an action every `period_seconds` of virtual time, until the returned function is called."""
         repeated = _Repeated(action, period_seconds, self.now() + period_seconds)
         self._repeated.append(repeated)
 
         def stop() -> None:
-            self._repeated = [it for it in self._repeated if it is not repeated]
+            self._repeated = [other for other in self._repeated if other is not repeated]
 
         return stop
 
@@ -64,23 +65,23 @@ class VirtualTime:
 
 
 class VirtualBackground:
-    """What is done beside training, as time passes on a virtual clock: what is to come soon takes no time.
+    """A `Background` in virtual time: queued actions are run at once, and take no time.
 
     Args:
-        time_source: The clock.
+        time_source: The virtual time.
     """
 
     def __init__(self, time_source: VirtualTime) -> None:
         self._time_source = time_source
 
     def soon(self, action: Callable[[], object]) -> None:
-        """Do it at once."""
+        """Run an action at once."""
         action()
 
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
-        """Do something every so many virtual seconds, until what is returned is called."""
+        """Run an action every `period_seconds` of virtual time, until the returned function is called."""
         return self._time_source.repeatedly(action, period_seconds)
 
     def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """What a function returns."""
+        """Run a function in this process, and return its result."""
         return function(*arguments)

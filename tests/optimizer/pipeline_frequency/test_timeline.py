@@ -30,7 +30,7 @@ def test_a_step_is_its_instructions_and_when_they_ran(timeline, time_source):
     work(timeline, time_source, "optimizer-step", 4.0)
     step = timeline.end_step()
     assert step.order == (Instruction("forward", 2, 0), Instruction("backward", 2, 0))
-    assert [(it.what.kind, it.begin_seconds - 1000, it.seconds) for it in step.spans()] == [
+    assert [(it.label.kind, it.begin_seconds - 1000, it.seconds) for it in step.spans()] == [
         ("forward", 0.0, 1.0),
         ("backward", 1.5, 2.0),
         ("optimizer-step", 3.5, 4.0),
@@ -102,7 +102,7 @@ def test_of_what_the_device_has_not_done_yet_nothing_is_told(time_source):
     assert (step.whole, step.work_seconds, step.spans()) == (None, None, [])
     assert len(step.order) == 2
     reached.extend([0, 1, 2])
-    assert [it.what.kind for it in step.spans()] == ["forward"]
+    assert [it.label.kind for it in step.spans()] == ["forward"]
     assert step.work_seconds is None
     step.wait()
     assert (step.whole.seconds, step.work_seconds) == (5.0, 4.0)
@@ -133,7 +133,7 @@ def test_whatever_is_reported_spans_are_in_order_within_the_step_and_do_not_over
         edges = [edge for span in step.spans() for edge in span[1:]]
         edges = [step.whole.begin_seconds, *edges, step.whole.end_seconds]
         assert edges == sorted(edges)
-        assert len({it.what for it in step.spans()}) == len(step.spans())
+        assert len({it.label for it in step.spans()}) == len(step.spans())
 
 
 def test_a_kind_that_does_not_exist_is_named(timeline):

@@ -65,7 +65,7 @@ def mean_powers(
         held_up: Those of `spans` in which the GPU waited for something. Intervals that overlap them do not count.
 
     Returns:
-        The power by the `what` of the spans, and by `WAITING`; kinds that cannot be determined are left out.
+        The power by the label of the spans, and by `WAITING`; kinds that cannot be determined are left out.
     """
     edges = _edges(likely_updates(updates))
     if len(edges) < 2:
@@ -92,7 +92,7 @@ def _seconds_of_each(at: Numbers, spans: Sequence[Span]) -> tuple[list[Hashable]
     """Seconds of each kind of work in each interval, [intervals, kinds]; waiting is the last."""
     by_name: dict[Hashable, list[Span]] = {}
     for span in spans:
-        by_name.setdefault(span.what, []).append(span)
+        by_name.setdefault(span.label, []).append(span)
     columns = [_overlaps(at, of_name) for of_name in by_name.values()]
     waiting = np.maximum(np.diff(at) - sum(columns), 0.0)
     return [*by_name, WAITING], np.stack([*columns, waiting], axis=1)

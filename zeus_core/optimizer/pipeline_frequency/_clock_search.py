@@ -1,4 +1,4 @@
-"""Which clocks to measure: few, placed where the curve of energy over time bends, and none too low to save energy.
+"""The search for clocks to measure: few, where the curve of energy over time bends, and none too low to save energy.
 
 Rules:
 
@@ -20,15 +20,23 @@ from typing import NamedTuple
 
 __all__ = ["ClockSearch", "MeasuredPoint"]
 
-_STEP = 0.07  # of the highest clock
-_WIDE_STEP = 0.15
+# First steps down, as a fraction of the highest clock: coarse enough to reach the lowest useful clock in about six, as
+# later clocks go where the curve bends most.
+_STEP_FRACTION = 0.07
+
+# The step that follows where energy no longer falls, and how many of them: instructions with time to spare may use such
+# clocks, but save little there.
+_WIDE_STEP_FRACTION = 0.15
 _WIDE_STEPS = 1
-_RISE = 0.005  # of energy, or of time: less may be noise
-_WORTH_SHOWING = 0.004  # of the cost of an iteration
+
+_MIN_CHANGE_FRACTION = 0.005  # of energy, or of time: less may be noise, as energies are measured to 1 %
+
+# Improvement, as a fraction of the cost of an iteration, that is worth another clock: less than the error of energies.
+_MIN_GAIN_FRACTION = 0.004
 
 
 class MeasuredPoint(NamedTuple):
-    """What one kind of instruction of one stage took at a clock.
+    """Measurement of one kind of instruction of one stage at a clock.
 
     Attributes:
         time_seconds: Duration.
@@ -45,7 +53,7 @@ Points = Mapping[object, MeasuredPoint]
 
 
 class ClockSearch:
-    """Proposes clocks, and receives what was measured at them. Deterministic: the same answers give the same proposals.
+    """Proposes clocks, and receives the measurements at them. Deterministic: the same answers give the same proposals.
 
     Args:
         clocks_mhz: The clocks that all GPUs of the pipelines support.
@@ -54,20 +62,20 @@ class ClockSearch:
 
     def __init__(self, clocks_mhz: Sequence[int], max_clocks: int) -> None:
         self._clocks = sorted(clocks_mhz, reverse=True)
-        self._most = max_clocks
+        self._max_clocks = max_clocks
         self._told: dict[int, Points] = {}
         self._wide_steps_left = _WIDE_STEPS
 
     def ask(self) -> int | None:
-        """The next clock to measure; None when enough is known."""
-        if len(self._told) >= min(self._most, len(self._clocks)):
+        """Return the next clock to measure; None when enough is known."""
+        if len(self._told) >= min(self._max_clocks, len(self._clocks)):
             return None
         if not self._told:
             return self._clocks[0]
         return self._next_rung() or self._middle()
 
     def tell(self, clock_mhz: int, points: Points) -> None:
-        """Report what was measured at a clock, by rank, stage and kind; what could not be measured is left out."""
+        """Report the measurements at a clock, by rank, stage and kind; those that failed are left out."""
         if len(self._told) > 1 and clock_mhz < min(self._told) and not self._still_falls():
             self._wide_steps_left -= 1
         self._told[clock_mhz] = points
@@ -76,53 +84,55 @@ class ClockSearch:
         lowest = min(self._told)
         if lowest == self._clocks[-1]:
             return None
-        step = _STEP
+        step = _STEP_FRACTION
         if len(self._told) > 1 and not self._still_falls():
             if self._wide_steps_left == 0:
                 return None
-            step = _WIDE_STEP
+            step = _WIDE_STEP_FRACTION
         return self._nearest(lowest - step * self._clocks[0], below=lowest)
 
     def _still_falls(self) -> bool:
         """Whether some kind took less energy at the lowest clock than at the one before, or none took longer."""
         lowest, before = (self._told[clock] for clock in sorted(self._told)[:2])
         pairs = [(point, before[name]) for name, point in lowest.items() if name in before]
-        saves = any(point.energy_joules < (1 - _RISE) * other.energy_joules for point, other in pairs)
-        return saves or all(point.time_seconds < (1 + _RISE) * other.time_seconds for point, other in pairs)
+        saves = any(point.energy_joules < (1 - _MIN_CHANGE_FRACTION) * other.energy_joules for point, other in pairs)
+        return saves or all(
+            point.time_seconds < (1 + _MIN_CHANGE_FRACTION) * other.time_seconds for point, other in pairs
+        )
 
     def _middle(self) -> int | None:
         told = sorted(self._told, reverse=True)
         whole = sum(point.cost_joules for point in self._told[told[0]].values())
         gains = [
-            (self._most_shown(told, number), self._nearest((upper + lower) / 2, below=upper))
+            (self._max_gain(told, number), self._nearest((upper + lower) / 2, below=upper))
             for number, (upper, lower) in enumerate(pairwise(told))
         ]
         possible = [(gain, clock) for gain, clock in gains if clock is not None and clock not in self._told]
         gain, clock = max(possible, default=(0.0, None))
-        return clock if gain > _WORTH_SHOWING * whole else None
+        return clock if gain > _MIN_GAIN_FRACTION * whole else None
 
-    def _most_shown(self, told: Sequence[int], number: int) -> float:
+    def _max_gain(self, told: Sequence[int], number: int) -> float:
         """By how much costs between two neighbours can lie below their chord, over all kinds, in joules."""
         around = [self._told[clock] for clock in told[max(number - 1, 0) : number + 3]]
-        place = min(number, 1)
+        position = min(number, 1)
         names = [name for name in around[0] if all(name in points for points in around)]
-        return sum(_depth([points[name] for points in around], place) for name in names)
+        return sum(_depth([points[name] for points in around], position) for name in names)
 
     def _nearest(self, target_mhz: float, below: int) -> int | None:
         lower = [clock for clock in self._clocks if clock < below]
         return min(lower, key=lambda clock: abs(clock - target_mhz), default=None)
 
 
-def _depth(points: Sequence[MeasuredPoint], place: int) -> float:
-    """How far below the chord from `place` to the next point a convex curve through all points can lie."""
-    left, right = points[place], points[place + 1]
+def _depth(points: Sequence[MeasuredPoint], position: int) -> float:
+    """How far below the chord from `position` to the next point a convex curve through all points can lie."""
+    left, right = points[position], points[position + 1]
     width = right.time_seconds - left.time_seconds
     if width <= 0:
         return 0.0
     chord = (right.cost_joules - left.cost_joules) / width
-    after = _slope(right, points[place + 2]) if place + 2 < len(points) else 0.0
+    after = _slope(right, points[position + 2]) if position + 2 < len(points) else 0.0
     # Nothing is known above the highest clock: assume that the curve bends there as it does below.
-    before = _slope(points[place - 1], left) if place > 0 else 2 * chord - after
+    before = _slope(points[position - 1], left) if position > 0 else 2 * chord - after
     if not before < chord < after:
         return 0.0
     # Where the lines from both sides meet.

@@ -132,7 +132,7 @@ class Profiler:
         self._counter_updates += self._watch.take()[1 if self._counter_updates else 0 :]
         longest_seconds = {name: _longest_seconds(durations) for name, durations in self._durations.items()}
         # The GPU waited in these, as when the machine stalls.
-        held_up = [span for span in self._spans if span.seconds > longest_seconds[cast(_Name, span.what)]]
+        held_up = [span for span in self._spans if span.seconds > longest_seconds[cast(_Name, span.label)]]
         powers = mean_powers(self._counter_updates, self._spans, self._known, held_up)
         rows = [
             _row(
@@ -166,11 +166,11 @@ class Profiler:
         return None if None in clocks else max(filter(None, clocks))
 
     def _add_span(self, span: Span, clock_mhz: int | None) -> None:
-        kind, stage, _ = cast(Instruction, span.what)
+        kind, stage, _ = cast(Instruction, span.label)
         if kind == "all-reduce":  # waiting, mostly
             return
         name = _Name(stage, kind, clock_mhz)
-        self._spans.append(span._replace(what=name))
+        self._spans.append(span._replace(label=name))
         self._durations.setdefault(name, []).append(span.seconds)
 
     def _extend_known(self, whole: Span, is_new: bool) -> None:

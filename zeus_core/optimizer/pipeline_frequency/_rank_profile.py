@@ -27,7 +27,7 @@ class InstructionRow:
         energy_stderr_joules: Its standard error; 0.0 if the energy is unknown.
 
     Raises:
-        ValueError: A number is below its minimum.
+        ValueError: A number is below 0.
     """
 
     stage: int
@@ -40,15 +40,7 @@ class InstructionRow:
 
     def __post_init__(self) -> None:
         """Check the numbers, which may come from a file."""
-        if self.clock_mhz is not None and self.clock_mhz < 1:
-            raise ValueError(f"clock_mhz is {self.clock_mhz!r}")
-        _check_minimums(
-            stage=self.stage,
-            time_seconds=self.time_seconds,
-            time_stderr_seconds=self.time_stderr_seconds,
-            energy_joules=self.energy_joules,
-            energy_stderr_joules=self.energy_stderr_joules,
-        )
+        _check_not_negative(self)
 
 
 @dataclass(frozen=True)
@@ -70,7 +62,7 @@ class RankProfile:
 
     def __post_init__(self) -> None:
         """Check the numbers, which may come from a file."""
-        _check_minimums(blocking_power_watts=self.blocking_power_watts, switch_seconds=self.switch_seconds)
+        _check_not_negative(self)
 
     def is_precise(self, clock_mhz: int | None) -> bool:
         """Whether all energies at a clock are known well enough to plan with."""
@@ -82,7 +74,7 @@ class RankProfile:
         )
 
 
-def _check_minimums(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not value >= 0:
-            raise ValueError(f"{name} is {value!r}")
+def _check_not_negative(record: InstructionRow | RankProfile) -> None:
+    for name, value in vars(record).items():
+        if isinstance(value, int | float) and not value >= 0:
+            raise ValueError(f"{name} is {value!r}; it must be at least 0")

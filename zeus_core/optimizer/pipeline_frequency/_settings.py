@@ -16,17 +16,17 @@ class PipelineFrequencySettings:
     """How the clocks of a pipeline are profiled, planned and watched.
 
     Attributes:
-        slowdown_factor: The longest allowed iteration, as a multiple of that at the original clocks; 1 is no slowdown.
+        slowdown_factor: Longest allowed iteration, as a multiple of that at the original clocks; 1 is no slowdown.
         tolerance_fraction: By what fraction of the allowed time a plan may be slower before a faster one replaces it.
         warmup_steps: Initial iterations that are left alone; at least one is.
         profile_instructions: How many instructions of each kind to measure at each clock.
         max_clocks: How many clocks to measure at most.
         lowest_clock_mhz: The lowest clock to use; as low as still saves energy if None.
-        original_clock_mhz: The clock that whoever set up the machine has locked its GPUs at, which the driver does not
-            tell: no higher one is used, and it is what they are put back to. None if they were not locked.
-        switch_seconds: What a change of the clock costs; as measured while profiling if None. Less than a millisecond
+        original_clock_mhz: The clock that the administrator has locked the GPUs at, which the driver does not
+            report: no higher one is used, and it is restored in the end. None if they were not locked.
+        switch_seconds: Cost of a change of the clock; as measured while profiling if None. Less than a millisecond
             counts as nothing.
-        check_steps: Iterations between two comparisons of what is measured with what was predicted.
+        check_steps: Iterations between two comparisons of the measured time with the allowed one.
         follow_stragglers: Whether a pipeline that waits for a slower one takes the time to save energy. The pipelines
             then exchange their times about twice a second, or in each longer iteration.
         profile_path: File in which the profile is kept; the same job does not measure again. Not kept if None.

@@ -1,4 +1,4 @@
-"""What one rank of a pipeline has done, and when."""
+"""The work of one rank of a pipeline, step by step, and its times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zeus_core.ports import DeviceEvent, DeviceEvents
 __all__ = ["WHOLE_STEP", "RecordedStep", "Span", "Timeline"]
 
 WHOLE_STEP = "step"
-"""What the span of a whole step is called."""
+"""The label of the span of a whole step."""
 
 _KINDS = (*COMPUTE_KINDS, "optimizer-step", "all-reduce")
 
@@ -21,12 +21,12 @@ class Span(NamedTuple):
     """Something that took time, as seen by the device.
 
     Attributes:
-        what: What it was.
-        begin_seconds: When it began, on the monitor's clock.
+        label: Its name.
+        begin_seconds: When it began, by the monitor's time source.
         end_seconds: When it ended.
     """
 
-    what: Hashable
+    label: Hashable
     begin_seconds: float
     end_seconds: float
 
@@ -60,11 +60,11 @@ class RecordedStep:
         return tuple(span.instruction for span in self._spans if span.instruction.kind in COMPUTE_KINDS)
 
     def add(self, instruction: Instruction, begin: DeviceEvent, end: DeviceEvent) -> None:
-        """An instruction has ended."""
+        """Add an instruction that has ended."""
         self._spans.append(_EventSpan(instruction, begin, end))
 
     def finish(self, end: DeviceEvent) -> None:
-        """The iteration has ended."""
+        """End the iteration."""
         self._end = end
 
     def wait(self) -> None:
@@ -74,42 +74,42 @@ class RecordedStep:
 
     @property
     def whole(self) -> Span | None:
-        """From its beginning to its end; None until the device has finished it."""
+        """The span from its beginning to its end; None until the device has finished it."""
         return _between(WHOLE_STEP, self.begin, self._end)
 
     @property
     def work_seconds(self) -> float | None:
-        """From its beginning to the end of its last computation, including the time it waited.
+        """The time from its beginning to the end of its last computation, including waiting.
 
         None until the device has finished the step.
         """
-        last = next((it.end for it in reversed(self._spans) if it.instruction.kind in COMPUTE_KINDS), None)
-        span = _between(WHOLE_STEP, self.begin, last)
-        return None if span is None or self.whole is None else span.seconds
+        last = next((span.end for span in reversed(self._spans) if span.instruction.kind in COMPUTE_KINDS), None)
+        work = _between(WHOLE_STEP, self.begin, last)
+        return None if work is None or self.whole is None else work.seconds
 
     def spans(self) -> list[Span]:
-        """The span of each instruction, named by it, as far as the device has finished them."""
-        found = (_between(*it) for it in self._spans)
-        return [span for span in found if span is not None]
+        """Return the span of each instruction, labelled by it, as far as the device has finished them."""
+        spans = (_between(*span) for span in self._spans)
+        return [span for span in spans if span is not None]
 
 
-def _between(what: Hashable, begin: DeviceEvent, end: DeviceEvent | None) -> Span | None:
+def _between(label: Hashable, begin: DeviceEvent, end: DeviceEvent | None) -> Span | None:
     begin_seconds, end_seconds = begin.seconds(), None if end is None else end.seconds()
     if begin_seconds is None or end_seconds is None:
         return None
-    return Span(what, begin_seconds, end_seconds)
+    return Span(label, begin_seconds, end_seconds)
 
 
 class Timeline:
     """Turns the reports of one step into a `RecordedStep`.
 
     Args:
-        mark: Marks the current point of the training thread.
+        make_event: Makes a device event at the current point of the training thread.
         stage: The stage of instructions reported without one.
     """
 
-    def __init__(self, mark: DeviceEvents, stage: int) -> None:
-        self._mark = mark
+    def __init__(self, make_event: DeviceEvents, stage: int) -> None:
+        self._make_event = make_event
         self._stage = stage
         self.step: RecordedStep | None = None
         """The step under way."""
@@ -117,13 +117,13 @@ class Timeline:
         self._open: tuple[Instruction, DeviceEvent] | None = None
 
     def begin_step(self) -> None:
-        """A step begins; one whose end was not reported is discarded."""
+        """Begin a step; one whose end was not reported is discarded."""
         self._counts.clear()
         self._open = None
-        self.step = RecordedStep(self._mark())
+        self.step = RecordedStep(self._make_event())
 
     def begin(self, kind: str, stage: int | None, microbatch: int | None) -> Instruction:
-        """An instruction begins.
+        """Begin an instruction.
 
         Raises:
             UsageError: There is no such kind.
@@ -133,21 +133,21 @@ class Timeline:
         count = self._counts.get((kind, of_stage), 0)
         self._counts[kind, of_stage] = count + 1
         instruction = Instruction(kind, of_stage, count if microbatch is None else microbatch)
-        self._open = (instruction, self._mark())
+        self._open = (instruction, self._make_event())
         return instruction
 
     def end(self) -> DeviceEvent | None:
-        """The latest instruction has ended; returns when, or None if none had begun."""
+        """End the latest instruction; return its end, or None if none had begun."""
         if self._open is None or self.step is None:
             return None
         (instruction, begin), self._open = self._open, None
-        end = self._mark()
+        end = self._make_event()
         self.step.add(instruction, begin, end)
         return end
 
     def end_step(self) -> RecordedStep | None:
-        """The step has ended; returns it, or None if none had begun."""
+        """End the step; return it, or None if none had begun."""
         step, self.step = self.step, None
         if step is not None:
-            step.finish(self._mark())
+            step.finish(self._make_event())
         return step
