@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 
 from zeus_core.training._account import Account
-from zeus_core.training._summary import interval_values
 
 __all__ = ["LogIntervals"]
 
@@ -49,7 +48,10 @@ class LogIntervals:
             return {}
         samples, tokens = now.samples - self._logged.samples, now.tokens - self._logged.tokens
         self._logged = now
-        return interval_values(power_watts * seconds, power_watts, samples, tokens)
+        joules = power_watts * seconds
+        unit, count = ("token", tokens) if tokens > 0 else ("sample", samples)
+        per_unit = {f"energy_per_{unit}_j": joules / count} if count > 0 else {}
+        return {"energy_j": joules, "power_w": power_watts, **per_unit}
 
     def _recent_power_watts(self, now: Account) -> float | None:
         """Compute the mean power since the previous log, or over a little longer than that."""

@@ -10,7 +10,7 @@ from zeus_core.training._account import Account
 from zeus_core.training._tally import Tally
 from zeus_core.units import kilowatt_hours_from_joules
 
-__all__ = ["TrainingSummary", "interval_values", "known_values"]
+__all__ = ["TrainingSummary", "known_values"]
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,7 @@ class TrainingSummary:
     overhead_seconds: float = 0.0
 
     def values(self) -> dict[str, float]:
-        """Return what is logged at the end of training, without what was not measured.
-
-        =================================  ================================================================
-        `train_energy_j`                   all of the run: earlier parts, evaluation and saving included
-        `train_energy_kwh`                 the same, in kilowatt-hours
-        `train_energy_uncertainty_j`       how far it can be off
-        `train_energy_steps_j`             training steps; also `generation`, `reference`, `evaluation`,
-                                           `checkpoint` and `idle`, where there was any
-        `train_energy_redone_j`            spent on steps done again after an interruption
-        `train_energy_saving_fraction`     saved per step at the chosen power limit
-        `train_energy_overhead_s`          time spent in our hooks
-        =================================  ================================================================
-        """
+        """Return the metrics of the end of training (`SUMMARY_METRICS`) by name, without those not measured."""
         total, redone = self.account.total, self._redone
         total_joules = total.energy_joules
         values = {
@@ -80,23 +68,6 @@ def _row(name: str, tally: Tally) -> str:
     joules, watts = tally.energy_joules, tally.power_watts
     energy = "lost" if joules is None else f"{joules:.1f} J ±{tally.measured.uncertainty_joules:.1f}"
     return f"{name:>10} {tally.seconds:10.1f} s {energy:>24} {'' if watts is None else f'{watts:.0f} W':>7}"
-
-
-def interval_values(energy_joules: float, power_watts: float, samples: int, tokens: int) -> dict[str, float]:
-    """Return what is logged of the training steps since the previous log.
-
-    ========================  ===================================================================================
-    `energy_j`                energy of the training steps, all ranks and GPUs together
-    `power_w`                 their mean power
-    `energy_per_token_j`      where the trainer counts tokens; otherwise
-    `energy_per_sample_j`     where samples are counted
-    ========================  ===================================================================================
-    """
-    values = {"energy_j": energy_joules, "power_w": power_watts}
-    unit, count = ("token", tokens) if tokens > 0 else ("sample", samples)
-    if count > 0:
-        values[f"energy_per_{unit}_j"] = energy_joules / count
-    return values
 
 
 def known_values(values: Mapping[str, float | None]) -> dict[str, float]:

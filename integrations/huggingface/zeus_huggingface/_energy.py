@@ -7,6 +7,7 @@ from pathlib import Path
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from zeus_core.adapters import contained
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
@@ -129,6 +130,7 @@ class EnergyReporter(Reporter):
         if energy_state and state.is_world_process_zero:
             write_energy_state(_checkpoint_folder(args, state), energy_state)
 
+    @contained(default=dict[str, float])
     def values_to_log(self, trainer: Trainer, logs: dict[str, float]) -> dict[str, float]:
         """Return values for the logs of the Trainer itself, which are made on all ranks; a user's own may not be."""
         if "loss" in logs and trainer.control.should_log:
@@ -144,6 +146,7 @@ class EnergyReporter(Reporter):
             self._evaluation = self._energy.evaluation(prefixes[0])
         return self._evaluation if prefixes else {}
 
+    @contained(default=dict[str, float])
     def evaluation_metrics(self, prefix: str) -> dict[str, float]:
         """Return the energy of an evaluation: the value that was logged, if it was."""
         is_logged = f"{prefix}_energy_j" in self._evaluation

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from zeus_core.adapters import contained
 from zeus_core.events import Activity, NoObserver, TrainingObserver
@@ -20,16 +20,15 @@ _CallbackClass = TypeVar("_CallbackClass", bound=type[TrainerCallback])
 
 _logger = logging.getLogger(__name__)
 
-_EVENTS = (
-    "on_train_begin",
-    "on_epoch_begin",
-    "on_step_begin",
-    "on_step_end",
-    "on_prediction_step",
-    "on_save",
-    "on_epoch_end",
-    "on_train_end",
-)
+_EVENTS = ("on_train_begin", "on_step_end", "on_save")
+# Events of the Trainer, with those of the observer. A Trainer with an evaluation of its own has not announced it.
+_OBSERVER_EVENTS = {
+    "on_epoch_begin": "on_epoch_begin",
+    "on_step_begin": "on_step_begin",
+    "on_prediction_step": "on_interference",
+    "on_epoch_end": "on_epoch_end",
+    "on_train_end": "on_train_end",
+}
 
 
 class Training(NamedTuple):
@@ -40,7 +39,7 @@ class Training(NamedTuple):
 
 
 class Reporter:
-    """Reports to an observer, and adds nothing to what the Trainer logs and saves.
+    """Reports to an observer, and adds nothing to what the Trainer logs and saves. The methods do not raise.
 
     Args:
         observer: Receives the events.
@@ -100,7 +99,7 @@ class TrainerListener:
     def __init__(self, name: str, reporter: Reporter, monitor: ZeusMonitor, roles: frozenset[str]) -> None:
         self._name = name
         self._own_reporter = reporter
-        self._reporter = reporter  # one that does nothing, while this callback steps aside
+        self.reporter = reporter  # one that does nothing, while this callback steps aside
         self._monitor = monitor
         self._roles = roles
         self._trainings: list[tuple[Training, Reporter]] = []  # nested calls, with the reporter before each
@@ -110,9 +109,9 @@ class TrainerListener:
     @contained
     def enter_training(self, training: Training) -> None:
         """`Trainer.train` is called."""
-        self._trainings.append((training, self._reporter))
+        self._trainings.append((training, self.reporter))
         if len(self._trainings) > 1 or self._has_a_double(training.trainer):
-            self._reporter = Reporter(NoObserver())
+            self.reporter = Reporter(NoObserver())
             _logger.warning("%s does nothing here: another callback or trainer does its work", self._name)
         else:
             warn_unless_measured(self._monitor.gpu_indices, training.trainer.args.device)
@@ -120,75 +119,47 @@ class TrainerListener:
     @contained
     def leave_training(self) -> None:
         """`Trainer.train` returns, or is left by an exception."""
-        self._reporter.observer.on_train_end()  # a Trainer with a `train` of its own may have reported nothing
-        self._reporter.leave()
-        _, self._reporter = self._trainings.pop()
+        reporter = self.reporter
+        _, self.reporter = self._trainings.pop()
+        reporter.observer.on_train_end()  # a Trainer with a `train` of its own may have reported nothing
+        reporter.leave()
 
     @contained
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState) -> None:
         """Training begins, or begins again after `auto_find_batch_size` has reduced the batch size."""
+        if self._steps_aside:
+            return
         self._meet_ranks()
         samples_per_step = (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps
         if self._samples_per_step not in {None, samples_per_step}:
-            self._reporter.observer.forget()
+            self.reporter.observer.forget()
         self._samples_per_step = samples_per_step
-        self._reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
-
-    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-        """An epoch begins."""
-        self._reporter.observer.on_epoch_begin()
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """An optimizer step begins; its batches have been fetched already."""
-        self._reporter.observer.on_step_begin()
+        self.reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
 
     @contained
-    def on_step_end(self, *_: Any, **__: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState) -> None:
         """An optimizer step has ended."""
-        self._reporter.end_step(self._samples_per_step or 0)
+        self.reporter.end_step(self._samples_per_step or 0)
 
     @contained
     def pause(self, activity: Activity) -> None:
         """An evaluation, a prediction or a checkpoint begins."""
         self._meet_ranks()
-        self._reporter.pause(activity)
+        self.reporter.pause(activity)
 
     @contained
     def resume(self) -> None:
         """It has ended, in whatever way."""
-        self._reporter.resume()
-
-    def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """A batch was evaluated; a Trainer with an evaluation of its own has not announced it."""
-        self._reporter.observer.on_interference()
+        self.reporter.resume()
 
     @contained
-    def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState) -> None:
         """A checkpoint was saved."""
-        self._reporter.save(args, state)
+        self.reporter.save(args, state)
 
-    def on_epoch_end(self, *_: Any, **__: Any) -> None:
-        """An epoch has ended."""
-        self._reporter.observer.on_epoch_end()
-
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Training has ended without an exception."""
-        self._reporter.observer.on_train_end()
-
-    @contained(default=dict[str, float])
-    def values_to_log(self, trainer: Trainer, logs: dict[str, float]) -> dict[str, float]:
-        """Return the values to add to something that is about to be logged."""
-        return self._reporter.values_to_log(trainer, logs)
-
-    @contained(default=dict[str, float])
-    def evaluation_metrics(self, prefix: str) -> dict[str, float]:
-        """Return the metrics to add to those of an evaluation, which has been logged already, or of a prediction."""
-        return self._reporter.evaluation_metrics(prefix)
-
-    @contained(default=dict[str, float])
-    def training_metrics(self) -> dict[str, float]:
-        """Return the metrics to add to those of the training that has just ended."""
-        return self._reporter.training_metrics()
+    @property
+    def _steps_aside(self) -> bool:
+        return self.reporter is not self._own_reporter
 
     def _has_a_double(self, trainer: Trainer) -> bool:
         taken: set[str] = set()
@@ -200,9 +171,9 @@ class TrainerListener:
 
     def _meet_ranks(self) -> None:
         """Find the ranks, as late as possible, and where all ranks are: a collective call."""
-        if not self._knows_world and self._reporter is self._own_reporter:
+        if not self._knows_world and not self._steps_aside:
             self._knows_world = True
-            self._reporter.observer.use_world(torch_world())
+            self.reporter.observer.use_world(torch_world())
 
 
 def listeners_of(trainer: Trainer) -> list[TrainerListener]:
@@ -214,20 +185,25 @@ def listeners_of(trainer: Trainer) -> list[TrainerListener]:
 def listening(callback_class: _CallbackClass) -> _CallbackClass:
     """Decorate a class of callbacks: their events go to their attribute `listener`, and they cannot be copied."""
     for event in _EVENTS:
-        setattr(callback_class, event, _forwarded(event))
+        setattr(callback_class, event, _to_listener(event))
+    for event, observer_event in _OBSERVER_EVENTS.items():
+        setattr(callback_class, event, _to_observer(observer_event))
     setattr(callback_class, "__getstate__", _refuse_to_be_copied)  # noqa: B010 - mypy allows no assignment
     return callback_class
 
 
-def _forwarded(event: str) -> Callable[..., None]:
-    def forward(
-        self: Any, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        getattr(self.listener, event)(args, state, control, **kwargs)
+def _to_listener(event: str) -> Callable[..., None]:
+    def on_event(self: Any, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        getattr(self.listener, event)(args, state)
 
-    forward.__name__ = event
-    forward.__doc__ = getattr(TrainerListener, event).__doc__
-    return forward
+    return on_event
+
+
+def _to_observer(event: str) -> Callable[..., None]:
+    def on_event(self: Any, *_: Any, **__: Any) -> None:
+        getattr(self.listener.reporter.observer, event)()
+
+    return on_event
 
 
 def _refuse_to_be_copied(callback: TrainerCallback) -> Any:

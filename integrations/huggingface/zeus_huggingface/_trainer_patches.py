@@ -51,7 +51,7 @@ def _train(
     try:
         output = train(trainer, resume_from_checkpoint, *args, **kwargs)
         for listener in listeners:
-            output.metrics.update(listener.training_metrics())
+            output.metrics.update(listener.reporter.training_metrics())
         return output
     finally:
         for listener in listeners:
@@ -87,7 +87,7 @@ def _evaluating(default_prefix: str, metrics_in: Callable[[Any], dict[str, float
         with _paused(trainer, Activity.EVALUATION) as listeners:
             result = method(trainer, *args, **kwargs)
             for listener in listeners:
-                metrics_in(result).update(listener.evaluation_metrics(prefix))
+                metrics_in(result).update(listener.reporter.evaluation_metrics(prefix))
             return result
 
     return evaluate
@@ -95,7 +95,7 @@ def _evaluating(default_prefix: str, metrics_in: Callable[[Any], dict[str, float
 
 def _log(log: Callable[..., Any], trainer: Trainer, logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
     for listener in listeners_of(trainer):
-        logs.update(listener.values_to_log(trainer, logs))  # in place, as the Trainer itself adds the epoch
+        logs.update(listener.reporter.values_to_log(trainer, logs))  # in place, as the Trainer itself adds the epoch
     return log(trainer, logs, *args, **kwargs)
 
 
