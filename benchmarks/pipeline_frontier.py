@@ -34,9 +34,9 @@ from zeus_core.pipeline import (  # noqa: E402
     PipelineProfile,
     baselines,
     make_plan,
-    make_plans,
     schedules,
 )
+from zeus_core.pipeline._planner import make_plans  # noqa: E402
 from zeus_core.testing import simulate_pipeline  # noqa: E402
 
 SIZES = [(4, 8), (8, 16), (8, 64), (8, 128), (16, 128)]
@@ -129,7 +129,7 @@ class Highs:
 
 def compare_solvers(name: str, profile: PipelineProfile, microbatches: int, must_hold: bool, lowtime: float) -> bool:
     schedule = schedules.one_f_one_b(profile.stages, microbatches)
-    own_seconds, frontier = cpu_seconds(lambda: Frontier.of(profile, schedule), runs=3)
+    own_seconds, frontier = cpu_seconds(lambda: Frontier.from_profile(profile, schedule), runs=3)
     times = np.linspace(frontier.least_energy_seconds, frontier.shortest_seconds * (1 + 1e-9), 200)
     quick_seconds, _ = cpu_seconds(lambda: list(make_plans(frontier, times.tolist(), effort=0)))
     polished_seconds, _ = cpu_seconds(lambda: next(make_plans(frontier, [times[100]])))
@@ -198,7 +198,7 @@ def run_lowtime(frontier: Frontier, budget: float, sending: Any) -> None:
     begin = time.process_time()
     problem = frontier.problem
     specs = []
-    for choices in problem.choices:
+    for choices in problem.pareto_options:
         options = [ExecutionOption(it.time_seconds, 0.001, it.cost_joules, it.clock_mhz) for it in choices]
         candidates = CandidateExecutionOptions(options)
         specs.append(OperationSpec(candidates, ExponentialModel(candidates)))
@@ -234,7 +234,7 @@ def measure_growth() -> bool:
     seconds = []
     for microbatches in GROWTH:
         schedule = schedules.one_f_one_b(8, microbatches)
-        seconds.append(cpu_seconds(lambda schedule=schedule: Frontier.of(profile, schedule), runs=2)[0])
+        seconds.append(cpu_seconds(lambda schedule=schedule: Frontier.from_profile(profile, schedule), runs=2)[0])
     exponent = float(np.polyfit(np.log(GROWTH), np.log(seconds), 1)[0])
     listed = ", ".join(f"{it}: {found:.3f} s" for it, found in zip(GROWTH, seconds, strict=True))
     print(f"growth over microbatches, 8 stages: {listed}; exponent {exponent:.2f} (limit {LARGEST_EXPONENT})")
@@ -250,7 +250,7 @@ def measure_savings(folder: Path) -> bool:
     for name, (watts, needed, published) in PROFILES.items():
         profile, gaps = PipelineProfile.from_csv(folder / name, watts), []
         for microbatches, least, theirs in zip(MICROBATCHES, needed, published, strict=True):
-            frontier = Frontier.of(profile, schedules.one_f_one_b(profile.stages, microbatches))
+            frontier = Frontier.from_profile(profile, schedules.one_f_one_b(profile.stages, microbatches))
             seconds, joules = frontier.highest_clock_point
             plan = make_plan(frontier, slowdown_factor=1.0)
             switching = make_plan(frontier, slowdown_factor=1.0, switch_seconds=0.005)
@@ -294,7 +294,7 @@ def main() -> int:
         "--lowtime-seconds", type=float, default=60.0, help="CPU budget of each run of lowtime; 0: none"
     )
     arguments = parser.parse_args()
-    cpu_seconds(lambda: list(make_plans(Frontier.of(synthetic(2), schedules.one_f_one_b(2, 2)), [1.0])))  # compile
+    make_plan(Frontier.from_profile(synthetic(2), schedules.one_f_one_b(2, 2)), time_seconds=1.0)  # compiles
     print(
         f"{'CPU seconds':24} {'instr.':>6} {'breaks':>6} {'frontier':>9} {'200 quick':>9} {'1 plan':>7}"
         f" {'HiGHS':>8} {'100 warm':>8} {'ratio':>8} {'differ':>8}"

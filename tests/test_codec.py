@@ -26,6 +26,12 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Kind:
+    kind: str
+    value: int
+
+
+@dataclass(frozen=True)
 class Leaf:
     seconds: float
     is_on: bool
@@ -141,6 +147,10 @@ def test_named_tuples_are_the_names_of_members(places: dict[Place, bool]) -> Non
     for damaged in ("red/1", "green/1/x", "red/one/x"):
         with pytest.raises(UsageError, match=r"places key is "):
             decode(Mapping[Place, bool], {damaged: True}, "places")
+
+
+def test_fields_may_have_any_name() -> None:
+    assert decode(Kind, encode(Kind("a", 1))) == Kind("a", 1)
 
 
 def test_the_name_of_a_value_can_be_given() -> None:

@@ -97,8 +97,8 @@ class Outcome:
             for stage, order in enumerate(schedule.ranks)
             for it, clock in zip(order, self.clocks_mhz[stage], strict=True)
         }
-        choices = [problem.choice_at(it.stage, it.kind, clocks[it]) for it in problem.graph.instructions]
-        return Plan.of("planned", problem, choices)
+        choices = [problem.option_at(it.stage, it.kind, clocks[it]) for it in problem.graph.instructions]
+        return Plan.from_options("planned", problem, choices)
 
     @property
     def saving_fraction(self) -> float:

@@ -60,7 +60,7 @@ def test_a_pipeline_takes_the_time_of_one_that_is_slower_and_gives_it_back():
     usual, waiting = range(30, 40), range(46, 60)
     until = run.seconds(waiting)
     assert until == pytest.approx(1.2 * run.seconds(usual), rel=0.01)
-    frontier = Frontier.of(run.records[0].latest["profile"], schedules.one_f_one_b(2, 8))
+    frontier = Frontier.from_profile(run.records[0].latest["profile"], schedules.one_f_one_b(2, 8))
     plain = make_plan(frontier, slowdown_factor=1.0).energy_joules_until(until)
     best = make_plan(frontier, straggler_seconds=until).energy_joules_until(until)
     assert run.joules([40, 41], quick) - run.joules(waiting, quick) >= 0.8 * (plain - best)

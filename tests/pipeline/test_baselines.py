@@ -15,7 +15,7 @@ from zeus_core.testing import simulate_pipeline
 )
 def test_no_baseline_beats_the_frontier_and_all_are_run_as_predicted(schedule, kinds):
     profile = smooth_profile(schedule.stages, kinds=kinds)
-    frontier = Frontier.of(profile, schedule)
+    frontier = Frontier.from_profile(profile, schedule)
     limit = 1.1 * frontier.highest_clock_point[0]
     plans = [
         baselines.highest_clocks_plan(frontier.problem),
@@ -34,7 +34,7 @@ def test_no_baseline_beats_the_frontier_and_all_are_run_as_predicted(schedule, k
 
 
 def test_the_highest_clocks_are_the_point_of_no_slowdown():
-    frontier = Frontier.of(smooth_profile(3), schedules.one_f_one_b(3, 6))
+    frontier = Frontier.from_profile(smooth_profile(3), schedules.one_f_one_b(3, 6))
     plan = baselines.highest_clocks_plan(frontier.problem)
     assert (plan.time_seconds, plan.energy_joules) == pytest.approx(frontier.highest_clock_point, rel=1e-12)
     assert {clock for rank in plan.clocks_mhz for clock in rank} == {1410}
@@ -42,7 +42,7 @@ def test_the_highest_clocks_are_the_point_of_no_slowdown():
 
 
 def test_one_clock_is_one_clock_and_one_for_each_stage_is_one_for_each():
-    frontier = Frontier.of(smooth_profile(3), schedules.one_f_one_b(3, 6))
+    frontier = Frontier.from_profile(smooth_profile(3), schedules.one_f_one_b(3, 6))
     limit = 1.2 * frontier.highest_clock_point[0]
     one = baselines.global_clock_plan(frontier.problem, limit)
     assert len({clock for rank in one.clocks_mhz for clock in rank}) == 1
@@ -51,7 +51,7 @@ def test_one_clock_is_one_clock_and_one_for_each_stage_is_one_for_each():
 
 
 def test_too_little_time_is_an_error():
-    problem = Frontier.of(smooth_profile(3, noise=0.0), schedules.one_f_one_b(3, 6)).problem
+    problem = Frontier.from_profile(smooth_profile(3, noise=0.0), schedules.one_f_one_b(3, 6)).problem
     with pytest.raises(UsageError, match="one clock for all takes at least"):
         baselines.global_clock_plan(problem, 0.1)
     with pytest.raises(UsageError, match="the highest clocks take"):

@@ -18,7 +18,7 @@ def test_without_numba_the_results_are_the_same(monkeypatch):
     pytest.importorskip("numba")
 
     def results(effort):
-        frontier = Frontier.of(smooth_profile(3, clocks=8), schedules.one_f_one_b(3, 5))
+        frontier = Frontier.from_profile(smooth_profile(3, clocks=8), schedules.one_f_one_b(3, 5))
         seconds = frontier.highest_clock_point[0]
         plans = [
             make_plan(frontier, time_seconds=1.02 * seconds, effort=effort),
@@ -48,7 +48,7 @@ PROGRAM = """
 from zeus_core.pipeline import Frontier, InstructionProfile, MeasuredOption, PipelineProfile, schedules
 options = (MeasuredOption(1410, 0.1, 40), MeasuredOption(1200, 0.12, 36))
 profile = PipelineProfile([InstructionProfile(0, kind, options) for kind in ("forward", "backward")], 80)
-print(len(Frontier.of(profile, schedules.gpipe(1, 2)).times_seconds))
+print(len(Frontier.from_profile(profile, schedules.gpipe(1, 2)).times_seconds))
 """
 
 

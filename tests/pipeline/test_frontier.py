@@ -14,7 +14,7 @@ QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(He
 
 
 def check_against_highs(profile, schedule, points=POINTS):
-    frontier = Frontier.of(profile, schedule)
+    frontier = Frontier.from_profile(profile, schedule)
     oracle = Oracle(profile, schedule)
     assert frontier.shortest_seconds == pytest.approx(oracle.shortest_seconds(), rel=1e-7)
     times = np.linspace(frontier.shortest_seconds, frontier.slowest_seconds, points)
@@ -66,7 +66,7 @@ def test_slopes_that_rounding_makes_equal_do_not_stop_the_sweep():
 @settings(max_examples=60, **QUIET)
 @given(pipelines())
 def test_a_frontier_is_falling_and_convex(pipeline):
-    frontier = Frontier.of(*pipeline)
+    frontier = Frontier.from_profile(*pipeline)
     times, energies = frontier.times_seconds, frontier.energies_joules
     assert (np.diff(times) > 0).all()
     scale = np.abs(energies).max() + frontier.problem.blocking_power_watts * times[-1]
@@ -81,7 +81,7 @@ def test_a_frontier_is_falling_and_convex(pipeline):
 @given(pipelines())
 def test_a_point_can_be_run_as_it_says(pipeline):
     """Its durations take its time, and the hull at these durations costs its energy."""
-    frontier = Frontier.of(*pipeline)
+    frontier = Frontier.from_profile(*pipeline)
     problem = frontier.problem
     times = np.linspace(frontier.shortest_seconds, frontier.slowest_seconds, 7).tolist()
     for point in frontier.points(times, is_waiting=True):
@@ -98,7 +98,7 @@ def test_a_point_can_be_run_as_it_says(pipeline):
 
 
 def test_points_do_not_depend_on_the_order_they_are_asked_for():
-    frontier = Frontier.of(smooth_profile(4, clocks=40), schedules.one_f_one_b(4, 12))
+    frontier = Frontier.from_profile(smooth_profile(4, clocks=40), schedules.one_f_one_b(4, 12))
     times = np.linspace(frontier.shortest_seconds, frontier.least_energy_seconds, 9)
     together = {point.time_seconds: point for point in frontier.points(times[::-1].tolist())}
     for time in times.tolist():
@@ -108,7 +108,7 @@ def test_points_do_not_depend_on_the_order_they_are_asked_for():
 
 
 def test_beyond_the_least_energy_more_time_is_used_only_where_it_passes_in_any_case():
-    frontier = Frontier.of(smooth_profile(3), schedules.one_f_one_b(3, 4))
+    frontier = Frontier.from_profile(smooth_profile(3), schedules.one_f_one_b(3, 4))
     best, later = frontier.least_energy_seconds, frontier.slowest_seconds
     assert best < later
     assert frontier.at(later).time_seconds == best
@@ -121,7 +121,7 @@ def test_beyond_the_least_energy_more_time_is_used_only_where_it_passes_in_any_c
 def test_at_a_fixed_slope_the_frontier_is_affine_in_the_microbatches():
     """In the middle of a long 1F1B pipeline the plan repeats itself: each microbatch more costs as much as the last."""
     profile = smooth_profile(4, clocks=6, noise=0.0)
-    frontiers = [Frontier.of(profile, schedules.one_f_one_b(4, it)) for it in (32, 48, 64)]
+    frontiers = [Frontier.from_profile(profile, schedules.one_f_one_b(4, it)) for it in (32, 48, 64)]
     for watts in (330.0, 400.0, 600.0, 1000.0):  # of energy saved for time, above the blocking power
         points = []
         for frontier in frontiers:
@@ -133,7 +133,7 @@ def test_at_a_fixed_slope_the_frontier_is_affine_in_the_microbatches():
 
 
 def test_a_time_below_the_least_is_refused_with_the_least():
-    frontier = Frontier.of(smooth_profile(2), schedules.one_f_one_b(2, 2))
+    frontier = Frontier.from_profile(smooth_profile(2), schedules.one_f_one_b(2, 2))
     with pytest.raises(UsageError, match=f"T_min, {frontier.shortest_seconds!r}"):
         frontier.at(frontier.shortest_seconds * 0.99)
     with pytest.raises(UsageError, match="nan"):
@@ -157,7 +157,7 @@ def test_profile_and_schedule_must_fit():
 
 def test_memory_is_linear_in_the_instructions():
     def size(microbatches):
-        frontier = Frontier.of(smooth_profile(4, clocks=20), schedules.one_f_one_b(4, microbatches))
+        frontier = Frontier.from_profile(smooth_profile(4, clocks=20), schedules.one_f_one_b(4, microbatches))
         kept = sum(it.times.nbytes + it.flow.nbytes for it in frontier._snapshots)
         return kept / (8 * microbatches)
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.pipeline.instances import options, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile, lower_hull, pareto_choices
+from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile
+from zeus_core.pipeline._options import lower_hull, pareto_options
 
 HEADER = "stage,instruction,frequency,time,energy\n"
 GOOD = "0,forward,1410,0.05,24\n0,forward,1200,0.06,20\n0,backward,1410,0.1,44\n0,backward,1200,0.12,40\n"
@@ -43,7 +44,7 @@ def test_a_profile_comes_back_from_a_file(tmp_path, suffix):
     assert again.fingerprint == profile.fingerprint != smooth_profile(3).fingerprint
 
 
-def test_spreads_and_fixed_kinds_come_back(tmp_path):
+def test_standard_errors_and_fixed_kinds_come_back(tmp_path):
     instructions = [
         InstructionProfile(
             0, "forward", (MeasuredOption(1410, 0.05, 24.0, 0.001, 0.5), MeasuredOption(1200, 0.06, 20.0))
@@ -77,7 +78,7 @@ def test_spreads_and_fixed_kinds_come_back(tmp_path):
         (HEADER + GOOD.replace("0,", "x,", 1), "line 2: stage is 'x'"),
         (HEADER + GOOD.replace("0,", "-1,", 1), "line 2: stage is '-1'"),
         (HEADER + GOOD.replace("0,f", "2,f"), "no instruction of stage 1, but one of stage 2"),
-        (HEADER + "0,forward\n", "line 2: as many values are needed"),
+        (HEADER + "0,forward\n", "line 2: the row must have as many values"),
         (HEADER + GOOD + "0,all-reduce,1410,1,1\n0,all-reduce,1200,1,1\n", "a fixed kind has exactly one"),
     ],
 )
@@ -113,39 +114,43 @@ def test_clocks_that_a_device_does_not_support_are_named():
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "message"),
     [
-        lambda it: it.update(format="other"),
-        lambda it: it.update(version=2),
-        lambda it: it.pop("gpus"),
-        lambda it: it["instructions"][0].pop("kind"),
-        lambda it: it["instructions"][0]["options"][0].append(1),
-        lambda it: it["instructions"][0]["options"][0].__setitem__(1, None),
-        lambda it: it["instructions"][0]["options"][0].__setitem__(1, math.nan),
-        lambda it: it.update(instructions=None),
+        (lambda document: document.update(format="other"), 'does not say "format": "zeus-core pipeline profile"'),
+        (lambda document: document.update(version=1), "its version is 1; this program reads version 2"),
+        (lambda document: document.update(gpus=[0, 1]), "the profile: gpus of stage 0 is 0"),
+        (
+            lambda document: document["instructions"][0]["options"][0].update(time_seconds=0.0),
+            r"the profile.instructions\[0\].options\[0\]: time is 0.0",
+        ),
     ],
 )
-def test_damaged_json_is_refused(damage):
-    fields = smooth_profile(2).to_json()
-    damage(fields)
-    with pytest.raises(UsageError):
-        PipelineProfile.from_json(fields)
+def test_damaged_json_is_refused(damage, message):
+    document = smooth_profile(2).to_json()
+    damage(document)
+    with pytest.raises(UsageError, match=message):
+        PipelineProfile.from_json(document)
+
+
+def costs_of(measured, watts):
+    profile = PipelineProfile([InstructionProfile(0, "forward", measured)], watts)
+    return {option: profile.effective_cost_joules(0, option) for option in profile.instructions[0].options}
 
 
 @given(options(), st.sampled_from([0.0, 80.0]))
-def test_choices_are_what_nothing_beats_and_corners_what_no_mixture_beats(found, watts):
-    profile = PipelineProfile([InstructionProfile(0, "forward", found)], watts)
-    choices = pareto_choices(profile, profile.instructions[0])
-    all_of_them = [(it.time_seconds, profile.effective_cost_joules(0, it)) for it in found]
-    kept = [(it.time_seconds, it.cost_joules) for it in choices]
+def test_no_option_beats_a_kept_one_and_no_mixture_beats_a_corner(measured, watts):
+    costs = costs_of(measured, watts)
+    kept_options = pareto_options(costs)
+    all_of_them = [(option.time_seconds, cost) for option, cost in costs.items()]
+    kept = [(option.time_seconds, option.cost_joules) for option in kept_options]
     assert kept == sorted(kept)
     assert [cost for _, cost in kept] == sorted((cost for _, cost in kept), reverse=True)
     assert kept[0][0] == min(time for time, _ in all_of_them)
     assert kept[-1][1] == min(cost for _, cost in all_of_them)
     for time, cost in all_of_them:
         assert any(other <= time and less <= cost for other, less in kept)
-    hull = lower_hull(choices)
-    assert (hull[0], hull[-1]) == (choices[0], choices[-1])
+    hull = lower_hull(kept_options)
+    assert (hull[0], hull[-1]) == (kept_options[0], kept_options[-1])
     slopes = [(b.cost_joules - a.cost_joules) / (b.time_seconds - a.time_seconds) for a, b in pairwise(hull)]
     assert slopes == sorted(set(slopes))
 
@@ -157,6 +162,5 @@ def test_a_gain_in_time_within_the_noise_buys_nothing():
         MeasuredOption(1200, 0.12, 40.0),
     )
     faster = MeasuredOption(1425, 0.0998, 60.0, 0.0005)
-    profile = PipelineProfile([InstructionProfile(0, "forward", (faster, fast, same, slow))], 80.0)
-    kept = [it.clock_mhz for it in pareto_choices(profile, profile.instructions[0])]
+    kept = [option.clock_mhz for option in pareto_options(costs_of((faster, fast, same, slow), 80.0))]
     assert kept == [1425, 1395, 1200]  # the fastest stays, so that T_min does

@@ -6,17 +6,16 @@ import pytest
 from tests.pipeline.instances import SECONDS
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Instruction, InstructionProfile, MeasuredOption, PipelineProfile, Schedule, schedules
-from zeus_core.pipeline._dependencies import dependency_graph
-from zeus_core.pipeline._timing import earliest_starts
+from zeus_core.pipeline._dependencies import DependencyGraph
 
 UNIT = {"forward": 1.0, "backward": 2.0, "backward-input": 1.0, "backward-weight": 1.0}
 
 
 def span(schedule):
     """Iteration time with unit durations."""
-    graph = dependency_graph(schedule)
+    graph = DependencyGraph.from_schedule(schedule)
     durations = np.array([UNIT[it.kind] for it in graph.instructions])
-    return float((earliest_starts(graph, np.zeros(len(graph.arc_from)), durations) + durations).max())
+    return float((graph.earliest_starts(np.zeros(len(graph.arc_from)), durations) + durations).max())
 
 
 def short(order):
@@ -112,7 +111,7 @@ def with_transfers(*, without=None):
 
 def test_sends_and_receives_carry_what_crosses_ranks():
     schedule = schedules.from_instruction_lists(with_transfers())
-    graph = dependency_graph(schedule)
+    graph = DependencyGraph.from_schedule(schedule)
     crossing = graph.arc_from[graph.arc_is_transfer]
     assert {graph.instructions[it].kind for it in crossing} == {"send-activation", "send-gradient"}
 
@@ -172,9 +171,9 @@ def test_deepspeeds_streams_are_read():
 
 
 def span_of_compute(schedule):
-    graph = dependency_graph(schedule)
+    graph = DependencyGraph.from_schedule(schedule)
     durations = np.array([UNIT.get(it.kind, 0.0) for it in graph.instructions])
-    return float((earliest_starts(graph, np.zeros(len(graph.arc_from)), durations) + durations).max())
+    return float((graph.earliest_starts(np.zeros(len(graph.arc_from)), durations) + durations).max())
 
 
 def test_torchs_orders_are_read():

@@ -64,7 +64,7 @@ def check_profile(measured, truth):
 
 def best_saving(truth, schedule):
     """The fraction of the energy that the planner saves with the true profile, with no slowdown."""
-    frontier = Frontier.of(truth, schedule)
+    frontier = Frontier.from_profile(truth, schedule)
     return 1 - make_plan(frontier, slowdown_factor=1.0).energy_joules / frontier.highest_clock_point[1]
 
 

@@ -58,7 +58,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.report import plan_table
 
     profile = _read_profile(arguments)
-    frontier = Frontier.of(profile, _schedule(arguments, profile.stages))
+    frontier = Frontier.from_profile(profile, _schedule(arguments, profile.stages))
     plan = make_plan(
         frontier,
         time_seconds=arguments.time,

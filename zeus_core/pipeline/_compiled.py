@@ -1,8 +1,8 @@
-"""Compiling the inner loops with numba where it is installed (extra `pipeline`); without it they run as they are.
+"""Compiled inner loops: numba compiles them if it is installed (extra `pipeline`); else Python runs them as they are.
 
-Compiled code is kept in one folder: `NUMBA_CACHE_DIR` if that is set, else `zeus-core/numba` in `XDG_CACHE_HOME` or
-`~/.cache`. Where that folder cannot be written, the code is compiled anew in each process. Nothing happens before the
-first call.
+Compiled code is cached in one folder: `NUMBA_CACHE_DIR` if that is set, else `zeus-core/numba` in `XDG_CACHE_HOME` or
+`~/.cache`. If that folder cannot be written, each process compiles the code itself. Nothing happens before the first
+call.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["cache_folder", "has_numba", "kernels"]
+__all__ = ["Kernels", "cache_folder", "has_numba"]
 
-_compiling = threading.Lock()  # numba is told by a global where to keep what it compiles
+_compiling = threading.Lock()  # numba reads the folder of its cache from a global
 
 _WITHOUT_NUMBA = "ZEUS_WITHOUT_NUMBA"
-"""Set to anything, this environment variable makes the planner do without numba, to compare or to find a fault."""
+"""Any value of this environment variable disables numba, to compare results or to find a fault."""
 
 
 def cache_folder() -> Path | None:
-    """Where compiled code is kept; None where nothing can be written there."""
+    """Return the folder of compiled code; None if it cannot be written."""
     try:
         named = os.environ.get("NUMBA_CACHE_DIR")
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(named) if named else Path(home) / "zeus-core" / "numba"
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no such folder can be made, or the user has no home
+    except (OSError, RuntimeError):  # the folder cannot be made, or the user has no home
         return None
     return folder if os.access(folder, os.W_OK) else None
 
 
 def has_numba() -> bool:
-    """Whether the loops are compiled."""
+    """Return whether the loops are compiled."""
     return not os.environ.get(_WITHOUT_NUMBA) and _is_numba_installed()
 
 
@@ -48,18 +48,18 @@ def _is_numba_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-class kernels:  # noqa: N801 - reads as a function where it is used
-    """Functions that are compiled together at the first call of one of them.
+class Kernels:
+    """Functions of one module that are compiled together at the first call of one of them.
 
-    They may call each other by name. Without numba they are called with lists in place of arrays, which Python indexes
-    several times faster; what they write into arrays is copied back.
+    They may call each other by name. Without numba they get lists in place of arrays, because Python indexes lists
+    several times faster; their changes are copied back into the arrays.
     """
 
     def __init__(self, *functions: Callable[..., Any]) -> None:
         self._functions = functions
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call one of the functions."""
+        """Call one of the functions; arrays and named tuples of arrays are changed in place."""
         if has_numba():
             return _compiled(self._functions)[function.__name__](*arguments)
         return _interpreted(function, arguments)

@@ -1,4 +1,4 @@
-"""The time-energy frontier of a pipeline: for each iteration time the least energy, exactly."""
+"""The time-energy frontier of a pipeline: the lowest energy for each iteration time, exactly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._dependencies import Indices, Numbers
-from zeus_core.pipeline._frontier_walk import FASTEST, SweepState, advance, begin_sweep, resume_sweep
+from zeus_core.pipeline._frontier_walk import FASTEST, WalkState, advance, begin_walk, resume_walk
 from zeus_core.pipeline._network import Network, make_network
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._profile import PipelineProfile
@@ -20,8 +20,8 @@ from zeus_core.pipeline._schedule import Schedule
 
 __all__ = ["Frontier", "FrontierPoint"]
 
-_SNAPSHOTS = 32
-_PIECES_PER_CALL = 64
+_MAX_SNAPSHOTS = 32  # states to resume from: more make `at` quicker and take more memory
+_PIECES_PER_CALL = 64  # pieces between two chances for a snapshot: fewer cost calls, more make `at` slower
 _ROUNDING = 1e-12  # a sum of durations depends on the order of adding by less than this
 
 
@@ -31,12 +31,12 @@ class FrontierPoint:
 
     Attributes:
         time_seconds: Iteration time.
-        energy_joules: Energy of all GPUs over it; no choice of clocks takes less in this time.
-        start_seconds: When each instruction of the schedule starts, in the order of `Problem.graph`. [instructions]
-        duration_seconds: How long each lasts; in between measured durations, as if two clocks were mixed.
+        energy_joules: Energy of all GPUs over it; no clocks take less in this time.
+        start_seconds: Start of each instruction of the schedule, in the order of `Problem.graph`. [instructions]
+        duration_seconds: Duration of each; between two measured durations it is a mixture of both clocks.
             [instructions]
-        deadline_seconds: When each must be finished at the latest for the others to start as here. [instructions]
-        price_watts: What a second more for each would save. [instructions]
+        deadline_seconds: Latest end of each for the others to start as here. [instructions]
+        price_watts: Energy that one more second would save for each, per second. [instructions]
     """
 
     time_seconds: float
@@ -57,62 +57,63 @@ class _Snapshot:
 
 @dataclass(frozen=True)
 class Frontier:
-    """All breakpoints of least energy over iteration time, exact to the rounding of 64-bit floats.
+    """All breakpoints of the lowest energy over iteration time, exact to the rounding of 64-bit floats.
 
-    The frontier ends at the iteration time of least energy. Beyond it more time costs more energy, unless it passes in
-    any case, as for a pipeline that another one keeps waiting: see `energy_joules`.
+    The frontier ends at the iteration time of the lowest energy. Beyond it more time costs more energy, unless that
+    time passes anyway, as in a pipeline that waits for a slower one: see `energy_joules`.
 
     Memory: some 1.5 kB for each instruction (32 states to resume from), and 16 bytes for each breakpoint.
     """
 
     problem: Problem
     _network: Network = field(repr=False)
-    _times: Numbers = field(repr=False)  # of all breakpoints, falling
+    _times: Numbers = field(repr=False)  # seconds of all breakpoints, falling
     _costs: Numbers = field(repr=False)
     _snapshots: Sequence[_Snapshot] = field(repr=False)
 
     @classmethod
-    def of(cls, profile: PipelineProfile, schedule: Schedule) -> Frontier:
-        """The frontier of a pipeline.
+    def from_profile(cls, profile: PipelineProfile, schedule: Schedule) -> Frontier:
+        """Compute the frontier of a pipeline.
 
         Raises:
             UsageError: Profile and schedule do not fit; see `Problem`.
         """
         problem = Problem(profile, schedule)
         network = make_network(problem.graph, problem.hulls, problem.kind_of, problem.arc_delay_seconds)
-        times, totals, snapshots = _sweep(network)
+        times, totals, snapshots = _walk(network)
         falls = -np.diff(times) * network.time_quantum_seconds
         slowest = np.array([hull[-1].cost_joules for hull in problem.hulls])
         start_cost = float(slowest @ np.bincount(problem.kind_of))
         rises = falls * (totals[1:] * network.slope_quantum_watts)
         costs = start_cost + np.concatenate([[0.0], np.cumsum(rises)])
         seconds = times * network.time_quantum_seconds
-        seconds[0], seconds[-1] = problem.slowest_seconds, problem.shortest_seconds  # as sums of floats
-        # Sums that are equal but for rounding make pieces of no length.
+        # The ends as sums of floats, to equal the times of plans.
+        seconds[0], seconds[-1] = problem.slowest_seconds, problem.shortest_seconds
+        # Sums that differ by rounding alone make pieces without length.
         is_kept = np.append(falls > _ROUNDING * seconds[-1], True)
         return cls(problem, network, seconds[is_kept], costs[is_kept], snapshots)
 
     @property
     def shortest_seconds(self) -> float:
-        """The least iteration time there is, T_min: every instruction at its fastest, as measured."""
+        """The shortest iteration time, T_min: every instruction at its fastest option as measured."""
         return self.problem.shortest_seconds
 
     @cached_property
     def least_energy_seconds(self) -> float:
-        """The iteration time of least energy, T*: the slow end of the frontier."""
+        """The iteration time of the lowest energy, T*: the slow end of the frontier."""
         return float(self.times_seconds[-1])
 
     @property
     def slowest_seconds(self) -> float:
-        """The iteration time with every instruction at its least effective cost; more time saves nothing, ever."""
+        """The iteration time with every instruction at its lowest effective cost; more time saves nothing."""
         return self.problem.slowest_seconds
 
     @cached_property
     def highest_clock_point(self) -> tuple[float, float]:
         """Seconds and joules of an iteration with all instructions at their highest clocks."""
-        chosen = self.problem.highest_clocks
-        seconds = self.problem.iteration_seconds(self.problem.durations_of(chosen))
-        cost = float(np.array([choice.cost_joules for choice in chosen]) @ np.bincount(self.problem.kind_of))
+        options = self.problem.highest_clock_options
+        seconds = self.problem.iteration_seconds(self.problem.durations_of(options))
+        cost = float(np.array([option.cost_joules for option in options]) @ np.bincount(self.problem.kind_of))
         return seconds, self.problem.energy_joules(cost, seconds)
 
     @cached_property
@@ -137,12 +138,12 @@ class Frontier:
         return int(np.argmin(self._all_energies))
 
     def energy_joules(self, time_seconds: ArrayLike, until_seconds: ArrayLike | None = None) -> Numbers:
-        """The least energy of an iteration that may take so long.
+        """Return the lowest energy of an iteration that may take a given time, in joules.
 
         Args:
             time_seconds: One or more iteration times; beyond T* the iteration ends at T*.
-            until_seconds: Up to when energy counts, where the GPUs wait for something else, such as another pipeline;
-                then an iteration beyond T* can be worth it. Up to the end of the iteration if None.
+            until_seconds: End of the time over which energy counts, if the GPUs then wait, such as for another
+                pipeline; an iteration beyond T* can then save energy. The end of the iteration if None.
 
         Raises:
             UsageError: A time is below T_min, or not a number.
@@ -155,12 +156,14 @@ class Frontier:
         costs = np.interp(times, self._times[::-1], self._costs[::-1])
         until = times if until_seconds is None else np.asarray(until_seconds, np.float64)
         if not np.all((until >= times) & np.isfinite(until)):  # NaN is neither
-            raise UsageError(f"until_seconds is {until_seconds!r}; it must be at or after the end of the iteration")
+            raise UsageError(
+                f"until_seconds is {until_seconds!r}; it must be finite, at or after the end of the iteration"
+            )
         joules: Numbers = costs + self.problem.transfer_joules + self.problem.blocking_power_watts * until
         return joules
 
     def check_time(self, time_seconds: float) -> float:
-        """An iteration time that is possible.
+        """Return an iteration time that is possible, in seconds.
 
         Raises:
             UsageError: It is below T_min, or not a number.
@@ -175,11 +178,11 @@ class Frontier:
         return max(float(time_seconds), self.shortest_seconds)
 
     def at(self, time_seconds: float, is_waiting: bool = False) -> FrontierPoint:
-        """The point of the frontier at an iteration time, or at T* if that is earlier.
+        """Return the point of the frontier at an iteration time, or at T* if that is earlier.
 
         Args:
             time_seconds: Iteration time.
-            is_waiting: Whether the GPUs wait until then in any case; then up to `slowest_seconds` can be worth it.
+            is_waiting: Whether the GPUs wait until then anyway; then times up to `slowest_seconds` can save energy.
 
         Raises:
             UsageError: The time is below T_min, or not a number.
@@ -187,20 +190,20 @@ class Frontier:
         return next(self.points([time_seconds], is_waiting))
 
     def points(self, times_seconds: Sequence[float], is_waiting: bool = False) -> Iterator[FrontierPoint]:
-        """The points at several iteration times, the longest first whatever their order: quicker than one by one."""
+        """Yield the points at several iteration times, the longest first: quicker than one by one."""
         last = self.slowest_seconds if is_waiting else self.least_energy_seconds
-        state: SweepState | None = None
-        for seconds in sorted((min(self.check_time(it), last) for it in times_seconds), reverse=True):
+        state: WalkState | None = None
+        for seconds in sorted((min(self.check_time(time), last) for time in times_seconds), reverse=True):
             target = int(min(seconds / self._network.time_quantum_seconds, self._snapshots[0].time))
-            snapshot = min((it for it in self._snapshots if it.time >= target), key=lambda it: it.time)
+            snapshot = min((each for each in self._snapshots if each.time >= target), key=lambda each: each.time)
             now = _iteration_time(state) if state is not None else -1
             if state is None or not target <= now <= snapshot.time:
-                state = resume_sweep(self._network.arrays, snapshot.times, snapshot.flow, snapshot.total)
+                state = resume_walk(self._network.arrays, snapshot.times, snapshot.flow, snapshot.total)
             while advance(self._network.arrays, state, target, *_piece_buffers()) == _PIECES_PER_CALL:
                 pass
             yield self._point(state, seconds)
 
-    def _point(self, state: SweepState, seconds: float) -> FrontierPoint:
+    def _point(self, state: WalkState, seconds: float) -> FrontierPoint:
         since_start = (state.time - state.time[0]) * self._network.time_quantum_seconds
         starts, deadlines = since_start[self._network.start_event], since_start[self._network.end_event]
         longest = self.problem.durations_of([hull[-1] for hull in self.problem.hulls])
@@ -211,9 +214,9 @@ class Frontier:
         return FrontierPoint(seconds, energy, starts, durations, deadlines, prices)
 
 
-def _sweep(network: Network) -> tuple[Indices, Indices, list[_Snapshot]]:
-    """All breakpoints from the slow end to the fast one, with some states to resume from, evenly spread over them."""
-    state = begin_sweep(network.arrays)
+def _walk(network: Network) -> tuple[Indices, Indices, list[_Snapshot]]:
+    """Return times and flows of all breakpoints, the slow end first, and states evenly spread over them."""
+    state = begin_walk(network.arrays)
     times, totals = [np.array([_iteration_time(state)])], [np.zeros(1, np.int64)]
     snapshots, stride = [_snapshot(state)], 1
     calls, is_over = 0, False
@@ -227,7 +230,7 @@ def _sweep(network: Network) -> tuple[Indices, Indices, list[_Snapshot]]:
         calls += 1
         if calls % stride == 0:
             snapshots.append(_snapshot(state))
-        if len(snapshots) > _SNAPSHOTS:
+        if len(snapshots) > _MAX_SNAPSHOTS:
             snapshots, stride = snapshots[::2], 2 * stride
     return np.concatenate(times), np.concatenate(totals), snapshots
 
@@ -236,9 +239,9 @@ def _piece_buffers() -> tuple[Indices, Indices]:
     return np.empty(_PIECES_PER_CALL, np.int64), np.empty(_PIECES_PER_CALL, np.int64)
 
 
-def _snapshot(state: SweepState) -> _Snapshot:
+def _snapshot(state: WalkState) -> _Snapshot:
     return _Snapshot(_iteration_time(state), int(state.total[0]), state.time.copy(), state.flow.copy())
 
 
-def _iteration_time(state: SweepState) -> int:
+def _iteration_time(state: WalkState) -> int:
     return int(state.time[1] - state.time[0])

@@ -1,20 +1,46 @@
-"""The sweep: all breakpoints of least energy over iteration time, from the slow end to the fast one.
+"""The frontier walk: all breakpoints of the lowest energy over iteration time, from the slow end to the fast one.
 
-For a given iteration time T, choosing durations is a linear program. Its dual is a flow from the start of the iteration
-to its end, with event times as potentials. The sweep keeps an optimal pair while T falls:
+**Problem.** Events are joined by arcs; an arc has a duration, and its cost falls with the duration, piecewise linearly
+and convexly. For an iteration time T the durations of lowest total cost solve a linear program: the project time-cost
+trade-off of critical-path planning (Kelley, "Critical-Path Planning and Scheduling: Mathematical Basis", Operations
+Research 9(3), 1961). Fulkerson ("A Network Flow Computation for Project Cost Curves", Management Science 7(2), 1961)
+solves its dual, a flow from the start of the iteration to its end, for all T in one pass. Phillips and Dessouky
+("Solving the Project Time/Cost Tradeoff Problem Using the Minimal Cut Concept", Management Science 24(4), 1977) shorten
+the critical arcs along a minimum cut. Perseus (SOSP'24) applies the latter to training pipelines, one time unit a step.
+Here T jumps from breakpoint to breakpoint.
 
-- An arc whose duration is at a corner may carry any flow between the slopes on the two sides of that corner, and one
-  between two corners exactly the slope there. So an end of an arc has a room (how much flow can be added, or taken
-  away, until the slope changes) and a length (the corner the duration must be at for that). The distance still to
-  go, `time[head] - time[tail] - length`, is never negative where there is room: this is the invariant.
-- The search finds the shortest path from start to end over the distances, D. If D is above 0, T falls by D: each event
-  moves by what is left of D when the search gets to it. In between, the flow F = -dE/dT stays, so this is one straight
-  piece of the frontier, and its end a breakpoint.
-- The raise then adds flow along all paths of distance 0 that run in the order in which the search settled their
-  events, until there is none left. If a path has no limit, every path is at its fastest: this is the least T.
+**State.** Event times and a flow, both optimal for the present T. Corners are the durations between which cost is
+linear; the slope of a piece is the cost saved per time. An arc at a corner may carry any flow between the slopes on its
+two sides; an arc between two corners carries exactly the slope of the piece. So each of the two ends of an arc has a
+`room` (the flow that can be sent from there until the slope changes) and a `length` (the duration the arc must have for
+it, negative at the head). An end at event u with room leads to event v at the distance
+`time[v] - time[u] - length`.
 
-All numbers are whole, so every comparison is exact and the sweep ends. The method is the parametric form of the
-primal-dual algorithm for least-cost flows; the problem is Perseus' (SOSP'24), which walks it in unit steps.
+**Invariant.** Distances of ends with room are at least 0, and the flow is conserved: this is complementary slackness,
+so times and flow are optimal.
+
+**Move.** `_search` finds D(v), the shortest distance from the start to each event v nearer than the end of the
+iteration. Let `fall` be the end's D, or less if the target is nearer. Each event v moves later by
+m(v) = max(0, fall - D(v)): the start by `fall`, the end not at all, so T falls by `fall`. A distance w from u to v
+becomes w + m(v) - m(u). It stays at least 0, as D(v) <= D(u) + w gives m(u) <= m(v) + w. The flow F = -dE/dT did not
+change, so this is one straight piece of the frontier.
+
+If `fall` is the end's D, paths of distance 0 now lead to the end, and `_raise` adds flow along them. That gives room
+only to ends against these paths, at the same corner and so at distance 0, and, if a flow reaches a slope, to the end of
+the next corner, at a distance of at least 0. So the invariant survives. A path without a limit consists of arcs at
+their shortest durations: T is the shortest there is.
+
+**Blocking flow.** `_raise` is a depth-first search backward from the end with one current end for each event (Dinic's
+blocking flow), limited to ends that lead from an event settled earlier to one settled later: that order is acyclic. So
+it can leave a path of distance 0 that runs against the order. The next search finds that path with D = 0, moves no
+event, and orders the events anew. The shortest path itself runs along the order, so F rises each time.
+
+**Complexity.** For n events and m arcs, a move costs one search, O(m log m), and one blocking flow, O(n m) in the worst
+case, far less on pipelines. The number of breakpoints has no polynomial bound for networks in general;
+`benchmarks/pipeline_frontier.py` measures how the time grows with the microbatches.
+
+**Whole numbers.** All times and slopes are integers (see `_network.py`), so comparisons are exact and F rises by at
+least 1: the walk ends.
 """
 
 from __future__ import annotations
@@ -23,31 +49,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zeus_core.pipeline._compiled import kernels
+from zeus_core.pipeline._compiled import Kernels
 from zeus_core.pipeline._dependencies import Indices
 from zeus_core.pipeline._network import NetworkArrays
 
-__all__ = ["FASTEST", "SweepState", "advance", "begin_sweep", "resume_sweep"]
+__all__ = ["FASTEST", "WalkState", "advance", "begin_walk", "resume_walk"]
 
 FASTEST = -1
-"""A target below every iteration time: `advance` then goes to the least there is."""
+"""A target below every iteration time: `advance` then goes to the shortest there is."""
 
-_NO_LIMIT = 2**62
-_FAR = 2**61
-_CLOSED = -(2**62)  # the length of an end without room: farther than any path
+# Bounds, with M a little above 2^60, the scale of `_network.py`. Event times lie in [0, M]; the lengths along a path
+# add up to at least -M; a flow, at most the sum of the steepest slopes, is at most M. The key of a reached event is its
+# distance, at least 0, less its time: at least -M. It is also minus the start's time and the lengths of a path: at most
+# M. So nothing overflows 64 bits, and the sentinels lie outside.
+_NO_LIMIT = 2**62  # the room of an arc at its shortest duration: above any flow
+_FAR = 2**61  # the key of an event that no path has reached: above any key
+_CLOSED = -(2**62)  # the length of an end without room: even from the lowest key it leads to one above _FAR
 _SOURCE, _SINK = 0, 1
-_UNSEEN, _TOUCHED = -1, -2
+_UNSEEN, _TOUCHED = -1, -2  # in `order`, of events that are not settled: not reached; reached, not yet in the heap
 
 
-class SweepState(NamedTuple):
-    """Where the sweep is. Changed in place by `advance`.
+class WalkState(NamedTuple):
+    """The state of a walk. `advance` changes it in place.
 
     Attributes:
-        time: When each event happens. [events]
+        time: Time of each event, in quanta. [events]
         flow: Flow on each arc. [arcs]
         corner: The corner whose lower slope is at or just below the flow, of each arc. [arcs]
-        room: How much flow each end of an arc can send towards its other event. [2 arcs]
-        length: The duration its arc must have for that, negative at heads; far below 0 without room. [2 arcs]
+        room: Flow that each end of an arc can send towards its other event. [2 arcs]
+        length: Duration its arc must have for that, negative at heads; `_CLOSED` without room. [2 arcs]
         total: The flow from start to end. [1]
     """
 
@@ -59,29 +89,29 @@ class SweepState(NamedTuple):
     total: Indices
 
 
-def begin_sweep(network: NetworkArrays) -> SweepState:
-    """The slow end: every instruction at its cheapest, every event as early as can be, no flow."""
+def begin_walk(network: NetworkArrays) -> WalkState:
+    """Return the slow end: every instruction at its cheapest, every event as early as possible, no flow."""
     arcs, events = len(network.tail), len(network.first_end) - 1
     return _state(network, np.zeros(events, np.int64), np.zeros(arcs, np.int64), 0, True)
 
 
-def resume_sweep(network: NetworkArrays, time: Indices, flow: Indices, total: int) -> SweepState:
-    """A state as it was when its times and flows were copied."""
+def resume_walk(network: NetworkArrays, time: Indices, flow: Indices, total: int) -> WalkState:
+    """Return the state that had these times and flows."""
     return _state(network, time.copy(), flow.copy(), total, False)
 
 
-def advance(network: NetworkArrays, state: SweepState, target: int, times: Indices, totals: Indices) -> int:
-    """Go on until the iteration time is `target`, or the least there is, or `times` is full.
+def advance(network: NetworkArrays, state: WalkState, target: int, times: Indices, totals: Indices) -> int:
+    """Walk until the iteration time is `target`, or the shortest there is, or `times` is full.
 
     Args:
-        network: What `state` belongs to.
-        state: Where to begin; afterwards, where the sweep is.
+        network: The network of `state`.
+        state: The state to begin at; changed in place.
         target: An iteration time in quanta.
-        times: Filled with the iteration time after each piece.
-        totals: Filled with the flow during each piece.
+        times: Filled with the iteration time after each piece. [pieces]
+        totals: Filled with the flow during each piece. [pieces]
 
     Returns:
-        The number of pieces; their two's complement (below 0) if this is the least iteration time.
+        The number of pieces n; -n - 1 if the iteration time is the shortest there is.
     """
     events, arcs = len(state.time), len(state.flow)
     scratch = _Scratch(
@@ -98,9 +128,9 @@ def advance(network: NetworkArrays, state: SweepState, target: int, times: Indic
     return int(_KERNELS.call(_advance, network, state, scratch, target, times, totals))
 
 
-def _state(network: NetworkArrays, time: Indices, flow: Indices, total: int, is_beginning: bool) -> SweepState:
+def _state(network: NetworkArrays, time: Indices, flow: Indices, total: int, is_beginning: bool) -> WalkState:
     arcs = len(network.tail)
-    state = SweepState(
+    state = WalkState(
         time=time,
         flow=flow,
         corner=network.first_corner[1:].astype(np.int64) - 1,
@@ -113,6 +143,20 @@ def _state(network: NetworkArrays, time: Indices, flow: Indices, total: int, is_
 
 
 class _Scratch(NamedTuple):
+    """Memory of `_search` and `_raise`.
+
+    Attributes:
+        key: Distance from the start less the event's time, of each event reached; else `_FAR`. [events]
+        order: Place among the settled events, or `_UNSEEN` or `_TOUCHED`. [events]
+        stack: Events to settle next, at the distance of the last. [events]
+        touched: Events reached by an end of some distance since the stack was last empty. [events]
+        settled: The settled events in their order. [events]
+        heap_distance: A binary heap of distances. [2 arcs + 1]
+        heap_event: The event of each. [2 arcs + 1]
+        current: The end of each event that `_raise` tries next. [events]
+        path: The ends of the path that `_raise` is on, from the end of the iteration. [events]
+    """
+
     key: Indices
     order: Indices
     stack: Indices
@@ -136,6 +180,7 @@ def _advance(net: Any, state: Any, scratch: Any, target: int, times: Any, totals
         if fall > 0:
             for position in range(settled):
                 event = scratch.settled[position]
+                # time + (fall - distance), if that is later
                 state.time[event] = max(state.time[event], fall - scratch.key[event])
             times[pieces] = now - fall
             totals[pieces] = state.total[0]
@@ -146,13 +191,13 @@ def _advance(net: Any, state: Any, scratch: Any, target: int, times: Any, totals
 
 
 def _search(net: Any, state: Any, scratch: Any) -> int:
-    """Settle events in order of their distance from the start, up to the end; of equal distance, the last found first.
+    """Settle events in order of their distance from the start, up to the end; return their number (Dijkstra).
 
-    Most events hang together in a few clusters without distances in between, and going deep first, along the arcs that
-    leave, finds the end before the rest of its cluster has been looked at.
+    Most events form a few clusters without distances inside. Among events of equal distance the one reached last comes
+    first: depth-first along the arcs that leave, the search finds the end before it has looked at the whole cluster.
 
-    `key` is the distance less the event's time: comparing keys takes the times of one side only. Of a settled event it
-    cannot get lower, as distances to go are never negative.
+    Keys (distance less the event's time) are compared, not distances: that needs no time of the other event. The key of
+    a settled event cannot fall, as no distance is negative.
     """
     key, order, stack, touched = scratch.key, scratch.order, scratch.stack, scratch.touched
     for event in range(len(key)):
@@ -166,7 +211,7 @@ def _search(net: Any, state: Any, scratch: Any) -> int:
             stacked -= 1
             event = stack[stacked]
         else:
-            # Most of what was touched has been settled since by a way of no distance: only the rest goes to the heap.
+            # Most touched events were settled meanwhile at a shorter distance: only the rest goes into the heap.
             for place in range(touches):
                 event = touched[place]
                 if order[event] == _TOUCHED:
@@ -203,7 +248,7 @@ def _search(net: Any, state: Any, scratch: Any) -> int:
 
 
 def _raise(net: Any, state: Any, scratch: Any) -> bool:
-    """Add flow along every path of distance 0, backward from the end; whether one has no limit."""
+    """Add a blocking flow along paths of distance 0, backward from the end; return whether one has no limit."""
     order, current, path = scratch.order, scratch.current, scratch.path
     for event in range(len(order)):
         current[event] = net.first_end[event]
@@ -222,7 +267,7 @@ def _raise(net: Any, state: Any, scratch: Any) -> bool:
                 if state.room[end] == limit:
                     keep = step
                 _add_flow(net, state, end, limit)
-            steps = keep
+            steps = keep  # go on from where the path has lost its room nearest to the end of the iteration
             event = net.end_event[path[keep]]
             continue
         found = False
@@ -258,7 +303,7 @@ def _add_flow(net: Any, state: Any, end: int, amount: int) -> None:
 
 
 def _set_rooms(net: Any, state: Any, arc: int) -> None:
-    """Find the corner the flow belongs to, and from it the rooms and lengths of both ends."""
+    """Find the corner of the flow; set the rooms and lengths of both ends of the arc."""
     flow, corner = state.flow[arc], state.corner[arc]
     first, last = np.int64(net.first_corner[arc]), np.int64(net.first_corner[arc + 1]) - 1
     while corner > first and flow >= net.corner_slope[corner - 1]:
@@ -281,7 +326,7 @@ def _set_rooms(net: Any, state: Any, arc: int) -> None:
 
 
 def _prepare(net: Any, state: Any, is_beginning: bool) -> None:
-    """Set rooms and lengths from the flows and, at the beginning, each time to the earliest there is."""
+    """Set rooms and lengths from the flows and, at the beginning, each time to its earliest."""
     for arc in range(len(net.tail)):
         _set_rooms(net, state, arc)
     if is_beginning:
@@ -306,7 +351,7 @@ def _set_earliest_times(net: Any, state: Any) -> None:
 
 
 def _push(keys: Any, events: Any, size: int, key: int, event: int) -> int:
-    """Put a key into a binary heap; its new size."""
+    """Put a key into a binary heap; return its new size."""
     place = size
     while place > 0 and keys[(place - 1) // 2] > key:
         keys[place], events[place] = keys[(place - 1) // 2], events[(place - 1) // 2]
@@ -316,7 +361,7 @@ def _push(keys: Any, events: Any, size: int, key: int, event: int) -> int:
 
 
 def _pop(keys: Any, events: Any, size: int) -> int:
-    """Take the least key, which is the first, out of a binary heap; its new size."""
+    """Take the lowest key, which is the first, out of a binary heap; return its new size."""
     size -= 1
     key, event = keys[size], events[size]
     place = 0
@@ -334,4 +379,4 @@ def _pop(keys: Any, events: Any, size: int) -> int:
     return size
 
 
-_KERNELS = kernels(_push, _pop, _set_rooms, _add_flow, _search, _raise, _advance, _set_earliest_times, _prepare)
+_KERNELS = Kernels(_push, _pop, _set_rooms, _add_flow, _search, _raise, _advance, _set_earliest_times, _prepare)

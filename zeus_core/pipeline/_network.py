@@ -1,12 +1,14 @@
 """The flow network behind the frontier: events joined by arcs, in whole numbers.
 
-Each instruction is an arc from its start to its end, with the corners of its lower hull; each wait is an arc without a
-choice. Event 0 is the start of the iteration, event 1 its end. Where an event has but one successor or predecessor at
-no distance, the two are one.
+Each instruction is an arc from its start to its end, with the corners of its lower hull; each wait is an arc of one
+corner. Event 0 is the start of the iteration, event 1 its end. If an event has a single successor or predecessor
+without a delay, the two events are merged.
 
-Times and slopes are whole multiples of a quantum so small (some 2^-60 of the longest possible iteration, and of the
-sum of all slopes) that rounding to it is finer than a 64-bit float, unless one slope outweighs all others by far, as
-between two times that differ by noise of the float alone; all comparisons of the sweep are then exact.
+Precision: times are whole multiples of 2^-60 of L, the sum of all longest durations; slopes are whole multiples of
+2^-60 of S, the sum of the steepest slopes of all instructions. Times are off by half a quantum at most, slopes by at
+most as many quanta as an arc has corners (see `_strictly_falling`). With at most K corners an arc, the energies of the
+frontier are so off by at most K S L 2^-60, plus the rounding of 64-bit floats. That is below the latter unless one
+slope outweighs all others by far, as between two times of a kind that differ by the noise of floats alone.
 """
 
 from __future__ import annotations
@@ -20,18 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.pipeline._dependencies import DependencyGraph, Indices, Numbers
-from zeus_core.pipeline._hull import CostedOption
+from zeus_core.pipeline._options import CostedOption
 
 __all__ = ["Network", "NetworkArrays", "make_network"]
 
-_Places = NDArray[np.uint32]  # half the memory, and numba need not think of places counted from the end
+_Places = NDArray[np.uint32]  # half the memory of int64; unsigned, so numba omits the case of negative indices
 
 _SOURCE, _SINK = 0, 1
-_LARGEST = 2.0**60
+_SCALE = 2.0**60  # leaves two bits of a 64-bit integer for sums and sentinels; see `_frontier_walk.py`
 
 
 class NetworkArrays(NamedTuple):
-    """The network as the sweep reads it.
+    """The network as the frontier walk reads it.
 
     Attributes:
         tail: The event each arc leaves. [arcs]
@@ -62,14 +64,14 @@ class NetworkArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """A network, with what its whole numbers mean.
+    """A network with the units of its whole numbers.
 
     Attributes:
         arrays: The network.
-        time_quantum_seconds: What 1 stands for in times.
-        slope_quantum_watts: What 1 stands for in slopes and flows.
+        time_quantum_seconds: Unit of times.
+        slope_quantum_watts: Unit of slopes and flows.
         start_event: The event at which each instruction starts. [instructions]
-        end_event: The event at which it ends, or later. [instructions]
+        end_event: The event at which it ends, or a later one merged with it. [instructions]
     """
 
     arrays: NetworkArrays
@@ -82,13 +84,13 @@ class Network:
 def make_network(
     graph: DependencyGraph, hulls: Sequence[Sequence[CostedOption]], kind: Indices, arc_delay_seconds: Numbers
 ) -> Network:
-    """Build the network.
+    """Return the network of a problem.
 
     Args:
         graph: The dependencies of the instructions.
-        hulls: The lower hull of each kind of each stage; several instructions share one.
-        kind: Which of the hulls is that of each instruction. [instructions]
-        arc_delay_seconds: The time that lies between the two instructions of each arc of the graph. [graph arcs]
+        hulls: The lower hull of each kind of each stage; several instructions share one. [kinds]
+        kind: The number of each instruction's hull. [instructions]
+        arc_delay_seconds: The time between the two instructions of each arc of the graph. [graph arcs]
     """
     start, end, is_merged, events = _events(graph, arc_delay_seconds)
     tail, head, delay = _waits(graph, start, end, is_merged, arc_delay_seconds)
@@ -107,7 +109,7 @@ def make_network(
 
 
 def _events(graph: DependencyGraph, delay: Numbers) -> tuple[Indices, Indices, np.ndarray, int]:
-    """The event of each start and end, which arcs became one event, and how many events there are."""
+    """Return the event of each start and end, which graph arcs merged two events, and the number of events."""
     n = len(graph.instructions)
     to = np.repeat(np.arange(n), np.diff(graph.first_arc))
     leaving, entering = np.bincount(graph.arc_from, minlength=n), np.diff(graph.first_arc)
@@ -116,9 +118,9 @@ def _events(graph: DependencyGraph, delay: Numbers) -> tuple[Indices, Indices, n
     for first, second in zip((graph.arc_from[is_merged] + n).tolist(), to[is_merged].tolist(), strict=True):
         root[_find(root, first)] = _find(root, second)
     roots = np.array([_find(root, event) for event in range(2 * n)], np.int64)
-    found, numbers = np.unique(roots, return_inverse=True)
+    distinct, numbers = np.unique(roots, return_inverse=True)
     # Numbered in running order, so that events close in time are close in memory.
-    return numbers[:n] + 2, numbers[n:] + 2, is_merged, len(found) + 2
+    return numbers[:n] + 2, numbers[n:] + 2, is_merged, len(distinct) + 2
 
 
 def _find(root: Indices, event: int) -> int:
@@ -131,7 +133,7 @@ def _find(root: Indices, event: int) -> int:
 def _waits(
     graph: DependencyGraph, start: Indices, end: Indices, is_merged: np.ndarray, delay: Numbers
 ) -> tuple[Indices, Indices, Numbers]:
-    """Arcs without a choice: between instructions, from the start of the iteration, and to its end."""
+    """Return the arcs of one corner: between instructions, from the start of the iteration, and to its end."""
     n = len(start)
     to = np.repeat(np.arange(n), np.diff(graph.first_arc))
     kept = ~is_merged
@@ -146,12 +148,12 @@ def _waits(
 def _quantized(
     hulls: Sequence[Sequence[CostedOption]], kind: Indices, delay: Numbers
 ) -> tuple[Indices, Indices, float, float]:
-    """Times and slopes of the corners of all arcs, and their quanta."""
+    """Return times and slopes of the corners of all arcs, and their quanta."""
     longest = sum(hull[-1].time_seconds * n for hull, n in zip(hulls, np.bincount(kind), strict=False)) + delay.sum()
     slopes = [_slopes(hull) for hull in hulls]
     steepest = sum(slope[0] * n for slope, n in zip(slopes, np.bincount(kind), strict=False))
-    time_quantum, slope_quantum = float(longest) / _LARGEST, float(steepest) / _LARGEST or 1.0
-    kind_times = [_whole([it.time_seconds for it in hull], time_quantum) for hull in hulls]
+    time_quantum, slope_quantum = float(longest) / _SCALE, float(steepest) / _SCALE or 1.0
+    kind_times = [_whole([corner.time_seconds for corner in hull], time_quantum) for hull in hulls]
     kind_slopes = [_strictly_falling(_whole(slope, slope_quantum)) for slope in slopes]
     times = [kind_times[k] for k in kind.tolist()]
     return (
@@ -170,9 +172,9 @@ def _slopes(hull: Sequence[CostedOption]) -> list[float]:
 
 
 def _strictly_falling(slopes: Indices) -> Indices:
-    """The slopes, raised by as few quanta as set apart those that rounding made equal.
+    """Raise slopes by as few quanta as set apart those that rounding made equal: at most one for each later corner.
 
-    Between two equal slopes an arc has no room for flow, and the sweep would try to add some there for ever.
+    Between two equal slopes an arc has no room for flow, and the walk would try to add some there for ever.
     """
     from_last = np.arange(len(slopes))[::-1]
     return np.maximum.accumulate((slopes - from_last)[::-1])[::-1] + from_last
@@ -185,7 +187,7 @@ def _whole(values: Sequence[float] | Numbers, quantum: float) -> Indices:
 def _with_ends(
     tail: Indices, head: Indices, first_corner: Indices, times: Indices, slopes: Indices, events: int
 ) -> NetworkArrays:
-    at = np.concatenate([head, tail])  # so that at an event the arcs that leave it come last
+    at = np.concatenate([head, tail])  # the arcs that leave an event come after those that enter it
     other = np.concatenate([tail, head])
     order = np.argsort(at, kind="stable")
     place = np.empty_like(order)

@@ -7,29 +7,31 @@ from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._execution import Execution, execute
-from zeus_core.pipeline._hull import CostedOption
+from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._profile import PipelineProfile
 from zeus_core.pipeline._schedule import Schedule
 
 __all__ = ["Plan"]
 
+_ROUNDING = 1e-12  # a sum of durations depends on the order of adding by less than this
+
 
 @dataclass(frozen=True)
 class Plan:
-    """Clocks, and what they are predicted to give.
+    """Clocks, and the predicted time and energy of an iteration.
 
     Attributes:
-        name: How it was made, such as "frontier".
-        schedule: What is run.
-        clocks_mhz: SM clock of each instruction of each rank, in the order of `schedule.ranks`; None where the clock
-            stays as it is. All GPUs of a stage use the same.
+        name: The method that made it, such as "frontier".
+        schedule: The instructions.
+        clocks_mhz: SM clock of each instruction of each rank, in the order of `schedule.ranks`; None if the clock stays
+            as it is. All GPUs of a stage use the same.
         time_seconds: Iteration time.
         energy_joules: Energy of all GPUs over it.
-        switches: How many times a clock is switched in an iteration, on all ranks together (one GPU of each stage).
-        switch_seconds: What each switch was taken to cost; it is in `time_seconds`.
-        blocking_power_watts: What all GPUs together draw while they wait.
-        profile_fingerprint: The profile it was made from; see `PipelineProfile.fingerprint`.
+        switches: Number of clock switches in an iteration, on all ranks together (one GPU of each stage).
+        switch_seconds: Assumed duration of each switch; `time_seconds` includes it.
+        blocking_power_watts: Power of all GPUs together while they wait.
+        profile_fingerprint: Fingerprint of the profile the plan was made from; see `PipelineProfile.fingerprint`.
     """
 
     name: str
@@ -43,21 +45,23 @@ class Plan:
     profile_fingerprint: str
 
     @classmethod
-    def of(cls, name: str, problem: Problem, chosen: Sequence[CostedOption], switch_seconds: float = 0.0) -> Plan:
-        """The plan that makes these choices.
+    def from_options(
+        cls, name: str, problem: Problem, chosen: Sequence[CostedOption], switch_seconds: float = 0.0
+    ) -> Plan:
+        """Return the plan that runs each instruction at a chosen option.
 
         Args:
-            name: How it was made.
-            problem: What is run.
-            chosen: The choice of each instruction, in the order of `problem.graph`. [instructions]
-            switch_seconds: What a switch of the clock takes.
+            name: The method that made it.
+            problem: The instructions.
+            chosen: The option of each instruction, in the order of `problem.graph`. [instructions]
+            switch_seconds: Duration of a clock switch.
         """
         result = execute(problem, chosen, switch_seconds)
-        clocks = {it: choice.clock_mhz for it, choice in zip(problem.graph.instructions, chosen, strict=True)}
+        clocks = dict(zip(problem.graph.instructions, (option.clock_mhz for option in chosen), strict=True))
         return cls(
             name=name,
             schedule=problem.schedule,
-            clocks_mhz=tuple(tuple(clocks[it] for it in rank) for rank in problem.schedule.ranks),
+            clocks_mhz=tuple(tuple(clocks[instruction] for instruction in rank) for rank in problem.schedule.ranks),
             time_seconds=result.time_seconds,
             energy_joules=result.energy_joules,
             switches=result.switches,
@@ -72,33 +76,40 @@ class Plan:
         return self.energy_joules / self.time_seconds
 
     def energy_joules_until(self, time_seconds: float) -> float:
-        """Energy of all GPUs from the beginning of an iteration, which is followed by waiting, until then.
+        """Return the energy of all GPUs from the beginning of an iteration to a time after it; they wait in between.
 
         Raises:
-            UsageError: The iteration is not over by then.
+            UsageError: The time is before the end of the iteration.
         """
-        if not time_seconds >= self.time_seconds * (1 - 1e-12):
+        if not time_seconds >= self.time_seconds * (1 - _ROUNDING):
             raise UsageError(
                 f"time_seconds is {time_seconds!r}, before the end of the iteration, {self.time_seconds!r}"
             )
         return self.energy_joules + self.blocking_power_watts * (time_seconds - self.time_seconds)
 
     def execution(self, profile: PipelineProfile) -> Execution:
-        """When each instruction runs, in the order of `Problem(profile, schedule).graph`.
+        """Predict when each instruction runs, in the order of `Problem(profile, schedule).graph`.
 
         Raises:
-            UsageError: The profile is not the one the plan was made from.
+            UsageError: The plan was made from another profile.
         """
         if profile.fingerprint != self.profile_fingerprint:
             raise UsageError("the plan was made from another profile; make it again from this one")
         problem = Problem(profile, self.schedule)
-        return execute(problem, self.choices(problem), self.switch_seconds)
+        return execute(problem, self.options(problem), self.switch_seconds)
 
-    def choices(self, problem: Problem) -> list[CostedOption]:
-        """The choice of each instruction, in the order of `problem.graph`."""
+    def options(self, problem: Problem) -> list[CostedOption]:
+        """Return the option of each instruction, in the order of `problem.graph`.
+
+        Raises:
+            UsageError: The profile of the problem lacks a clock of the plan.
+        """
         clocks = {
-            it: clock
+            instruction: clock
             for order, of_rank in zip(self.schedule.ranks, self.clocks_mhz, strict=True)
-            for it, clock in zip(order, of_rank, strict=True)
+            for instruction, clock in zip(order, of_rank, strict=True)
         }
-        return [problem.choice_at(it.stage, it.kind, clocks[it]) for it in problem.graph.instructions]
+        return [
+            problem.option_at(instruction.stage, instruction.kind, clocks[instruction])
+            for instruction in problem.graph.instructions
+        ]

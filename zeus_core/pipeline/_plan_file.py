@@ -2,102 +2,100 @@
 
 from __future__ import annotations
 
-import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from zeus_core._codec import decode, encode
+from zeus_core._files import JsonFormat
+from zeus_core._validate import checked_number, checked_whole_number
 from zeus_core.errors import UsageError
+from zeus_core.pipeline._instruction import Instruction
 from zeus_core.pipeline._plan import Plan
-from zeus_core.pipeline._schedule import Instruction, Schedule
+from zeus_core.pipeline._schedule import Schedule
 
-__all__ = ["plan_from_json", "plan_to_json", "read_plan", "write_plan"]
+__all__ = ["read_plan", "write_plan"]
 
-_FORMAT = "zeus-core pipeline plan"
-_VERSION = 1
-_NUMBERS = ("time_seconds", "energy_joules", "switch_seconds", "blocking_power_watts")
-
-
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """A JSON object: each rank as a list of [kind, stage, microbatch, MHz or null]."""
-    return {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "name": plan.name,
-        "profile_fingerprint": plan.profile_fingerprint,
-        **{name: getattr(plan, name) for name in _NUMBERS},
-        "switches": plan.switches,
-        "schedule": plan.schedule.name,
-        "ranks": [
-            [[*it, clock] for it, clock in zip(order, clocks, strict=True)]
-            for order, clocks in zip(plan.schedule.ranks, plan.clocks_mhz, strict=True)
-        ],
-    }
+_FORMAT = JsonFormat("zeus-core pipeline plan", 1)
+_MAX_CLOCK_MHZ = 10_000  # above any GPU: such a number is a clock in kHz or Hz
 
 
-def plan_from_json(fields: Any) -> Plan:
-    """Read what `plan_to_json` wrote.
+class _PlannedInstruction(NamedTuple):
+    kind: str
+    stage: int
+    microbatch: int
+    clock_mhz: int | None
 
-    Raises:
-        UsageError: It is not a plan, of another version, or one of its values cannot be.
-    """
-    if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
-        raise UsageError(f'this is not a plan: it does not say "format": "{_FORMAT}"')
-    if fields.get("version") != _VERSION:
-        raise UsageError(f"the plan is of version {fields.get('version')!r}; this program reads version {_VERSION}")
-    try:
-        ranks = [[_instruction(rank, it) for it in order] for rank, order in enumerate(fields["ranks"])]
-        return Plan(
-            name=_text(fields, "name"),
-            schedule=Schedule(_text(fields, "schedule"), tuple(tuple(it for it, _ in order) for order in ranks)),
-            clocks_mhz=tuple(tuple(clock for _, clock in order) for order in ranks),
-            switches=_count(fields["switches"]),
-            profile_fingerprint=_text(fields, "profile_fingerprint"),
-            **{name: _number(name, fields[name]) for name in _NUMBERS},
-        )
-    except (KeyError, TypeError, OverflowError) as error:  # whole numbers in JSON have no limit
-        raise UsageError(f"the plan cannot be read: {error!r}") from error
+
+@dataclass(frozen=True)
+class _PlanFields:
+    """The fields of a plan file: those of `Plan`, with each clock beside its instruction, for people to read."""
+
+    name: str
+    profile_fingerprint: str
+    time_seconds: float
+    energy_joules: float
+    switch_seconds: float
+    blocking_power_watts: float
+    switches: int
+    schedule: str
+    ranks: tuple[tuple[_PlannedInstruction, ...], ...]
+
+    def __post_init__(self) -> None:
+        for name in ("time_seconds", "energy_joules", "switch_seconds", "blocking_power_watts"):
+            checked_number(name, getattr(self, name), 0.0, math.inf, "a finite number, at least 0")
+        checked_whole_number("switches", self.switches, 0)
+        for rank, order in enumerate(self.ranks):
+            for planned in order:
+                if planned.clock_mhz is not None and not 0 < planned.clock_mhz < _MAX_CLOCK_MHZ:
+                    raise UsageError(f"rank {rank} has {tuple(planned)}, which must end with a clock in whole MHz")
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
-    """Write a plan to a file."""
-    Path(path).write_text(json.dumps(plan_to_json(plan)) + "\n", encoding="utf-8")
+    """Write a plan to a file, which is replaced as a whole.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    ranks = tuple(
+        tuple(_PlannedInstruction(*instruction, clock) for instruction, clock in zip(order, clocks, strict=True))
+        for order, clocks in zip(plan.schedule.ranks, plan.clocks_mhz, strict=True)
+    )
+    fields = _PlanFields(
+        name=plan.name,
+        profile_fingerprint=plan.profile_fingerprint,
+        time_seconds=plan.time_seconds,
+        energy_joules=plan.energy_joules,
+        switch_seconds=plan.switch_seconds,
+        blocking_power_watts=plan.blocking_power_watts,
+        switches=plan.switches,
+        schedule=plan.schedule.name,
+        ranks=ranks,
+    )
+    _FORMAT.write(Path(path), encode(fields), indent=None)
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read a plan from a file.
+    """Return the plan in a file.
 
     Raises:
         UsageError: The file cannot be read, or is not a plan; the message names it.
     """
     try:
-        return plan_from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:  # a UsageError is a ValueError too
+        fields = decode(_PlanFields, _FORMAT.read(Path(path)), "the plan")
+        return Plan(
+            name=fields.name,
+            schedule=Schedule(
+                fields.schedule, tuple(tuple(Instruction(*planned[:3]) for planned in order) for order in fields.ranks)
+            ),
+            clocks_mhz=tuple(tuple(planned.clock_mhz for planned in order) for order in fields.ranks),
+            time_seconds=fields.time_seconds,
+            energy_joules=fields.energy_joules,
+            switches=fields.switches,
+            switch_seconds=fields.switch_seconds,
+            blocking_power_watts=fields.blocking_power_watts,
+            profile_fingerprint=fields.profile_fingerprint,
+        )
+    except (OSError, UsageError) as error:
         raise UsageError(f"{path}: {error}") from error
-
-
-def _instruction(rank: int, fields: Any) -> tuple[Instruction, int | None]:
-    if not isinstance(fields, list) or len(fields) != 4:
-        raise UsageError(f"rank {rank} has {fields!r}; an instruction is [kind, stage, microbatch, MHz or null]")
-    kind, stage, microbatch, clock = fields
-    if clock is not None and (isinstance(clock, bool) or not isinstance(clock, int) or not 0 < clock < 10_000):
-        raise UsageError(f"rank {rank}, {kind} of stage {stage}: {clock!r} is not a clock; give whole MHz or null")
-    return Instruction(kind, stage, microbatch), clock
-
-
-def _text(fields: dict[str, Any], name: str) -> str:
-    if not isinstance(fields[name], str):
-        raise UsageError(f"{name} of the plan is {fields[name]!r}, which is not text")
-    return str(fields[name])
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise UsageError(f"{name} of the plan is {value!r}; it must be a finite number, at least 0")
-    return float(value)
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(f"switches of the plan is {value!r}; it must be a whole number, at least 0")
-    return value

@@ -1,4 +1,4 @@
-"""Measured profiles: what each instruction of each pipeline stage takes at each clock."""
+"""Measured profiles: time and energy of each instruction of each pipeline stage at each clock."""
 
 from __future__ import annotations
 
@@ -12,24 +12,30 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from zeus_core._codec import decode, encode
+from zeus_core._files import JsonFormat
+from zeus_core._validate import checked_number, checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._kinds import COMPUTE_KINDS, FIXED_KINDS, check_kind
-from zeus_core.pipeline._option import MeasuredOption
+from zeus_core.pipeline._instruction import COMPUTE_KINDS, FIXED_KINDS, check_kind
+from zeus_core.pipeline._options import MeasuredOption
+from zeus_core.pipeline._profile_csv import read_options, write_options
 
 __all__ = ["InstructionProfile", "PipelineProfile"]
+
+_FORMAT = JsonFormat("zeus-core pipeline profile", 2)
 
 
 @dataclass(frozen=True)
 class InstructionProfile:
     """The options of one kind of instruction on one stage.
 
-    A kind whose clock is chosen (`COMPUTE_KINDS`) needs at least two options: one alone is a sweep that was not
-    finished. A fixed kind (`FIXED_KINDS`) has exactly one.
+    A kind whose clock is chosen (`COMPUTE_KINDS`) needs at least two options: a single one means unfinished profiling.
+    A fixed kind (`FIXED_KINDS`) has exactly one.
 
     Attributes:
         stage: Pipeline stage, from 0.
         kind: One of `COMPUTE_KINDS` and `FIXED_KINDS`.
-        options: One per clock, the highest clock first (sorted here if need be).
+        options: One per clock; sorted here, the highest clock first.
 
     Raises:
         UsageError: The options do not fit the kind, or a clock occurs twice.
@@ -40,43 +46,40 @@ class InstructionProfile:
     options: tuple[MeasuredOption, ...]
 
     def __post_init__(self) -> None:
-        if isinstance(self.stage, bool) or not isinstance(self.stage, int) or self.stage < 0:
-            raise UsageError(f"stage is {self.stage!r}; stages are whole numbers from 0")
+        """Check all values, and sort the options."""
+        object.__setattr__(self, "stage", checked_whole_number("stage", self.stage, 0))
         check_kind(self.kind, COMPUTE_KINDS + FIXED_KINDS, f"stage {self.stage}")
         options = tuple(sorted(self.options, key=lambda option: -(option.clock_mhz or 0)))
         object.__setattr__(self, "options", options)
-        self._check_number()
+        if self.kind in FIXED_KINDS:
+            if len(options) != 1:
+                raise UsageError(f"{self}: {len(options)} options; a fixed kind has exactly one")
+            return
+        if len(options) < 2:
+            raise UsageError(f"{self}: {len(options)} option(s); measure it at two clocks at least")
         clocks = [option.clock_mhz for option in options]
+        if None in clocks:
+            raise UsageError(f"{self}: an option without a clock; only fixed kinds may leave it out")
         for clock, following in pairwise(clocks):
             if clock == following:
                 raise UsageError(f"{self}: {clock} MHz occurs twice; keep one row for each clock")
-
-    def _check_number(self) -> None:
-        if self.kind in FIXED_KINDS:
-            if len(self.options) != 1:
-                raise UsageError(f"{self}: {len(self.options)} options; a fixed kind has exactly one")
-            return
-        if len(self.options) < 2:
-            raise UsageError(f"{self}: {len(self.options)} option(s); measure it at two clocks at least")
-        if any(option.clock_mhz is None for option in self.options):
-            raise UsageError(f"{self}: an option without a clock; only fixed kinds may leave it out")
 
     def __str__(self) -> str:
         return f"stage {self.stage} {self.kind}"
 
     @property
     def at_highest_clock(self) -> MeasuredOption:
-        """The option of the highest clock, which is not always the fastest as measured."""
+        """The option of the highest clock. It is not always the fastest as measured."""
         return self.options[0]
 
 
 @dataclass(frozen=True)
 class PipelineProfile:
-    """All instruction profiles of a pipeline, with what each stage draws while it waits.
+    """All instruction profiles of a pipeline, and the blocking power of each stage.
 
     Attributes:
         instructions: One for each kind of each stage, in any order.
-        blocking_power_watts: Power of one GPU while it waits; one number for all stages, or one for each.
+        blocking_power_watts: Power of one GPU that waits for a neighbour; one number for all stages, or one for each.
         gpus: GPUs that run a stage together and share its clocks (tensor-parallel and data-parallel replicas); one
             number for all stages, or one for each. Times and energies in the profile are those of one GPU.
 
@@ -94,41 +97,57 @@ class PipelineProfile:
         blocking_power_watts: float | Sequence[float],
         gpus: int | Sequence[int] = 1,
     ) -> None:
-        ordered = tuple(sorted(instructions, key=lambda it: (it.stage, (COMPUTE_KINDS + FIXED_KINDS).index(it.kind))))
+        kinds = COMPUTE_KINDS + FIXED_KINDS
+        ordered = tuple(sorted(instructions, key=lambda profile: (profile.stage, kinds.index(profile.kind))))
         stages = _check_stages(ordered)
+        powers = _one_each(blocking_power_watts, stages, "blocking_power_watts")
+        counts = _one_each(gpus, stages, "gpus")
         object.__setattr__(self, "instructions", ordered)
-        object.__setattr__(self, "blocking_power_watts", _powers(blocking_power_watts, stages))
-        object.__setattr__(self, "gpus", _counts(gpus, stages))
+        object.__setattr__(
+            self,
+            "blocking_power_watts",
+            tuple(
+                checked_number(
+                    f"blocking_power_watts of stage {stage}", power, 0.0, math.inf, "watts, at least 0, such as 80"
+                )
+                for stage, power in enumerate(powers)
+            ),
+        )
+        object.__setattr__(
+            self,
+            "gpus",
+            tuple(checked_whole_number(f"gpus of stage {stage}", count, 1) for stage, count in enumerate(counts)),
+        )
 
     @property
     def stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self.gpus)
 
     @cached_property
     def _by_stage_and_kind(self) -> Mapping[tuple[int, str], InstructionProfile]:
-        return {(it.stage, it.kind): it for it in self.instructions}
+        return {(profile.stage, profile.kind): profile for profile in self.instructions}
 
     def find(self, stage: int, kind: str) -> InstructionProfile | None:
-        """The profile of a kind on a stage; None if it was not measured."""
+        """Return the profile of a kind on a stage; None if it was not measured."""
         return self._by_stage_and_kind.get((stage, kind))
 
     def get(self, stage: int, kind: str) -> InstructionProfile:
-        """The profile of a kind on a stage.
+        """Return the profile of a kind on a stage.
 
         Raises:
             UsageError: It was not measured.
         """
-        found = self.find(stage, kind)
-        if found is None:
-            kinds = [it.kind for it in self.instructions if it.stage == stage]
+        profile = self.find(stage, kind)
+        if profile is None:
+            kinds = [profile.kind for profile in self.instructions if profile.stage == stage]
             raise UsageError(f"the profile has no {kind!r} of stage {stage}; it has {', '.join(kinds) or 'nothing'}")
-        return found
+        return profile
 
     def effective_cost_joules(self, stage: int, option: MeasuredOption) -> float:
-        """What running an option takes more than waiting as long, over all GPUs of the stage (Perseus, SOSP'24)."""
-        waiting_joules = self.blocking_power_watts[stage] * option.time_seconds
-        return self.gpus[stage] * (option.energy_joules - waiting_joules)
+        """Return the energy of an option above that of blocking as long, over all GPUs of the stage."""
+        blocking_joules = self.blocking_power_watts[stage] * option.time_seconds
+        return self.gpus[stage] * (option.energy_joules - blocking_joules)
 
     def check_clocks(self, supported_mhz: Collection[int]) -> None:
         """Check that a device supports every clock.
@@ -136,76 +155,76 @@ class PipelineProfile:
         Raises:
             UsageError: It does not; the message names the instruction.
         """
-        for it in self.instructions:
-            for option in it.options:
-                if option.clock_mhz is not None and option.clock_mhz not in supported_mhz:
-                    nearest = min(supported_mhz, key=lambda clock: abs(clock - (option.clock_mhz or 0)))
+        for profile in self.instructions:
+            for option in profile.options:
+                clock = option.clock_mhz
+                if clock is not None and clock not in supported_mhz:
+                    nearest = min(supported_mhz, key=lambda supported: abs(supported - clock))
                     raise UsageError(
-                        f"{it}: the device does not support {option.clock_mhz} MHz; the nearest it does is {nearest}"
+                        f"{profile}: the device does not support {clock} MHz; its nearest clock is {nearest} MHz"
                     )
 
     @cached_property
     def fingerprint(self) -> str:
-        """A SHA-256 of all numbers: two profiles with the same one are the same."""
+        """A SHA-256 of all numbers: two profiles are equal if theirs are."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object that `from_json` reads back; see `zeus_core.pipeline._profile_json`."""
-        from zeus_core.pipeline._profile_json import profile_to_json
-
-        return profile_to_json(self)
+        """Return a JSON object that holds the whole profile, the blocking power included."""
+        return _FORMAT.document(encode(self))
 
     @classmethod
-    def from_json(cls, fields: Any) -> PipelineProfile:
-        """Read what `to_json` wrote; see `zeus_core.pipeline._profile_json`."""
-        from zeus_core.pipeline._profile_json import profile_from_json
+    def from_json(cls, document: Any) -> PipelineProfile:
+        """Return the profile in the result of `to_json`.
 
-        return profile_from_json(fields)
+        Raises:
+            UsageError: It is not a profile; the message names the field.
+        """
+        return decode(cls, _FORMAT.fields(document), "the profile")
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the published column layout; see `zeus_core.pipeline._profile_csv`."""
-        from zeus_core.pipeline._profile_csv import write_profile_csv
+        """Write the published column layout, without blocking power and numbers of GPUs.
 
-        write_profile_csv(self, Path(path))
+        Raises:
+            OSError: The file cannot be written.
+        """
+        rows = [(profile.stage, profile.kind, option) for profile in self.instructions for option in profile.options]
+        write_options(Path(path), rows)
 
     @classmethod
     def from_csv(
         cls, path: str | Path, blocking_power_watts: float | Sequence[float], gpus: int | Sequence[int] = 1
     ) -> PipelineProfile:
-        """Read the published column layout; see `zeus_core.pipeline._profile_csv`."""
-        from zeus_core.pipeline._profile_csv import read_profile_csv
+        """Read the published column layout: `stage,instruction,frequency,time,energy`.
 
-        return read_profile_csv(Path(path), blocking_power_watts, gpus)
+        Args:
+            path: The file.
+            blocking_power_watts: See `PipelineProfile`.
+            gpus: See `PipelineProfile`.
+
+        Raises:
+            UsageError: The file cannot be read, or a row is wrong; the message names the file and the line.
+        """
+        options = read_options(Path(path))
+        try:
+            profiles = [InstructionProfile(stage, kind, tuple(rows)) for (stage, kind), rows in options.items()]
+            return cls(profiles, blocking_power_watts, gpus)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
 
 
 def _check_stages(instructions: Sequence[InstructionProfile]) -> int:
     if not instructions:
         raise UsageError("the profile is empty; it needs a forward and a backward of each stage")
-    for it, following in pairwise(instructions):
-        if (it.stage, it.kind) == (following.stage, following.kind):
-            raise UsageError(f"the profile has {it} twice; give its options together")
-    stages = {it.stage for it in instructions}
+    for profile, following in pairwise(instructions):
+        if (profile.stage, profile.kind) == (following.stage, following.kind):
+            raise UsageError(f"the profile has {profile} twice; give its options together")
+    stages = {profile.stage for profile in instructions}
     missing = set(range(len(stages))) - stages
     if missing:
         raise UsageError(f"the profile has no instruction of stage {min(missing)}, but one of stage {max(stages)}")
     return len(stages)
-
-
-def _powers(values: float | Sequence[float], stages: int) -> tuple[float, ...]:
-    powers = _one_each(values, stages, "blocking_power_watts")
-    for stage, power in enumerate(powers):
-        if isinstance(power, bool) or not isinstance(power, int | float) or not 0 <= power < math.inf:
-            raise UsageError(f"blocking_power_watts of stage {stage} is {power!r}; give watts, at least 0, such as 80")
-    return tuple(float(power) for power in powers)
-
-
-def _counts(values: int | Sequence[int], stages: int) -> tuple[int, ...]:
-    counts = _one_each(values, stages, "gpus")
-    for stage, count in enumerate(counts):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise UsageError(f"gpus of stage {stage} is {count!r}; give a whole number of GPUs, at least 1")
-    return tuple(counts)
 
 
 def _one_each(values: Any, stages: int, name: str) -> list[Any]:

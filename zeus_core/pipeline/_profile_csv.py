@@ -1,40 +1,31 @@
-"""Profiles as CSV, in the layout of the published ones (Perseus, SOSP'24).
+"""Options in CSV files, in the layout of the published profiles (Perseus, SOSP'24).
 
     stage,instruction,frequency,time,energy[,time_stderr,energy_stderr]
     0,forward,1410,0.0501,23.8
 
-Frequency is in MHz (empty for a fixed kind that runs at whatever clock is set), time in seconds, energy in joules of
-one GPU; the spreads are standard errors. The file does not hold the blocking power: it is told when reading.
+`frequency` is in MHz (empty for a fixed kind that runs at any clock), `time` in seconds, `energy` in joules of one GPU.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._kinds import COMPUTE_KINDS, FIXED_KINDS, check_kind
-from zeus_core.pipeline._option import MeasuredOption
-from zeus_core.pipeline._profile import InstructionProfile, PipelineProfile
+from zeus_core.pipeline._instruction import COMPUTE_KINDS, FIXED_KINDS, check_kind
+from zeus_core.pipeline._options import MeasuredOption
 
-__all__ = ["read_profile_csv", "write_profile_csv"]
+__all__ = ["read_options", "write_options"]
 
 _COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
 _STDERRS = ("time_stderr", "energy_stderr")
 
-_Row = tuple[int, str, MeasuredOption]
+_Row = tuple[int, str, MeasuredOption]  # stage, kind, option
 
 
-def read_profile_csv(
-    path: Path, blocking_power_watts: float | Sequence[float], gpus: int | Sequence[int] = 1
-) -> PipelineProfile:
-    """Read a profile.
-
-    Args:
-        path: The file.
-        blocking_power_watts: See `PipelineProfile`.
-        gpus: See `PipelineProfile`.
+def read_options(path: Path) -> dict[tuple[int, str], list[MeasuredOption]]:
+    """Return the options in a file by stage and kind.
 
     Raises:
         UsageError: The file cannot be read, or a row is wrong; the message names the file and the line.
@@ -52,24 +43,24 @@ def read_profile_csv(
             options.setdefault((stage, kind), []).append(option)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"the profile {path} cannot be read: {error}") from error
-    try:
-        profiles = [InstructionProfile(stage, kind, tuple(rows)) for (stage, kind), rows in options.items()]
-        return PipelineProfile(profiles, blocking_power_watts, gpus)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
+    return options
 
 
-def write_profile_csv(profile: PipelineProfile, path: Path) -> None:
-    """Write a profile; the columns of spreads only if there is one that is not 0."""
-    rows = [(it, option) for it in profile.instructions for option in it.options]
-    has_stderr = any(option.time_stderr_seconds or option.energy_stderr_joules for _, option in rows)
+def write_options(path: Path, rows: Iterable[_Row]) -> None:
+    """Write options to a file; leave out the columns of standard errors if all of them are 0.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    rows = list(rows)
+    has_stderr = any(option.time_stderr_seconds or option.energy_stderr_joules for _, _, option in rows)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_COLUMNS + (_STDERRS if has_stderr else ()))
-        for it, option in rows:
+        for stage, kind, option in rows:
             clock = "" if option.clock_mhz is None else option.clock_mhz
-            spreads = (option.time_stderr_seconds, option.energy_stderr_joules) if has_stderr else ()
-            writer.writerow((it.stage, it.kind, clock, option.time_seconds, option.energy_joules, *spreads))
+            stderrs = (option.time_stderr_seconds, option.energy_stderr_joules) if has_stderr else ()
+            writer.writerow((stage, kind, clock, option.time_seconds, option.energy_joules, *stderrs))
 
 
 def _rows(path: Path) -> Iterator[tuple[int, _Row]]:
@@ -81,7 +72,7 @@ def _rows(path: Path) -> Iterator[tuple[int, _Row]]:
         for fields in reader:
             where = f"{path}, line {reader.line_num}"
             if None in fields.values() or "(more)" in fields:
-                raise UsageError(f"{where}: as many values are needed as there are columns")
+                raise UsageError(f"{where}: the row must have as many values as there are columns")
             try:
                 row = _row(fields)
             except UsageError as error:
@@ -104,7 +95,7 @@ def _row(fields: Mapping[str, str]) -> _Row:
 
 def _whole(name: str, text: str) -> int:
     number = _number(name, text)
-    if number < 0 or number != number // 1:  # NaN and infinity are not equal to their floor
+    if number < 0 or number != number // 1:  # NaN and infinity differ from their floor
         raise UsageError(f"{name} is {text!r}; it must be a whole number, at least 0")
     return int(number)
 

@@ -1,14 +1,14 @@
-"""From a point of the frontier to real clocks: one measured option for each instruction, never slower than asked.
+"""Rounding: from a point of the frontier to real clocks, one option for each instruction, never slower than the point.
 
-Dispatch: in running order, each instruction takes the slowest option that ends before its deadline at the point. As it
-may start earlier than there, a remainder of time is handed on to what follows. The same is done backward from the end,
-and both with all options and with those on the hull only.
+Dispatch: in running order, each instruction takes the slowest option that ends before its deadline at the point. It may
+start earlier than there, so a remainder of time is handed on to the next instructions. The same is done backward from
+the end, and both with all options and with those on the hull only: four candidates, of which the cheapest is kept.
 
-Fill: where there is still time between when an instruction can start and when it must end, it takes slower options.
+Fill: an instruction with time left between its earliest start and its latest end takes slower options.
 
-Polish: the best so far is shaken: a few instructions are made faster, and the time this frees is filled again,
-favouring a random part of the instructions at first. A result is kept if it is cheaper, or dearer by less than a
-tolerance that falls to 0; the cheapest of all is the outcome. The random numbers are the same in every run.
+Polish (threshold accepting, Dueck and Scheuer, 1990): a few random instructions are made faster, and the freed time is
+filled again, at first by a random part of the instructions. A result is accepted if it is cheaper, or dearer by less
+than a tolerance that falls to 0; the cheapest of all is kept. The random numbers are the same in every run.
 """
 
 from __future__ import annotations
@@ -16,228 +16,287 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from zeus_core.pipeline._choice_arrays import ChoiceArrays
-from zeus_core.pipeline._compiled import has_numba, kernels
+from zeus_core.pipeline._compiled import Kernels, has_numba
 from zeus_core.pipeline._dependencies import Indices, Numbers
 from zeus_core.pipeline._frontier import FrontierPoint
+from zeus_core.pipeline._options import CostedOption
+from zeus_core.pipeline._problem import Problem
 
-__all__ = ["round_point"]
+__all__ = ["Rounding"]
 
-_VISITS = 6_000_000  # instructions visited while polishing, some 0.1 s when compiled
-_TOLERANCES = (8.0, 2.0, 1.0)  # of each polish, over the median step between two choices
-_MARGIN = 1e-12  # sums of durations in another order differ by less
+# Instructions visited while polishing at effort 1: some 0.1 s when compiled. More visits find cheaper plans, later;
+# `benchmarks/pipeline_frontier.py` prints the gap to the frontier and the time of a plan.
+_VISITS = 6_000_000
+_SLOWER_WITHOUT_NUMBA = 20  # fewer visits without numba, whose loops take longer: some 1 s
+# Initial tolerance of each polish, over the median cost between two neighbouring options of a kind: a wide search
+# first, then narrower ones from its result.
+_TOLERANCES = (8.0, 2.0, 1.0)
+_ROUNDING = 1e-12  # a sum of durations depends on the order of adding by less than this
 
 
-def round_point(arrays: ChoiceArrays, point: FrontierPoint, effort: float = 1.0) -> Indices:
-    """Choose an option for each instruction.
+class _Arrays(NamedTuple):
+    """A problem as arrays.
 
-    Args:
-        arrays: The problem.
-        point: A point of its frontier. What is chosen takes at most the iteration time there.
-        effort: How much to polish; 0 is not at all, 1 some 0.1 s of CPU time (1 s without numba, for fewer tries).
-
-    Returns:
-        The choice of each instruction, as a number in `arrays`. [instructions]
+    Attributes:
+        first_arc: See `DependencyGraph`. [instructions + 1]
+        arc_from: See `DependencyGraph`. [arcs]
+        delay: Seconds on each arc. [arcs]
+        kind: The kind of each instruction. [instructions]
+        first: Options `first[k]` to `first[k + 1]` are those of kind k, from the fastest to the cheapest. [kinds + 1]
+        time: Seconds of each option. [options]
+        cost: Effective cost of each option, in joules. [options]
+        is_corner: Whether it is on the lower hull. [options]
     """
-    best = min((_dispatched(arrays, point, *how) for how in _WAYS), key=lambda it: float(arrays.cost[it].sum()))
-    steps = np.diff(arrays.cost)[np.diff(arrays.time) > 0]  # not from one kind to the next
-    visits = _VISITS if has_numba() else _VISITS // 20
-    rounds = int(effort * visits / len(best) / len(_TOLERANCES))
-    if rounds and len(steps):
-        for seed, tolerance in enumerate(_TOLERANCES):
-            shaken = _Shaken(np.empty_like(best), np.empty_like(best), *_scratch(len(best)))
-            limit = (point.time_seconds, tolerance * float(np.median(np.abs(steps))))
-            _KERNELS.call(_polish, arrays, *limit, best, shaken, rounds, seed + 1)
-    return best
+
+    first_arc: Indices
+    arc_from: Indices
+    delay: Numbers
+    kind: Indices
+    first: Indices
+    time: Numbers
+    cost: Numbers
+    is_corner: NDArray[np.bool_]
 
 
-_WAYS = [(is_forward, corners_only) for corners_only in (False, True) for is_forward in (True, False)]
+class _Memory(NamedTuple):
+    """Memory of the loops: accepted and tried options, and ends and deadlines of instructions in seconds."""
 
-
-class _Shaken(NamedTuple):
-    """What the polish works with: where it is, what it tries, and ends and deadlines of instructions."""
-
-    current: Indices
+    accepted: Indices
     tried: Indices
     end: Numbers
     deadline: Numbers
 
 
-def _scratch(size: int) -> tuple[Numbers, Numbers]:
-    return np.zeros(size), np.zeros(size)
+class Rounding:
+    """Rounds points of the frontier of one problem.
 
+    Args:
+        problem: The instructions and their options.
+        effort: Polishing relative to the default: 0 is none, 1 some 0.1 s of CPU time (1 s without numba).
+    """
 
-def _dispatched(arrays: ChoiceArrays, point: FrontierPoint, is_forward: bool, corners_only: bool) -> Indices:
-    chosen = np.zeros(len(arrays.kind), np.int64)
-    end, deadline = _scratch(len(chosen))
-    limit = point.time_seconds
-    if is_forward:
-        deadlines = np.minimum(point.deadline_seconds, limit)
-        _KERNELS.call(_dispatch_forward, arrays, deadlines, limit * _MARGIN, corners_only, chosen, end)
-    else:
-        _KERNELS.call(
-            _dispatch_backward, arrays, point.start_seconds, limit, limit * _MARGIN, corners_only, chosen, deadline
+    def __init__(self, problem: Problem, effort: float = 1.0) -> None:
+        self._options = [option for of_kind in problem.pareto_options for option in of_kind]
+        is_corner = [
+            option in hull
+            for of_kind, hull in zip(problem.pareto_options, problem.hulls, strict=True)
+            for option in of_kind
+        ]
+        self._arrays = arrays = _Arrays(
+            first_arc=problem.graph.first_arc,
+            arc_from=problem.graph.arc_from,
+            delay=problem.arc_delay_seconds,
+            kind=problem.kind_of,
+            first=np.cumsum([0, *map(len, problem.pareto_options)]).astype(np.int64),
+            time=np.array([option.time_seconds for option in self._options]),
+            cost=np.array([option.cost_joules for option in self._options]),
+            is_corner=np.array(is_corner, np.bool_),
         )
-    _KERNELS.call(_keep_time, arrays, limit, chosen, end, deadline)
-    for _ in range(3):
-        for direction in (True, False):
-            _KERNELS.call(_fill, arrays, limit * (1 - _MARGIN), chosen, end, deadline, direction, 0, 0)
-    return chosen
+        size = len(arrays.kind)
+        self._memory = _Memory(np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(size), np.zeros(size))
+        visits = _VISITS if has_numba() else _VISITS // _SLOWER_WITHOUT_NUMBA
+        self._rounds = int(effort * visits / size / len(_TOLERANCES))
+
+    def round(self, point: FrontierPoint) -> list[CostedOption]:
+        """Return an option for each instruction, within the iteration time of a point, [instructions]."""
+        arrays = self._arrays
+        candidates = [
+            self._dispatched(point, is_forward, corners_only)
+            for corners_only in (False, True)
+            for is_forward in (True, False)
+        ]
+        best = min(candidates, key=lambda chosen: float(arrays.cost[chosen].sum()))
+        steps = np.diff(arrays.cost)[np.diff(arrays.time) > 0]  # time falls from one kind to the next
+        if self._rounds and len(steps):
+            step_joules = float(np.median(np.abs(steps)))
+            for seed, tolerance in enumerate(_TOLERANCES, start=1):
+                limits = (point.time_seconds, tolerance * step_joules)
+                _KERNELS.call(_polish, arrays, *limits, best, self._memory, self._rounds, seed)
+        return [self._options[number] for number in best.tolist()]
+
+    def _dispatched(self, point: FrontierPoint, is_forward: bool, corners_only: bool) -> Indices:
+        arrays, memory, limit = self._arrays, self._memory, point.time_seconds
+        chosen = np.zeros(len(arrays.kind), np.int64)
+        margin = limit * _ROUNDING
+        if is_forward:
+            deadlines = np.minimum(point.deadline_seconds, limit)
+            _KERNELS.call(_dispatch_forward, arrays, deadlines, margin, corners_only, chosen, memory.end)
+        else:
+            starts = point.start_seconds
+            _KERNELS.call(_dispatch_backward, arrays, starts, limit, margin, corners_only, chosen, memory.deadline)
+        _KERNELS.call(_keep_time, arrays, limit, chosen, memory.end, memory.deadline)
+        for _ in range(3):  # each fill leaves gaps that one in the other direction can use; the third finds little
+            for fill_forward in (True, False):
+                filled_limit = limit * (1 - _ROUNDING)
+                _KERNELS.call(_fill, arrays, filled_limit, chosen, memory.end, memory.deadline, fill_forward, 0, 0)
+        return chosen
 
 
 def _dispatch_forward(p: Any, due: Any, margin: float, corners_only: bool, chosen: Any, end: Any) -> None:
-    for it in range(len(chosen)):
-        start = _ready(p, it, end)
-        choice = p.first[p.kind[it]]
-        for slower in range(choice + 1, p.first[p.kind[it] + 1]):
-            if start + p.time[slower] > due[it] + margin:
+    for at in range(len(chosen)):
+        start = _ready(p, at, end)
+        choice = p.first[p.kind[at]]
+        for slower in range(choice + 1, p.first[p.kind[at] + 1]):
+            if start + p.time[slower] > due[at] + margin:
                 break
             if p.is_corner[slower] or not corners_only:
                 choice = slower
-        chosen[it] = choice
-        end[it] = start + p.time[choice]
+        chosen[at] = choice
+        end[at] = start + p.time[choice]
 
 
 def _dispatch_backward(
     p: Any, due: Any, limit: float, margin: float, corners_only: bool, chosen: Any, deadline: Any
 ) -> None:
-    for it in range(len(chosen)):
-        deadline[it] = limit
-    for it in range(len(chosen) - 1, -1, -1):
-        choice = p.first[p.kind[it]]
-        for slower in range(choice + 1, p.first[p.kind[it] + 1]):
-            if deadline[it] - p.time[slower] < due[it] - margin:
+    for at in range(len(chosen)):
+        deadline[at] = limit
+    for at in range(len(chosen) - 1, -1, -1):
+        choice = p.first[p.kind[at]]
+        for slower in range(choice + 1, p.first[p.kind[at] + 1]):
+            if deadline[at] - p.time[slower] < due[at] - margin:
                 break
             if p.is_corner[slower] or not corners_only:
                 choice = slower
-        chosen[it] = choice
-        _hand_back(p, it, deadline[it] - p.time[choice], deadline)
+        chosen[at] = choice
+        _hand_back(p, at, deadline[at] - p.time[choice], deadline)
 
 
-def _ready(p: Any, it: int, end: Any) -> float:
-    """When all that an instruction waits for has arrived."""
+def _ready(p: Any, at: int, end: Any) -> float:
+    """Return the time at which everything that an instruction waits for has arrived."""
     start = 0.0
-    for arc in range(p.first_arc[it], p.first_arc[it + 1]):
+    for arc in range(p.first_arc[at], p.first_arc[at + 1]):
         start = max(start, end[p.arc_from[arc]] + p.delay[arc])
     return start
 
 
-def _hand_back(p: Any, it: int, start: float, deadline: Any) -> None:
-    """If an instruction must start by then, what it waits for must end before."""
-    for arc in range(p.first_arc[it], p.first_arc[it + 1]):
+def _hand_back(p: Any, at: int, start: float, deadline: Any) -> None:
+    """If an instruction must start by then, what at waits for must end before."""
+    for arc in range(p.first_arc[at], p.first_arc[at + 1]):
         before = p.arc_from[arc]
         deadline[before] = min(deadline[before], start - p.delay[arc])
 
 
 def _keep_time(p: Any, limit: float, chosen: Any, end: Any, deadline: Any) -> None:
-    """Make instructions faster until the iteration ends in time; rounding can have made it longer by a hair."""
+    """Make the most urgent instructions faster until the iteration ends in time; rounding may have made it longer."""
     n = len(chosen)
     while True:
         last = 0.0
-        for it in range(n):
-            end[it] = _ready(p, it, end) + p.time[chosen[it]]
-            last = max(last, end[it])
+        for at in range(n):
+            end[at] = _ready(p, at, end) + p.time[chosen[at]]
+            last = max(last, end[at])
         if last <= limit:
             return
-        for it in range(n):
-            deadline[it] = last
-        for it in range(n - 1, -1, -1):
-            _hand_back(p, it, deadline[it] - p.time[chosen[it]], deadline)
+        for at in range(n):
+            deadline[at] = last
+        for at in range(n - 1, -1, -1):
+            _hand_back(p, at, deadline[at] - p.time[chosen[at]], deadline)
         slack = limit  # of the most urgent instruction that can be faster
-        found = -1
-        for it in range(n):
-            if chosen[it] > p.first[p.kind[it]] and deadline[it] - end[it] < slack:
-                slack = deadline[it] - end[it]
-                found = it
-        if found < 0:
+        urgent = -1
+        for at in range(n):
+            if chosen[at] > p.first[p.kind[at]] and deadline[at] - end[at] < slack:
+                slack = deadline[at] - end[at]
+                urgent = at
+        if urgent < 0:
             return
-        chosen[found] -= 1
+        chosen[urgent] -= 1
 
 
 def _fill(p: Any, limit: float, chosen: Any, end: Any, deadline: Any, is_forward: bool, mask: int, salt: int) -> None:
-    """Slow down what has time left, in running order or against it; with a mask, only a random part of it.
+    """Slow down instructions with time left, in running order or against it.
+
+    With a mask of n bits only about one in 2^n instructions is slowed down, chosen by a multiplicative hash of its
+    number and the salt: 40503 is 2^16 over the golden ratio (Knuth, The Art of Computer Programming 3, 6.4).
 
     Written out in one piece, as nearly all of the planner's time is spent here.
     """
     first_arc, arc_from, delay, time = p.first_arc, p.arc_from, p.delay, p.time
     n = len(chosen)
     if not is_forward:
-        for it in range(n):
+        for at in range(n):
             start = 0.0
-            for arc in range(first_arc[it], first_arc[it + 1]):
+            for arc in range(first_arc[at], first_arc[at + 1]):
                 start = max(start, end[arc_from[arc]] + delay[arc])
-            end[it] = start + time[chosen[it]]
-    for it in range(n):
-        deadline[it] = limit
-    for it in range(n - 1, -1, -1):
-        choice = chosen[it]
-        if not is_forward and ((it * 40503 + salt) >> 7) & mask == 0:
-            start, last = end[it] - time[choice], p.first[p.kind[it] + 1] - 1
-            while choice < last and start + time[choice + 1] <= deadline[it]:
+            end[at] = start + time[chosen[at]]
+    for at in range(n):
+        deadline[at] = limit
+    for at in range(n - 1, -1, -1):
+        choice = chosen[at]
+        if not is_forward and ((at * 40503 + salt) >> 7) & mask == 0:
+            start, last = end[at] - time[choice], p.first[p.kind[at] + 1] - 1
+            while choice < last and start + time[choice + 1] <= deadline[at]:
                 choice += 1
-            chosen[it] = choice
-        due = deadline[it] - time[choice]
-        for arc in range(first_arc[it], first_arc[it + 1]):
+            chosen[at] = choice
+        due = deadline[at] - time[choice]
+        for arc in range(first_arc[at], first_arc[at + 1]):
             before = arc_from[arc]
             deadline[before] = min(deadline[before], due - delay[arc])
     if is_forward:
-        for it in range(n):
+        for at in range(n):
             start = 0.0
-            for arc in range(first_arc[it], first_arc[it + 1]):
+            for arc in range(first_arc[at], first_arc[at + 1]):
                 start = max(start, end[arc_from[arc]] + delay[arc])
-            choice = chosen[it]
-            if ((it * 40503 + salt) >> 7) & mask == 0:
-                last = p.first[p.kind[it] + 1] - 1
-                while choice < last and start + time[choice + 1] <= deadline[it]:
+            choice = chosen[at]
+            if ((at * 40503 + salt) >> 7) & mask == 0:
+                last = p.first[p.kind[at] + 1] - 1
+                while choice < last and start + time[choice + 1] <= deadline[at]:
                     choice += 1
-                chosen[it] = choice
-            end[it] = start + time[choice]
+                chosen[at] = choice
+            end[at] = start + time[choice]
 
 
-def _polish(p: Any, limit: float, tolerance: float, best: Any, shaken: Any, rounds: int, seed: int) -> None:
+def _polish(p: Any, limit: float, tolerance: float, best: Any, memory: Any, rounds: int, seed: int) -> None:
+    """Improve `best`; each round makes 1 to 5 instructions faster by 1 to 4 options, and fills twice."""
     n = len(best)
-    current, tried = shaken.current, shaken.tried
-    cost, random = 0.0, seed
-    for it in range(n):
-        current[it] = best[it]
-        cost += p.cost[best[it]]
-    least = cost
-    filled_limit = limit * (1 - _MARGIN)
+    accepted, tried = memory.accepted, memory.tried
+    accepted_cost, random = 0.0, seed
+    for at in range(n):
+        accepted[at] = best[at]
+        accepted_cost += p.cost[best[at]]
+    best_cost = accepted_cost
+    filled_limit = limit * (1 - _ROUNDING)
     for turn in range(rounds):
-        for it in range(n):
-            tried[it] = current[it]
+        for at in range(n):
+            tried[at] = accepted[at]
+        # One random number makes several choices, each of other bits as far as they reach. Choices that share bits are
+        # correlated, which costs a little variety and saves time.
         random = _next_random(random)
         count = 1 + (random >> 8) % 5
         is_forward = (random >> 12) % 2 == 0
         mask = (1 << ((random >> 14) % 4)) - 1
         random = _next_random(random)
-        it = (random >> 8) % n
+        at = (random >> 8) % n
         for _ in range(count):
             random = _next_random(random)
-            tried[it] = max(p.first[p.kind[it]], tried[it] - 1 - (random >> 8) % 4)
-            it = (it + 1 + (random >> 10) % 8) % n if (random >> 14) % 2 == 0 else (random >> 9) % n
+            tried[at] = max(p.first[p.kind[at]], tried[at] - 1 - (random >> 8) % 4)
+            is_near = (random >> 14) % 2 == 0  # the next one close by, where it may free the same time, or anywhere
+            at = (at + 1 + (random >> 10) % 8) % n if is_near else (random >> 9) % n
         random = _next_random(random)
-        _fill(p, filled_limit, tried, shaken.end, shaken.deadline, is_forward, mask, random)
-        _fill(p, filled_limit, tried, shaken.end, shaken.deadline, not is_forward, 0, 0)
-        found = 0.0
-        for it in range(n):
-            found += p.cost[tried[it]]
-        if found <= cost + tolerance * (1 - turn / rounds):
-            cost = found
-            for it in range(n):
-                current[it] = tried[it]
-            if found < least:
-                least = found
-                for it in range(n):
-                    best[it] = tried[it]
+        _fill(p, filled_limit, tried, memory.end, memory.deadline, is_forward, mask, random)
+        _fill(p, filled_limit, tried, memory.end, memory.deadline, not is_forward, 0, 0)
+        cost = 0.0
+        for at in range(n):
+            cost += p.cost[tried[at]]
+        if cost <= accepted_cost + tolerance * (1 - turn / rounds):
+            accepted_cost = cost
+            for at in range(n):
+                accepted[at] = tried[at]
+            if cost < best_cost:
+                best_cost = cost
+                for at in range(n):
+                    best[at] = tried[at]
 
 
 def _next_random(random: int) -> int:
-    """The next of a linear congruential sequence; its higher bits are the better ones."""
+    """Return the next number of the linear congruential sequence of the C standard's example `rand`, modulo 2^31.
+
+    Its low bits repeat soon, so callers use bits 8 and above. A generator of numpy would be a call for each number, and
+    its numbers would differ without numba.
+    """
     return (random * 1103515245 + 12345) & 0x7FFFFFFF
 
 
-_KERNELS = kernels(
+_KERNELS = Kernels(
     *(_ready, _hand_back, _next_random, _dispatch_forward, _dispatch_backward, _keep_time, _fill, _polish)
 )

@@ -1,7 +1,15 @@
-"""The loops behind `_switching.py`: running an iteration with switches, and searching for better clocks.
+"""The loops behind `_switching.py`: predict an iteration with switches, and search for better clocks.
 
-All work on clocks by number, the highest first, one for each instruction; `_run` decides whether they keep time and
-dwell. Of an instruction that leaves the clock as it is, the number says nothing.
+Clocks are numbers, 0 for the highest, one for each instruction; `_run` tells whether they keep time and dwell. The
+number of an instruction that leaves the clock as it is has no meaning.
+
+A run is a row of instructions of a rank with one clock. A move gives a run, or a part of it, another clock. Moves are
+numbers, so that compiled code can loop over them:
+
+- the whole run joins the run to its left, or right: one or two switches fewer;
+- the whole run goes to a lower or a higher clock: the same switches;
+- one instruction, an eighth or a third of the run joins the run on its side: a switch moves;
+- a part of the run, bounded at eighths, goes to a lower clock: one or two switches more.
 """
 
 from __future__ import annotations
@@ -11,13 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.pipeline._compiled import kernels
+from zeus_core.pipeline._compiled import Kernels
 from zeus_core.pipeline._dependencies import Indices, Numbers
 
 __all__ = ["Clocks", "RunState", "cheapest_sequences", "improve", "join_short_runs", "run"]
 
-_PARTS = tuple((begin, end) for begin in range(8) for end in range(begin + 1, 9) if end - begin < 8)  # eighths of a run
-_MOVES = 12 + 3 * len(_PARTS)
+# More or finer values find cheaper clocks for more tries, whose number is limited.
+_RUN_SHIFTS = (1, 2, 4, -1)  # of a whole run, in clocks; only one that is higher, as time left allows it seldom
+_PART_SHIFTS = (1, 4, 10)  # of a part of a run, in clocks: a long shift can pay for a short part
+_PARTS = tuple((begin, end) for begin in range(8) for end in range(begin + 1, 9) if end - begin < 8)  # in eighths
+
+_FIRST_RUN_SHIFT = 2  # moves 0 and 1: join the run to the left, right
+_FIRST_SIDE = _FIRST_RUN_SHIFT + len(_RUN_SHIFTS)
+_FIRST_PART = _FIRST_SIDE + 6  # 3 lengths, each on the left and on the right
+_MOVES = _FIRST_PART + len(_PART_SHIFTS) * len(_PARTS)
 
 
 class Clocks(NamedTuple):
@@ -30,12 +45,12 @@ class Clocks(NamedTuple):
         before: See `DependencyGraph`. [instructions]
         rank: See `DependencyGraph`. [instructions]
         kind: The kind of each instruction. [instructions]
-        clocks: How many clocks there are.
-        time: Seconds of each kind at each clock; infinite where it was not measured. [kinds * clocks]
-        cost: Effective cost likewise. [kinds * clocks]
+        clocks: Number of clocks.
+        time: Seconds of each kind at each clock; infinite if it was not measured. [kinds * clocks]
+        cost: Effective cost in joules; infinite if it was not measured. [kinds * clocks]
         is_kept: Whether a kind leaves the clock as it is. [kinds]
         order: The instructions rank by rank. [instructions]
-        first_in_order: Where each rank begins in `order`. [ranks + 1]
+        first_in_order: Place in `order` at which each rank begins. [ranks + 1]
     """
 
     first_arc: Indices
@@ -53,14 +68,14 @@ class Clocks(NamedTuple):
 
 
 class RunState(NamedTuple):
-    """What `run` works with; `result` is iteration time, shortest dwell and cost.
+    """Memory of `run`, and its result.
 
     Attributes:
-        end: When each instruction ends. [instructions]
+        end: End of each instruction, in seconds. [instructions]
         held: The clock during each. [instructions]
-        last_switch: When each rank last switched; below 0 if it has not. [ranks]
-        first_switch: When it first did. [ranks]
-        result: Seconds, seconds, joules. [3]
+        last_switch: Time of each rank's last switch; below 0 if it has not switched. [ranks]
+        first_switch: Time of its first switch. [ranks]
+        result: Iteration time, shortest dwell (both in seconds), and cost in joules. [3]
     """
 
     end: Numbers
@@ -71,21 +86,21 @@ class RunState(NamedTuple):
 
 
 def run(clocks: Clocks, switch_seconds: float, chosen: Indices, state: RunState) -> tuple[float, float, float]:
-    """Iteration time, shortest dwell and cost with these clocks."""
+    """Return iteration time and shortest dwell, in seconds, and cost in joules with these clocks."""
     _KERNELS.call(_run, clocks, switch_seconds, chosen, state)
     seconds, dwell, cost = state.result.tolist()
     return seconds, dwell, cost
 
 
 def cheapest_sequences(clocks: Clocks, price_watts: Numbers, switch_seconds: float, chosen: Indices) -> None:
-    """Fill `chosen` with the clocks of least energy and priced time along each rank."""
+    """Fill `chosen` with the clocks of the lowest energy and priced time along each rank."""
     _KERNELS.call(_cheapest_sequences, clocks, price_watts, switch_seconds, chosen)
 
 
 def join_short_runs(
     clocks: Clocks, switch_seconds: float, dwell_seconds: float, chosen: Indices, state: RunState
 ) -> None:
-    """Change `chosen` until no clock is left before `dwell_seconds`, if that can be."""
+    """Change `chosen` until no clock is left before `dwell_seconds`, if possible."""
     _KERNELS.call(_join_short_runs, clocks, switch_seconds, dwell_seconds, chosen, state)
 
 
@@ -98,12 +113,12 @@ def improve(
     state: RunState,
     tries: int,
 ) -> None:
-    """Change `chosen`, which keeps the limit and the dwell, for less energy that does so too."""
+    """Change `chosen`, which keeps limit and dwell, for less energy within limit and dwell."""
     _KERNELS.call(_improve, clocks, limit, switch_seconds, dwell_seconds, chosen, state, tries)
 
 
 def _run(p: Any, switch_seconds: float, chosen: Any, s: Any) -> None:
-    """What `execute` does, into `result`: iteration time, shortest dwell, cost."""
+    """Do the same as `execute`, into `result`: iteration time, shortest dwell, cost."""
     longest, cost, dwell = 0.0, 0.0, np.inf
     for rank in range(len(p.first_in_order) - 1):
         s.first_switch[rank] = -1.0
@@ -113,28 +128,28 @@ def _run(p: Any, switch_seconds: float, chosen: Any, s: Any) -> None:
             if not p.is_kept[p.kind[p.order[place]]]:
                 s.held[p.order[p.first_in_order[rank]]] = chosen[p.order[place]]
                 break
-    for it in range(len(chosen)):
-        kind, before = p.kind[it], p.before[it]
-        held = s.held[it] if before < 0 else s.held[before]
-        at = 0.0 if before < 0 else s.end[before]
-        start = at
+    for at in range(len(chosen)):
+        kind, before = p.kind[at], p.before[at]
+        held = s.held[at] if before < 0 else s.held[before]
+        now = 0.0 if before < 0 else s.end[before]
+        start = now
         if p.is_kept[kind]:
-            s.held[it] = held
+            s.held[at] = held
         else:
-            s.held[it] = chosen[it]
-            if chosen[it] != held:
-                start = at + switch_seconds
-                rank = p.rank[it]
+            s.held[at] = chosen[at]
+            if chosen[at] != held:
+                start = now + switch_seconds
+                rank = p.rank[at]
                 if s.last_switch[rank] >= 0.0:
-                    dwell = min(dwell, at - s.last_switch[rank])
+                    dwell = min(dwell, now - s.last_switch[rank])
                 else:
-                    s.first_switch[rank] = at
-                s.last_switch[rank] = at
-        for arc in range(p.first_arc[it], p.first_arc[it + 1]):
+                    s.first_switch[rank] = now
+                s.last_switch[rank] = now
+        for arc in range(p.first_arc[at], p.first_arc[at + 1]):
             start = max(start, s.end[p.arc_from[arc]] + p.delay[arc])
-        s.end[it] = start + p.time[kind * p.clocks + chosen[it]]
-        longest = max(longest, s.end[it])
-        cost += p.cost[kind * p.clocks + chosen[it]]
+        s.end[at] = start + p.time[kind * p.clocks + chosen[at]]
+        longest = max(longest, s.end[at])
+        cost += p.cost[kind * p.clocks + chosen[at]]
     for rank in range(len(p.first_in_order) - 1):
         if s.last_switch[rank] > s.first_switch[rank]:
             dwell = min(dwell, s.first_switch[rank] + longest - s.last_switch[rank])
@@ -142,39 +157,39 @@ def _run(p: Any, switch_seconds: float, chosen: Any, s: Any) -> None:
 
 
 def _cheapest_sequences(p: Any, prices: Any, switch_seconds: float, chosen: Any) -> None:
-    """Along each rank, the clocks of least energy and priced time (dynamic programming over instruction and clock)."""
+    """Find the clocks of the lowest energy and priced time along each rank, by dynamic programming."""
     clocks = p.clocks
     came_from = np.zeros((len(chosen), clocks), np.int64)
     for rank in range(len(p.first_in_order) - 1):
         total = np.zeros(clocks)
         first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
         for place in range(first, last):
-            it = p.order[place]
-            kind = p.kind[it]
+            at = p.order[place]
+            kind = p.kind[at]
             cheapest = 0
             for clock in range(clocks):
                 if total[clock] < total[cheapest]:
                     cheapest = clock
-            switched = total[cheapest] + switch_seconds * prices[it]
+            switched = total[cheapest] + switch_seconds * prices[at]
             for clock in range(clocks):
-                came_from[it, clock] = clock
+                came_from[at, clock] = clock
                 if not p.is_kept[kind]:
                     if switched < total[clock]:
                         total[clock] = switched
-                        came_from[it, clock] = cheapest
-                    total[clock] += p.cost[kind * p.clocks + clock] + prices[it] * p.time[kind * p.clocks + clock]
+                        came_from[at, clock] = cheapest
+                    total[clock] += p.cost[kind * p.clocks + clock] + prices[at] * p.time[kind * p.clocks + clock]
         clock = 0
         for other in range(clocks):
             if total[other] < total[clock]:
                 clock = other
         for place in range(last - 1, first - 1, -1):
-            it = p.order[place]
-            chosen[it] = clock
-            clock = came_from[it, clock]
+            at = p.order[place]
+            chosen[at] = clock
+            clock = came_from[at, clock]
 
 
 def _join_short_runs(p: Any, switch_seconds: float, dwell_seconds: float, chosen: Any, s: Any) -> None:
-    """Let runs that do not last take over the higher of the clocks beside them, until all last."""
+    """Give runs that are too short the higher of the clocks beside them, until none is too short."""
     for _ in range(len(chosen)):
         _run(p, switch_seconds, chosen, s)
         if s.result[1] >= dwell_seconds:
@@ -210,7 +225,7 @@ def _join_first_short_run(p: Any, dwell_seconds: float, chosen: Any, s: Any, ran
 
 
 def _run_end(p: Any, s: Any, place: int, last: int) -> int:
-    """Where the run of one clock that begins at a place of the order ends."""
+    """Return the end of the run that begins at a place of the order."""
     end = place + 1
     while end < last and s.held[p.order[end]] == s.held[p.order[place]]:
         end += 1
@@ -218,7 +233,7 @@ def _run_end(p: Any, s: Any, place: int, last: int) -> int:
 
 
 def _set_run(p: Any, chosen: Any, place: int, end: int, clock: int) -> bool:
-    """Give instructions a clock, if all of them have it."""
+    """Give instructions a clock if all of them have it; return whether they do."""
     if clock < 0 or clock >= p.clocks:
         return False
     for position in range(place, end):
@@ -230,22 +245,33 @@ def _set_run(p: Any, chosen: Any, place: int, end: int, clock: int) -> bool:
 
 
 def _move(move: int, place: int, end: int, own: int, left: int, right: int) -> tuple[int, int, int]:
-    """What a move gives which clock: a run, an end of it, or a part in its middle that is made slower."""
+    """Return the part of a run (begin, end) that a move changes, and its new clock.
+
+    Args:
+        move: The number of the move; see the top of this file.
+        place: Where the run begins in the order.
+        end: Where at ends.
+        own: Its clock.
+        left: The clock of the run before at.
+        right: The clock of the run after at.
+    """
     length = end - place
-    if move < 2:
+    if move < _FIRST_RUN_SHIFT:
         return place, end, left if move == 0 else right
-    if move < 6:
-        return place, end, own + (1, 2, 4, -1)[move - 2]
-    if move < 12:
-        some = (1, length // 8, length // 3)[(move - 6) // 2]
-        return (place, place + some, left) if move % 2 == 0 else (end - some, end, right)
-    part, slower = (move - 12) // 3, (1, 4, 10)[(move - 12) % 3]
-    return place + _PARTS[part][0] * length // 8, place + _PARTS[part][1] * length // 8, own + slower
+    if move < _FIRST_SIDE:
+        return place, end, own + _RUN_SHIFTS[move - _FIRST_RUN_SHIFT]
+    if move < _FIRST_PART:
+        size = (1, length // 8, length // 3)[(move - _FIRST_SIDE) // 2]
+        return (place, place + size, left) if (move - _FIRST_SIDE) % 2 == 0 else (end - size, end, right)
+    part, shift = (move - _FIRST_PART) // len(_PART_SHIFTS), (move - _FIRST_PART) % len(_PART_SHIFTS)
+    begin, stop = _PARTS[part]
+    return place + begin * length // 8, place + stop * length // 8, own + _PART_SHIFTS[shift]
 
 
 def _improve(
     p: Any, limit: float, switch_seconds: float, dwell_seconds: float, chosen: Any, s: Any, tries: int
 ) -> None:
+    """Try all moves of all runs, and keep each that helps, until none does or no try is left."""
     _run(p, switch_seconds, chosen, s)
     if s.result[0] > limit or s.result[1] < dwell_seconds:
         return
@@ -284,6 +310,6 @@ def _improve(
             return
 
 
-_KERNELS = kernels(
+_KERNELS = Kernels(
     _move, _set_run, _run_end, _run, _join_first_short_run, _join_short_runs, _cheapest_sequences, _improve
 )

@@ -89,7 +89,7 @@ def _bars(profile: PipelineProfile, plan: Plan) -> tuple[NDArray[np.float64], ..
     result = plan.execution(profile)
     problem = Problem(profile, plan.schedule)
     rows = []
-    for it, choice, start in zip(problem.graph.instructions, plan.choices(problem), result.start_seconds, strict=True):
+    for it, choice, start in zip(problem.graph.instructions, plan.options(problem), result.start_seconds, strict=True):
         if it.kind not in TRANSFER_KINDS:
             one_gpu_joules = choice.cost_joules / profile.gpus[it.stage]
             watts = one_gpu_joules / choice.time_seconds + profile.blocking_power_watts[it.stage]

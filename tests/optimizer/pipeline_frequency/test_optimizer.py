@@ -153,7 +153,7 @@ def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microba
     assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.01)
     assert run.seconds(replayed) == pytest.approx(run.first.latest["predicted"].step_seconds, rel=1e-3)
     assert run.first.latest["measured"].energy_joules == pytest.approx(run.joules(replayed), rel=0.01)
-    frontier = Frontier.of(truth, schedule)
+    frontier = Frontier.from_profile(truth, schedule)
     best = 1 - make_plan(frontier, slowdown_factor=1.0).energy_joules / frontier.highest_clock_point[1]
     saved = 1 - run.joules(replayed) / run.joules(found)
     assert saved >= 0.93 * best
@@ -200,7 +200,7 @@ def test_a_pipeline_that_waits_for_a_slowed_one_takes_its_time():
     run = Run(job, 90)
     usual, waiting, taken_back = run.steps_of(Phase.REPLAYING)[-10:], range(56, 70), range(73, 90)
     assert run.seconds(waiting) == pytest.approx(1.2 * run.seconds(usual), rel=0.005)
-    frontier = Frontier.of(run.first.latest["profile"], schedule)
+    frontier = Frontier.from_profile(run.first.latest["profile"], schedule)
     until = run.seconds(waiting)
     plain = make_plan(frontier, slowdown_factor=1.0).energy_joules_until(until)
     predicted = make_plan(frontier, straggler_seconds=until).energy_joules_until(until)
@@ -395,7 +395,7 @@ def test_a_checkpoint_holds_what_was_measured():
 def test_a_plan_made_beforehand_is_deployed_without_profiling(tmp_path):
     work, schedule = works(2), schedules.one_f_one_b(2, 8)
     path = tmp_path / "plan.json"
-    write_plan(make_plan(Frontier.of(true_profile(work), schedule), slowdown_factor=1.0), path)
+    write_plan(make_plan(Frontier.from_profile(true_profile(work), schedule), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 30, lambda rank: Watched(rank, settings))
     assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.REPLAYING]
@@ -407,7 +407,7 @@ def test_a_plan_with_the_transfers_of_deepspeed_is_deployed_too(tmp_path):
     ranks = tuple(tuple(Instruction(*it) for it in order) for order in TRANSFERRING)
     with_transfers = Schedule("with transfers", ranks)
     path = tmp_path / "plan.json"
-    write_plan(make_plan(Frontier.of(true_profile(work), with_transfers), slowdown_factor=1.0), path)
+    write_plan(make_plan(Frontier.from_profile(true_profile(work), with_transfers), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 20, lambda rank: Watched(rank, settings))
     assert run.first.phases[-1] is Phase.REPLAYING
@@ -428,7 +428,9 @@ TRANSFERRING = (
 @pytest.mark.parametrize("planned", [schedules.one_f_one_b(4, 8), schedules.one_f_one_b(2, 9), schedules.gpipe(2, 8)])
 def test_a_plan_for_another_job_is_refused_and_training_goes_on(planned, tmp_path, caplog):
     path = tmp_path / "plan.json"
-    write_plan(make_plan(Frontier.of(true_profile(works(planned.stages)), planned), slowdown_factor=1.0), path)
+    write_plan(
+        make_plan(Frontier.from_profile(true_profile(works(planned.stages)), planned), slowdown_factor=1.0), path
+    )
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 20, lambda rank: Watched(rank, settings))
     assert run.course[-1] is Phase.OFF
@@ -699,7 +701,7 @@ def test_settings_that_differ_are_refused_on_all_ranks(caplog):
 def test_a_plan_that_is_too_slow_is_refused_wherever_it_comes_from(tmp_path):
     work, schedule = works(2), schedules.one_f_one_b(2, 8)
     path = tmp_path / "plan.json"
-    write_plan(make_plan(Frontier.of(true_profile(work), schedule), slowdown_factor=1.15), path)
+    write_plan(make_plan(Frontier.from_profile(true_profile(work), schedule), slowdown_factor=1.15), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 120, lambda rank: Watched(rank, settings))
     assert run.first.phases[-1] is Phase.OFF
@@ -787,7 +789,7 @@ def test_a_plan_of_a_file_that_is_a_little_wrong_is_followed(share, tmp_path):
         truth.blocking_power_watts,
     )
     path = tmp_path / "plan.json"
-    write_plan(make_plan(Frontier.of(wrong, schedule), slowdown_factor=1.0), path)
+    write_plan(make_plan(Frontier.from_profile(wrong, schedule), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 100, lambda rank: Watched(rank, settings))
     assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.REPLAYING]
@@ -946,7 +948,7 @@ def test_a_plan_for_another_partition_is_refused_before_it_does_harm(tmp_path, c
     work, schedule = works(2), schedules.one_f_one_b(2, 8)
     other = {name: replace(it, seconds=1.8 * it.seconds) for name, it in work.items()}
     path = tmp_path / "plan.json"
-    write_plan(make_plan(Frontier.of(true_profile(other), schedule), slowdown_factor=1.0), path)
+    write_plan(make_plan(Frontier.from_profile(true_profile(other), schedule), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=path)
     run = Run(SimulatedJob(schedule, work), 30, lambda rank: Watched(rank, settings))
     assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.OFF]
@@ -956,7 +958,7 @@ def test_a_plan_for_another_partition_is_refused_before_it_does_harm(tmp_path, c
 def test_a_plan_slower_than_allowed_says_which_plan_and_what_to_do(tmp_path, caplog):
     work, schedule = works(2), schedules.one_f_one_b(2, 8)
     path = tmp_path / "plan.json"
-    write_plan(make_plan(Frontier.of(true_profile(work), schedule), slowdown_factor=1.05), path)
+    write_plan(make_plan(Frontier.from_profile(true_profile(work), schedule), slowdown_factor=1.05), path)
     for factor, phase in ((1.0, Phase.OFF), (1.05, Phase.REPLAYING)):
         settings = PipelineFrequencySettings(plan_path=path, slowdown_factor=factor)
         run = Run(SimulatedJob(schedule, work), 80, lambda rank, settings=settings: Watched(rank, settings))

@@ -61,7 +61,7 @@ class JobProfile:
     def work_seconds(self, pipeline: int) -> float:
         """Return how long the instructions of an iteration take at the highest clocks."""
         problem = Problem(self.of_pipeline(pipeline), self.job.schedules[pipeline])
-        return problem.iteration_seconds(problem.durations_of(problem.highest_clocks))
+        return problem.iteration_seconds(problem.durations_of(problem.highest_clock_options))
 
     def tail_joules(self, pipeline: int) -> float:
         """Return the energy of one pipeline's optimizer steps above that of waiting as long, over all its ranks."""

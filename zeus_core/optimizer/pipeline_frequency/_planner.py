@@ -44,7 +44,7 @@ class PipelinePlanner:
     @cached_property
     def frontier(self) -> Frontier:
         """The time-energy frontier."""
-        return Frontier.of(self.profile, self.schedule)
+        return Frontier.from_profile(self.profile, self.schedule)
 
     @property
     def residual_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""One clock per stage: a lighter stage runs slower, always."""
+"""One clock per stage: a lighter stage always runs slower."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["stage_clocks_plan"]
 
 
 def stage_clocks_plan(problem: Problem, time_seconds: float) -> Plan:
-    """A plan with one clock per stage, within an iteration time.
+    """Return a plan with one clock per stage, within an iteration time.
 
-    From the highest clocks, the stage whose next lower clock saves the most energy per lost time goes there, as long as
-    the time is kept; until no stage can.
+    A greedy descent from the highest clocks: lower the clock of the stage that leads to the lowest energy within the
+    time, as long as one does.
 
     Raises:
         UsageError: A stage has no clock that all its instructions were measured at, or the highest ones do not keep
@@ -22,7 +22,8 @@ def stage_clocks_plan(problem: Problem, time_seconds: float) -> Plan:
     """
     stages = range(problem.profile.stages)
     clocks = [
-        clocks_in_common(problem, [k for k, it in enumerate(problem.kinds) if it[0] == stage]) for stage in stages
+        clocks_in_common(problem, [number for number, kind in enumerate(problem.kinds) if kind[0] == stage])
+        for stage in stages
     ]
     if not all(clocks):
         raise UsageError(
@@ -31,26 +32,23 @@ def stage_clocks_plan(problem: Problem, time_seconds: float) -> Plan:
 
     def plan_at(places: list[int]) -> Plan:
         clock_of = {kind: clocks[kind[0]][places[kind[0]]] for kind in problem.kinds}
-        return Plan.of("one clock per stage", problem, one_clock(problem, clock_of))
+        return Plan.from_options("one clock per stage", problem, one_clock(problem, clock_of))
 
-    places = [0 for _ in stages]
-    best = plan_at(places)
+    places: list[int] | None = [0 for _ in stages]
+    best = plan_at([0 for _ in stages])
     if best.time_seconds > time_seconds:
         raise UsageError(f"time_seconds is {time_seconds!r}, but the highest clocks take {best.time_seconds!r} s")
-    improved = True
-    while improved:
-        improved = False
-        for found in _lower_by_one(places, clocks):
-            plan = plan_at(found)
+    while places is not None:
+        neighbours, places = _with_one_lower(places, clocks), None
+        for neighbour in neighbours:
+            plan = plan_at(neighbour)
             if plan.time_seconds <= time_seconds and plan.energy_joules < best.energy_joules:
-                best, next_places, improved = plan, found, True
-        if improved:
-            places = next_places
+                best, places = plan, neighbour
     return best
 
 
-def _lower_by_one(places: list[int], clocks: list[list[int]]) -> list[list[int]]:
-    """All ways to lower the clock of one stage by up to three steps: a single one may look worse by chance."""
+def _with_one_lower(places: list[int], clocks: list[list[int]]) -> list[list[int]]:
+    """Return all ways to lower one stage's clock by one to three clocks: noise may make a single one look worse."""
     return [
         [place + (step if stage == other else 0) for other, place in enumerate(places)]
         for stage in range(len(places))

@@ -1,4 +1,4 @@
-"""Pipeline schedules: what each rank runs, in which order; one strategy per module.
+"""Pipeline schedules: the instructions of each rank in their order; one strategy per module.
 
 >>> for instruction in one_f_one_b(stages=2, microbatches=2).ranks[1]:
 ...     print(instruction)

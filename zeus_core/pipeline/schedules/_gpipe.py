@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from zeus_core.pipeline._schedule import Instruction, Schedule
-from zeus_core.pipeline.schedules._shape import check_count
+from zeus_core._validate import checked_whole_number
+from zeus_core.pipeline._instruction import Instruction
+from zeus_core.pipeline._schedule import Schedule
 
 __all__ = ["gpipe"]
 
 
 def gpipe(stages: int, microbatches: int) -> Schedule:
-    """The GPipe schedule: one stage per rank.
+    """Return the GPipe schedule: one stage per rank.
 
     Raises:
         UsageError: A number is below 1.
     """
-    check_count("stages", stages)
-    check_count("microbatches", microbatches)
+    stages = checked_whole_number("stages", stages, 1)
+    microbatches = checked_whole_number("microbatches", microbatches, 1)
     return Schedule(
         "gpipe",
         tuple(
-            tuple(Instruction(kind, stage, it) for kind in ("forward", "backward") for it in range(microbatches))
+            tuple(
+                Instruction(kind, stage, microbatch)
+                for kind in ("forward", "backward")
+                for microbatch in range(microbatches)
+            )
             for stage in range(stages)
         ),
     )

@@ -1,4 +1,4 @@
-"""Any other schedule: the instructions of each rank as lists, also those of DeepSpeed and torch."""
+"""Any other schedule, from lists of instructions: your own, DeepSpeed's, or torch's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._schedule import Instruction, Schedule
+from zeus_core.pipeline._instruction import Instruction
+from zeus_core.pipeline._schedule import Schedule
 
 __all__ = ["from_deepspeed", "from_instruction_lists", "from_torch"]
 
@@ -42,7 +43,7 @@ _TORCH_ACTION = re.compile(r"(\d+)([A-Z_]+?)(\d*)")
 def from_instruction_lists(
     ranks: Iterable[Iterable[Instruction | tuple[str, int, int]]], name: str = "custom"
 ) -> Schedule:
-    """A schedule from the instructions of each rank, each an `Instruction` or (kind, stage, microbatch).
+    """Return a schedule from the instructions of each rank, each an `Instruction` or (kind, stage, microbatch).
 
     Raises:
         UsageError: See `Schedule`.
@@ -50,7 +51,7 @@ def from_instruction_lists(
     lists: list[tuple[Instruction, ...]] = []
     for rank, instructions in enumerate(ranks):
         try:
-            lists.append(tuple(Instruction(*it) for it in instructions))
+            lists.append(tuple(Instruction(*instruction) for instruction in instructions))
         except TypeError as error:
             raise UsageError(
                 f"rank {rank} has an instruction that is not (kind, stage, microbatch): {error}"
@@ -59,16 +60,16 @@ def from_instruction_lists(
 
 
 def from_deepspeed(streams: Sequence[Iterable[Iterable[Any]]], has_fixed: bool = False) -> Schedule:
-    """A schedule from DeepSpeed's instruction streams: `[TrainSchedule(microbatches, stages, it) for it in ...]`.
+    """Return a schedule from DeepSpeed's instruction streams: `[TrainSchedule(microbatches, stages, s) for s in ...]`.
 
-    The buffers that DeepSpeed's instructions name are reused, so microbatches are counted.
+    DeepSpeed's instructions name buffers, which are reused, so microbatches are counted here.
 
     Args:
-        streams: For each stage its steps, each a list of instructions; told apart by the names of their classes.
-        has_fixed: Whether the reduction of gradients and the optimizer step are kept; the profile then needs them.
+        streams: For each stage its steps, each a list of instructions; their classes are recognized by name.
+        has_fixed: Whether to keep the reduction of gradients and the optimizer step; the profile then needs them.
 
     Raises:
-        UsageError: There is an instruction that is not known; or see `Schedule`.
+        UsageError: An instruction is unknown; or see `Schedule`.
     """
     return Schedule("deepspeed", tuple(_deepspeed_rank(stage, steps, has_fixed) for stage, steps in enumerate(streams)))
 
@@ -90,12 +91,12 @@ def _deepspeed_rank(stage: int, steps: Iterable[Iterable[Any]], has_fixed: bool)
 
 
 def from_torch(orders: Mapping[int, Sequence[Any]], name: str = "torch") -> Schedule:
-    """A schedule from the order of `torch.distributed.pipelining`: by rank, actions such as "0F0", or None for a wait.
+    """Return a schedule from the order of `torch.distributed.pipelining`: actions such as "0F0", or None for a wait.
 
     Args:
-        orders: Actions by rank, as text or as anything whose text has that form: stage, what is done (F forward, B
-            backward, I input gradient, W weight gradient, SEND_F, RECV_F, SEND_B, RECV_B), microbatch.
-        name: What the schedule is called.
+        orders: Actions by rank, as text or as objects whose text has that form: stage, action (F forward, B backward, I
+            input gradient, W weight gradient, SEND_F, RECV_F, SEND_B, RECV_B), microbatch.
+        name: The name of the schedule.
 
     Raises:
         UsageError: An action is not of that form, or a rank is missing; or see `Schedule`.

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from zeus_core._validate import checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._schedule import Instruction, Schedule
-from zeus_core.pipeline.schedules._shape import check_count
+from zeus_core.pipeline._instruction import Instruction
+from zeus_core.pipeline._schedule import Schedule
 
 __all__ = ["interleaved"]
 
 
 def interleaved(ranks: int, microbatches: int, stages_per_rank: int = 2) -> Schedule:
-    """The interleaved 1F1B schedule, as in Megatron-LM: rank r has the stages r, r + ranks, r + 2 * ranks, ...
+    """Return the interleaved 1F1B schedule, as in Megatron-LM: rank r has the stages r, r + ranks, r + 2 * ranks, ...
 
     Args:
-        ranks: How many ranks there are.
+        ranks: Number of ranks.
         microbatches: A multiple of `ranks`.
         stages_per_rank: Stages on each rank.
 
     Raises:
         UsageError: A number is below 1, or `microbatches` is not a multiple of `ranks`.
     """
-    for name, value in (("ranks", ranks), ("microbatches", microbatches), ("stages_per_rank", stages_per_rank)):
-        check_count(name, value)
+    ranks = checked_whole_number("ranks", ranks, 1)
+    microbatches = checked_whole_number("microbatches", microbatches, 1)
+    stages_per_rank = checked_whole_number("stages_per_rank", stages_per_rank, 1)
     if microbatches % ranks:
         raise UsageError(f"microbatches is {microbatches}; interleaved 1F1B needs a multiple of the {ranks} ranks")
     return Schedule(
@@ -33,11 +35,11 @@ def _rank(rank: int, ranks: int, microbatches: int, chunks: int) -> tuple[Instru
     total = microbatches * chunks
     ahead = (ranks - rank - 1) * 2 + (chunks - 1) * ranks
     warm_up = total if microbatches == ranks else min(ahead, total)
-    order = [_forward(it, rank, ranks, chunks) for it in range(warm_up)]
-    for it in range(total):
-        if it + warm_up < total:
-            order.append(_forward(it + warm_up, rank, ranks, chunks))
-        order.append(_backward(it, rank, ranks, chunks))
+    order = [_forward(position, rank, ranks, chunks) for position in range(warm_up)]
+    for position in range(total):
+        if position + warm_up < total:
+            order.append(_forward(position + warm_up, rank, ranks, chunks))
+        order.append(_backward(position, rank, ranks, chunks))
     return tuple(order)
 
 
@@ -52,7 +54,7 @@ def _backward(position: int, rank: int, ranks: int, chunks: int) -> Instruction:
 
 
 def _of_position(position: int, ranks: int, chunks: int) -> tuple[int, int]:
-    """Groups of as many microbatches as ranks go through all chunks in turn."""
+    """Return chunk and microbatch: groups of as many microbatches as ranks go through all chunks in turn."""
     group, within = divmod(position, ranks * chunks)
     chunk, offset = divmod(within, ranks)
     return chunk, group * ranks + offset

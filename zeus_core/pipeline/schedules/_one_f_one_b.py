@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from zeus_core.pipeline._schedule import Instruction, Schedule
-from zeus_core.pipeline.schedules._shape import check_count
+from zeus_core._validate import checked_whole_number
+from zeus_core.pipeline._instruction import Instruction
+from zeus_core.pipeline._schedule import Schedule
 
 __all__ = ["one_f_one_b"]
 
 
 def one_f_one_b(stages: int, microbatches: int) -> Schedule:
-    """The 1F1B schedule: one stage per rank; the earlier the stage, the more forward passes it is ahead.
+    """Return the 1F1B schedule: one stage per rank; the earlier the stage, the more forward passes it is ahead.
 
     Raises:
         UsageError: A number is below 1.
     """
-    check_count("stages", stages)
-    check_count("microbatches", microbatches)
+    stages = checked_whole_number("stages", stages, 1)
+    microbatches = checked_whole_number("microbatches", microbatches, 1)
     return Schedule("1f1b", tuple(_rank(stage, stages - stage - 1, microbatches) for stage in range(stages)))
 
 
 def _rank(stage: int, ahead: int, microbatches: int) -> tuple[Instruction, ...]:
     warm_up = min(ahead, microbatches)
-    order = [Instruction("forward", stage, it) for it in range(warm_up)]
-    for it in range(microbatches):
-        if it + warm_up < microbatches:
-            order.append(Instruction("forward", stage, it + warm_up))
-        order.append(Instruction("backward", stage, it))
+    order = [Instruction("forward", stage, microbatch) for microbatch in range(warm_up)]
+    for microbatch in range(microbatches):
+        if microbatch + warm_up < microbatches:
+            order.append(Instruction("forward", stage, microbatch + warm_up))
+        order.append(Instruction("backward", stage, microbatch))
     return tuple(order)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zeus_core.pipeline._schedule import Instruction, Schedule
-from zeus_core.pipeline.schedules._shape import check_count
+from zeus_core._validate import checked_whole_number
+from zeus_core.pipeline._instruction import Instruction
+from zeus_core.pipeline._schedule import Schedule
 
 __all__ = ["zb_h1", "zbv"]
 
 
 def zb_h1(stages: int, microbatches: int) -> Schedule:
-    """ZB-H1: 1F1B with the weight gradients put off, holding no more activations than 1F1B; one stage per rank.
+    """Return ZB-H1: 1F1B with delayed weight gradients, holding no more activations than 1F1B; one stage per rank.
 
-    The first stages fall behind with weight gradients by as many microbatches as their distance from the first one
-    allows; what is left over fills the waits of the cool-down.
+    A stage falls behind with weight gradients by at most as many microbatches as its distance from the first stage;
+    the rest fills the waits of the cool-down.
 
     Raises:
         UsageError: A number is below 1.
     """
-    check_count("stages", stages)
-    check_count("microbatches", microbatches)
+    stages = checked_whole_number("stages", stages, 1)
+    microbatches = checked_whole_number("microbatches", microbatches, 1)
     return Schedule("zb-h1", tuple(tuple(_zb_h1_rank(stage, stages, microbatches)) for stage in range(stages)))
 
 
@@ -34,7 +35,7 @@ def _zb_h1_rank(stage: int, stages: int, microbatches: int) -> Iterator[Instruct
         if backwards < microbatches:
             yield Instruction("backward-input", stage, backwards)
             backwards += 1
-        # In the cool-down an input gradient arrives only every so often; until then there is time for a weight.
+        # In the cool-down a rank waits between two input gradients: time for a weight gradient.
         if backwards - weights > stage or backwards == microbatches or forwards == microbatches:
             yield Instruction("backward-weight", stage, weights)
             weights += 1
@@ -44,17 +45,17 @@ def _zb_h1_rank(stage: int, stages: int, microbatches: int) -> Iterator[Instruct
 
 
 def zbv(ranks: int, microbatches: int) -> Schedule:
-    """ZB-V: two stages per rank in a V, rank r has the stages r and 2 * ranks - 1 - r.
+    """Return ZB-V: two stages per rank in a V; rank r has the stages r and 2 * ranks - 1 - r.
 
-    The order of each rank is found by running the pipeline with all kinds equally long, as the paper does: an input
-    gradient first, the deeper stage before the other, then a forward pass as long as no more than 2 * ranks
-    activations are held, and weight gradients in what would else be a wait.
+    The order of each rank comes from running the pipeline with all kinds equally long, as the paper does: an input
+    gradient first, the deeper stage before the other; then a forward pass while at most 2 * ranks activations are held;
+    a weight gradient if the rank would wait otherwise.
 
     Raises:
         UsageError: A number is below 1.
     """
-    check_count("ranks", ranks)
-    check_count("microbatches", microbatches)
+    ranks = checked_whole_number("ranks", ranks, 1)
+    microbatches = checked_whole_number("microbatches", microbatches, 1)
     return Schedule("zbv", _ZbvRun(ranks, microbatches).orders())
 
 
@@ -74,10 +75,10 @@ class _ZbvRun:
         while left:
             step = [self._next(rank) for rank in range(self._ranks)]  # all before any has run
             assert any(step), "the pipeline is stuck"
-            for rank, it in enumerate(step):
-                if it is not None:
-                    self._order[rank].append(it)
-                    self._count[it.kind][it.stage] += 1
+            for rank, instruction in enumerate(step):
+                if instruction is not None:
+                    self._order[rank].append(instruction)
+                    self._count[instruction.kind][instruction.stage] += 1
                     left -= 1
         return tuple(tuple(order) for order in self._order)
 
@@ -91,16 +92,17 @@ class _ZbvRun:
     def _preferences(self, rank: int) -> Iterator[tuple[str, int]]:
         first, second = rank, 2 * self._ranks - 1 - rank
         yield from (("backward-input", second), ("backward-input", first))
-        held = {it: self._count["forward"][it] - self._count["backward-weight"][it] for it in (first, second)}
+        forwards, weights = self._count["forward"], self._count["backward-weight"]
+        held = {stage: forwards[stage] - weights[stage] for stage in (first, second)}
         if sum(held.values()) < 2 * self._ranks:
             yield ("forward", second)
-            # Room is kept for the way back: what goes in must be able to come round to the second stage.
+            # Keep room for one activation of the second stage: a microbatch that enters must be able to return.
             if held[first] < 2 * self._ranks - 1 or self._ranks == 1:
                 yield ("forward", first)
         yield from (("backward-weight", second), ("backward-weight", first))
 
     def _available(self, kind: str, stage: int) -> int:
-        """How many of a kind the other instructions allow."""
+        """Return how many of a kind the other instructions allow so far."""
         last = 2 * self._ranks - 1
         if kind == "forward":
             return self._microbatches if stage == 0 else self._count["forward"][stage - 1]
