@@ -95,6 +95,11 @@ class Measurement:
     Energies are in joules, by index. None in place of an energy means that it was lost; None in place of all energies
     of a kind means that this kind was not measured.
 
+        >>> first = Measurement.from_energies(10.0, {0: 2500.0, 1: 2400.0}, uncertainty_joules=15.0)
+        >>> both = first + first
+        >>> both.time, both.total_energy, both.total_uncertainty_joules
+        (20.0, 9800.0, 60.0)
+
     Attributes:
         time: Elapsed seconds.
         devices: The energy of each measured device.

@@ -12,7 +12,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core import __version__
-from zeus_core.cli._schedule import ticks
+from zeus_core.cli._display import ticks
 
 
 def rows(output):

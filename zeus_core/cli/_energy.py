@@ -9,8 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from zeus_core.cli._arguments import add_gpus, add_period, seconds
-from zeus_core.cli._display import make_display
-from zeus_core.cli._schedule import ticks
+from zeus_core.cli._display import make_display, ticks
 from zeus_core.cli._summary import summarize
 from zeus_core.cli._text import joules, write
 from zeus_core.errors import NoDeviceError

@@ -9,8 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from zeus_core.cli._arguments import add_gpus, add_period, check_gpu_indices, count
-from zeus_core.cli._display import make_display
-from zeus_core.cli._schedule import ticks
+from zeus_core.cli._display import make_display, ticks
 from zeus_core.cli._text import watts
 from zeus_core.errors import DeviceError
 from zeus_core.ports import MonotonicTime
