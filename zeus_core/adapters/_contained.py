@@ -48,7 +48,7 @@ def contained(
         method: The method, where the decorator is used without arguments.
         default: Makes the value that is returned after a fault; None if left out.
         on_fault: Called with the object and its error: the feature steps aside, and logs the fault. Must not raise.
-            If left out, the first fault of the object is logged, and the feature goes on.
+            If left out, the first fault of the object is logged, and the feature continues.
     """
     if method is None:
         return functools.partial(_contained, default=default, on_fault=on_fault)

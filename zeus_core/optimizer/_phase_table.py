@@ -38,10 +38,10 @@ class PhaseTable(Generic[_Phase, _Happening]):
     def reachable(self) -> set[_Phase]:
         """Return the phases that some sequence of happenings leads to."""
         reached: set[_Phase] = set()
-        found = {self.first, *self.from_every_phase.values()}
-        while found:
-            reached |= found
-            found = {after for (before, _), after in self.transitions.items() if before in reached} - reached
+        added = {self.first, *self.from_every_phase.values()}
+        while added:
+            reached |= added
+            added = {after for (before, _), after in self.transitions.items() if before in reached} - reached
         return reached
 
     def diagram(self) -> str:

@@ -2,9 +2,8 @@
 
 Rules:
 
-- Every rank makes the same exchanges at the same training steps, whatever happens to it in between. A rank on which
-  something has failed continues to count steps. It reports the failure at the next exchange, where all ranks learn of
-  it.
+- Every rank makes the same exchanges at the same training steps. A rank on which something has failed continues to
+  count steps, and reports the failure at the next exchange, where all ranks learn of it.
 - A conclusion from the values is a pure function of them, and so the same on every rank.
 - Facts that only one rank can have (the choice of a user's selector, the content of a file) are taken from rank 0.
 - After one timeout, no rank is waited for again.

@@ -105,7 +105,7 @@ class GlobalPowerLimitOptimizer:
         self._state = State()
         self._is_in_step = False
         self._expects_interference = False
-        this = weakref.ref(self)  # the limits are restored as soon as nobody keeps the optimizer
+        this = weakref.ref(self)  # a reference cycle would delay restoring the limits when the optimizer is dropped
 
         def step_aside(error: Exception) -> None:
             optimizer = this()

@@ -140,8 +140,8 @@ class StepCounts:
 
     def __post_init__(self) -> None:
         """Check the counts."""
-        for argument, least in (("wait_steps", 0), ("warmup_steps", 0), ("profile_steps", 1)):
-            object.__setattr__(self, argument, checked_whole_number(argument, getattr(self, argument), least))
+        for argument, minimum in (("wait_steps", 0), ("warmup_steps", 0), ("profile_steps", 1)):
+            object.__setattr__(self, argument, checked_whole_number(argument, getattr(self, argument), minimum))
 
     def of(self, phase: Phase) -> int:
         """Return the steps a phase lasts; 0 for a phase that something else ends."""
@@ -183,7 +183,7 @@ def advance(state: State, happening: Event | Outcome, counts: StepCounts) -> Sta
     """
     if happening is Event.STEP_END and state.phase in _COUNTED:
         state = replace(state, steps_left=state.steps_left - 1, segment_steps=state.segment_steps + 1)
-    if happening in STEP_BOUNDARIES and state.is_spent:
+    if state.is_spent and happening in STEP_BOUNDARIES:
         happening = Outcome.SPENT
     next_phase = PHASES.next(state.phase, happening)
     if next_phase is state.phase:
