@@ -50,6 +50,9 @@ lint: $(VENV)/.ready-dev  ## style and types
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	for package in zeus_core zeus_lightning zeus_deepspeed; do \
+		$(VENV)/bin/basedpyright --verifytypes $$package --ignoreexternal || exit 1; \
+	done
 
 benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run; PROFILES=FOLDER for published ones
 	@status=0; \

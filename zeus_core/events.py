@@ -113,10 +113,31 @@ class NoObserver:
         """Do nothing."""
 
     def on_train_begin(self) -> None:
-        """Do nothing, as at all other events."""
+        """Do nothing."""
 
-    on_epoch_begin = on_step_begin = on_step_end = on_resume = on_train_begin
-    on_interference = on_epoch_end = on_train_end = forget = on_train_begin
+    def on_epoch_begin(self) -> None:
+        """Do nothing."""
+
+    def on_step_begin(self) -> None:
+        """Do nothing."""
+
+    def on_step_end(self) -> None:
+        """Do nothing."""
+
+    def on_resume(self) -> None:
+        """Do nothing."""
+
+    def on_interference(self) -> None:
+        """Do nothing."""
+
+    def on_epoch_end(self) -> None:
+        """Do nothing."""
+
+    def on_train_end(self) -> None:
+        """Do nothing."""
+
+    def forget(self) -> None:
+        """Do nothing."""
 
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
         """Do nothing."""

@@ -41,7 +41,7 @@ class PowerLimitKnob:
                 for gpu, (_, original_watts) in self._ranges
             ],
         )
-        self.settings = power_limit_settings([usable for _, usable in self._ranges], step_watts)
+        self.settings: tuple[int, ...] = power_limit_settings([usable for _, usable in self._ranges], step_watts)
         """The limits in watts, highest first."""
 
     def apply(self, setting: int) -> None:

@@ -36,7 +36,9 @@ class SmClockKnob:
             )
         restore = gpu.unlock_sm_clock if original_mhz is None else partial(gpu.lock_sm_clock, original_mhz)
         self._restoration = Restoration(self, [(f"the SM clock of {gpu.name}", restore)])
-        self.settings = tuple(clock for clock in supported if original_mhz is None or clock <= original_mhz)
+        self.settings: tuple[int, ...] = tuple(
+            clock for clock in supported if original_mhz is None or clock <= original_mhz
+        )
         """The clocks in MHz, highest first: those the GPU supports, up to the one it was locked at before. Empty where
         clocks cannot be set at all."""
 

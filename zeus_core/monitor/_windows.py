@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from zeus_core._validate import checked_instance
-from zeus_core.device import CpuDiscovery, Gpu, discover_cpus, discover_gpus
+from zeus_core.device import Cpu, CpuDiscovery, Gpu, discover_cpus, discover_gpus
 from zeus_core.device.rapl._keeper import RaplKeeper
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Device, Measurement
@@ -105,7 +105,7 @@ class ZeusMonitor:
         discovered_cpus = discover_cpus() if cpus is None else cpus
         self.gpu_indices: list[int] = list(self.gpus)
         """Indices of the measured GPUs."""
-        self.cpus = select_cpus(discovered_cpus, cpu_indices, os.environ)
+        self.cpus: dict[int, Cpu] = select_cpus(discovered_cpus, cpu_indices, os.environ)
         """The measured CPU packages by index."""
         self.cpu_indices: list[int] = list(self.cpus)
         """Indices of the measured CPU packages."""

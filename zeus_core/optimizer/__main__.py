@@ -9,5 +9,4 @@ DIAGRAMS = {"power-limit.md": POWER_LIMIT_PHASES.diagram(), "pipeline.md": PIPEL
 """The diagram of each optimizer, by the page of the documentation that shows it."""
 
 if __name__ == "__main__":
-    for page, diagram in DIAGRAMS.items():
-        sys.stdout.write(f"<!-- docs/{page} -->\n```mermaid\n{diagram}```\n")
+    sys.stdout.writelines(f"<!-- docs/{name} -->\n```mermaid\n{text}```\n" for name, text in DIAGRAMS.items())

@@ -121,8 +121,8 @@ class ZeusCost(Objective):
 
     def __init__(self, eta_knob: float = 0.5, world_size: int = 1) -> None:
         wanted = "0 (time alone) to 1 (energy alone), such as 0.5"
-        self.eta_knob = checked_number("eta_knob", eta_knob, 0.0, 1.0, wanted)
-        self.world_size = checked_whole_number("world_size", world_size, 1, "the number of GPUs, at least 1")
+        self.eta_knob: float = checked_number("eta_knob", eta_knob, 0.0, 1.0, wanted)
+        self.world_size: int = checked_whole_number("world_size", world_size, 1, "the number of GPUs, at least 1")
 
     def __repr__(self) -> str:
         return f"ZeusCost(eta_knob={self.eta_knob:g}, world_size={self.world_size})"
@@ -144,7 +144,9 @@ class MaxSlowdownConstraint(Objective):
     """
 
     def __init__(self, factor: float = 1.1) -> None:
-        self.factor = checked_number("factor", factor, 1.0, math.inf, "at least 1, such as 1.1 for 10 % longer steps")
+        self.factor: float = checked_number(
+            "factor", factor, 1.0, math.inf, "at least 1, such as 1.1 for 10 % longer steps"
+        )
 
     def __repr__(self) -> str:
         return f"MaxSlowdownConstraint(factor={self.factor:g})"

@@ -37,7 +37,7 @@ class FakeRapl:
 
     def __init__(self, folder: Path, layout: Layout = "sysfs") -> None:
         folder = folder.resolve()
-        self.root = folder / "class" / "powercap"
+        self.root: Path = folder / "class" / "powercap"
         self._devices = folder / "devices" / "virtual" / "powercap" if layout == "sysfs" else self.root
         self._layout = layout
         self._folders: dict[str, Path] = {}

@@ -44,7 +44,7 @@ class ThreadWorld:
 
     def __init__(self, rank: int, meeting: _Meeting) -> None:
         self.rank = rank
-        self.size = meeting.barrier.parties
+        self.size: int = meeting.barrier.parties
         self._meeting = meeting
 
     @classmethod

@@ -77,7 +77,7 @@ class TrainingEnergy(Hooked):
         _check_optimizer(optimizer, monitor)
         if monitor is None:
             monitor = optimizer.monitor if optimizer is not None else ZeusMonitor()
-        self.monitor = checked_monitor(monitor)
+        self.monitor: ZeusMonitor = checked_monitor(monitor)
         self.optimizer = optimizer
         self.summary: TrainingSummary | None = None
         self._observer: TrainingObserver = optimizer or NoObserver()

@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 class Hooked:
     """Base of classes that have hooks."""
 
-    overhead_seconds = 0.0
+    overhead_seconds: float = 0.0
     """Time this process has spent in hooks, waits for the accelerator and for other ranks included."""
 
     _thread_in_hook: int | None = None

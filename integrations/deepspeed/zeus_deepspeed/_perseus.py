@@ -52,7 +52,7 @@ class Perseus:
         self._engine = engine
         self.optimizer = optimizer
         self.monitor_events = monitor_events
-        self.tap = PipelineTap(engine, optimizer)
+        self.tap: PipelineTap = PipelineTap(engine, optimizer)
         state = CheckpointedState(optimizer)
         self._wraps = Patches(engine)
         self._wraps.wrap("save_checkpoint", state.save)

@@ -92,7 +92,7 @@ class SimulatedGpu:
     """
 
     is_simulated = True
-    power_average_seconds = 0.0
+    power_average_seconds: float = 0.0
 
     def __init__(
         self,
@@ -105,9 +105,9 @@ class SimulatedGpu:
         grants_control: bool = True,
     ) -> None:
         self.preset = preset
-        self.name = f"{preset.name} (simulated)"
-        self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
-        self.energy_counter_period_seconds = preset.counter_period_seconds
+        self.name: str = f"{preset.name} (simulated)"
+        self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
+        self.energy_counter_period_seconds: float = preset.counter_period_seconds
         self._time_source = time_source or MonotonicTime()
         self._noise = noise or SimulatedNoise(time_cv=0.0, power_cv=0.0)
         self._random = random.Random(f"{self._noise.seed} {index}")

@@ -93,7 +93,7 @@ class GlobalPowerLimitOptimizer:
     ) -> None:
         self._counts = StepCounts(wait_steps, warmup_steps, profile_steps)
         self._step_watts = checked_whole_number("pl_step", pl_step, 1)
-        self.monitor = checked_monitor(monitor)
+        self.monitor: ZeusMonitor = checked_monitor(monitor)
         """The monitor that measures."""
         self._gpus = list(monitor.gpus.values())
         self._has_own_selector = optimum_selector is not None
