@@ -32,7 +32,7 @@ from zeus_core.optimizer.power_limit import (
     ZeusCost,
 )
 from zeus_core.pytorch import SimulatedCompute
-from zeus_core.report import Comparison, draw_time_energy, step_cost, trial_table
+from zeus_core.report import Comparison, draw_time_energy, trial_table
 from zeus_huggingface import ZeusTrainerCallback
 
 SEQUENCE_BYTES = 64
@@ -159,7 +159,7 @@ def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, a
         return 1
     picture = arguments.output / f"time-energy.{arguments.picture}"
     draw_time_energy(optimizer.trials, optimizer.chosen_limit_watts, gpu_name, picture)
-    comparison = Comparison(before=step_cost(optimizer.trials[0]), after=step_cost(optimizer.confirmation))
+    comparison = Comparison(before=optimizer.trials[0], after=optimizer.confirmation)
     print(f"\nPower limits tried on {gpu_name}, {selector}")
     print(trial_table(optimizer.measurements, arguments.profile_steps, selector, optimizer.chosen_limit_watts))
     print(f"\n{comparison}")

@@ -1,15 +1,15 @@
-"""`zeus-core plan`: the clocks of a training pipeline, from a measured profile."""
+"""`zeus-core plan`: plan the clocks of a training pipeline from a measured profile."""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import importlib.util
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeus_core._files import parse_json
 from zeus_core.cli._arguments import count, factor, seconds, seconds_or_zero
 from zeus_core.cli._text import write
 from zeus_core.errors import UsageError
@@ -28,26 +28,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("profile", type=Path, help="CSV (stage,instruction,frequency,time,energy) or JSON")
     parser.add_argument("--microbatches", type=count, required=True, metavar="N", help="microbatches of an iteration")
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where frontier and plan go")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="folder for frontier and plan")
     parser.add_argument("--schedule", choices=_SCHEDULES, default="1f1b", help="order of the instructions (1f1b)")
-    parser.add_argument("--stages-per-rank", type=count, default=2, metavar="N", help="of `interleaved` (2)")
+    parser.add_argument("--stages-per-rank", type=count, default=2, metavar="N", help="for `interleaved` (2)")
     parser.add_argument(
         "--blocking-power",
         type=_numbers,
         metavar="WATTS",
-        help="of a waiting GPU, or of each stage: 80 or 80,75; for CSV",
+        help="power of a GPU that waits, for all stages or for each: 80 or 80,75; for CSV",
     )
     parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that share each stage; for CSV (1)")
-    parser.add_argument("--device", metavar="MODEL", help="check that this GPU has the clocks, such as A100-SXM4-80GB")
+    parser.add_argument(
+        "--device", metavar="MODEL", help="check that this GPU supports the clocks, such as A100-SXM4-80GB"
+    )
     picked = parser.add_mutually_exclusive_group()
     picked.add_argument("--slowdown", type=factor, metavar="FACTOR", help="over the highest clocks (1: none)")
     picked.add_argument("--time", type=seconds, metavar="SECONDS", help="the longest iteration time")
-    picked.add_argument("--straggler", type=seconds, metavar="SECONDS", help="another pipeline takes this long")
-    parser.add_argument(
-        "--switch-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="per clock switch"
+    picked.add_argument(
+        "--straggler", type=seconds, metavar="SECONDS", help="time of another pipeline that this one waits for"
     )
     parser.add_argument(
-        "--dwell-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="between switches"
+        "--switch-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="duration of a clock switch"
+    )
+    parser.add_argument(
+        "--dwell-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="shortest time between switches"
     )
     parser.add_argument("--pictures", choices=("svg", "png", "none"), default="svg", help="their format (svg)")
 
@@ -55,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, print a comparison, and write the files."""
     from zeus_core.pipeline import Frontier, baselines, make_plan, write_plan
-    from zeus_core.report import plan_table
+    from zeus_core.report._pipeline import plan_table
 
     profile = _read_profile(arguments)
     frontier = Frontier.from_profile(profile, _schedule(arguments, profile.stages))
@@ -89,11 +93,11 @@ def _read_profile(arguments: argparse.Namespace) -> PipelineProfile:
         if arguments.blocking_power is not None:
             raise UsageError("--blocking-power is for CSV; a JSON profile holds its own")
         try:
-            profile = PipelineProfile.from_json(json.loads(path.read_text(encoding="utf-8")))
+            profile = PipelineProfile.from_json(parse_json(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:  # a UsageError is a ValueError too
             raise UsageError(f"the profile {path} cannot be read: {error}") from error
     elif arguments.blocking_power is None:
-        raise UsageError("a CSV profile does not say what a waiting GPU draws; give --blocking-power, such as 80")
+        raise UsageError("a CSV profile lacks the power of a GPU that waits; give --blocking-power, such as 80")
     else:
         powers = arguments.blocking_power
         profile = PipelineProfile.from_csv(path, powers[0] if len(powers) == 1 else powers, arguments.gpus)
@@ -133,7 +137,7 @@ def _draw(arguments: argparse.Namespace, frontier: Frontier, plans: list[Plan]) 
     if importlib.util.find_spec("matplotlib") is None:
         write("no pictures: drawing needs matplotlib: pip install 'zeus-core[plot]'", sys.stdout)
         return
-    from zeus_core.report import draw_frontier, draw_timelines
+    from zeus_core.report._pipeline import draw_frontier, draw_timelines
 
     draw_frontier(frontier, plans, arguments.output / f"frontier.{arguments.pictures}")
     draw_timelines(frontier.problem.profile, plans, arguments.output / f"timeline.{arguments.pictures}")

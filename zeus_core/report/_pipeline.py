@@ -1,4 +1,4 @@
-"""The outcome of planning a pipeline, for people: a comparison, and pictures of the frontier and the timeline."""
+"""Results of planning a pipeline: a table, and pictures of the frontier and the timeline."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zeus_core.errors import UsageError
 from zeus_core.pipeline import TRANSFER_KINDS, Frontier, PipelineProfile, Plan, Problem
+from zeus_core.report._figure import new_figure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,7 +18,7 @@ __all__ = ["draw_frontier", "draw_timelines", "plan_table"]
 
 
 def plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
-    """Plans, one a line, beside the highest clocks and the least energy the same time allows."""
+    """Return plans as a table, one a line, relative to the highest clocks, with the lowest energy for the same time."""
     seconds, joules = frontier.highest_clock_point
     lines = [
         f"{'plan':20} {'s/iteration':>12} {'J/iteration':>12} {'time':>8} {'energy':>8} {'bound':>8} {'switches':>9}"
@@ -34,17 +34,17 @@ def plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
 
 
 def draw_frontier(frontier: Frontier, plans: Sequence[Plan], path: Path) -> None:
-    """Draw the frontier, and plans as points beside it.
+    """Draw the frontier, with plans as points.
 
     Args:
         frontier: The line.
         plans: The points, named in the legend.
-        path: Where to write; the suffix (`.png`, `.svg`) says in which format.
+        path: The file to write; its suffix (`.png`, `.svg`) is the format.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
-    figure = _new_figure((7, 5))
+    figure = new_figure(7, 5)
     axes = figure.add_subplot()
     axes.plot(frontier.times_seconds, frontier.energies_joules / 1e3, color="#4477aa", label="frontier")
     for plan, marker in zip(plans, "osD^vP*X" * len(plans), strict=False):
@@ -58,17 +58,17 @@ def draw_frontier(frontier: Frontier, plans: Sequence[Plan], path: Path) -> None
 
 
 def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: Path) -> None:
-    """Draw when each rank runs what, coloured by the power it draws, a panel for each plan; of one GPU of each stage.
+    """Draw the instructions of each rank over time, coloured by the power of one GPU, with a panel for each plan.
 
     Args:
-        profile: What the plans were made from.
-        plans: What to draw, such as the plan of the highest clocks before that of the frontier.
-        path: Where to write; the suffix (`.png`, `.svg`) says in which format.
+        profile: The profile the plans were made from.
+        plans: The plans, such as that of the highest clocks and that of the frontier.
+        path: The file to write; its suffix (`.png`, `.svg`) is the format.
 
     Raises:
-        UsageError: matplotlib is not installed, or a plan is of another profile.
+        UsageError: matplotlib is not installed, or a plan was made from another profile.
     """
-    figure = _new_figure((12, 1 + 2.6 * len(plans)))
+    figure = new_figure(12, 1 + 2.6 * len(plans))
     panels = figure.subplots(len(plans), 1, sharex=True, squeeze=False)[:, 0]
     bars = [_bars(profile, plan) for plan in plans]
     highest = max(float(watts.max()) for _, _, _, watts in bars)
@@ -85,15 +85,16 @@ def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: Path) 
 
 
 def _bars(profile: PipelineProfile, plan: Plan) -> tuple[NDArray[np.float64], ...]:
-    """Rank, start, duration and power of each instruction that takes time."""
+    """Return rank, start, duration and power of each instruction that takes time."""
     result = plan.execution(profile)
     problem = Problem(profile, plan.schedule)
     rows = []
-    for it, choice, start in zip(problem.graph.instructions, plan.options(problem), result.start_seconds, strict=True):
-        if it.kind not in TRANSFER_KINDS:
-            one_gpu_joules = choice.cost_joules / profile.gpus[it.stage]
-            watts = one_gpu_joules / choice.time_seconds + profile.blocking_power_watts[it.stage]
-            rows.append((plan.schedule.rank_of_stage[it.stage], start, choice.time_seconds, watts))
+    instructions, options = problem.graph.instructions, plan.options(problem)
+    for (kind, stage, _), option, start in zip(instructions, options, result.start_seconds, strict=True):
+        if kind not in TRANSFER_KINDS:
+            one_gpu_joules = option.cost_joules / profile.gpus[stage]
+            watts = one_gpu_joules / option.time_seconds + profile.blocking_power_watts[stage]
+            rows.append((plan.schedule.rank_of_stage[stage], start, option.time_seconds, watts))
     return tuple(np.array(rows).T)
 
 
@@ -105,11 +106,3 @@ def _draw_bars(axes: Any, ranks: Any, starts: Any, durations: Any, watts: Any, h
     collection = PolyCollection(corners, array=watts, cmap="viridis_r", edgecolors="white", linewidths=0.3)
     collection.set_clim(0, highest)
     return axes.add_collection(collection)
-
-
-def _new_figure(size: tuple[float, float]) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("drawing needs matplotlib: pip install 'zeus-core[plot]'") from error
-    return Figure(figsize=size, layout="constrained")

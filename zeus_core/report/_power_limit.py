@@ -1,43 +1,77 @@
-"""The outcome of a power-limit search, for people: a table, a comparison and a picture."""
+"""Results of a power-limit search: a table, a comparison and a picture."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from zeus_core.errors import UsageError
-from zeus_core.report._comparison import StepCost
+from zeus_core.report._figure import new_figure
 from zeus_core.search import Objective, OptimumSelector, PowerLimitMeasurement, Trial
 
-__all__ = ["draw_time_energy", "step_cost", "trial_table"]
+__all__ = ["Comparison", "draw_time_energy", "trial_table"]
 
 
-def step_cost(trial: Trial) -> StepCost:
-    """What a step took in a trial."""
-    uncertainty_joules = trial.measurement.total_uncertainty_joules or 0.0
-    return StepCost(trial.seconds_per_step, trial.joules_per_step, uncertainty_joules / trial.steps)
+@dataclass(frozen=True)
+class Comparison:
+    """A training step before and after a change.
+
+    Attributes:
+        before: Steps at the original setting.
+        after: Steps at the chosen setting.
+    """
+
+    before: Trial
+    after: Trial
+
+    @property
+    def saving_fraction(self) -> float:
+        """Energy saved, as a fraction of the energy before; negative if more is used."""
+        return 1 - self.after.joules_per_step / self.before.joules_per_step
+
+    @property
+    def slowdown_factor(self) -> float:
+        """Duration after over duration before."""
+        return self.after.seconds_per_step / self.before.seconds_per_step
+
+    def __str__(self) -> str:
+        """Format both costs and the relative change."""
+        return (
+            f"before: {_describe(self.before)}\n"
+            f"after:  {_describe(self.after)}\n"
+            f"saving {self.saving_fraction:.1%} of the energy for {self.slowdown_factor - 1:+.1%} time"
+        )
+
+
+def _describe(trial: Trial) -> str:
+    uncertainty = _joules_per_step_uncertainty(trial)
+    return f"{trial.seconds_per_step:.4f} s and {trial.joules_per_step:.2f} J (\u00b1{uncertainty:.2f}) per step"
+
+
+def _joules_per_step_uncertainty(trial: Trial) -> float:
+    return (trial.measurement.total_uncertainty_joules or 0.0) / trial.steps
 
 
 def trial_table(
     measurements: Sequence[PowerLimitMeasurement], steps: int, selector: OptimumSelector, chosen_limit_watts: int | None
 ) -> str:
-    """The limits tried, one a line.
+    """Return the limits tried as a table, one a line.
 
     Args:
         measurements: At least one, over `steps` steps each.
         steps: Steps of each measurement.
-        selector: What was best. If it is an `Objective`, its cost is a column.
-        chosen_limit_watts: This line is marked.
+        selector: The rule of the search. The cost of an `Objective` is a column.
+        chosen_limit_watts: The limit to mark.
     """
-    baseline = max(measurements, key=lambda it: it.power_limit)
+    baseline = max(measurements, key=lambda each: each.power_limit)
     lines = [f"{'limit':>6} {'s/step':>9} {'J/step':>9} {'time':>7} {'energy':>7} {'cost':>12}"]
-    for it in measurements:
-        cost = _cost_text(selector, it, baseline)
-        mark = "  <- chosen" if it.power_limit == chosen_limit_watts else ""
+    for each in measurements:
+        mark = "  <- chosen" if each.power_limit == chosen_limit_watts else ""
         lines.append(
-            f"{it.power_limit:4d} W {it.time / steps:9.4f} {it.energy / steps:9.2f} "
-            f"{it.time / baseline.time - 1:+7.1%} {it.energy / baseline.energy - 1:+7.1%} {cost:>12}{mark}"
+            f"{each.power_limit:4d} W {each.time / steps:9.4f} {each.energy / steps:9.2f} "
+            f"{each.time / baseline.time - 1:+7.1%} {each.energy / baseline.energy - 1:+7.1%} "
+            f"{_cost_text(selector, each, baseline):>12}{mark}"
         )
     return "\n".join(lines)
 
@@ -53,37 +87,33 @@ def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, ti
     """Draw time and energy per step at each limit.
 
     Args:
-        trials: What to draw, the baseline first.
-        chosen_limit_watts: This point is marked.
+        trials: The points, the baseline first.
+        chosen_limit_watts: The point to mark.
         title: Heading of the picture.
-        path: Where to write; the suffix (`.png`, `.svg`) says in which format.
+        path: The file to write; its suffix (`.png`, `.svg`) is the format.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
-    except ImportError as error:
-        raise UsageError("drawing needs matplotlib: pip install 'zeus-core[plot]'") from error
-    figure = Figure(figsize=(7, 5), layout="constrained")
+    figure = new_figure(7, 5)
+    from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
+
     axes = figure.add_subplot()
-    costs = {trial.setting: step_cost(trial) for trial in trials}
     axes.errorbar(
-        [cost.seconds for cost in costs.values()],
-        [cost.joules for cost in costs.values()],
-        yerr=[cost.joules_uncertainty for cost in costs.values()],
+        [trial.seconds_per_step for trial in trials],
+        [trial.joules_per_step for trial in trials],
+        yerr=[_joules_per_step_uncertainty(trial) for trial in trials],
         fmt="o-",
         color="#4477aa",
         ecolor="#bbbbbb",
         capsize=3,
     )
-    for setting, cost in costs.items():
-        axes.annotate(f"{setting} W", (cost.seconds, cost.joules), (7, 6), textcoords="offset points", fontsize=8)
-    if chosen_limit_watts in costs:
-        chosen = costs[chosen_limit_watts]
-        axes.plot(chosen.seconds, chosen.joules, "o", markersize=14, fillstyle="none", color="#cc3311", label="chosen")
-        axes.legend()
+    for trial in trials:
+        point = trial.seconds_per_step, trial.joules_per_step
+        axes.annotate(f"{trial.setting} W", point, (7, 6), textcoords="offset points", fontsize=8)
+        if trial.setting == chosen_limit_watts:
+            axes.plot(*point, "o", markersize=14, fillstyle="none", color="#cc3311", label="chosen")
+            axes.legend()
     axes.set_xscale("log")  # the lowest limits take several times as long
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
