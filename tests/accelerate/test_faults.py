@@ -10,12 +10,16 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FaultyGpu
 from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
 
+# One fault at each place of a loop, and one of each kind while a limit is being measured.
 FAULTS = [
-    *[(it, DriverFaultError("no answer")) for it in ("read_energy_counter_joules", "read_power_watts")],
-    *[(it, DeviceLostError("gone")) for it in ("read_energy_counter_joules", "read_power_limit_watts")],
-    *[(it, ValueError("a bug")) for it in ("read_power_limit_watts", "set_power_limit")],
+    *[(place, "read_energy_counter_joules", DriverFaultError("no answer")) for place in ("construction", 1, 8, 12, 16)],
+    (7, "read_power_watts", DriverFaultError("no answer")),
+    (7, "read_energy_counter_joules", DeviceLostError("gone")),
+    (7, "read_power_limit_watts", ValueError("a bug")),
+    (7, "set_power_limit", ValueError("a bug")),
+    ("end", "read_power_limit_watts", DeviceLostError("gone")),
 ]
-FOUND_WATTS = 350
+ORIGINAL_WATTS = 350
 
 
 def train(folder, gpu, monitor=None, disturb=lambda place: None, **arguments):
@@ -62,8 +66,7 @@ def test_training_is_the_same_with_us(tmp_path, gpu, monitor, without_us, caplog
     assert [record for record in caplog.records if record.levelname in {"ERROR", "WARNING"}] == []
 
 
-@pytest.mark.parametrize(("method", "error"), FAULTS)
-@pytest.mark.parametrize("place", ["construction", 1, 7, 8, 12, 16, "end"])
+@pytest.mark.parametrize(("place", "method", "error"), FAULTS)
 def test_a_gpu_that_fails_is_no_trouble_for_training(tmp_path, gpu, time_source, without_us, place, method, error):
     faulty = FaultyGpu(gpu)
 
@@ -74,8 +77,8 @@ def test_a_gpu_that_fails_is_no_trouble_for_training(tmp_path, gpu, time_source,
     losses, energy = train(tmp_path / "with", None, ZeusMonitor(gpus=[faulty], time_source=time_source), disturb)
     assert losses == without_us
     faulty.heal()
-    energy.close()  # the limit is put back as soon as that is possible
-    assert gpu.read_power_limit_watts() == FOUND_WATTS
+    energy.close()  # the limit is restored as soon as that is possible
+    assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
 
 
 def test_a_fault_is_said_once(tmp_path, gpu, time_source, caplog):
