@@ -1,4 +1,4 @@
-"""Temporarily wrapping methods of an object."""
+"""Patches methods of an object, undoably."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcome of a training run, and the names under which it is logged."""
+"""The outcome of a training run, and the metrics it is logged as."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
         make_optimizer: Creates the optimizer, from the arguments of `PipelineFrequencyOptimizer`.
 
     Returns:
-        What is attached, now or by an earlier call; None if nothing is.
+        The attached `Perseus`, from this call or an earlier one; None if there is none.
 
     Raises:
         UsageError: The block is wrong; the message names the key, and what is accepted.

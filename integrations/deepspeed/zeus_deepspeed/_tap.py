@@ -110,7 +110,7 @@ class PipelineTap:
 
     @contextmanager
     def _instructions_tapped(self) -> Iterator[None]:
-        """The engine looks up instructions in a map of its class, which a map of the instance hides meanwhile."""
+        """Hide the map of the engine's class, in which it looks up instructions, by a map of the instance."""
         attributes, methods = vars(self._engine), getattr(self._engine, _MAP)
         earlier = attributes.get(_MAP)
         attributes[_MAP] = {command: self._tapped(command, method) for command, method in methods.items()}

@@ -92,7 +92,7 @@ class TrainerListener:
         name: The name of the callback, for messages.
         reporter: Receives the translation.
         monitor: Measures for the observer.
-        roles: What only one callback of a Trainer may do. Callbacks with the most roles come first, then the first in
+        roles: Tasks that only one callback of a Trainer may do. Callbacks with the most roles come first, then the first in
             the list; the others step aside.
     """
 
@@ -108,7 +108,7 @@ class TrainerListener:
 
     @contained
     def enter_training(self, training: Training) -> None:
-        """`Trainer.train` is called."""
+        """Enter `Trainer.train`, and step aside if another callback or trainer does the work."""
         self._trainings.append((training, self.reporter))
         if len(self._trainings) > 1 or self._has_a_double(training.trainer):
             self.reporter = Reporter(NoObserver())
@@ -118,7 +118,7 @@ class TrainerListener:
 
     @contained
     def leave_training(self) -> None:
-        """`Trainer.train` returns, or is left by an exception."""
+        """Leave `Trainer.train`, in whatever way."""
         reporter = self.reporter
         _, self.reporter = self._trainings.pop()
         reporter.observer.on_train_end()  # a Trainer with a `train` of its own may have reported nothing
@@ -126,7 +126,7 @@ class TrainerListener:
 
     @contained
     def on_train_begin(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Training begins, or begins again after `auto_find_batch_size` has reduced the batch size."""
+        """Report that training begins, or begins again after `auto_find_batch_size` reduced the batch size."""
         if self._steps_aside:
             return
         self._meet_ranks()
@@ -138,23 +138,23 @@ class TrainerListener:
 
     @contained
     def on_step_end(self, args: TrainingArguments, state: TrainerState) -> None:
-        """An optimizer step has ended."""
+        """Report that an optimizer step has ended."""
         self.reporter.end_step(self._samples_per_step or 0)
 
     @contained
     def pause(self, activity: Activity) -> None:
-        """An evaluation, a prediction or a checkpoint begins."""
+        """Report that an evaluation, a prediction or a checkpoint begins."""
         self._meet_ranks()
         self.reporter.pause(activity)
 
     @contained
     def resume(self) -> None:
-        """It has ended, in whatever way."""
+        """Report its end, in whatever way."""
         self.reporter.resume()
 
     @contained
     def on_save(self, args: TrainingArguments, state: TrainerState) -> None:
-        """A checkpoint was saved."""
+        """Report that a checkpoint was saved."""
         self.reporter.save(args, state)
 
     @property

@@ -86,7 +86,7 @@ class ZeusCallback(Callback):
 
     @contained
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """A `fit`, `validate`, `test` or `predict` begins."""
+        """Begin a `fit`, `validate`, `test` or `predict`."""
         state = self._leave()
         self._session = None
         if self._is_first_of(trainer):
@@ -97,42 +97,42 @@ class ZeusCallback(Callback):
 
     @contained
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Training continues from a checkpoint, or an evaluation loads its weights."""
+        """Read the state of a checkpoint that training continues from."""
         if trainer.state.fn == "fit":
             self._current.state = checkpoint.get(_STATE, {})
 
     @contained
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """A checkpoint is made."""
+        """Add the state to a checkpoint."""
         state = self._session.current_state() if self._session is not None else {}
         if state:
             checkpoint[_STATE] = state
 
     @contained
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Training begins with some batches of validation."""
+        """Begin training, with some batches of validation."""
         self._current.begin_training()
 
     @contained
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Training begins."""
+        """Begin training."""
         self._current.begin_training()
 
     @contained
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An epoch begins."""
+        """Begin an epoch."""
         self._current.energy.on_epoch_begin()
 
     @contained
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """A batch begins, and maybe an optimizer step with it."""
+        """Begin a batch, and maybe an optimizer step with it."""
         self._current.begin_batch()
 
     @contained
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A batch has ended, and maybe an optimizer step with it."""
+        """End a batch, and maybe an optimizer step with it."""
         self._count(batch)
         self._current.end_batch()
         values = self._current.values_to_log()
@@ -142,18 +142,18 @@ class ZeusCallback(Callback):
 
     @contained
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An epoch has ended, possibly within a step."""
+        """End an epoch, possibly within a step."""
         self._current.interrupt_step()
         self._current.energy.on_epoch_end()
 
     @contained
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An evaluation begins, within training or by itself."""
+        """Begin an evaluation, within training or by itself."""
         self._current.pause(Activity.EVALUATION)
 
     @contained
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """It has ended."""
+        """End the evaluation, and log its energy."""
         stage = getattr(trainer.state.stage, "value", "")
         if not trainer.sanity_checking:
             values = self._current.energy.evaluation()
@@ -165,7 +165,7 @@ class ZeusCallback(Callback):
 
     @contained
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Training has ended without an exception."""
+        """End training, and log its summary."""
         summary = self._current.energy.finish()
         if summary is not None:
             self._current.publish(summary.values())
@@ -173,12 +173,12 @@ class ZeusCallback(Callback):
 
     @contained
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """The trainer is left by an exception, Ctrl-C or SIGTERM."""
+        """End the session on an exception, Ctrl-C or SIGTERM."""
         self._leave()
 
     @contained
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """The `fit`, `validate`, `test` or `predict` has ended."""
+        """End the session."""
         self._leave()
 
     @property

@@ -19,7 +19,7 @@ from zeus_core.adapters import require
 
 __all__ = ["Callback", "LightningModule", "Logger", "Trainer"]
 
-# Of either namespace.
+# These types are of either namespace.
 Trainer: TypeAlias = Any
 LightningModule: TypeAlias = Any
 Logger: TypeAlias = Any

@@ -113,14 +113,14 @@ class ZeusAccelerate(AcceleratorLoop):
 
     @contained
     def on_backward(self) -> None:
-        """A backward pass for training begins."""
+        """Begin a backward pass for training."""
         super().on_backward()
         if self._counts_batches:
             self.count(samples_of_batch(self._accelerator))
 
     @contained
     def on_step_end(self) -> None:
-        """A step has ended, on all processes alike."""
+        """End a step, on all processes."""
         super().on_step_end()
         self.count(self._samples_per_step)
         self._pending.has_stepped = True
@@ -128,13 +128,13 @@ class ZeusAccelerate(AcceleratorLoop):
             self._pending.exchange()
 
     def on_activity_begin(self, activity: Activity) -> None:
-        """An announced activity begins, within a step or between two."""
+        """Begin an announced activity, within a step or between two."""
         super().on_activity_begin(activity)
         if activity in TRAINING:
             self.energy.on_pass_begin(activity)
 
     def on_activity_end(self, activity: Activity) -> None:
-        """The activity has ended."""
+        """End the activity."""
         super().on_activity_end(activity)
         if activity in TRAINING:
             self.energy.on_pass_end()

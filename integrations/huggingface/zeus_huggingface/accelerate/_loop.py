@@ -93,28 +93,28 @@ class AcceleratorLoop:
 
     @contained
     def on_backward(self) -> None:
-        """A backward pass for training begins."""
+        """Begin a backward pass for training."""
         self._begin_step()
 
     @contained
     def on_step_end(self) -> None:
-        """A step has ended, on all processes."""
+        """End a step, on all processes."""
         self._observer.on_step_end()
 
     def on_activity_begin(self, activity: Activity) -> None:
-        """An announced activity begins, within a step or between two."""
+        """Begin an announced activity, within a step or between two."""
         if activity not in TRAINING:
             self._observer.on_pause(activity)
         elif not self._activities:
             self._begin_step()
 
     def on_activity_end(self, activity: Activity) -> None:
-        """The activity has ended."""
+        """End the activity."""
         if activity not in TRAINING:
             self._observer.on_resume()
 
     def on_end(self) -> None:
-        """Training is about to end without an exception, on all processes."""
+        """Prepare for the end of training, without an exception and on all processes."""
 
     def _on_forward(self, module: torch.nn.Module, inputs: Any) -> None:
         if self._activities or self._is_in_step:

@@ -27,7 +27,7 @@ class PowerLimitOptimizer(AcceleratorLoop):
     `accelerator.end_training()` or the end of the `with` block, whichever comes first.
 
     Args:
-        accelerator: What the loop trains with.
+        accelerator: The accelerator of the loop.
         monitor: See `GlobalPowerLimitOptimizer` for this and all other arguments.
         optimum_selector: Defines the best limit.
         wait_steps: Initial steps to skip before profiling.

@@ -21,7 +21,7 @@ class ZeusTracker(tracking.GeneralTracker):  # type: ignore[misc]
 
     Each line is a JSON object with `time` (seconds since 1970), `step` (null if none was given) and the values; the
     configuration given to `accelerator.init_trackers` is under `config` in a line of its own. A file that cannot be
-    written is reported once, and training goes on.
+    written is reported once, and training continues.
 
     `Accelerator(log_with="zeus", project_dir=...)` makes one where accelerate has `register_tracker_class`; elsewhere
     pass an object: `Accelerator(log_with=ZeusTracker("run", "logs"))`.
