@@ -92,8 +92,8 @@ class TrainerListener:
         name: The name of the callback, for messages.
         reporter: Receives the translation.
         monitor: Measures for the observer.
-        roles: Tasks that only one callback of a Trainer may do. Callbacks with the most roles come first, then the first in
-            the list; the others step aside.
+        roles: Tasks that only one callback of a Trainer may do. Callbacks with the most roles come first, then the
+            first in the list; the others step aside.
     """
 
     def __init__(self, name: str, reporter: Reporter, monitor: ZeusMonitor, roles: frozenset[str]) -> None:
