@@ -28,8 +28,7 @@ from pipeline_toy import (
 )
 
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineRank
-from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._device_events import device_events_for
+from zeus_core.pytorch import device_events_for, torch_world
 
 
 class Pipeline:

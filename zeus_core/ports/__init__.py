@@ -2,7 +2,7 @@
 
 from zeus_core.ports._accelerator import Synchronize, synchronize_with, torch_gpu_uuids
 from zeus_core.ports._background import Background, ThreadBackground
-from zeus_core.ports._device_events import DeviceEvent, DeviceEvents, HostEvents, LostEvent
+from zeus_core.ports._device_events import DeviceEvent, DeviceEvents, HostEvents
 from zeus_core.ports._time_source import MonotonicTime, TimeSource
 from zeus_core.ports._world import SoloWorld, World
 
@@ -11,7 +11,6 @@ __all__ = [
     "DeviceEvent",
     "DeviceEvents",
     "HostEvents",
-    "LostEvent",
     "MonotonicTime",
     "SoloWorld",
     "Synchronize",

@@ -1,6 +1,7 @@
 """Everything that needs torch: the only package of the core that imports it."""
 
+from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._simulated_compute import SimulatedCompute
 from zeus_core.pytorch._world import TorchWorld, torch_world
 
-__all__ = ["SimulatedCompute", "TorchWorld", "torch_world"]
+__all__ = ["SimulatedCompute", "TorchWorld", "device_events_for", "torch_world"]

@@ -22,7 +22,7 @@ from zeus_core.ports._world import checked_world
 from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._world import torch_world
 
-__all__ = ["AttachedOptimizer", "PipelineScheduleTap", "attach", "check_schedule"]
+__all__ = ["AttachedOptimizer", "PipelineScheduleTap", "attach"]
 
 _SCHEDULE_ATTRIBUTES = ("_has_backward", "_maybe_compute_loss")
 _STAGE_ATTRIBUTES = (

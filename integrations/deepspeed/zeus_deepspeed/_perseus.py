@@ -13,8 +13,7 @@ from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.ports._exchange import Exchange
-from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._device_events import device_events_for
+from zeus_core.pytorch import device_events_for, torch_world
 from zeus_deepspeed._checkpoints import CheckpointedState, Stateful
 from zeus_deepspeed._config import PerseusConfig, read_perseus_block
 from zeus_deepspeed._engine_facts import identity_of, is_pipeline, pipeline_rank_of

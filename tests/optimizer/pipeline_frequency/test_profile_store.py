@@ -140,7 +140,7 @@ def test_junk_is_refused(junk, name):
     [
         ("stage", -1),  # each kind of value, of a wrong type or out of its range; the codec has tests of its own
         ("kind", 1),
-        ("clock_mhz", 0),
+        ("clock_mhz", -1),
         ("time_seconds", "fast"),
         ("time_stderr_seconds", -1.0),
         ("energy_joules", math.inf),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from zeus_core._validate import checked_number
+from zeus_core._validate import checked_instance, checked_number
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
 from zeus_core.errors import UsageError
@@ -55,10 +55,10 @@ from zeus_core.ports import (
     DeviceEvent,
     DeviceEvents,
     HostEvents,
-    LostEvent,
     ThreadBackground,
     World,
 )
+from zeus_core.ports._device_events import LostEvent
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
 
@@ -130,14 +130,12 @@ class PipelineFrequencyOptimizer:
                 "ZeusMonitor(gpu_indices=[local_rank])"
             )
         self._exchange = Exchange(checked_world(world), self._step_aside)
-        for name, value, kind in (
-            ("pipeline_rank", pipeline_rank, PipelineRank),
-            ("settings", settings, PipelineFrequencySettings),
-        ):
-            if value is not None and not isinstance(value, kind):
-                raise UsageError(f"{name} is {value!r}; it must be a {kind.__name__}, or left out")
-        self._pipeline_rank = pipeline_rank or PipelineRank(self._exchange.rank)
-        self._settings = settings or PipelineFrequencySettings()
+        own = PipelineRank(self._exchange.rank) if pipeline_rank is None else pipeline_rank
+        self._pipeline_rank = checked_instance("pipeline_rank", own, PipelineRank, "PipelineRank(0)")
+        settings = PipelineFrequencySettings() if settings is None else settings
+        self._settings = checked_instance(
+            "settings", settings, PipelineFrequencySettings, "PipelineFrequencySettings(slowdown_factor=1.05)"
+        )
         self._identity = _checked_identity(identity or {})
         self._device_events: DeviceEvents = device_events or HostEvents(monitor.time_source)
         self._backgrounds = (make_background(), make_background())
@@ -284,47 +282,36 @@ class PipelineFrequencyOptimizer:
         """Advance by what happened."""
         phase = advance(self.phase, happening)
         if phase is not self.phase:
-            self._learn(happening)
             left, self._stage = self._stage, Resting(phase)  # in force if the next stage fails to begin
             left.leave()
-            self._stage = self._begin_stage(phase, happening)
+            self._stage = self._enter(phase, happening)
 
-    def _learn(self, happening: Event | Conclusion) -> None:
-        """Keep the facts that the user may ask for."""
-        match happening:
-            case Event.STEP_BEGIN:
-                self._begin_training()
-            case Introduced(_, profile):
-                self._profile = profile
-            case Forbidden(_, baseline) | Planned(_, baseline):
-                self._baseline = baseline
-            case Unprofiled(_, baseline):
-                self._baseline, self._profile = baseline, None
-            case Profiled(profile, baseline) if self.phase is Phase.OBSERVING:
-                self._observations = profile.ranks
-            case Profiled(profile, baseline):
-                self._baseline, self._profile = baseline, profile
-
-    def _begin_stage(self, phase: Phase, happening: Event | Conclusion) -> Stage:
-        """Begin a phase, with the facts that the conclusion of the last one holds."""
-        context = self._context
+    def _enter(self, phase: Phase, happening: Event | Conclusion) -> Stage:
+        """Begin a phase with the facts of the last conclusion, and keep those that the user may ask for."""
         match phase, happening:
             case Phase.WARMING_UP, Changed(profile):
-                return WarmingUp(context, 1, profile, self._checkpoint)
+                return WarmingUp(self._context, 1, profile, self._checkpoint)
             case Phase.WARMING_UP, _:
-                return WarmingUp(context, self._settings.warmup_steps, None, self._checkpoint)
+                self._begin_training()
+                return WarmingUp(self._context, self._settings.warmup_steps, None, self._checkpoint)
             case Phase.BASELINE, Introduced(job, profile):
-                return MeasuringBaseline(context, job, profile)
+                self._profile = profile
+                return MeasuringBaseline(self._context, job, profile)
             case Phase.JUDGING, Delayed() as delayed:
-                return Judging(context, delayed, self._delays)
+                return Judging(self._context, delayed, self._delays)
             case ((Phase.PROFILING | Phase.OBSERVING), (Unprofiled(job, baseline) | Forbidden(job, baseline))):
-                return Profiling(context, job, baseline, phase)
-            case Phase.PLANNING, Profiled() as profiled:
-                return Planning(context, profiled, self._delays)
-            case Phase.REPLAYING, Planned() as planned:
-                return Replaying(context, planned, self._delays, self._board)
+                self._baseline, self._profile = baseline, None
+                return Profiling(self._context, job, baseline, phase)
+            case Phase.OBSERVED, Profiled(profile, _):
+                self._observations = profile.ranks
+            case Phase.PLANNING, Profiled(profile, baseline) as profiled:
+                self._baseline, self._profile = baseline, profile
+                return Planning(self._context, profiled, self._delays)
+            case Phase.REPLAYING, Planned(baseline=baseline) as planned:
+                self._baseline = baseline
+                return Replaying(self._context, planned, self._delays, self._board)
             case ((Phase.RESTING | Phase.OFF), _):
-                context.restore()
+                self._context.restore()
         return Resting(phase)
 
     def _begin_training(self) -> None:

@@ -1,0 +1,171 @@
+"""Pipelines trained on simulated GPUs in virtual time: each rank is a thread, whose optimizer takes notes."""
+
+import functools
+import itertools
+from statistics import median
+
+from zeus_core.device import Work, find_preset
+from zeus_core.errors import DriverFaultError
+from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineRank
+from zeus_core.optimizer.pipeline_frequency import Phase
+from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile, schedules
+from zeus_core.testing import FaultyGpu, SimulatedJob
+
+A100 = "A100-SXM4-80GB"
+POWERS = {A100: 330.0, "A40": 270.0}
+UNEQUAL = (1.0, 1.15, 0.9, 1.05)
+
+
+def works(stages, model=A100, kinds=("forward", "backward")):
+    seconds = {"forward": 0.06, "backward": 0.12, "backward-input": 0.06, "backward-weight": 0.06}
+    return {
+        (stage, kind): Work(seconds[kind] * UNEQUAL[stage % 4], POWERS[model], 1.0, 0.75 + 0.03 * (stage % 3))
+        for stage in range(stages)
+        for kind in kinds
+    }
+
+
+class Watched(PipelineFrequencyOptimizer):
+    """Notes the phase and the locked clock of each step, and what was known before its end."""
+
+    def __init__(self, rank, settings=None, **arguments):
+        arguments = {"world": rank.world, "make_background": rank.make_background, **arguments}
+        super().__init__(rank.monitor, PipelineRank(rank.rank, rank.pipeline), settings, **arguments)
+        self.phases, self.known_profiles = [], []
+        self.gpu, self.latest = rank.gpu, {}
+
+    def on_step_end(self):
+        self.phases.append(self.phase)
+        super().on_step_end()
+        found = {"profile": self.profile(), "baseline": self.baseline, "predicted": self.predicted}
+        found |= {"measured": self.measured, "clocks": self.clocks_mhz, "state": self.state_dict()}
+        self.latest |= {name: value for name, value in found.items() if value is not None}
+
+
+class Run:
+    """A job that has been trained, with a `Watched` on each rank."""
+
+    def __init__(self, job, steps, make=Watched, timeout_seconds=60.0):
+        self.observers = {}
+
+        def observe(rank):
+            self.observers[rank.world.rank] = make(rank)
+            return self.observers[rank.world.rank]
+
+        self.ranks = job.run(steps, observe, timeout_seconds)
+        self.first = self.observers[0]
+
+    @property
+    def course(self):
+        return [phase for phase, _ in itertools.groupby(self.first.phases)]
+
+    def steps_of(self, phase):
+        return [number for number, it in enumerate(self.first.phases) if it is phase]
+
+    def seconds(self, steps):
+        return median(max(rank.step_seconds[step] for rank in self.ranks) for step in steps)
+
+    def joules(self, steps, ranks=None):
+        chosen = self.ranks if ranks is None else [self.ranks[number] for number in ranks]
+        return median(sum(rank.step_joules[step] for rank in chosen) for step in steps)
+
+    def is_put_back(self):
+        return all(rank.gpu._locked_clock_mhz == rank.gpu.preset.highest_clock_mhz for rank in self.ranks)
+
+
+def true_options(work, model):
+    preset = find_preset(model)
+    for clock in range(preset.highest_clock_mhz, preset.lowest_clock_mhz - 1, -preset.clock_step_mhz):
+        point = preset.physics.operating_point(work, preset.default_limit_watts, clock / preset.highest_clock_mhz)
+        yield MeasuredOption(clock, point.seconds, point.energy_joules)
+
+
+def true_profile(work, model=A100):
+    instructions = [InstructionProfile(*name, tuple(true_options(one, model))) for name, one in work.items()]
+    return PipelineProfile(instructions, find_preset(model).physics.blocking_power_watts)
+
+
+FULL_COURSE = [
+    Phase.WARMING_UP,
+    Phase.BASELINE,
+    Phase.PROFILING,
+    Phase.PLANNING,
+    Phase.REPLAYING,
+]
+
+
+class LateEvents:
+    """Events of a device that is known to have done something only a step later."""
+
+    def __init__(self, time_source):
+        self.time_source = time_source
+        self.horizon = time_source.now()
+
+    def __call__(self):
+        return LateEvent(self, self.time_source.now())
+
+
+class LateEvent:
+    def __init__(self, events, at):
+        self.events, self.at = events, at
+
+    def wait(self):
+        self.events.horizon = max(self.events.horizon, self.at)
+
+    def seconds(self):
+        return self.at if self.at <= self.events.horizon else None
+
+
+class Late(Watched):
+    """On such a device."""
+
+    def __init__(self, rank, settings=None):
+        self._late_events = LateEvents(rank.time_source)
+        super().__init__(rank, settings, device_events=self._late_events)
+
+    def on_step_begin(self):
+        events = self._late_events
+        events.horizon = max(events.horizon, events.time_source.now() - 1e-9)
+        super().on_step_begin()
+
+
+def train_with(state, settings=None, steps=40, **arguments):
+    def make(rank):
+        optimizer = Watched(rank, settings)
+        optimizer.load_state_dict(state)
+        return optimizer
+
+    arguments = {"work": works(2), **arguments}
+    return Run(SimulatedJob(schedules.one_f_one_b(2, 8), **arguments), steps, make)
+
+
+class SlowToSet(FaultyGpu):
+    """A GPU whose driver takes 5 ms to set a clock."""
+
+    def __init__(self, gpu, time_source):
+        super().__init__(gpu)
+        self._time_source = time_source
+
+    def lock_sm_clock(self, clock_mhz):
+        super().lock_sm_clock(clock_mhz)
+        self._time_source.advance(0.005)
+
+
+class CountedFaults(FaultyGpu):
+    """A GPU whose counter cannot be read for some time."""
+
+    def __init__(self, gpu, time_source, fails):
+        super().__init__(gpu)
+        self._time_source, self._fails = time_source, fails
+
+    def read_energy_counter_joules(self):
+        if self._fails(self._time_source.now()):
+            raise DriverFaultError("the GPU has fallen off the bus")
+        return super().read_energy_counter_joules()
+
+
+@functools.cache
+def trained(stages=2, microbatches=8, model=A100, pipelines=1):
+    """A job without incidents, trained for 60 steps; the same run for all tests."""
+    job = SimulatedJob(schedules.one_f_one_b(stages, microbatches), works(stages, model), model, pipelines)
+    return Run(job, 60)
