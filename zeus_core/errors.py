@@ -1,16 +1,16 @@
-"""The errors this package raises: whose fault it is, and so what to do.
+"""The errors of this package: whose fault each is, and what to do.
 
     ZeusError
     ├── UsageError (also a ValueError)   the call is wrong: change the argument the message names
     ├── WorldError                       another process of the job did not answer: see its own log
-    └── DeviceError                      the hardware or its driver said no
-        ├── NoDeviceError                nothing to measure here: install the driver, or ask for simulated GPUs
-        ├── PermissionDeniedError        this process may not do that: the message holds the command for an admin
-        ├── NotSupportedError            this device cannot do that, ever: use another method
+    └── DeviceError                      the hardware or its driver refused
+        ├── NoDeviceError                nothing to measure: install the driver, or use simulated GPUs
+        ├── PermissionDeniedError        this process lacks the right: the message contains the command for an admin
+        ├── NotSupportedError            this device lacks the function: use another method
         ├── DeviceLostError              the device is gone until a reset or a reboot
-        └── DriverFaultError             the driver failed for once: trying again may help
+        └── DriverFaultError             the driver failed once: try again
 
-Hooks that run inside training never let any of these through (see `zeus_core.optimizer`).
+Hooks that run inside training raise none of these (see `zeus_core.optimizer`).
 """
 
 __all__ = [
@@ -47,7 +47,7 @@ class NoDeviceError(DeviceError):
 
 
 class PermissionDeniedError(DeviceError):
-    """This process lacks the right; the message holds the command that grants it."""
+    """This process lacks the right; the message contains the command that grants it."""
 
 
 class NotSupportedError(DeviceError):

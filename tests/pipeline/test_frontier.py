@@ -1,5 +1,7 @@
 """The frontier is exact: HiGHS agrees at every point tried."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -61,6 +63,21 @@ def test_slopes_that_rounding_makes_equal_do_not_stop_the_sweep():
     kinds = [(0, "forward", even), (0, "backward", even), (1, "forward", even), (1, "backward", steep)]
     profile = PipelineProfile([InstructionProfile(*it) for it in kinds], 0.0)
     check_against_highs(profile, schedules.one_f_one_b(2, 4))
+
+
+@settings(max_examples=60, **QUIET)
+@given(pipelines())
+def test_whole_slopes_are_as_precise_as_stated_and_strictly_fall(pipeline):
+    frontier = Frontier.from_profile(*pipeline)
+    network, problem = frontier._network, frontier.problem
+    for number, kind in enumerate(problem.kind_of.tolist()):
+        first, last = network.arrays.first_corner[number : number + 2].tolist()
+        slopes, hull = network.arrays.corner_slope[first:last], problem.hulls[kind]
+        assert (np.diff(slopes) < 0).all()
+        for slope, (corner, following) in zip(slopes, pairwise(hull), strict=False):
+            fall = corner.cost_joules - following.cost_joules
+            exact = fall / (following.time_seconds - corner.time_seconds) / network.slope_quantum_watts
+            assert abs(int(slope) - exact) <= len(hull) + 1e-15 * exact  # and the rounding of the float
 
 
 @settings(max_examples=60, **QUIET)

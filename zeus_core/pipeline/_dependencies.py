@@ -13,10 +13,13 @@ from zeus_core.pipeline._compiled import Kernels
 from zeus_core.pipeline._instruction import Instruction
 from zeus_core.pipeline._schedule import Schedule
 
-__all__ = ["DependencyGraph", "Indices", "Numbers"]
+__all__ = ["ROUNDING", "DependencyGraph", "Indices", "Numbers"]
 
 Indices = NDArray[np.int64]
 Numbers = NDArray[np.float64]
+
+ROUNDING = 1e-12
+"""Sums of the same durations in another order differ by less than this, relatively: below it, times are equal."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._dependencies import Indices, Numbers
+from zeus_core.pipeline._dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline._frontier_walk import FASTEST, WalkState, advance, begin_walk, resume_walk
 from zeus_core.pipeline._network import Network, make_network
 from zeus_core.pipeline._problem import Problem
@@ -22,7 +22,6 @@ __all__ = ["Frontier", "FrontierPoint"]
 
 _MAX_SNAPSHOTS = 32  # states to resume from: more make `at` quicker and take more memory
 _PIECES_PER_CALL = 64  # pieces between two chances for a snapshot: fewer cost calls, more make `at` slower
-_ROUNDING = 1e-12  # a sum of durations depends on the order of adding by less than this
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Frontier:
         # The ends as sums of floats, to equal the times of plans.
         seconds[0], seconds[-1] = problem.slowest_seconds, problem.shortest_seconds
         # Sums that differ by rounding alone make pieces without length.
-        is_kept = np.append(falls > _ROUNDING * seconds[-1], True)
+        is_kept = np.append(falls > ROUNDING * seconds[-1], True)
         return cls(problem, network, seconds[is_kept], costs[is_kept], snapshots)
 
     @property
@@ -170,7 +169,7 @@ class Frontier:
         """
         if not isinstance(time_seconds, int | float) or math.isnan(time_seconds):
             raise UsageError(f"time_seconds is {time_seconds!r}; give a number of seconds")
-        if time_seconds < self.shortest_seconds * (1 - _ROUNDING):
+        if time_seconds < self.shortest_seconds * (1 - ROUNDING):
             raise UsageError(
                 f"time_seconds is {time_seconds!r}, but no clocks make an iteration shorter than T_min, "
                 f"{self.shortest_seconds!r} s"

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from zeus_core._validate import checked_number
 from zeus_core.errors import UsageError
 
-__all__ = ["CostedOption", "MeasuredOption", "lower_hull", "pareto_options"]
+__all__ = ["MAX_CLOCK_MHZ", "CostedOption", "MeasuredOption", "lower_hull", "pareto_options"]
 
-_MAX_CLOCK_MHZ = 10_000  # above any GPU: such a number is a clock in kHz or Hz
+MAX_CLOCK_MHZ = 10_000  # above any GPU: such a number is a clock in kHz or Hz
 _STANDARD_ERRORS = 2.0  # about 95 % confidence; fewer keep options that are faster by chance, more drop real ones
 
 
@@ -54,7 +54,7 @@ def _check_clock(clock_mhz: object) -> None:
         return
     if isinstance(clock_mhz, bool) or not isinstance(clock_mhz, int):
         raise UsageError(f"frequency is {clock_mhz!r}, a {type(clock_mhz).__name__}; it must be an int, such as 1410")
-    if not 0 < clock_mhz < _MAX_CLOCK_MHZ:
+    if not 0 < clock_mhz < MAX_CLOCK_MHZ:
         raise UsageError(f"frequency is {clock_mhz!r}; no device supports that: it must be whole MHz, such as 1410")
 
 

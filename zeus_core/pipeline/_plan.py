@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
+from zeus_core.pipeline._dependencies import ROUNDING
 from zeus_core.pipeline._execution import Execution, execute
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem
@@ -13,8 +14,6 @@ from zeus_core.pipeline._profile import PipelineProfile
 from zeus_core.pipeline._schedule import Schedule
 
 __all__ = ["Plan"]
-
-_ROUNDING = 1e-12  # a sum of durations depends on the order of adding by less than this
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Plan:
         Raises:
             UsageError: The time is before the end of the iteration.
         """
-        if not time_seconds >= self.time_seconds * (1 - _ROUNDING):
+        if not time_seconds >= self.time_seconds * (1 - ROUNDING):
             raise UsageError(
                 f"time_seconds is {time_seconds!r}, before the end of the iteration, {self.time_seconds!r}"
             )

@@ -12,13 +12,13 @@ from zeus_core._files import JsonFormat
 from zeus_core._validate import checked_number, checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._instruction import Instruction
+from zeus_core.pipeline._options import MAX_CLOCK_MHZ
 from zeus_core.pipeline._plan import Plan
 from zeus_core.pipeline._schedule import Schedule
 
 __all__ = ["read_plan", "write_plan"]
 
 _FORMAT = JsonFormat("zeus-core pipeline plan", 1)
-_MAX_CLOCK_MHZ = 10_000  # above any GPU: such a number is a clock in kHz or Hz
 
 
 class _PlannedInstruction(NamedTuple):
@@ -48,7 +48,7 @@ class _PlanFields:
         checked_whole_number("switches", self.switches, 0)
         for rank, order in enumerate(self.ranks):
             for planned in order:
-                if planned.clock_mhz is not None and not 0 < planned.clock_mhz < _MAX_CLOCK_MHZ:
+                if planned.clock_mhz is not None and not 0 < planned.clock_mhz < MAX_CLOCK_MHZ:
                     raise UsageError(f"rank {rank} has {tuple(planned)}, which must end with a clock in whole MHz")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from zeus_core._validate import checked_number
 from zeus_core.errors import UsageError
+from zeus_core.pipeline._dependencies import ROUNDING
 from zeus_core.pipeline._frontier import Frontier
 from zeus_core.pipeline._plan import Plan
 from zeus_core.pipeline._rounding import Rounding
@@ -15,7 +16,6 @@ from zeus_core.pipeline._switching import plan_switches
 __all__ = ["make_plan", "make_plans"]
 
 _NAME = "frontier"
-_ROUNDING = 1e-12  # a sum of durations depends on the order of adding by less than this
 
 
 def make_plan(
@@ -74,7 +74,7 @@ def _limit_seconds(frontier: Frontier, time: float | None, slowdown: float | Non
     if name != "slowdown_factor":
         return frontier.check_time(value)
     highest_seconds = frontier.highest_clock_point[0]
-    if value * highest_seconds < frontier.shortest_seconds * (1 - _ROUNDING):
+    if value * highest_seconds < frontier.shortest_seconds * (1 - ROUNDING):
         lowest = frontier.shortest_seconds / highest_seconds
         raise UsageError(
             f"slowdown_factor is {value!r}; it must be at least {lowest:.6g}, as no clocks make an iteration shorter "

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.pipeline._compiled import Kernels, has_numba
-from zeus_core.pipeline._dependencies import Indices, Numbers
+from zeus_core.pipeline._dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline._frontier import FrontierPoint
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem
@@ -33,7 +33,6 @@ _SLOWER_WITHOUT_NUMBA = 20  # fewer visits without numba, whose loops take longe
 # Initial tolerance of each polish, over the median cost between two neighbouring options of a kind: a wide search
 # first, then narrower ones from its result.
 _TOLERANCES = (8.0, 2.0, 1.0)
-_ROUNDING = 1e-12  # a sum of durations depends on the order of adding by less than this
 
 
 class _Arrays(NamedTuple):
@@ -119,7 +118,7 @@ class Rounding:
     def _dispatched(self, point: FrontierPoint, is_forward: bool, corners_only: bool) -> Indices:
         arrays, memory, limit = self._arrays, self._memory, point.time_seconds
         chosen = np.zeros(len(arrays.kind), np.int64)
-        margin = limit * _ROUNDING
+        margin = limit * ROUNDING
         if is_forward:
             deadlines = np.minimum(point.deadline_seconds, limit)
             _KERNELS.call(_dispatch_forward, arrays, deadlines, margin, corners_only, chosen, memory.end)
@@ -129,7 +128,7 @@ class Rounding:
         _KERNELS.call(_keep_time, arrays, limit, chosen, memory.end, memory.deadline)
         for _ in range(3):  # each fill leaves gaps that one in the other direction can use; the third finds little
             for fill_forward in (True, False):
-                filled_limit = limit * (1 - _ROUNDING)
+                filled_limit = limit * (1 - ROUNDING)
                 _KERNELS.call(_fill, arrays, filled_limit, chosen, memory.end, memory.deadline, fill_forward, 0, 0)
         return chosen
 
@@ -255,7 +254,7 @@ def _polish(p: Any, limit: float, tolerance: float, best: Any, memory: Any, roun
         accepted[at] = best[at]
         accepted_cost += p.cost[best[at]]
     best_cost = accepted_cost
-    filled_limit = limit * (1 - _ROUNDING)
+    filled_limit = limit * (1 - ROUNDING)
     for turn in range(rounds):
         for at in range(n):
             tried[at] = accepted[at]

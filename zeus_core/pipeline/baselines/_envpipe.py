@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zeus_core.pipeline._dependencies import Numbers
+from zeus_core.pipeline._dependencies import ROUNDING, Numbers
 from zeus_core.pipeline._instruction import Instruction
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._plan import Plan
@@ -71,7 +71,7 @@ def _longest_path(problem: Problem, durations: Numbers, envelope: set[int]) -> l
     """Return the instructions of a longest path, from its end; among equal ones the path through the envelope."""
     graph, delays = problem.graph, problem.arc_delay_seconds
     ends = problem.start_seconds(durations) + durations
-    last = max(range(len(ends)), key=lambda number: (ends[number] * (1 - 1e-12), number in envelope))
+    last = max(range(len(ends)), key=lambda number: (ends[number] * (1 - ROUNDING), number in envelope))
     path = [last]
     while True:
         arcs = range(graph.first_arc[path[-1]], graph.first_arc[path[-1] + 1])
