@@ -8,9 +8,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.accelerate.loop import BACKWARD, FORWARD, Loop, SlowState
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
+from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_huggingface.accelerate import Activity, ZeusAccelerate
+from zeus_huggingface.accelerate import ZeusAccelerate
 
 FOUND_WATTS = 350
 INTERVAL = {"energy_j", "power_w", "energy_per_sample_j", "total_energy_j", "power_limit_w"}

@@ -90,7 +90,8 @@ def test_a_fit_logs_where_its_energy_goes(pl, tmp_path, monitor, gpu):
     assert {path.name for path in tmp_path.iterdir()} == {"board", "zeus-energy"}
 
 
-def test_evaluations_by_themselves_are_logged_too(pl, tmp_path, monitor, gpu):
+def test_evaluations_by_themselves_are_logged_too(tmp_path, monitor, gpu):
+    pl = lightning.pytorch
     log = recorder(pl)
     trainer = make_trainer(tmp_path, ZeusCallback(monitor), pl, logger=log)
     module = module_class(pl)(gpu)
@@ -139,7 +140,8 @@ def check_trials(optimizer, gpu, batches=1):
     assert gpu.read_power_limit_watts() == 350
 
 
-def test_a_step_is_an_optimizer_step(pl, tmp_path, monitor, gpu):
+def test_a_step_is_an_optimizer_step(tmp_path, monitor, gpu):
+    pl = lightning.pytorch
     log, optimizer = recorder(pl), search(monitor)
     callback = ZeusCallback(optimizer=optimizer)
     trainer = make_trainer(tmp_path, callback, pl, max_steps=80, accumulate_grad_batches=3, logger=log)
@@ -165,7 +167,8 @@ def test_whole_steps_only_are_in_the_trials(tmp_path, monitor, gpu):
     check_trials(optimizer, gpu, batches=3)
 
 
-def test_evaluations_and_checkpoints_are_in_no_trial(pl, tmp_path, monitor, gpu):
+def test_evaluations_and_checkpoints_are_in_no_trial(tmp_path, monitor, gpu):
+    pl = lightning.pytorch
     optimizer = search(monitor)
     trainer = make_trainer(
         tmp_path,
@@ -196,7 +199,9 @@ def test_an_optimizer_is_made_for_the_monitor(tmp_path, monitor, gpu):
 
 
 @pytest.mark.parametrize("batches_per_step", [1, 4])
-def test_several_optimizers_stepped_by_hand_make_one_step(pl, tmp_path, monitor, gpu, batches_per_step):
+def test_several_optimizers_stepped_by_hand_make_one_step(tmp_path, monitor, gpu, batches_per_step):
+    pl = lightning.pytorch
+
     class ByHand(module_class(pl)):
         def __init__(self):
             super().__init__(gpu)
@@ -225,7 +230,8 @@ def test_several_optimizers_stepped_by_hand_make_one_step(pl, tmp_path, monitor,
 # Beginning and ending.
 
 
-def test_a_second_fit_goes_on_where_the_first_has_ended(pl, tmp_path, monitor, gpu, caplog):
+def test_a_second_fit_goes_on_where_the_first_has_ended(tmp_path, monitor, gpu, caplog):
+    pl = lightning.pytorch
     callback = ZeusCallback(monitor)
     trainer = make_trainer(tmp_path, callback, pl, max_steps=-1, max_epochs=1)
     module = module_class(pl)(gpu)
@@ -308,7 +314,8 @@ def test_of_two_callbacks_the_second_steps_aside(pl, tmp_path, monitor, gpu, cap
 
 
 @pytest.mark.parametrize("is_wrapped", ["before", "after"])
-def test_saving_that_somebody_else_has_wrapped_stays_wrapped(pl, tmp_path, monitor, gpu, is_wrapped):
+def test_saving_that_somebody_else_has_wrapped_stays_wrapped(tmp_path, monitor, gpu, is_wrapped):
+    pl = lightning.pytorch
     calls = []
 
     def wrap(trainer):
@@ -327,7 +334,8 @@ def test_saving_that_somebody_else_has_wrapped_stays_wrapped(pl, tmp_path, monit
     assert (tmp_path / "after.ckpt").exists()
 
 
-def test_a_fast_dev_run_leaves_no_file(pl, tmp_path, monitor, gpu, monkeypatch):
+def test_a_fast_dev_run_leaves_no_file(tmp_path, monitor, gpu, monkeypatch):
+    pl = lightning.pytorch
     monkeypatch.chdir(tmp_path)
     callback = ZeusCallback(monitor)
     trainer = make_trainer(tmp_path, callback, pl, fast_dev_run=3, max_steps=-1)
@@ -351,7 +359,8 @@ def test_without_a_monitor_one_is_made_for_the_trainer(tmp_path, monkeypatch):
     assert callback.summary.account.total.energy_joules > 0
 
 
-def test_where_nothing_can_be_measured_training_goes_on(pl, tmp_path, monkeypatch, caplog):
+def test_where_nothing_can_be_measured_training_goes_on(tmp_path, monkeypatch, caplog):
+    pl = lightning.pytorch
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "B1000")
     module = module_class(pl)()
     trainer = make_trainer(tmp_path, ZeusCallback(), pl, enable_checkpointing=True)

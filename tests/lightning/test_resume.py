@@ -73,7 +73,8 @@ def messages_of_ours(caplog):
     return [it.getMessage() for it in caplog.records if it.name.startswith("zeus")]
 
 
-def test_training_goes_on_from_a_checkpoint_made_without_the_callback(pl, tmp_path, gpu, time_source, caplog):
+def test_training_goes_on_from_a_checkpoint_made_without_the_callback(tmp_path, gpu, time_source, caplog):
+    pl = lightning.pytorch
     nobody = at("on_train_start", lambda _: None, pl)
     train(tmp_path, gpu, time_source, 10, pl=pl, callback=nobody)
     callback = train(tmp_path, gpu, time_source, 20, resume_from=10, pl=pl)
@@ -82,7 +83,8 @@ def test_training_goes_on_from_a_checkpoint_made_without_the_callback(pl, tmp_pa
     assert message.startswith("training resumes at step 10 from a checkpoint with no energy state")
 
 
-def test_training_goes_on_without_the_callback_that_was_there(pl, tmp_path, gpu, time_source):
+def test_training_goes_on_without_the_callback_that_was_there(tmp_path, gpu, time_source):
+    pl = lightning.pytorch
     """And Lightning has nothing to warn of, which would be an error here."""
     nobody = at("on_train_start", lambda _: None, pl)
     train(tmp_path, gpu, time_source, 10, pl=pl)

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Measurement
-from zeus_core.training import Account, Tally
+from zeus_core.training._account import Account
 from zeus_core.training._checkpoint import Checkpoint
 from zeus_core.training._history import earlier_account
 from zeus_core.training._journal import Entry, Journal
+from zeus_core.training._tally import Tally
 
 amounts = st.floats(0, 1e9)
 energies = st.builds(DeviceEnergy, amounts, amounts, st.sampled_from(["counted", "integrated", "estimated"]))

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.training import Account, Tally
+from zeus_core.training._account import Account
 from zeus_core.training._log_intervals import LogIntervals
+from zeus_core.training._tally import Tally
 
 
 def taken(seconds, joules, lost_seconds=0.0, samples=0, tokens=0):

@@ -13,9 +13,8 @@ from zeus_core.adapters import require
 
 require("accelerate")
 
-from zeus_core.events import Activity  # noqa: E402
 from zeus_huggingface.accelerate._energy import ZeusAccelerate  # noqa: E402
 from zeus_huggingface.accelerate._power_limit import PowerLimitOptimizer  # noqa: E402
 from zeus_huggingface.accelerate._tracker import ZeusTracker  # noqa: E402
 
-__all__ = ["Activity", "PowerLimitOptimizer", "ZeusAccelerate", "ZeusTracker"]
+__all__ = ["PowerLimitOptimizer", "ZeusAccelerate", "ZeusTracker"]
