@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceError, DeviceLostError, DriverFaultError, PermissionDeniedError, UsageError
-from zeus_core.knobs import FixedKnob, PowerLimitKnob, SmClockKnob
+from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+from zeus_core.knobs._knob import FixedKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import KnobContract
 

@@ -242,7 +242,7 @@ class TestSettingsChangedMeanwhile:
         assert time.monotonic() - began_at > fast_seconds * 1.2
 
     def test_a_signal_handler_may_change_the_limit_at_any_moment(self):
-        """As when a limit is put back at SIGTERM: it must neither wait for ever nor upset what it interrupts."""
+        """As when a limit is restored at SIGTERM: it must neither wait for ever nor upset what it interrupts."""
         program = """
 import itertools, signal
 from zeus_core.device import SimulatedGpu, Work, find_preset
@@ -414,7 +414,7 @@ class InterruptedClock(MonotonicTime):
             self._handle()
 
 
-def test_a_setting_can_be_put_back_by_a_signal_handler_however_unlucky_the_moment():
+def test_a_setting_can_be_restored_by_a_signal_handler_however_unlucky_the_moment():
     handled = threading.Event()
 
     def handle():

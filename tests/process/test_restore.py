@@ -218,6 +218,20 @@ get(signal.SIGTERM)
 """
         assert run(program) == (0, ["True", "later", "handled"])
 
+    def test_a_signal_handler_may_remove_the_same_meanwhile(self, run):
+        program = """
+registry.add(restore)
+set_handler = signal.signal
+def interrupted(*arguments):
+    signal.signal = set_handler
+    registry.remove(restore)
+    set_handler(*arguments)
+signal.signal = interrupted
+registry.remove(restore)
+say(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+"""
+        assert run(program) == (0, ["True"])
+
     def test_removed_in_another_thread_signals_are_only_passed_on(self, run):
         program = """
 registry.add(restore)

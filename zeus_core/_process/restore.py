@@ -74,7 +74,7 @@ class RestoreRegistry:
             if is_latest:
                 with contextlib.suppress(ValueError):  # not the main thread: ours stays, and only passes the signal on
                     signal.signal(signal_number, handler.previous)
-                    del self._handlers[signal_number]
+                    self._handlers.pop(signal_number, None)  # a signal handler may have done so just now
 
     def catch_signals(self) -> None:
         """Ensure that signals are caught while something is registered, even if handlers have changed since.

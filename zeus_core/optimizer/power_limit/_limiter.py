@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, PermissionDeniedError
-from zeus_core.knobs import FixedKnob, Knob, PowerLimitKnob
+from zeus_core.knobs import Knob, PowerLimitKnob
+from zeus_core.knobs._knob import FixedKnob
 
 __all__ = ["Limiter"]
 
