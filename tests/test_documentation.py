@@ -138,6 +138,15 @@ def test_the_readme(tmp_path, capsys):
     names["zeus_deepspeed"].auto.disable()
 
 
+def test_every_file_that_the_architecture_names_exists():
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    walks = set(re.findall(r"`(_\w+\.py)`", page))
+    paths = set(re.findall(r"`((?:zeus_|tests|tools|integrations)[\w./]*/[\w./]*)`", page))
+    roots = [ROOT, *(ROOT / "integrations").iterdir()]
+    assert [path for path in sorted(paths) if not any((root / path).exists() for root in roots)] == []
+    assert walks <= {path.name for path in (ROOT / "zeus_core").rglob("_*.py")}
+
+
 def commands(program):
     """The calls of a program in the shell blocks of all pages, without comments and repetitions."""
     lines = [

@@ -187,3 +187,18 @@ def test_the_public_list_of_a_package_is_complete_and_true(path):
     assert {name for name in bound if not name.startswith("_")} <= set(public)
     assert set(public) <= bound
     assert len(public) == len(set(public))
+
+
+def test_no_class_of_an_integration_is_more_than_one_below_a_base_that_is_not_ours():
+    """Adapters are composed: a framework's base, and one class of ours below it."""
+    paths = REPOSITORY.glob("integrations/*/*/**/*.py")
+    classes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    bases = {
+        node.name: {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+        for node in classes
+        if isinstance(node, ast.ClassDef)
+    }
+    deeper = {
+        (name, base) for name, own in bases.items() for base in own & bases.keys() if bases[base] - {"ABC", "Protocol"}
+    }
+    assert deeper == set()
