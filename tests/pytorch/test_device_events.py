@@ -81,25 +81,25 @@ def cuda(time_source):
 
 
 @pytest.fixture
-def marks(cuda, time_source):
+def device_events(cuda, time_source):
     return CudaEvents("cuda:0", time_source, cuda)
 
 
-def test_another_thread_that_waits_uses_the_same_device_and_the_training_thread_is_left_alone(cuda, marks):
-    mark = marks()
-    mark.wait()
+def test_another_thread_that_waits_uses_the_same_device_and_the_training_thread_is_left_alone(cuda, device_events):
+    event = device_events()
+    event.wait()
     assert cuda.entered == []
-    thread = threading.Thread(target=lambda: [mark.wait(), mark.wait()])
+    thread = threading.Thread(target=lambda: [event.wait(), event.wait()])
     thread.start()
     thread.join()
     assert [device for _, device in cuda.entered] == [torch.device("cuda:0")]
 
 
-def test_a_mark_is_when_the_device_comes_to_it(cuda, marks):
+def test_an_event_is_when_the_device_comes_to_it(cuda, device_events):
     ends = [cuda.submit(0.5), None, None]
-    first = marks()
+    first = device_events()
     ends[1] = cuda.submit(0.25)
-    second = marks()
+    second = device_events()
     assert (first.seconds(), second.seconds()) == (None, None)
     first.wait()
     assert first.seconds() == pytest.approx(ends[0], abs=ERROR_OF_AN_EVENT)
@@ -108,39 +108,39 @@ def test_a_mark_is_when_the_device_comes_to_it(cuda, marks):
     assert second.seconds() == pytest.approx(ends[1], abs=ERROR_OF_AN_EVENT)
 
 
-def test_marking_waits_for_nothing(cuda, marks, time_source):
+def test_marking_waits_for_nothing(cuda, device_events, time_source):
     cuda.submit(60.0)
     begin, waits = time_source.now(), cuda.waits
     for _ in range(1000):
-        marks().seconds()
+        device_events().seconds()
     assert (time_source.now(), cuda.waits) == (begin, waits)
 
 
 def test_work_under_way_does_not_spoil_the_first_comparison_with_the_clock(cuda, time_source):
     end = cuda.submit(3.0)
-    mark = CudaEvents("cuda:0", time_source, cuda)()
+    event = CudaEvents("cuda:0", time_source, cuda)()
     assert time_source.now() >= end
-    assert mark.seconds() == pytest.approx(time_source.now(), abs=ERROR_OF_AN_EVENT)
+    assert event.seconds() == pytest.approx(time_source.now(), abs=ERROR_OF_AN_EVENT)
 
 
-def test_times_stay_exact_over_hours(cuda, marks, time_source):
+def test_times_stay_exact_over_hours(cuda, device_events, time_source):
     for _ in range(3 * 360):
         time_source.advance(10.0)
-        begin = marks()
+        begin = device_events()
         end_seconds = cuda.submit(0.001)
-        end = marks()
+        end = device_events()
         end.wait()
         assert end.seconds() - begin.seconds() == pytest.approx(0.001, abs=ERROR_OF_AN_EVENT)
     assert end.seconds() == pytest.approx(end_seconds, abs=20e-6)
 
 
-def test_hours_without_a_mark_cost_one_rounding(cuda, marks, time_source):
+def test_hours_without_a_mark_cost_one_rounding(cuda, device_events, time_source):
     time_source.advance(3 * HOUR)
-    marks()
+    device_events()
     time_source.advance(1.0)
-    begin = marks()
+    begin = device_events()
     end_seconds = cuda.submit(0.001)
-    end = marks()
+    end = device_events()
     end.wait()
     assert end.seconds() - begin.seconds() == pytest.approx(0.001, abs=ERROR_OF_AN_EVENT)
     assert end.seconds() == pytest.approx(end_seconds, abs=1e-3)
@@ -150,12 +150,12 @@ def test_hours_without_a_mark_cost_one_rounding(cuda, marks, time_source):
 def test_the_clock_of_the_device_does_not_run_away(time_source, drift_fraction):
     """Uncorrected, the times would be off by half a second after 3 hours."""
     cuda = FakeCuda(time_source, drift_fraction, seconds_to_notice=100e-6)
-    marks = CudaEvents("cuda:0", time_source, cuda)
+    device_events = CudaEvents("cuda:0", time_source, cuda)
     for _ in range(3 * 3600):
         begin_seconds = cuda.submit(0.004)  # how far the device runs behind
-        begin = marks()
+        begin = device_events()
         end_seconds = cuda.submit(0.01)
-        end = marks()
+        end = device_events()
         end.wait()
         assert end.seconds() - begin.seconds() == pytest.approx(0.01, abs=2e-6)
         assert begin.seconds() == pytest.approx(begin_seconds, abs=0.02)
@@ -163,47 +163,47 @@ def test_the_clock_of_the_device_does_not_run_away(time_source, drift_fraction):
     assert end.seconds() == pytest.approx(end_seconds, abs=0.02)
 
 
-def test_marks_that_nobody_asks_may_go_on_for_days(cuda, marks, time_source):
+def test_marks_that_nobody_asks_may_go_on_for_days(cuda, device_events, time_source):
     for _ in range(20_000):
         time_source.advance(5.0)
-        mark = marks()
-    assert mark.seconds() == pytest.approx(time_source.now(), abs=1e-3)
+        event = device_events()
+    assert event.seconds() == pytest.approx(time_source.now(), abs=1e-3)
 
 
-def test_a_device_far_behind_is_asked_once_it_is_there(cuda, marks, time_source):
+def test_a_device_far_behind_is_asked_once_it_is_there(cuda, device_events, time_source):
     ends = []
     for _ in range(5):
-        ends.append((cuda.submit(100.0), marks()))
+        ends.append((cuda.submit(100.0), device_events()))
         time_source.advance(10.0)
     ends[-1][1].wait()
-    for end_seconds, mark in ends:
-        assert mark.seconds() == pytest.approx(end_seconds, abs=1e-4)
+    for end_seconds, event in ends:
+        assert event.seconds() == pytest.approx(end_seconds, abs=1e-4)
 
 
-def test_a_mark_in_another_stream_waits_for_the_one_it_is_timed_from(cuda, marks, time_source):
+def test_a_mark_in_another_stream_waits_for_the_one_it_is_timed_from(cuda, device_events, time_source):
     time_source.advance(10.0)
     cuda.submit(1.0)
-    marks()  # the anchor, in the busy stream
+    device_events()  # the anchor, in the busy stream
     cuda.stream = Stream()
-    mark = marks()
+    event = device_events()
     at = time_source.now()
-    assert mark.seconds() is None
-    mark.wait()
-    assert mark.seconds() == pytest.approx(at, abs=ERROR_OF_AN_EVENT)
+    assert event.seconds() is None
+    event.wait()
+    assert event.seconds() == pytest.approx(at, abs=ERROR_OF_AN_EVENT)
 
 
-def test_every_mark_takes_one_event(cuda, marks):
+def test_every_mark_takes_one_event(cuda, device_events):
     before = cuda.events
     for _ in range(10):
-        marks()
+        device_events()
     assert cuda.events == before + 10
 
 
 def test_marks_of_the_host_are_of_the_present_time(time_source):
-    marks = HostEvents(time_source)
-    first = marks()
+    device_events = HostEvents(time_source)
+    first = device_events()
     time_source.advance(2.0)
-    second = marks()
+    second = device_events()
     second.wait()
     assert (first.seconds(), second.seconds()) == (time_source.now() - 2.0, time_source.now())
 

@@ -143,7 +143,7 @@ class _Run:
         return [] if other is None or other == rank else [other]
 
     def _needs(self, instruction: Instruction) -> list[Instruction]:
-        """What must have arrived; what is on the same rank has been run before, in a sound schedule."""
+        """The messages that must have arrived. In a sound schedule, work on the same rank was run before."""
         here = self._rank_of[instruction.stage]
         if instruction.kind in _RECEIVES:
             offset, kind = (-1, "send-activation") if instruction.kind == "receive-activation" else (1, "send-gradient")
