@@ -1,4 +1,4 @@
-"""A loop written with accelerate: where its energy goes, and a GPU power limit found meanwhile.
+"""A loop written with accelerate: where its energy goes, and a GPU power limit chosen meanwhile.
 
 With `--simulate` the model trains on the CPU while a simulated GPU sets the pace and burns the joules. Everything is
 written under `--output`; `--resume` goes on from the latest checkpoint there. Of several processes:

@@ -1,4 +1,4 @@
-"""A training loop written by hand: where its energy goes, and a GPU power limit found meanwhile.
+"""A training loop written by hand: where its energy goes, and a GPU power limit chosen meanwhile.
 
 With `--simulate` the model trains on the CPU while a simulated GPU determines time and energy. Everything is written
 under `--output`. Interrupt it, run it again, and it continues where it was.
