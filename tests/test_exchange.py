@@ -5,8 +5,8 @@ from enum import Enum
 import pytest
 
 from zeus_core.errors import DriverFaultError, WorldError
-from zeus_core.ports import SoloWorld
 from zeus_core.ports._exchange import Exchange
+from zeus_core.ports._world import SoloWorld
 from zeus_core.testing import ThreadWorld
 
 

@@ -24,7 +24,7 @@ FRAMEWORKS = {
 INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
-VALUES = {"errors", "units", "measurement"}
+VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "adapters"}
 PURE = {"search", "pipeline"}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.units import (
+from zeus_core._units import (
     joules_from_microjoules,
     joules_from_millijoules,
     milliwatts_from_watts,

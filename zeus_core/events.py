@@ -13,7 +13,7 @@ from typing import Protocol
 
 from zeus_core.ports import World
 
-__all__ = ["Activity", "Event", "NoObserver", "PipelineObserver", "TrainingObserver"]
+__all__ = ["Activity", "PipelineObserver", "TrainingObserver"]
 
 
 class Event(Enum):

@@ -17,7 +17,7 @@ import zeus_core
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.device.simulated._presets import PRESETS
 from zeus_core.errors import PermissionDeniedError, UsageError
-from zeus_core.ports import MonotonicTime
+from zeus_core.ports._time_source import MonotonicTime
 from zeus_core.testing import VirtualTime
 from zeus_core.testing.contracts import GpuContract
 

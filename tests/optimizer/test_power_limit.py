@@ -23,7 +23,7 @@ from zeus_core.optimizer.power_limit import (
     Time,
     ZeusCost,
 )
-from zeus_core.ports import SoloWorld
+from zeus_core.ports._world import SoloWorld
 from zeus_core.testing import FaultyGpu, VirtualTime
 
 WORKS = {

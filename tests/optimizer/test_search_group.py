@@ -24,7 +24,7 @@ from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase, Time, ZeusCost
 from zeus_core.optimizer.power_limit._recorder import TrialPart, trial_from_parts
-from zeus_core.ports import SoloWorld
+from zeus_core.ports._world import SoloWorld
 from zeus_core.testing import ThreadWorld, VirtualTime
 
 

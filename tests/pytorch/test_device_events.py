@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from zeus_core.ports import HostEvents
+from zeus_core.ports._device_events import HostEvents
 from zeus_core.pytorch._device_events import CudaEvents, device_events_for
 
 ERROR_OF_AN_EVENT = 0.5e-6

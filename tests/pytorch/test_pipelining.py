@@ -14,7 +14,8 @@ from zeus_core.events import Activity
 from zeus_core.optimizer.pipeline_frequency import Phase, PipelineFrequencySettings, PipelineRank
 from zeus_core.pipeline import Instruction
 from zeus_core.pipeline.schedules import gpipe, one_f_one_b
-from zeus_core.ports import HostEvents, SoloWorld
+from zeus_core.ports._device_events import HostEvents
+from zeus_core.ports._world import SoloWorld
 from zeus_core.pytorch import pipelining, torch_world
 from zeus_core.pytorch.pipelining import PipelineScheduleTap, attach, check_schedule
 

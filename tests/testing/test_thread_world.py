@@ -3,7 +3,7 @@
 import pytest
 
 from zeus_core.errors import UsageError
-from zeus_core.ports import SoloWorld
+from zeus_core.ports._world import SoloWorld
 from zeus_core.testing import ThreadWorld
 from zeus_core.testing.contracts import WorldContract
 

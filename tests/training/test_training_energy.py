@@ -11,7 +11,7 @@ from zeus_core.errors import DriverFaultError, UsageError, WorldError
 from zeus_core.events import Activity, NoObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.ports import SoloWorld
+from zeus_core.ports._world import SoloWorld
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
 

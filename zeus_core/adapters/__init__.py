@@ -4,4 +4,8 @@ from zeus_core.adapters._contained import contained
 from zeus_core.adapters._patch import Patches
 from zeus_core.adapters._requires import require
 
-__all__ = ["Patches", "contained", "require"]
+__all__ = [
+    "Patches",
+    "contained",
+    "require",
+]

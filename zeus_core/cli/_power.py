@@ -12,7 +12,7 @@ from zeus_core.cli._arguments import add_gpus, add_period, check_gpu_indices, co
 from zeus_core.cli._display import make_display, ticks
 from zeus_core.cli._text import watts
 from zeus_core.errors import DeviceError
-from zeus_core.ports import MonotonicTime
+from zeus_core.ports._time_source import MonotonicTime
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu

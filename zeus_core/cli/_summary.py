@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zeus_core._codec import encode
+from zeus_core._units import kilowatt_hours_from_joules
 from zeus_core.cli._text import joules, table, watts
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
-from zeus_core.units import kilowatt_hours_from_joules
 
 __all__ = ["devices_to_json", "summarize", "total_to_json"]
 

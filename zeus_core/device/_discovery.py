@@ -13,7 +13,7 @@ from zeus_core.device.nvml._visible import visible_uuids
 from zeus_core.device.simulated._gpu import SimulatedGpu
 from zeus_core.device.simulated._presets import find_preset
 from zeus_core.errors import NoDeviceError, UsageError
-from zeus_core.ports import torch_gpu_uuids
+from zeus_core.ports._accelerator import torch_gpu_uuids
 
 __all__ = ["SIMULATED_GPUS_VARIABLE", "discover_gpus"]
 

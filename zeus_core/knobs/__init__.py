@@ -4,4 +4,8 @@ from zeus_core.knobs._knob import Knob
 from zeus_core.knobs._power_limit import PowerLimitKnob
 from zeus_core.knobs._sm_clock import SmClockKnob
 
-__all__ = ["Knob", "PowerLimitKnob", "SmClockKnob"]
+__all__ = [
+    "Knob",
+    "PowerLimitKnob",
+    "SmClockKnob",
+]

@@ -2,7 +2,11 @@
 
 from zeus_core.measurement import Measurement
 from zeus_core.monitor._job import measure_job
-from zeus_core.monitor._reading import Reading
 from zeus_core.monitor._windows import Window, ZeusMonitor
 
-__all__ = ["Measurement", "Reading", "Window", "ZeusMonitor", "measure_job"]
+__all__ = [
+    "Measurement",
+    "Window",
+    "ZeusMonitor",
+    "measure_job",
+]

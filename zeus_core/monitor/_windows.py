@@ -22,7 +22,9 @@ from zeus_core.monitor._instruments import Instruments
 from zeus_core.monitor._log import WindowLog
 from zeus_core.monitor._reading import Reading
 from zeus_core.monitor._selection import select_cpus, select_gpus
-from zeus_core.ports import MonotonicTime, Synchronize, TimeSource, synchronize_with
+from zeus_core.ports import TimeSource
+from zeus_core.ports._accelerator import Synchronize, synchronize_with
+from zeus_core.ports._time_source import MonotonicTime
 
 __all__ = ["Window", "ZeusMonitor", "checked_monitor"]
 

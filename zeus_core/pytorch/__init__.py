@@ -2,6 +2,10 @@
 
 from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._simulated_compute import SimulatedCompute
-from zeus_core.pytorch._world import TorchWorld, torch_world
+from zeus_core.pytorch._world import torch_world
 
-__all__ = ["SimulatedCompute", "TorchWorld", "device_events_for", "torch_world"]
+__all__ = [
+    "SimulatedCompute",
+    "device_events_for",
+    "torch_world",
+]

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from zeus_core.ports import DeviceEvent, DeviceEvents, HostEvents, TimeSource
+from zeus_core.ports import DeviceEvent, DeviceEvents, TimeSource
+from zeus_core.ports._device_events import HostEvents
 
 __all__ = ["CudaEvents", "device_events_for"]
 

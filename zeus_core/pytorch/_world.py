@@ -11,7 +11,8 @@ from typing import Any
 import torch.distributed
 
 from zeus_core.errors import UsageError, WorldError
-from zeus_core.ports import SoloWorld, World
+from zeus_core.ports import World
+from zeus_core.ports._world import SoloWorld
 
 __all__ = ["TorchWorld", "torch_world"]
 

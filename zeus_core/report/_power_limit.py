@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zeus_core.report._figure import new_figure
-from zeus_core.search import Objective, OptimumSelector, PowerLimitMeasurement, Trial
+from zeus_core.search import Trial
+from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement
 
 __all__ = ["Comparison", "draw_time_energy", "trial_table"]
 

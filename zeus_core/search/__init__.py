@@ -12,27 +12,11 @@
 """
 
 from zeus_core.search._grid_search import GridSearch
-from zeus_core.search._objectives import (
-    Energy,
-    MaxSlowdownConstraint,
-    Objective,
-    OptimumSelector,
-    PowerLimitMeasurement,
-    Time,
-    ZeusCost,
-)
 from zeus_core.search._search import Search
 from zeus_core.search._trial import Trial
 
 __all__ = [
-    "Energy",
     "GridSearch",
-    "MaxSlowdownConstraint",
-    "Objective",
-    "OptimumSelector",
-    "PowerLimitMeasurement",
     "Search",
-    "Time",
     "Trial",
-    "ZeusCost",
 ]

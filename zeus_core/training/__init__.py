@@ -4,4 +4,8 @@ from zeus_core.events import Activity
 from zeus_core.training._energy import TrainingEnergy
 from zeus_core.training._summary import TrainingSummary
 
-__all__ = ["Activity", "TrainingEnergy", "TrainingSummary"]
+__all__ = [
+    "Activity",
+    "TrainingEnergy",
+    "TrainingSummary",
+]

@@ -12,7 +12,8 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._windows import checked_monitor
-from zeus_core.ports import SoloWorld, World
+from zeus_core.ports import World
+from zeus_core.ports._world import SoloWorld
 from zeus_core.training._account import Account
 from zeus_core.training._hook import Hooked, hook
 from zeus_core.training._run_recorder import RunRecorder

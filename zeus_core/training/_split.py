@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from zeus_core.events import Activity
-from zeus_core.monitor import Reading, ZeusMonitor
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._reading import Reading
 from zeus_core.training._account import TRAINING
 from zeus_core.training._tally import Tally
 

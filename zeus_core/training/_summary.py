@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from zeus_core._units import kilowatt_hours_from_joules
 from zeus_core.events import Activity
 from zeus_core.training._account import Account
 from zeus_core.training._tally import Tally
-from zeus_core.units import kilowatt_hours_from_joules
 
 __all__ = ["TrainingSummary", "known_values"]
 

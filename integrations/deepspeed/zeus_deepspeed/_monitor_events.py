@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from zeus_core.adapters import contained
-from zeus_core.monitor import Reading, ZeusMonitor
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._reading import Reading
 from zeus_core.ports import World
 from zeus_core.training._ranks import Ranks
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
-from zeus_core.ports import HostEvents, MonotonicTime, ThreadBackground
+from zeus_core.ports._background import ThreadBackground
+from zeus_core.ports._device_events import HostEvents
+from zeus_core.ports._time_source import MonotonicTime
 from zeus_core.testing import FaultyGpu, VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")

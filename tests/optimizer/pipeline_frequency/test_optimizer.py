@@ -39,7 +39,7 @@ from zeus_core.pipeline import (
     schedules,
     write_plan,
 )
-from zeus_core.ports import HostEvents
+from zeus_core.ports._device_events import HostEvents
 from zeus_core.testing import FaultyGpu, SimulatedJob, VirtualBackground
 
 

@@ -8,7 +8,7 @@ from zeus_core.optimizer.pipeline_frequency._profiler import Profiler
 from zeus_core.optimizer.pipeline_frequency._rank_profile import RankProfile
 from zeus_core.optimizer.pipeline_frequency._timeline import Timeline
 from zeus_core.pipeline import Instruction
-from zeus_core.ports import HostEvents
+from zeus_core.ports._device_events import HostEvents
 from zeus_core.testing import VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")

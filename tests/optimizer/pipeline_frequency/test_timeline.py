@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency._timeline import Timeline
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
-from zeus_core.ports import HostEvents
+from zeus_core.ports._device_events import HostEvents
 from zeus_core.testing import VirtualTime
 
 

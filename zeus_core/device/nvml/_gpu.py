@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from zeus_core._units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 from zeus_core.device._gpu import PowerRange
 from zeus_core.device.nvml._counter_period import watch_counter_period_seconds
 from zeus_core.device.nvml._errors import device_error
 from zeus_core.device.nvml._field import FieldReader
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
-from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 
 __all__ = ["NvmlGpu"]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from zeus_core._units import joules_from_microjoules
 from zeus_core.device._cpu import CpuEnergyCounters
 from zeus_core.device.rapl._zone import RaplZone
-from zeus_core.units import joules_from_microjoules
 
 __all__ = ["RaplCpu"]
 

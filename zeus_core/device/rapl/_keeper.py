@@ -10,7 +10,8 @@ from zeus_core._process.sampler import Sampler
 from zeus_core._validate import checked_number
 from zeus_core.device.rapl._zone import RaplZone
 from zeus_core.errors import DeviceError
-from zeus_core.ports import MonotonicTime, TimeSource
+from zeus_core.ports import TimeSource
+from zeus_core.ports._time_source import MonotonicTime
 
 __all__ = ["RaplKeeper"]
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from zeus_core._process.lock import ProcessLock
+from zeus_core._units import joules_from_microjoules
 from zeus_core.device.rapl._counter import WrappingCounter
 from zeus_core.device.rapl._powercap import ReadText, read_count, read_file
 from zeus_core.errors import DriverFaultError
-from zeus_core.units import joules_from_microjoules
 
 __all__ = ["RaplZone"]
 

@@ -14,7 +14,8 @@ from zeus_core.device._gpu import PowerRange
 from zeus_core.device.simulated._power_model import OperatingPoint, Work
 from zeus_core.device.simulated._presets import GpuPreset
 from zeus_core.errors import PermissionDeniedError, UsageError
-from zeus_core.ports import MonotonicTime, TimeSource
+from zeus_core.ports import TimeSource
+from zeus_core.ports._time_source import MonotonicTime
 
 __all__ = ["SimulatedGpu", "SimulatedNoise"]
 

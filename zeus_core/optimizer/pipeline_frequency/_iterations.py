@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from zeus_core.monitor import Reading, ZeusMonitor
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._reading import Reading
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
 

@@ -50,15 +50,9 @@ from zeus_core.optimizer.pipeline_frequency._stages import (
 from zeus_core.optimizer.pipeline_frequency._stragglers import AnnouncementBoard
 from zeus_core.optimizer.pipeline_frequency._timeline import Timeline
 from zeus_core.pipeline import COMPUTE_KINDS, TRANSFER_KINDS, PipelineProfile
-from zeus_core.ports import (
-    Background,
-    DeviceEvent,
-    DeviceEvents,
-    HostEvents,
-    ThreadBackground,
-    World,
-)
-from zeus_core.ports._device_events import LostEvent
+from zeus_core.ports import Background, DeviceEvent, DeviceEvents, World
+from zeus_core.ports._background import ThreadBackground
+from zeus_core.ports._device_events import HostEvents, LostEvent
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
 

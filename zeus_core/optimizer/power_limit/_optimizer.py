@@ -33,7 +33,8 @@ from zeus_core.optimizer.power_limit._selector import TrialSelector
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
-from zeus_core.search import OptimumSelector, PowerLimitMeasurement, Trial, ZeusCost
+from zeus_core.search import Trial
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, ZeusCost
 
 __all__ = ["GlobalPowerLimitOptimizer"]
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from zeus_core._validate import checked_object
 from zeus_core.errors import UsageError
 from zeus_core.knobs._power_limit import check_power_limit
-from zeus_core.search import OptimumSelector, PowerLimitMeasurement, Trial
+from zeus_core.search import Trial
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
 
 __all__ = ["TrialSelector"]
 

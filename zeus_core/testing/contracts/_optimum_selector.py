@@ -7,7 +7,7 @@ import operator
 
 import pytest
 
-from zeus_core.search import OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
 
 __all__ = ["OptimumSelectorContract"]
 
