@@ -157,7 +157,7 @@ def main() -> int:
             print(f"{framework}: SKIPPED, not installed")
             continue
         # Both in turn, and the best of each: what else the machine does only adds.
-        times = [[seconds_per_step(it, train) for it in make_callbacks()] for _ in range(REPEATS)]
+        times = [[seconds_per_step(callback, train) for callback in make_callbacks()] for _ in range(REPEATS)]
         empty, ours = (min(column) for column in zip(*times, strict=True))
         fraction = (ours - empty) / STEP_SECONDS
         is_within &= fraction <= LIMIT_FRACTION

@@ -147,7 +147,7 @@ def compare_solvers(name: str, profile: PipelineProfile, microbatches: int, must
         points = np.linspace(times[0], times[-1], POINTS).tolist()
         costs = []
         warm_seconds, _ = cpu_seconds(lambda: costs.extend(highs.solve(point) for point in points))
-        exact = [float(frontier.energy_joules(it, until_seconds=it)) for it in points]
+        exact = [float(frontier.energy_joules(seconds, until_seconds=seconds)) for seconds in points]
         waiting = frontier.problem.blocking_power_watts * np.array(points)
         difference = np.ptp(np.array(costs) + waiting - exact) / exact[0]
         ratio = warm_seconds / own_seconds
@@ -199,7 +199,9 @@ def run_lowtime(frontier: Frontier, budget: float, sending: Any) -> None:
     problem = frontier.problem
     specs = []
     for choices in problem.pareto_options:
-        options = [ExecutionOption(it.time_seconds, 0.001, it.cost_joules, it.clock_mhz) for it in choices]
+        options = [
+            ExecutionOption(choice.time_seconds, 0.001, choice.cost_joules, choice.clock_mhz) for choice in choices
+        ]
         candidates = CandidateExecutionOptions(options)
         specs.append(OperationSpec(candidates, ExponentialModel(candidates)))
     dag = nx.DiGraph()
@@ -236,7 +238,7 @@ def measure_growth() -> bool:
         schedule = schedules.one_f_one_b(8, microbatches)
         seconds.append(cpu_seconds(lambda schedule=schedule: Frontier.from_profile(profile, schedule), runs=2)[0])
     exponent = float(np.polyfit(np.log(GROWTH), np.log(seconds), 1)[0])
-    listed = ", ".join(f"{it}: {found:.3f} s" for it, found in zip(GROWTH, seconds, strict=True))
+    listed = ", ".join(f"{size}: {found:.3f} s" for size, found in zip(GROWTH, seconds, strict=True))
     print(f"growth over microbatches, 8 stages: {listed}; exponent {exponent:.2f} (limit {LARGEST_EXPONENT})")
     return exponent <= LARGEST_EXPONENT
 
@@ -254,7 +256,7 @@ def measure_savings(folder: Path) -> bool:
             seconds, joules = frontier.highest_clock_point
             plan = make_plan(frontier, slowdown_factor=1.0)
             switching = make_plan(frontier, slowdown_factor=1.0, switch_seconds=0.005)
-            simulated = [simulate_pipeline(profile, it) for it in (plan, switching)]
+            simulated = [simulate_pipeline(profile, compared) for compared in (plan, switching)]
             envpipe = baselines.envpipe_plan(frontier.problem)
             stages = baselines.stage_clocks_plan(frontier.problem, seconds)
             found, bound, env, per_stage, priced = (
@@ -268,9 +270,10 @@ def measure_savings(folder: Path) -> bool:
                 )
             )
             replay = max(
-                abs(it.energy_joules / p.energy_joules - 1) for it, p in zip(simulated, (plan, switching), strict=True)
+                abs(simulation.energy_joules / p.energy_joules - 1)
+                for simulation, p in zip(simulated, (plan, switching), strict=True)
             )
-            in_time = max(it.time_seconds for it in simulated) <= seconds
+            in_time = max(simulation.time_seconds for simulation in simulated) <= seconds
             gaps.append(bound - found)
             print(
                 f"{name:28} {microbatches:4d} {found:7.3f} {least:7.1f} {bound:7.3f} {env:8.2f} {theirs:9.2f}"

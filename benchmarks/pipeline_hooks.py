@@ -62,7 +62,9 @@ COMMANDS = [
 class Engine:
     """The loop of a `PipelineEngine`, around instructions that do nothing."""
 
-    _INSTRUCTION_MAP: ClassVar[dict[type, Callable[..., None]]] = {it: lambda self, buffer_id: None for it in COMMANDS}
+    _INSTRUCTION_MAP: ClassVar[dict[type, Callable[..., None]]] = {
+        command: lambda self, buffer_id: None for command in COMMANDS
+    }
     stage_id, num_stages = 0, 2
 
     def _exec_schedule(self, schedule: list[Any]) -> None:

@@ -59,7 +59,7 @@ class Block(torch.nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         parts = self.attention(self.norm_before_attention(hidden)).chunk(3, dim=-1)
-        query, key, value = (it.unflatten(-1, (self.heads, -1)).transpose(1, 2) for it in parts)
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         attended = scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.projection(attended.transpose(1, 2).flatten(2))
         return hidden + self.feed_forward(hidden)

@@ -57,7 +57,7 @@ class StepLog:
 
     def latest(self, phase: Phase) -> tuple[float, float]:
         """The median time in seconds and the mean energy in joules of the steps in the latest run of a phase."""
-        runs = [list(run) for it, run in groupby(self._steps, key=lambda step: step[0]) if it is phase]
+        runs = [list(run) for of_run, run in groupby(self._steps, key=lambda step: step[0]) if of_run is phase]
         _, seconds, joules = zip(*runs[-1], strict=True)
         return median(seconds), fmean(joules)
 
@@ -93,11 +93,14 @@ class Outcome:
         schedule = schedules.one_f_one_b(self.profile.stages, self.microbatches)  # which is DeepSpeed's
         problem = Problem(self.profile, schedule)
         clocks = {
-            it: clock
+            instruction: clock
             for stage, order in enumerate(schedule.ranks)
-            for it, clock in zip(order, self.clocks_mhz[stage], strict=True)
+            for instruction, clock in zip(order, self.clocks_mhz[stage], strict=True)
         }
-        choices = [problem.option_at(it.stage, it.kind, clocks[it]) for it in problem.graph.instructions]
+        choices = [
+            problem.option_at(instruction.stage, instruction.kind, clocks[instruction])
+            for instruction in problem.graph.instructions
+        ]
         return Plan.from_options("planned", problem, choices)
 
     @property
@@ -125,9 +128,13 @@ class Outcome:
         return "\n".join(lines)
 
     def _profile_lines(self) -> Iterator[str]:
-        for it in self.profile.instructions:
-            options = it.at_highest_clock, min(it.options, key=lambda option: option.energy_joules)
-            yield f"stage {it.stage} {it.kind:9} " + "   ".join(map(_told, options)) + f"   ({len(it.options)} clocks)"
+        for instruction in self.profile.instructions:
+            options = instruction.at_highest_clock, min(instruction.options, key=lambda option: option.energy_joules)
+            yield (
+                f"stage {instruction.stage} {instruction.kind:9} "
+                + "   ".join(map(_told, options))
+                + f"   ({len(instruction.options)} clocks)"
+            )
 
     def _plan_lines(self) -> Iterator[str]:
         for rank, clocks in sorted(self.clocks_mhz.items()):

@@ -74,7 +74,11 @@ def bytes_of_python_sources(size: int) -> bytes:
 def sequences(text: bytes) -> list[dict[str, torch.Tensor]]:
     """`text` cut into training examples; every byte is a token."""
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    return [{"input_ids": it, "labels": it} for it in tokens.split(SEQUENCE_BYTES) if len(it) == SEQUENCE_BYTES]
+    return [
+        {"input_ids": sequence, "labels": sequence}
+        for sequence in tokens.split(SEQUENCE_BYTES)
+        if len(sequence) == SEQUENCE_BYTES
+    ]
 
 
 def parsed_arguments() -> argparse.Namespace:

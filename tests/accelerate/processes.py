@@ -47,10 +47,12 @@ def run_processes(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.accelerate.loop"])
     results = [Results(context.SimpleQueue()) for _ in calls]
-    processes = [context.Process(target=_run, args=it, daemon=True) for it in zip(results, calls, strict=True)]
+    processes = [
+        context.Process(target=_run, args=arguments, daemon=True) for arguments in zip(results, calls, strict=True)
+    ]
     for process in processes:
         process.start()
-    answers = [read(it) for it in results]
+    answers = [read(result) for result in results]
     for process in processes:
         process.join(60)
         assert process.exitcode == exit_code

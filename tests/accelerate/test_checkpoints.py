@@ -56,7 +56,9 @@ def test_loading_is_a_checkpoint_too(tmp_path, gpu, monitor):
         loop.accelerator.save_state(tmp_path / "checkpoint")
         loop.accelerator.load_state(tmp_path / "checkpoint")
         loop.train_and_log(3)
-    (seconds,) = [it.seconds for name, it in energy.summary.account.activities.items() if name.value == "checkpoint"]
+    (seconds,) = [
+        activity.seconds for name, activity in energy.summary.account.activities.items() if name.value == "checkpoint"
+    ]
     assert seconds == pytest.approx(2 * gpu.preset.physics.operating_point(Work(8.0, 150.0, 0.5, 0.1), 350).seconds)
 
 

@@ -18,7 +18,9 @@ INTERVAL = {"energy_j", "power_w", "energy_per_sample_j", "total_energy_j", "pow
 
 
 def step_joules(gpu, passes=1):
-    return passes * sum(gpu.preset.physics.operating_point(it, FOUND_WATTS).energy_joules for it in (FORWARD, BACKWARD))
+    return passes * sum(
+        gpu.preset.physics.operating_point(work, FOUND_WATTS).energy_joules for work in (FORWARD, BACKWARD)
+    )
 
 
 def activity_joules(summary):

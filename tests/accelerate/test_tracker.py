@@ -26,7 +26,7 @@ def test_it_writes_what_is_logged_into_one_file_and_nothing_else(tmp_path, monke
     accelerator.log({"loss": 0.25})
     accelerator.end_training()
     path = accelerator.get_tracker("zeus", unwrap=True)
-    assert [it for it in tmp_path.rglob("*") if it.is_file()] == [path.absolute()]
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path.absolute()]
     configuration, first, second = lines_of(path)
     assert configuration["config"] == {"lr": 0.1}
     assert {**first, "time": 0} == {"time": 0, "step": 3, "loss": 0.5, "note": "hot", "shape": [1, 2], "device": "cpu"}

@@ -16,7 +16,7 @@ from zeus_core.testing import simulate_pipeline
 def _loggers():
     """The program takes the loggers of the process for its own, which is that of the tests here."""
     loggers = [logging.getLogger(name) for name in ("zeus_core", "zeus_core.monitor")]
-    before = [(it.handlers[:], it.propagate, it.level) for it in loggers]
+    before = [(logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
     yield
     for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
         logger.handlers, logger.propagate = handlers, propagate

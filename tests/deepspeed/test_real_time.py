@@ -52,4 +52,4 @@ def test_a_plan_in_real_time(monkeypatch):
     assert len(replayed) == 20
     assert latest["measured"].energy_joules == pytest.approx(run.joules(replayed), rel=0.1)
     assert latest["predicted"].energy_joules == pytest.approx(run.joules(replayed), rel=0.1)
-    assert {it.end_clock_mhz for it in run.records} == {1410}
+    assert {record.end_clock_mhz for record in run.records} == {1410}

@@ -213,7 +213,7 @@ def stuck(trainer):
 
 
 terminated, hung_up, interrupted, killed = (
-    partial(signalled, it) for it in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
+    partial(signalled, number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
 )
 
 
@@ -263,7 +263,7 @@ IN_A_STEP = [
     ("phase", "original_mhz"),
     [
         ("profiling", 0),
-        *(pytest.param(*it, marks=pytest.mark.long) for it in [("profiling", FOUND_MHZ), ("replaying", 0)]),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [("profiling", FOUND_MHZ), ("replaying", 0)]),
     ],
 )
 def test_clocks_are_put_back_where_training_ends_between_steps(tmp_path, phase, original_mhz, ends, codes):
@@ -277,7 +277,7 @@ def test_clocks_are_put_back_where_training_ends_between_steps(tmp_path, phase, 
     ("phase", "original_mhz"),
     [
         ("replaying", FOUND_MHZ),
-        *(pytest.param(*it, marks=pytest.mark.long) for it in [("replaying", 0), ("profiling", FOUND_MHZ)]),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [("replaying", 0), ("profiling", FOUND_MHZ)]),
     ],
 )
 def test_clocks_are_put_back_where_training_ends_in_a_step(tmp_path, phase, original_mhz, ends, codes):
@@ -329,7 +329,7 @@ def impatiently(end, trainer):
 def test_a_rank_that_hangs_is_not_waited_for_longer_than_said(tmp_path):
     hardware = Hardware(tmp_path)
     ends = noting_how_it_fails, partial(in_exchange, stuck)
-    job = start(hardware, "profiling", *(partial(impatiently, it) for it in ends))
+    job = start(hardware, "profiling", *(partial(impatiently, end) for end in ends))
     wait_until(lambda: hardware.ever_changed == [0, 1])
     wait_until(lambda: hardware.changed == [1])
     job.processes[1].terminate()
@@ -390,18 +390,21 @@ SENT = {"to all": [(TERM, 0), (TERM, 1)], "to the first": [(TERM, 0)], "to the l
 SENT |= {"Ctrl-C": [(INT, 0), (INT, 1)], "Ctrl-C under torchrun": [(INT, 0), (INT, 1), (TERM, 0), (TERM, 1)]}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(it, marks=pytest.mark.long) for it in range(1, 9))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 9))])
 def test_clocks_are_put_back_after_signals_at_any_moment_of_a_replay(tmp_path, seed):
     moments = random.Random(seed)
     hardwares = {name: slow_hardware(tmp_path / name, moments.choice([0, FOUND_MHZ])) for name in SENT}
-    jobs = {name: Job(it.folder, train_in_real_time, it, [going_on, going_on]) for name, it in hardwares.items()}
+    jobs = {
+        name: Job(hardware.folder, train_in_real_time, hardware, [going_on, going_on])
+        for name, hardware in hardwares.items()
+    }
     for name, job in jobs.items():
         wait_until(lambda hardware=hardwares[name]: hardware.ever_changed == [0, 1])
         time.sleep(moments.uniform(0.0, 0.2))
         for number, rank in SENT[name]:
             os.kill(job.processes[rank].pid, number)
     codes = {name: job.codes() for name, job in jobs.items()}
-    assert {name: it.changed for name, it in hardwares.items()} == {name: [] for name in SENT}
+    assert {name: hardware.changed for name, hardware in hardwares.items()} == {name: [] for name in SENT}
     under_torchrun = codes.pop("Ctrl-C under torchrun")  # whichever of the two they have come to
     assert set(under_torchrun) <= {1, -TERM}
     assert list(codes.values()) == [[-TERM, -TERM], [-TERM, 1], [1, -TERM], [1, 1]]
@@ -435,7 +438,7 @@ IN_SCRIPTS = {
     ("end", "code"),
     [
         ("returns", 0),
-        *(pytest.param(*it, marks=pytest.mark.long) for it in [("raises", 1), ("exits", 3), ("Ctrl-C", -INT)]),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [("raises", 1), ("exits", 3), ("Ctrl-C", -INT)]),
     ],
 )
 def test_clocks_are_put_back_after_scripts(tmp_path, end, code):
@@ -446,7 +449,7 @@ def test_clocks_are_put_back_after_scripts(tmp_path, end, code):
         for environment in torchrun_environments(RANKS)
     ]
     try:
-        assert [it.wait(120) for it in ranks] == [code, 1]
+        assert [process.wait(120) for process in ranks] == [code, 1]
     finally:
         for process in ranks:
             process.kill()

@@ -41,8 +41,8 @@ NAMES = {
 
 def step_events(stages, stage):
     """What is to be told of a step, by the schedule itself."""
-    commands = [it for step in TrainSchedule(MICROBATCHES, stages, stage) for it in step]
-    names = [NAMES[type(it).__name__] for it in commands]
+    commands = [command for step in TrainSchedule(MICROBATCHES, stages, stage) for command in step]
+    names = [NAMES[type(command).__name__] for command in commands]
     told = [f"{name} {edge}" for name in names if name for edge in ("begin", "end")]
     return ["step begin", *told, "step end"]
 
@@ -232,7 +232,7 @@ def test_the_deepspeed_in_use_has_all_that_is_hooked_into():
 
 def test_what_is_missing_is_named_with_the_release():
     class Moved(FakeEngine):
-        _INSTRUCTION_MAP: ClassVar = {it: None for name, it in COMMANDS.items() if name != "SendGrad"}
+        _INSTRUCTION_MAP: ClassVar = {command: None for name, command in COMMANDS.items() if name != "SendGrad"}
         _exec_schedule = None
 
     with pytest.raises(

@@ -31,8 +31,8 @@ def train_without(times, steps, *arguments):
     [
         (2, 8, A100),
         (2, 8, "A40"),
-        *(pytest.param(*it, marks=pytest.mark.long) for it in [(2, 16, A100), (4, 8, A100), (4, 16, A100)]),
-        *(pytest.param(*it, marks=pytest.mark.long) for it in [(2, 16, "A40"), (4, 8, "A40"), (4, 16, "A40")]),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [(2, 16, A100), (4, 8, A100), (4, 16, A100)]),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [(2, 16, "A40"), (4, 8, "A40"), (4, 16, "A40")]),
     ],
 )
 def test_the_plan_gives_what_it_promises_and_the_losses_are_the_same(stages, microbatches, model):
@@ -40,7 +40,7 @@ def test_the_plan_gives_what_it_promises_and_the_losses_are_the_same(stages, mic
     run = Run(run_engines(stages, train, times, 50, stages, microbatches, model))
     run.check_against(true_profile(stages, model), schedules.one_f_one_b(stages, microbatches))
     losses = run_engines(stages, train_without, times, 50, stages, microbatches, model)
-    assert [it.losses for it in run.records] == losses
+    assert [record.losses for record in run.records] == losses
 
 
 def train_with_a_straggler(times):
@@ -92,9 +92,9 @@ def test_evaluation_is_at_the_clocks_found_and_changes_nothing():
     records, evaluations = zip(*run_engines(2, train_and_evaluate, times), strict=True)
     losses, plain = zip(*run_engines(2, train_and_evaluate_without, times), strict=True)
     assert evaluations == plain
-    assert [it.losses for it in records] == list(losses)
+    assert [record.losses for record in records] == list(losses)
     assert records[0].end_phase == "replaying"
-    assert {clock for it in records for clock in it.clocks_at_pauses} == {1410}
+    assert {clock for record in records for clock in record.clocks_at_pauses} == {1410}
 
 
 def train_in_two_parts(times, folder):

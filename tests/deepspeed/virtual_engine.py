@@ -43,7 +43,9 @@ class Trainer:
         """From now on, the passes of this rank take so much longer."""
         if self._compute is not None:
             self._compute.detach()
-        forward, backward = (work_of(self.engine.stage_id, it, self._model, factor) for it in ("forward", "backward"))
+        forward, backward = (
+            work_of(self.engine.stage_id, kind, self._model, factor) for kind in ("forward", "backward")
+        )
         self._compute = SimulatedCompute(self.engine.module, self.gpu, forward, backward)
 
     def train(self, steps):

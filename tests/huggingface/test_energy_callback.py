@@ -148,7 +148,7 @@ def test_tokens_are_counted_where_the_trainer_counts_them(tmp_path, callback, gp
 
 def test_the_progress_bar_shows_power_and_energy(tmp_path, callback, gpu, capsys):
     trainer = make_trainer(tmp_path, [callback], max_steps=10, logging_steps=5, disable_tqdm=False)
-    bar = next(it for it in trainer.callback_handler.callbacks if isinstance(it, ProgressCallback))
+    bar = next(callback for callback in trainer.callback_handler.callbacks if isinstance(callback, ProgressCallback))
     shown = []
 
     class Look(TrainerCallback):

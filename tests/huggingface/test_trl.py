@@ -145,7 +145,7 @@ def test_the_generation_of_grpo_is_told_apart(tmp_path, monitor, gpu):
     callback = ZeusTrainerCallback(monitor)
     trainer = trl.GRPOTrainer(
         model=model(),
-        reward_funcs=lambda completions, **_: [float(len(it)) for it in completions],
+        reward_funcs=lambda completions, **_: [float(len(completion)) for completion in completions],
         args=trl.GRPOConfig(
             **settings(tmp_path, max_steps=4, logging_steps=2, num_generations=2, max_completion_length=4)
         ),

@@ -136,7 +136,7 @@ def check_trials(optimizer, gpu, batches=1):
     for trial in [*optimizer.trials, optimizer.confirmation]:
         points = [gpu.preset.physics.operating_point(work, trial.setting) for work in (FORWARD, BACKWARD)]
         assert trial.steps == 8
-        assert trial.seconds_per_step == pytest.approx(batches * sum(it.seconds for it in points), rel=1e-9)
+        assert trial.seconds_per_step == pytest.approx(batches * sum(point.seconds for point in points), rel=1e-9)
     assert gpu.read_power_limit_watts() == 350
 
 
@@ -274,7 +274,7 @@ def _signals():
 @pytest.mark.usefixtures("_signals")
 @pytest.mark.parametrize("end", [fail, interrupt, terminate])
 def test_leaving_training_leaves_no_limit_and_no_window(pl, tmp_path, monitor, gpu, end, caplog):
-    handlers = [signal.getsignal(it) for it in (signal.SIGTERM, signal.SIGHUP)]
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
     callback = ZeusCallback(optimizer=search(monitor))
     trainer = make_trainer(tmp_path, [callback, at_step(25, end, pl)], pl, max_steps=90)
     limits = []
@@ -288,7 +288,7 @@ def test_leaving_training_leaves_no_limit_and_no_window(pl, tmp_path, monitor, g
     with pytest.raises(UsageError, match="open windows: none"):
         monitor.end_window("anything")
     assert "save_checkpoint" not in vars(trainer)
-    assert [signal.getsignal(it) for it in (signal.SIGTERM, signal.SIGHUP)] == handlers
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == handlers
     assert callback.summary.account.total.energy_joules > 20 * 100
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
@@ -308,7 +308,7 @@ def test_of_two_callbacks_the_second_steps_aside(pl, tmp_path, monitor, gpu, cap
     assert trainer.callbacks == [callback, other]
     assert len(log.values("train/energy_j")) == 4
     assert callback.summary.account.total.energy_joules == pytest.approx(20 * step_joules(gpu), rel=0.01)
-    assert [it.getMessage() for it in caplog.records if it.name.startswith("zeus")] == [
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("zeus")] == [
         "a trainer needs one ZeusCallback: the first one measures, 1 more step aside"
     ]
 
@@ -367,7 +367,7 @@ def test_where_nothing_can_be_measured_training_goes_on(tmp_path, monkeypatch, c
     trainer.fit(module, loader(20), loader(2))
     trainer.validate(module, loader(2), verbose=False)
     assert trainer.global_step == 20
-    (message,) = [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING]
+    (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert message.startswith("ZeusCallback.setup failed; training continues: there is no sim")
 
 
@@ -376,7 +376,7 @@ def test_training_on_a_gpu_that_is_not_measured_is_said(monitor, caplog):
     strategy = SimpleNamespace(root_device=torch.device("cuda", 3))
     trainer = SimpleNamespace(strategy=strategy, default_root_dir=".", fast_dev_run=True)
     EnergySource(monitor, None).energy_of(trainer)
-    (message,) = [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING]
+    (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "training runs on GPU 3" in message
 
 

@@ -56,7 +56,7 @@ def run(pl, run_cli, tmp_path, monkeypatch):
     def run_config(config):
         (tmp_path / "energy.yaml").write_text(config)
         trainer = run_cli(pl, Module, "fit", "--config", "energy.yaml")
-        (callback,) = [it for it in trainer.callbacks if isinstance(it, ZeusCallback)]
+        (callback,) = [callback for callback in trainer.callbacks if isinstance(callback, ZeusCallback)]
         return callback
 
     return run_config

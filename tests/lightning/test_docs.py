@@ -46,7 +46,7 @@ def test_the_yaml_of_the_page_runs(tmp_path, run_cli):
     (tmp_path / "page.yaml").write_text(block)
     arguments = ["--config", "page.yaml", "--trainer.max_steps=5", "--trainer.accelerator=cpu"]
     trainer = run_cli(lightning.pytorch, Module, "fit", *arguments)
-    (callback,) = [it for it in trainer.callbacks if isinstance(it, ZeusCallback)]
+    (callback,) = [callback for callback in trainer.callbacks if isinstance(callback, ZeusCallback)]
     assert str(callback.energy.optimizer.optimum_selector) == "MaxSlowdownConstraint(factor=1.1)"
     assert callback.summary.steps == 5
 

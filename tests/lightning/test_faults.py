@@ -51,7 +51,11 @@ def callback(faulty, time_source):
 
 
 def errors_of_ours(caplog):
-    return [it.getMessage() for it in caplog.records if it.name.startswith("zeus") and it.levelno >= logging.ERROR]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("zeus") and record.levelno >= logging.ERROR
+    ]
 
 
 def test_training_is_the_same_with_the_callback(pl, tmp_path, callback, gpu, caplog):
@@ -100,7 +104,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, callback, gpu, caplog):
     folder.mkdir()
     (folder / "zeus-energy").write_text("a file")
     assert losses_of(folder, [callback], gpu=gpu) == losses_of(tmp_path / "without", [])
-    (message,) = [it.getMessage() for it in caplog.records if "journal" in it.getMessage()]
+    (message,) = [record.getMessage() for record in caplog.records if "journal" in record.getMessage()]
     assert "cannot be written" in message
 
 

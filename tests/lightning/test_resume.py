@@ -53,9 +53,9 @@ def test_a_run_killed_three_times_knows_all_it_has_taken(tmp_path, gpu):
         process.join(60)
         assert process.exitcode == (0 if kill_at is None else -signal.SIGKILL)
     account = results.get().account
-    truths = [float((tmp_path / f"truth-{it}").read_text()) for it in (None, 10, 20, 30)]
+    truths = [float((tmp_path / f"truth-{resumed_at}").read_text()) for resumed_at in (None, 10, 20, 30)]
     steps = [15, 15, 15, 20]  # up to the last log of each part
-    assert truths == pytest.approx([it * step_joules(gpu) for it in steps], rel=0.001)
+    assert truths == pytest.approx([count * step_joules(gpu) for count in steps], rel=0.001)
     assert account.total.energy_joules == pytest.approx(sum(truths), rel=0.005)
     assert account.redone.energy_joules == pytest.approx(3 * 5 * step_joules(gpu), rel=0.03)
     assert account.samples == 65 * 4
@@ -70,7 +70,7 @@ def test_a_checkpoint_takes_the_total_along_to_where_no_journal_is(pl, tmp_path,
 
 
 def messages_of_ours(caplog):
-    return [it.getMessage() for it in caplog.records if it.name.startswith("zeus")]
+    return [record.getMessage() for record in caplog.records if record.name.startswith("zeus")]
 
 
 def test_training_goes_on_from_a_checkpoint_made_without_the_callback(tmp_path, gpu, time_source, caplog):

@@ -92,7 +92,7 @@ def tensorboard_values(folder):
     """The values of each tag, by step."""
     events = EventAccumulator(str(folder))
     events.Reload()
-    return {tag: {it.step: it.value for it in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+    return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
 
 
 def recorder(pl=lightning.pytorch):

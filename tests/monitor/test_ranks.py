@@ -68,7 +68,10 @@ def check_totals(driver, answers, gpus):
 @pytest.mark.real_time
 @pytest.mark.parametrize(
     ("rank_count", "gpu_count", "seconds"),
-    [(4, 2, 3.0), *(pytest.param(*it, 10.0, marks=pytest.mark.long) for it in itertools.product([2, 4], [1, 2, 4]))],
+    [
+        (4, 2, 3.0),
+        *(pytest.param(*case, 10.0, marks=pytest.mark.long) for case in itertools.product([2, 4], [1, 2, 4])),
+    ],
 )
 def test_each_device_is_counted_once(make_driver, tmp_path, rank_count, gpu_count, seconds):
     driver = make_driver(*[DeviceSpec() for _ in range(gpu_count)])

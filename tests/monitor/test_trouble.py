@@ -299,7 +299,7 @@ class TestDecorator:
 
         assert countdown(2) == 0
         assert countdown.__name__ == "countdown"
-        assert [round(it.time) for it in measurements] == [1, 2, 3]
+        assert [round(measurement.time) for measurement in measurements] == [1, 2, 3]
 
     def test_a_call_that_raises_is_not_reported(self, monitor):
         measurements = []

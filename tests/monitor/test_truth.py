@@ -164,7 +164,9 @@ REAL_DEVICES = {
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("load", ["bursty", *(pytest.param(it, marks=pytest.mark.long) for it in ("constant", "gaps"))])
+@pytest.mark.parametrize(
+    "load", ["bursty", *(pytest.param(load, marks=pytest.mark.long) for load in ("constant", "gaps"))]
+)
 @pytest.mark.parametrize("precise", [pytest.param(False, marks=pytest.mark.long), True])
 def test_real_windows_hold_the_truth(make_driver, load, precise):
     driver = make_driver(*REAL_DEVICES.values())

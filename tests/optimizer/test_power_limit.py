@@ -82,7 +82,7 @@ def test_without_noise_the_chosen_limit_is_the_optimum_of_the_grid(model, select
 
 def regret(selector, choice, sweep):
     """How much worse the choice is than the best, by the selector's own measure and the simulator's physics."""
-    baseline, best = sweep[0], {it.power_limit: it for it in sweep}[selector.select(sweep)]
+    baseline, best = sweep[0], {measurement.power_limit: measurement for measurement in sweep}[selector.select(sweep)]
     if isinstance(selector, MaxSlowdownConstraint):
         return max(0.0, choice.time / (selector.factor * baseline.time) - 1)
     return selector.cost(choice, baseline) / selector.cost(best, baseline) - 1
@@ -96,7 +96,7 @@ def test_with_noise_of_one_percent_the_regret_is_small(model):
         optimizer = GlobalPowerLimitOptimizer(monitor, warmup_steps=0)
         train(optimizer, gpu, WORKS[model], steps=13 * 40 + 5)
         sweep = true_sweep(gpu, WORKS[model], [trial.setting for trial in optimizer.trials])
-        truth = {it.power_limit: it for it in sweep}
+        truth = {measurement.power_limit: measurement for measurement in sweep}
         for selector in SELECTORS:
             chosen = truth[selector.select(optimizer.measurements)]
             regrets[repr(selector)].append(regret(selector, chosen, sweep))
@@ -427,9 +427,11 @@ def test_a_selector_of_the_users_sees_all_trials_over_the_same_steps(monitor, gp
     selector = Favourite(225)
     optimizer = GlobalPowerLimitOptimizer(monitor, selector, warmup_steps=0, profile_steps=4)
     train(optimizer, gpu, work, steps=60)
-    assert [it.power_limit for it in selector.seen] == list(range(350, 99, -25))
-    for it in selector.seen:
-        assert it.time == pytest.approx(4 * gpu.preset.physics.operating_point(work, it.power_limit).seconds)
+    assert [measurement.power_limit for measurement in selector.seen] == list(range(350, 99, -25))
+    for measurement in selector.seen:
+        assert measurement.time == pytest.approx(
+            4 * gpu.preset.physics.operating_point(work, measurement.power_limit).seconds
+        )
     assert optimizer.chosen_limit_watts == gpu.read_power_limit_watts() == 225
 
 

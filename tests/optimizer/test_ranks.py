@@ -98,7 +98,7 @@ class TestTorchWorld(WorldContract):
 
 class Whim(OptimumSelector):
     def select(self, measurements):
-        return random.Random(os.getpid()).choice([it.power_limit for it in measurements])
+        return random.Random(os.getpid()).choice([measurement.power_limit for measurement in measurements])
 
 
 def search_on_simulated_gpus(rank, selector):
@@ -199,7 +199,9 @@ def test_a_fault_on_one_rank_stops_both(tmp_path, call, error, healthy_steps):
     phase, chosen_watts, trials, _ = agreed(answers)
     assert (phase, chosen_watts) == (Phase.OFF, None)
     assert [trial.setting for trial in trials] == [250]
-    (first, second) = ([it for it in said if "is off for the rest of this run" in it] for _, said in answers)
+    (first, second) = (
+        [message for message in said if "is off for the rest of this run" in message] for _, said in answers
+    )
     assert len(first) == len(second) == 1
     assert "rank 1: " in first[0]
     assert "broken" in first[0]
@@ -239,4 +241,4 @@ def test_ranks_that_are_left_put_their_limits_back(tmp_path, end):
     for rank in (0, 2):
         trials, said = answers[rank]
         assert [trial.setting for trial in trials] == [250]
-        assert len([it for it in said if "is off for the rest of this run" in it]) == 1
+        assert len([message for message in said if "is off for the rest of this run" in message]) == 1

@@ -207,7 +207,7 @@ def test_where_one_rank_may_not_set_limits_all_observe_at_what_was_found(caplog,
         return rank
 
     ranks = run(3, rank_main)
-    warnings = {it.threadName: it.message for it in caplog.records if "are not changed" in it.message}
+    warnings = {record.threadName: record.message for record in caplog.records if "are not changed" in record.message}
     if steps_with_rights < STEPS - 2:
         assert "not changed: no rights here." in warnings["rank 1"]
         assert "not changed: rank 1: no rights here." in warnings["rank 0"]
@@ -226,7 +226,7 @@ def test_where_none_may_set_limits_each_says_so_once(caplog):
 
     ranks = run(2, rank_main)
     assert [trial.setting for trial in ranks[0].optimizer.trials] == [ORIGINAL_WATTS]
-    assert len([it for it in caplog.records if "are not changed" in it.message]) == 2
+    assert len([record for record in caplog.records if "are not changed" in record.message]) == 2
 
 
 def test_a_limit_that_was_changed_and_is_not_put_back_for_lack_of_rights_stops_all(caplog):

@@ -42,7 +42,7 @@ class Story:
         """The happenings of one rank, with where in the common ones they are."""
         for position, happening in enumerate(self.common):
             yield position, happening
-            yield from ((position, it) for other, at, it in self.own if (other, at) == (rank, position))
+            yield from ((position, event) for other, at, event in self.own if (other, at) == (rank, position))
 
 
 @st.composite
@@ -100,6 +100,8 @@ def test_ranks_of_equal_steps_always_agree_and_put_everything_back(story):
         run(story.size, rank_main)
     finally:
         logger.removeHandler(handler)
-    stopped = [it for it in said if "is off for the rest of this run" in it.getMessage()]
+    stopped = [record for record in said if "is off for the rest of this run" in record.getMessage()]
     assert len(stopped) <= story.size
-    assert not any("disagree on the current phase" in it.getMessage() or "in time" in it.getMessage() for it in said)
+    assert not any(
+        "disagree on the current phase" in record.getMessage() or "in time" in record.getMessage() for record in said
+    )

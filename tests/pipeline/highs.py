@@ -16,17 +16,17 @@ from zeus_core.pipeline import TRANSFER_KINDS
 class Oracle:
     def __init__(self, profile, schedule, whole=False):  # noqa: C901 - one matrix, row by row
         self.instructions = list(schedule.instructions)
-        number = {it: place for place, it in enumerate(self.instructions)}
+        number = {instruction: place for place, instruction in enumerate(self.instructions)}
         n = len(self.instructions)
         self.shares, times, costs = [], [], []
-        for it in self.instructions:
-            if it.kind in TRANSFER_KINDS:
+        for instruction in self.instructions:
+            if instruction.kind in TRANSFER_KINDS:
                 of = [(0.0, 0.0)]
             else:
-                watts, gpus = profile.blocking_power_watts[it.stage], profile.gpus[it.stage]
+                watts, gpus = profile.blocking_power_watts[instruction.stage], profile.gpus[instruction.stage]
                 of = [
                     (option.time_seconds, gpus * (option.energy_joules - watts * option.time_seconds))
-                    for option in profile.get(it.stage, it.kind).options
+                    for option in profile.get(instruction.stage, instruction.kind).options
                 ]
             first = n + len(times)
             self.shares.append(range(first, first + len(of)))
@@ -34,7 +34,7 @@ class Oracle:
             costs += [cost for _, cost in of]
         rank_of = schedule.rank_of_stage
         first_stage = [rank_of.index(rank) for rank in range(len(schedule.ranks))]
-        self.watts = sum(profile.blocking_power_watts[it] * profile.gpus[it] for it in first_stage)
+        self.watts = sum(profile.blocking_power_watts[stage] * profile.gpus[stage] for stage in first_stage)
         self.transfer_joules = 0.0
         rows, columns, values, lower, upper = [], [], [], [], []
 
@@ -46,25 +46,29 @@ class Oracle:
             lower.append(least)
             upper.append(most)
 
-        def lasting(it, sign):
-            return [(share, sign * times[share - n]) for share in self.shares[it]]
+        def lasting(instruction, sign):
+            return [(share, sign * times[share - n]) for share in self.shares[instruction]]
 
         infinity = highspy.kHighsInf
         self.end = n + len(times)  # the iteration time
-        for it, place in number.items():
+        for instruction, place in number.items():
             add_row([(share, 1.0) for share in self.shares[place]], 1.0, 1.0)
             add_row([(self.end, 1.0), (place, -1.0), *lasting(place, -1.0)], 0.0, infinity)
-            for needed in schedule.needs(it):
+            for needed in schedule.needs(instruction):
                 delay = 0.0
-                if rank_of[needed.stage] != rank_of[it.stage]:
+                if rank_of[needed.stage] != rank_of[instruction.stage]:
                     link = profile.find(needed.stage, "communication")
                     if link:
                         delay = link.options[0].time_seconds
                         self.transfer_joules += profile.gpus[needed.stage] * link.options[0].energy_joules
                 add_row([(place, 1.0), (number[needed], -1.0), *lasting(number[needed], -1.0)], delay, infinity)
         for order in schedule.ranks:
-            for it, following in pairwise(order):
-                add_row([(number[following], 1.0), (number[it], -1.0), *lasting(number[it], -1.0)], 0.0, infinity)
+            for instruction, following in pairwise(order):
+                add_row(
+                    [(number[following], 1.0), (number[instruction], -1.0), *lasting(number[instruction], -1.0)],
+                    0.0,
+                    infinity,
+                )
         count = self.end + 1
         matrix = coo_matrix((values, (rows, columns)), shape=(len(lower), count)).tocsc()
         model = highspy.HighsLp()

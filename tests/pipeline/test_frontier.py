@@ -49,7 +49,7 @@ def test_highs_agrees_on_many_pipelines(pipeline):
         (schedules.zb_h1(4, 6), SPLIT),
         (schedules.zbv(2, 6), SPLIT),
     ],
-    ids=lambda it: getattr(it, "name", ""),
+    ids=lambda parameter: getattr(parameter, "name", ""),
 )
 def test_highs_agrees_on_profiles_that_look_measured(schedule, kinds):
     check_against_highs(smooth_profile(schedule.stages, kinds=kinds), schedule)
@@ -61,7 +61,7 @@ def test_slopes_that_rounding_makes_equal_do_not_stop_the_sweep():
     even = (MeasuredOption(1410, 0.1, 388.0), MeasuredOption(1350, 0.5, 228.0), MeasuredOption(1305, 0.8, 108.0))
     steep = (MeasuredOption(1410, 0.1, 1e4), MeasuredOption(1305, 0.2, 1.0))
     kinds = [(0, "forward", even), (0, "backward", even), (1, "forward", even), (1, "backward", steep)]
-    profile = PipelineProfile([InstructionProfile(*it) for it in kinds], 0.0)
+    profile = PipelineProfile([InstructionProfile(*kind) for kind in kinds], 0.0)
     check_against_highs(profile, schedules.one_f_one_b(2, 4))
 
 
@@ -105,7 +105,7 @@ def test_a_point_can_be_run_as_it_says(pipeline):
         assert problem.iteration_seconds(point.duration_seconds) <= point.time_seconds * (1 + 1e-9)
         assert (point.start_seconds + point.duration_seconds <= point.deadline_seconds + 1e-12).all()
         cost = sum(
-            np.interp(duration, [it.time_seconds for it in hull], [it.cost_joules for it in hull])
+            np.interp(duration, [point.time_seconds for point in hull], [point.cost_joules for point in hull])
             for duration, hull in zip(
                 point.duration_seconds, (problem.hulls[kind] for kind in problem.kind_of), strict=True
             )
@@ -138,7 +138,9 @@ def test_beyond_the_least_energy_more_time_is_used_only_where_it_passes_in_any_c
 def test_at_a_fixed_slope_the_frontier_is_affine_in_the_microbatches():
     """In the middle of a long 1F1B pipeline the plan repeats itself: each microbatch more costs as much as the last."""
     profile = smooth_profile(4, clocks=6, noise=0.0)
-    frontiers = [Frontier.from_profile(profile, schedules.one_f_one_b(4, it)) for it in (32, 48, 64)]
+    frontiers = [
+        Frontier.from_profile(profile, schedules.one_f_one_b(4, microbatches)) for microbatches in (32, 48, 64)
+    ]
     for watts in (330.0, 400.0, 600.0, 1000.0):  # of energy saved for time, above the blocking power
         points = []
         for frontier in frontiers:
@@ -175,7 +177,7 @@ def test_profile_and_schedule_must_fit():
 def test_memory_is_linear_in_the_instructions():
     def size(microbatches):
         frontier = Frontier.from_profile(smooth_profile(4, clocks=20), schedules.one_f_one_b(4, microbatches))
-        kept = sum(it.times.nbytes + it.flow.nbytes for it in frontier._snapshots)
+        kept = sum(snapshot.times.nbytes + snapshot.flow.nbytes for snapshot in frontier._snapshots)
         return kept / (8 * microbatches)
 
     assert size(64) < 2000

@@ -27,7 +27,7 @@ def test_the_published_layout_is_read(tmp_path):
     profile = read(tmp_path, HEADER + GOOD)
     assert profile.stages == 1
     assert profile.get(0, "forward").at_highest_clock == MeasuredOption(1410, 0.05, 24.0)
-    assert [it.clock_mhz for it in profile.get(0, "backward").options] == [1410, 1200]
+    assert [option.clock_mhz for option in profile.get(0, "backward").options] == [1410, 1200]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json"])

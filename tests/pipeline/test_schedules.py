@@ -14,13 +14,13 @@ UNIT = {"forward": 1.0, "backward": 2.0, "backward-input": 1.0, "backward-weight
 def span(schedule):
     """Iteration time with unit durations."""
     graph = DependencyGraph.from_schedule(schedule)
-    durations = np.array([UNIT[it.kind] for it in graph.instructions])
+    durations = np.array([UNIT[instruction.kind] for instruction in graph.instructions])
     return float((graph.earliest_starts(np.zeros(len(graph.arc_from)), durations) + durations).max())
 
 
 def short(order):
     letters = {"forward": "F", "backward": "B", "backward-input": "I", "backward-weight": "W"}
-    return " ".join(f"{letters[it.kind]}{it.microbatch}" for it in order)
+    return " ".join(f"{letters[instruction.kind]}{instruction.microbatch}" for instruction in order)
 
 
 def test_1f1b_is_as_published():
@@ -66,7 +66,7 @@ def test_interleaved_needs_a_multiple():
         schedules.interleaved(4, 6)
 
 
-F0, B0, F1, B1 = (Instruction(kind, 0, it) for it in (0, 1) for kind in ("forward", "backward"))
+F0, B0, F1, B1 = (Instruction(kind, 0, microbatch) for microbatch in (0, 1) for kind in ("forward", "backward"))
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ def with_transfers(*, without=None):
             *[("backward", 1, 0), ("send-gradient", 1, 0)],
         ],
     ]
-    return [[it for it in order if it[:2] != without] for order in ranks]
+    return [[instruction for instruction in order if instruction[:2] != without] for order in ranks]
 
 
 def test_sends_and_receives_carry_what_crosses_ranks():
     schedule = schedules.from_instruction_lists(with_transfers())
     graph = DependencyGraph.from_schedule(schedule)
     crossing = graph.arc_from[graph.arc_is_transfer]
-    assert {graph.instructions[it].kind for it in crossing} == {"send-activation", "send-gradient"}
+    assert {graph.instructions[node].kind for node in crossing} == {"send-activation", "send-gradient"}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_every_receive_has_a_send(without, message):
 
 def test_a_cycle_between_ranks_is_named():
     ranks = [list(order) for order in schedules.one_f_one_b(2, 2).ranks]
-    ranks[0] = [it for it in ranks[0] if it != F1]
+    ranks[0] = [instruction for instruction in ranks[0] if instruction != F1]
     ranks[0].append(F1)  # stage 1 cannot go on to what the last backward of stage 0 needs
     with pytest.raises(UsageError, match="in a cycle"):
         Schedule("custom", tuple(map(tuple, ranks)))
@@ -150,8 +150,8 @@ def deepspeed_streams(stages, microbatches):
     streams = []
     for stage, order in enumerate(schedules.one_f_one_b(stages, microbatches).ranks):
         steps = []
-        for it in order:
-            if it.kind == "forward":
+        for instruction in order:
+            if instruction.kind == "forward":
                 names = ["RecvActivation"] * (stage > 0) + ["LoadMicroBatch"] * (stage in (0, stages - 1))
                 names += ["ForwardPass"] + ["SendActivation"] * (stage < stages - 1)
             else:
@@ -172,7 +172,7 @@ def test_deepspeeds_streams_are_read():
 
 def span_of_compute(schedule):
     graph = DependencyGraph.from_schedule(schedule)
-    durations = np.array([UNIT.get(it.kind, 0.0) for it in graph.instructions])
+    durations = np.array([UNIT.get(instruction.kind, 0.0) for instruction in graph.instructions])
     return float((graph.earliest_starts(np.zeros(len(graph.arc_from)), durations) + durations).max())
 
 

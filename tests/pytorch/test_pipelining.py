@@ -72,7 +72,7 @@ class Recorder:
 
     @property
     def instructions(self):
-        return [it for it in self.told if isinstance(it, Instruction)]
+        return [event for event in self.told if isinstance(event, Instruction)]
 
 
 def make_schedule(name, stages, count):
@@ -142,7 +142,10 @@ def run_schedule(name, stages_by_rank):
     run("step")
     owners = (tapped, *stages_of(tapped))
     left = [
-        name for it in owners for name in vars(it) if name in {"step", "_maybe_compute_loss"} or "one_chunk" in name
+        name
+        for owner in owners
+        for name in vars(owner)
+        if name in {"step", "_maybe_compute_loss"} or "one_chunk" in name
     ]
     return SimpleNamespace(told=told, is_same=is_same, listed=list(listed(tapped, rank)), left=left)
 
@@ -152,7 +155,7 @@ def answers():
     return run_ranks(2, run_all_schedules)
 
 
-@pytest.fixture(params=[(name, rank) for name in STAGES for rank in (0, 1)], ids=lambda it: f"{it[0]}-{it[1]}")
+@pytest.fixture(params=[(name, rank) for name in STAGES for rank in (0, 1)], ids=lambda place: f"{place[0]}-{place[1]}")
 def answer(request, answers):
     name, rank = request.param
     return answers[rank][name]
@@ -187,7 +190,7 @@ def test_detaching_leaves_nothing(answer):
 
 def test_halves_of_the_backward_pass_are_told_apart(answers):
     told = answers[0]["ScheduleDualPipeV"].told[0]
-    assert {it.kind for it in told[1:-1]} == set(KINDS.values())
+    assert {instruction.kind for instruction in told[1:-1]} == set(KINDS.values())
 
 
 @pytest.fixture
@@ -241,7 +244,7 @@ def test_an_exception_passes_and_the_step_has_no_end(alone, where, told):
         run_step(schedule, schedule.step)
     assert isinstance(raised.value.__cause__ or raised.value, ArithmeticError)
     assert recorder.told[0] == STEP[0]
-    assert [it.kind for it in recorder.told[1:]] == told
+    assert [instruction.kind for instruction in recorder.told[1:]] == told
 
 
 def test_the_step_after_a_failed_one_is_told_whole(schedule):
@@ -291,10 +294,10 @@ def test_what_is_no_schedule_is_refused(schedule):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda it: delattr(it, "_has_backward"), "_has_backward"),
-        (lambda it: delattr(it, "_stage"), "_stage, _stages"),
-        (lambda it: delattr(it._stage, "group_rank"), "stage.group_rank"),
-        (lambda it: setattr(it._stage, "backward_one_chunk", lambda chunk: None), "full_backward"),
+        (lambda schedule: delattr(schedule, "_has_backward"), "_has_backward"),
+        (lambda schedule: delattr(schedule, "_stage"), "_stage, _stages"),
+        (lambda schedule: delattr(schedule._stage, "group_rank"), "stage.group_rank"),
+        (lambda schedule: setattr(schedule._stage, "backward_one_chunk", lambda chunk: None), "full_backward"),
     ],
 )
 def test_another_torch_is_refused_by_what_it_lacks(schedule, change, named):

@@ -45,7 +45,7 @@ def train(name, times, has_perseus):
 
 
 def step_all(schedule, stages, count):
-    parameters = [it for stage in stages for it in stage.submod.parameters()]
+    parameters = [parameter for stage in stages for parameter in stage.submod.parameters()]
     torch_optimizer = torch.optim.SGD(parameters, lr=0.01)
     generator = torch.Generator().manual_seed(0)
     all_losses = []
@@ -58,7 +58,7 @@ def step_all(schedule, stages, count):
         schedule.step(*arguments, **options)
         torch_optimizer.step()
         torch_optimizer.zero_grad()
-        all_losses.append([it.item() for it in losses])
+        all_losses.append([loss.item() for loss in losses])
     return all_losses
 
 
@@ -75,7 +75,7 @@ def test_a_plan_is_found_and_keeps_what_it_promises(name):
     times = SharedTimes(count, MICROBATCHES)
     run = Run(run_ranks(2, train, name, times, True))
     halves = {"backward-input", "backward-weight"}
-    kinds = {it.kind for it in run.records[0].latest["profile"].instructions}
+    kinds = {instruction.kind for instruction in run.records[0].latest["profile"].instructions}
     assert (name == "Schedule1F1B") == (not kinds & halves)
     run.check_against(true_profile(count, A100, kinds=sorted(kinds)), run.records[0].latest["schedule"])
-    assert [it.losses for it in run.records] == run_ranks(2, train, name, times, False)
+    assert [record.losses for record in run.records] == run_ranks(2, train, name, times, False)

@@ -118,7 +118,7 @@ def test_a_module_in_a_larger_graph_works_with_checkpointing(model, gpu, time_so
     outputs = {}
 
     def forward():
-        outputs["loss"] = checkpoint(lambda it: model(it)["loss"], inputs, use_reentrant=False)
+        outputs["loss"] = checkpoint(lambda tokens: model(tokens)["loss"], inputs, use_reentrant=False)
 
     assert seconds_of(time_source, forward) == pytest.approx(1.0)
     assert seconds_of(time_source, lambda: outputs["loss"].backward()) == pytest.approx(1.0 + 3.0)

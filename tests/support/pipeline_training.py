@@ -60,7 +60,7 @@ class Run:
         return [phase for phase, _ in itertools.groupby(self.first.phases)]
 
     def steps_of(self, phase):
-        return [number for number, it in enumerate(self.first.phases) if it is phase]
+        return [number for number, reached in enumerate(self.first.phases) if reached is phase]
 
     def seconds(self, steps):
         return median(max(rank.step_seconds[step] for rank in self.ranks) for step in steps)

@@ -72,7 +72,9 @@ def run(size, rank_main, timeout_seconds=10.0):
 def stops(caplog):
     """What each rank has said about the end of its search."""
     return sorted(
-        (it.threadName, it.args[-1]) for it in caplog.records if "is off for the rest of this run" in it.getMessage()
+        (record.threadName, record.args[-1])
+        for record in caplog.records
+        if "is off for the rest of this run" in record.getMessage()
     )
 
 
@@ -82,4 +84,4 @@ def truth(gpu, work, limit_watts):
 
 class Whim(OptimumSelector):
     def select(self, measurements):
-        return random.choice([it.power_limit for it in measurements])
+        return random.choice([measurement.power_limit for measurement in measurements])

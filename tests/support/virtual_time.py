@@ -43,7 +43,8 @@ def true_profile(stages, model, kinds=("forward", "backward")):
     clocks = range(preset.highest_clock_mhz, preset.lowest_clock_mhz - 1, -preset.clock_step_mhz)
     names = [(stage, kind) for stage in range(stages) for kind in kinds]
     instructions = [
-        InstructionProfile(*it, tuple(option(work_of(*it, model), clock) for clock in clocks)) for it in names
+        InstructionProfile(*instruction, tuple(option(work_of(*instruction, model), clock) for clock in clocks))
+        for instruction in names
     ]
     return PipelineProfile(instructions, preset.physics.blocking_power_watts)
 
@@ -51,15 +52,15 @@ def true_profile(stages, model, kinds=("forward", "backward")):
 def check_profile(measured, truth):
     """Times within 2 %, energies within 4 %, their differences between neighbouring clocks within 1.5 %."""
     for instruction in measured.instructions:
-        true = {it.clock_mhz: it for it in truth.get(instruction.stage, instruction.kind).options}
-        pairs = [(it, true[it.clock_mhz]) for it in instruction.options]
+        true = {option.clock_mhz: option for option in truth.get(instruction.stage, instruction.kind).options}
+        pairs = [(option, true[option.clock_mhz]) for option in instruction.options]
         assert len(pairs) >= 6
-        for it, one in pairs:
-            assert abs(it.time_seconds / one.time_seconds - 1) <= 0.02, it
-            assert abs(it.energy_joules / one.energy_joules - 1) <= 0.04, it
-        for (it, one), (next_it, next_one) in pairwise(pairs):
-            off = (it.energy_joules - next_it.energy_joules) - (one.energy_joules - next_one.energy_joules)
-            assert abs(off) <= 0.015 * one.energy_joules, (it, next_it)
+        for option, one in pairs:
+            assert abs(option.time_seconds / one.time_seconds - 1) <= 0.02, option
+            assert abs(option.energy_joules / one.energy_joules - 1) <= 0.04, option
+        for (option, one), (next_option, next_one) in pairwise(pairs):
+            off = (option.energy_joules - next_option.energy_joules) - (one.energy_joules - next_one.energy_joules)
+            assert abs(off) <= 0.015 * one.energy_joules, (option, next_option)
 
 
 def best_saving(truth, schedule):
@@ -200,14 +201,14 @@ class Run:
         self.records = records
 
     def steps_of(self, phase):
-        return [step for step, it in enumerate(self.records[0].phases) if it == phase]
+        return [step for step, reached in enumerate(self.records[0].phases) if reached == phase]
 
     def seconds(self, steps):
-        return median(max(it.seconds[step] for it in self.records) for step in steps)
+        return median(max(record.seconds[step] for record in self.records) for step in steps)
 
     def joules(self, steps, ranks=None):
         chosen = self.records if ranks is None else [self.records[rank] for rank in ranks]
-        return median(sum(it.joules[step] for it in chosen) for step in steps)
+        return median(sum(record.joules[step] for record in chosen) for step in steps)
 
     def saved_fraction(self):
         """Energy saved in the last 20 steps of the plan, over the steps at the clocks found."""
@@ -226,5 +227,5 @@ class Run:
         assert abs(self.joules(replayed) / predicted.energy_joules - 1) <= 0.03
         assert abs(self.seconds(replayed) / self.seconds(found) - 1) <= 0.01
         assert self.saved_fraction() >= least_saved_fraction, (self.saved_fraction(), least_saved_fraction)
-        assert len({it.end_clock_mhz for it in self.records}) == 1
+        assert len({record.end_clock_mhz for record in self.records}) == 1
         assert self.records[0].end_clock_mhz in {1410, 1740}

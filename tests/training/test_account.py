@@ -63,7 +63,8 @@ def test_ranks_take_the_longest_time_and_all_energy(ranks):
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(), lambda it: st.lists(it) | st.dictionaries(st.text(), it)
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda values: st.lists(values) | st.dictionaries(st.text(), values),
     )
 )
 def test_anything_else_in_a_checkpoint_is_a_clear_error(fields):

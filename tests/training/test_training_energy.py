@@ -129,12 +129,14 @@ def test_whatever_is_reported_in_whatever_order_all_time_and_energy_has_its_plac
     account = energy.summary.account
     energy.on_train_end()
     assert account.total.seconds == pytest.approx(time_source.now() - begin_seconds, abs=1e-6)
-    assert sum(it.seconds for it in account.activities.values()) == pytest.approx(account.total.seconds, abs=1e-6)
+    assert sum(activity.seconds for activity in account.activities.values()) == pytest.approx(
+        account.total.seconds, abs=1e-6
+    )
     spent = gpu.exact_energy_joules() - begin_joules
     begins = 1 + sum(name == "on_train_begin" for name, _ in reported)
     assert abs(account.total.measured_joules - spent) <= account.total.measured.uncertainty_joules + 1e-6
     assert account.total.measured.uncertainty_joules <= begins * 41
-    assert all(it.lost_seconds == 0 for it in account.activities.values())
+    assert all(activity.lost_seconds == 0 for activity in account.activities.values())
 
 
 @pytest.mark.real_time

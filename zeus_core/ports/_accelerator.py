@@ -36,7 +36,7 @@ def torch_gpu_uuids() -> list[str] | None:
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    uuids = [str(getattr(it, "uuid", "")) for it in properties]
+    uuids = [str(getattr(properties_of_gpu, "uuid", "")) for properties_of_gpu in properties]
     return [uuid if uuid.startswith("GPU-") else f"GPU-{uuid}" for uuid in uuids]
 
 

@@ -90,7 +90,7 @@ def test_a_path_becomes_its_text(name):
 
 
 @pytest.mark.parametrize("name", ["rank", "pipeline"])
-@given(value=st.one_of(junk.filter(lambda it: it != 10**400), st.booleans(), st.none(), st.text(), st.floats()))
+@given(value=st.one_of(junk.filter(lambda number: number != 10**400), st.booleans(), st.none(), st.text(), st.floats()))
 def test_a_place_is_two_whole_numbers_from_0(name, value):
     with pytest.raises(UsageError, match=rf"^PipelineRank\.{name} is "):
         PipelineRank(**{"rank": 0, name: value})

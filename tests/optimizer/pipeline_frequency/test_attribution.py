@@ -42,14 +42,14 @@ class Trace:
         at = np.arange(self.seconds[0] + 0.37 * period_seconds, self.seconds[-1], period_seconds)
         seen = at + self.random.uniform(-doubt_seconds, doubt_seconds, len(at))
         joules = np.interp(at, self.seconds, self.joules)
-        return [CounterUpdate(*it, doubt_seconds) for it in zip(seen.tolist(), joules.tolist(), strict=True)]
+        return [CounterUpdate(*update, doubt_seconds) for update in zip(seen.tolist(), joules.tolist(), strict=True)]
 
     def powers(self, steps):
         return mean_powers(steps, self.spans, self.known)
 
 
 def check_exact(powers, **watts):
-    assert {name: it.watts for name, it in powers.items()} == pytest.approx(watts, rel=1e-6)
+    assert {name: power.watts for name, power in powers.items()} == pytest.approx(watts, rel=1e-6)
 
 
 kinds = st.dictionaries(
@@ -134,7 +134,7 @@ def test_a_counter_that_begins_anew_spoils_one_interval_only():
     trace.train(60, {"forward": 0.03, WAITING: 0.02, "backward": 0.06})
     steps = trace.counter(0.1)
     lost = steps[30].energy_joules
-    steps[30:] = [it._replace(energy_joules=it.energy_joules - lost) for it in steps[30:]]
+    steps[30:] = [update._replace(energy_joules=update.energy_joules - lost) for update in steps[30:]]
     check_exact(trace.powers(steps), forward=310.0, waiting=85.0, backward=370.0)
 
 

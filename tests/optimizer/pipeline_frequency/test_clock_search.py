@@ -98,7 +98,7 @@ def test_it_stops_going_down_when_that_does_not_pay(truth):
     rises = 0
     for lower, upper in pairwise(rungs):
         before = truth.points(upper)
-        rises += all(it.energy_joules > before[name].energy_joules for name, it in truth.points(lower).items())
+        rises += all(point.energy_joules > before[name].energy_joules for name, point in truth.points(lower).items())
     assert rises <= 2
 
 
@@ -124,6 +124,6 @@ def test_what_could_not_be_measured_at_some_clock_does_no_harm(truth, lost):
     search, asked = ClockSearch(truth.clocks_mhz, 12), []
     while (clock := search.ask()) is not None:
         points = truth.points(clock)
-        search.tell(clock, {name: it for name, it in points.items() if (len(asked), name) not in lost})
+        search.tell(clock, {name: point for name, point in points.items() if (len(asked), name) not in lost})
         asked.append(clock)
     assert 2 <= len(set(asked)) == len(asked) <= 12

@@ -96,7 +96,9 @@ def test_the_last_step_is_the_first_of_the_next_call(time_source):
     time_source.advance(1.0)
     second = found.take()
     assert second[0] == first[-1]
-    assert [it.energy_joules for it in first + second[1:]] == sorted({it.energy_joules for it in first + second})
+    assert [update.energy_joules for update in first + second[1:]] == sorted(
+        {update.energy_joules for update in first + second}
+    )
 
 
 @pytest.mark.parametrize("error", [DriverFaultError("no answer"), DeviceLostError("gone")])
@@ -140,5 +142,5 @@ class TestWithoutACounter:
             (after.energy_joules - before.energy_joules) / (after.at_seconds - before.at_seconds)
             for before, after in itertools.pairwise(steps)
         ]
-        (across,) = [it for it in watts if it != pytest.approx(WAITING_WATTS, rel=1e-4)]
+        (across,) = [power for power in watts if power != pytest.approx(WAITING_WATTS, rel=1e-4)]
         assert across < 0, "it begins anew, which spoils one interval"

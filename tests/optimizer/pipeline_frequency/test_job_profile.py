@@ -35,7 +35,7 @@ class TestProfile:
 
     def test_where_an_energy_is_missing_on_one_of_them_the_others_count(self):
         job = a_job([(0,), (0,), (1,)])
-        lacking = RankProfile(tuple(replace(it, energy_joules=None) for it in measured(0).rows), None)
+        lacking = RankProfile(tuple(replace(row, energy_joules=None) for row in measured(0).rows), None)
         profile = pipeline_profile(job, [lacking, measured(0), measured(1)], 0)
         assert profile.get(0, "forward").at_highest_clock.energy_joules == pytest.approx(20.0)
         assert profile.blocking_power_watts == (80.0, 80.0)
@@ -62,7 +62,7 @@ class TestProfile:
     def test_ranks_that_never_wait_are_given_the_waiting_power_of_the_others(self):
         profiles = [replace(measured(0), blocking_power_watts=None), measured(1, blocking_power_watts=70.0)]
         assert pipeline_profile(a_job([(0,), (1,)]), profiles, 0).blocking_power_watts == (70.0, 70.0)
-        alone = [replace(it, blocking_power_watts=None) for it in profiles]
+        alone = [replace(profile, blocking_power_watts=None) for profile in profiles]
         assert pipeline_profile(a_job([(0,), (1,)]), alone, 0).blocking_power_watts == (0.0, 0.0)
 
     def test_what_was_measured_at_the_clock_found_and_other_work_is_left_out(self):
@@ -73,7 +73,7 @@ class TestProfile:
         )
 
     def test_an_instruction_that_took_no_time_that_could_be_seen_is_planned_with_all_the_same(self):
-        rows = tuple(replace(it, time_seconds=0.0) for it in measured(1).rows)
+        rows = tuple(replace(row, time_seconds=0.0) for row in measured(1).rows)
         profile = pipeline_profile(a_job([(0,), (1,)]), [measured(0), RankProfile(rows, 80.0)], 0)
         assert profile.get(1, "forward").at_highest_clock.time_seconds > 0
 

@@ -56,8 +56,8 @@ def ranks_are_threads(caplog):
     [
         *[(2, 8, A100), (2, 16, "A40"), (4, 8, A100), (4, 8, "A40")],
         *(
-            pytest.param(*it, marks=pytest.mark.long)
-            for it in [(2, 16, A100), (4, 16, A100), (2, 8, "A40"), (4, 16, "A40")]
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [(2, 16, A100), (4, 16, A100), (2, 8, "A40"), (4, 16, "A40")]
         ),
     ],
 )
@@ -68,14 +68,16 @@ def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microba
 
     truth = true_profile(work, model)
     for measured in run.first.latest["profile"].instructions:
-        true = {it.clock_mhz: it for it in truth.get(measured.stage, measured.kind).options}
-        pairs = [(it, true[it.clock_mhz]) for it in measured.options]
+        true = {option.clock_mhz: option for option in truth.get(measured.stage, measured.kind).options}
+        pairs = [(option, true[option.clock_mhz]) for option in measured.options]
         assert len(pairs) >= 6
-        for it, one in pairs:
-            assert it.time_seconds == pytest.approx(one.time_seconds, rel=1e-6)
-            assert it.energy_joules == pytest.approx(one.energy_joules, rel=0.01)
-        for (it, one), (next_it, next_one) in itertools.pairwise(pairs):
-            difference = (it.energy_joules - next_it.energy_joules) - (one.energy_joules - next_one.energy_joules)
+        for option, one in pairs:
+            assert option.time_seconds == pytest.approx(one.time_seconds, rel=1e-6)
+            assert option.energy_joules == pytest.approx(one.energy_joules, rel=0.01)
+        for (option, one), (next_option, next_one) in itertools.pairwise(pairs):
+            difference = (option.energy_joules - next_option.energy_joules) - (
+                one.energy_joules - next_one.energy_joules
+            )
             assert abs(difference) <= 0.01 * one.energy_joules
 
     replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
@@ -103,11 +105,11 @@ def test_noise_of_one_percent_is_borne():
     run = Run(SimulatedJob(schedule, work, noise=SimulatedNoise(0.01, 0.01, seed=3)), 60)
     truth = true_profile(work)
     for measured in run.first.latest["profile"].instructions:
-        true = {it.clock_mhz: it for it in truth.get(measured.stage, measured.kind).options}
-        for it in measured.options:
-            assert it.time_seconds == pytest.approx(true[it.clock_mhz].time_seconds, rel=0.02)
-            assert it.energy_joules == pytest.approx(true[it.clock_mhz].energy_joules, rel=0.04)
-            assert it.energy_stderr_joules > 0
+        true = {option.clock_mhz: option for option in truth.get(measured.stage, measured.kind).options}
+        for option in measured.options:
+            assert option.time_seconds == pytest.approx(true[option.clock_mhz].time_seconds, rel=0.02)
+            assert option.energy_joules == pytest.approx(true[option.clock_mhz].energy_joules, rel=0.04)
+            assert option.energy_stderr_joules > 0
     replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
     assert run.seconds(replayed) <= 1.01 * run.seconds(found)
     assert run.joules(replayed) <= 0.88 * run.joules(found)
@@ -115,7 +117,7 @@ def test_noise_of_one_percent_is_borne():
 
 @pytest.mark.parametrize("schedule", [schedules.interleaved(2, 8), schedules.zb_h1(2, 8)])
 def test_any_schedule_is_learnt_by_watching(schedule):
-    kinds = {it.kind for it in schedule.instructions}
+    kinds = {instruction.kind for instruction in schedule.instructions}
     run = Run(SimulatedJob(schedule, works(schedule.stages, kinds=kinds)), 60)
     replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
     assert run.seconds(replayed) <= 1.001 * run.seconds(found)
@@ -196,8 +198,8 @@ def test_evaluation_runs_as_found_and_spoils_nothing():
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, Evaluating)
     assert run.first.locked == {1410}
     assert run.course == FULL_COURSE
-    energies = [it.energy_joules for one in run.first.latest["profile"].instructions for it in one.options]
-    expected = [it.energy_joules for one in plain.first.latest["profile"].instructions for it in one.options]
+    energies = [option.energy_joules for one in run.first.latest["profile"].instructions for option in one.options]
+    expected = [option.energy_joules for one in plain.first.latest["profile"].instructions for option in one.options]
     assert energies == pytest.approx(expected, rel=0.01)
     assert run.seconds(range(50, 60)) == pytest.approx(plain.seconds(range(50, 60)), rel=0.001)
 
@@ -229,7 +231,7 @@ def test_a_driver_that_fails_on_one_rank_stops_all_with_the_clocks_as_found(step
         return Failing(rank)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, make)
-    assert [it.phase for it in run.observers.values()] == [Phase.OFF, Phase.OFF]
+    assert [observer.phase for observer in run.observers.values()] == [Phase.OFF, Phase.OFF]
     assert "the driver is not at home" in caplog.text
     assert run.is_put_back()
     assert len(run.first.phases) == 60
@@ -328,7 +330,7 @@ def test_a_plan_made_beforehand_is_deployed_without_profiling(tmp_path):
 
 def test_a_plan_with_the_transfers_of_deepspeed_is_deployed_too(tmp_path):
     work, schedule = works(2), schedules.one_f_one_b(2, 2)
-    ranks = tuple(tuple(Instruction(*it) for it in order) for order in TRANSFERRING)
+    ranks = tuple(tuple(Instruction(*fields) for fields in order) for order in TRANSFERRING)
     with_transfers = Schedule("with transfers", ranks)
     path = tmp_path / "plan.json"
     write_plan(make_plan(Frontier.from_profile(true_profile(work), with_transfers), slowdown_factor=1.0), path)
@@ -402,7 +404,7 @@ def test_without_clock_control_it_observes_and_says_what_is_missing(method, erro
     assert [row.kind for row in run.first.observations[0].rows] == ["forward", "backward"]
     missing = "has no SM clocks to choose from" if method.startswith("read") else str(error)
     assert missing in caplog.text
-    assert not [it for it in caplog.records if it.levelno >= logging.ERROR]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert run.first.latest.get("predicted") is None
 
 
@@ -481,7 +483,7 @@ def test_a_kept_profile_of_other_clocks_is_measured_anew(limits, caplog):
     run = train_with(state, PipelineFrequencySettings(**limits))
     assert Phase.PROFILING in run.course
     assert "the clocks of rank 0" in caplog.text
-    clocks = {clock for it in run.observers.values() for clock in it.latest["clocks"]}
+    clocks = {clock for observer in run.observers.values() for clock in observer.latest["clocks"]}
     assert max(clocks) <= limits.get("original_clock_mhz", 1410)
     assert min(clocks) >= limits.get("lowest_clock_mhz", 0)
 
@@ -489,14 +491,14 @@ def test_a_kept_profile_of_other_clocks_is_measured_anew(limits, caplog):
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_a_kept_profile_that_is_true_no_more_is_measured_anew(factor, caplog):
     state = train_with({}).first.state_dict()
-    work = {name: Work(it.seconds * factor, it.active_power_watts, 1.0, 0.8) for name, it in works(2).items()}
+    work = {name: Work(whole.seconds * factor, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
     run = train_with(state, work=work)
     assert Phase.PROFILING in run.course
     assert "the profile no longer fits and is measured again" in caplog.text
 
 
 def test_short_steps_are_profiled_for_longer():
-    work = {name: Work(it.seconds * 0.1, it.active_power_watts, 1.0, 0.8) for name, it in works(2).items()}
+    work = {name: Work(whole.seconds * 0.1, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
     run = train_with({}, work=work, steps=400)
     assert run.course == FULL_COURSE
     found = run.steps_of(Phase.BASELINE)
@@ -533,7 +535,7 @@ def test_a_mark_that_fails_stops_all_ranks_and_nothing_else(call, caplog):
         return Watched(rank, device_events=mark)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, make, timeout_seconds=5.0)
-    assert [it.phase for it in run.observers.values()] == [Phase.OFF] * 2
+    assert [observer.phase for observer in run.observers.values()] == [Phase.OFF] * 2
     assert "no event could be made" in caplog.text
     assert "in time" not in caplog.text
     assert run.is_put_back()
@@ -565,7 +567,7 @@ def test_settings_that_differ_are_refused_on_all_ranks(caplog):
         return Watched(rank, PipelineFrequencySettings(check_steps=5 + rank.world.rank))
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 10, make, timeout_seconds=5.0)
-    assert [it.phase for it in run.observers.values()] == [Phase.OFF] * 2
+    assert [observer.phase for observer in run.observers.values()] == [Phase.OFF] * 2
     assert "check_steps is 5 on rank 0 and 6 on rank 1" in caplog.text
 
 
@@ -622,7 +624,7 @@ def test_a_rank_stands_where_its_number_says_if_nothing_else_does():
 
 
 def test_short_steps_are_observed_too():
-    work = {name: Work(it.seconds * 0.02, it.active_power_watts, 1.0, 0.8) for name, it in works(2).items()}
+    work = {name: Work(whole.seconds * 0.02, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
     run = train_with({}, work=work, steps=200, grants_control=False)
     assert run.course[-1] is Phase.OBSERVED
     assert [row.kind for row in run.first.observations[0].rows] == ["forward", "backward"]
@@ -658,11 +660,13 @@ def test_a_plan_of_a_file_that_is_a_little_wrong_is_followed(share, tmp_path):
     wrong = PipelineProfile(
         [
             InstructionProfile(
-                it.stage,
-                it.kind,
-                tuple(MeasuredOption(o.clock_mhz, o.time_seconds * share, o.energy_joules) for o in it.options),
+                instruction.stage,
+                instruction.kind,
+                tuple(
+                    MeasuredOption(o.clock_mhz, o.time_seconds * share, o.energy_joules) for o in instruction.options
+                ),
             )
-            for it in truth.instructions
+            for instruction in truth.instructions
         ],
         truth.blocking_power_watts,
     )
@@ -719,7 +723,7 @@ def test_a_plan_is_judged_however_late_the_device_is_and_however_often():
 
 
 def test_few_instructions_are_enough_where_there_are_few():
-    work = {name: Work(1.0, it.active_power_watts, 1.0, 0.8) for name, it in works(2).items()}
+    work = {name: Work(1.0, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
     settings = PipelineFrequencySettings(profile_instructions=1)
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 1), work), 80, lambda rank: Watched(rank, settings))
     assert run.course == FULL_COURSE
@@ -735,10 +739,10 @@ def test_a_pause_in_the_middle_of_a_trial_spoils_no_time():
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, Evaluating)
     truth = true_profile(works(2))
     for measured in run.first.latest["profile"].instructions:
-        true = {it.clock_mhz: it for it in truth.get(measured.stage, measured.kind).options}
-        for it in measured.options:
-            assert it.time_seconds == pytest.approx(true[it.clock_mhz].time_seconds, rel=1e-6)
-            assert it.energy_joules == pytest.approx(true[it.clock_mhz].energy_joules, rel=0.01)
+        true = {option.clock_mhz: option for option in truth.get(measured.stage, measured.kind).options}
+        for option in measured.options:
+            assert option.time_seconds == pytest.approx(true[option.clock_mhz].time_seconds, rel=1e-6)
+            assert option.energy_joules == pytest.approx(true[option.clock_mhz].energy_joules, rel=0.01)
 
 
 def test_a_plan_that_was_good_is_not_given_up_for_two_hiccups_in_a_row():
@@ -800,7 +804,7 @@ def test_a_counter_that_cannot_be_read_while_profiling_is_tried_again_and_then_n
 
 def test_a_plan_for_another_partition_is_refused_before_it_does_harm(tmp_path, caplog):
     work, schedule = works(2), schedules.one_f_one_b(2, 8)
-    other = {name: replace(it, seconds=1.8 * it.seconds) for name, it in work.items()}
+    other = {name: replace(one, seconds=1.8 * one.seconds) for name, one in work.items()}
     path = tmp_path / "plan.json"
     write_plan(make_plan(Frontier.from_profile(true_profile(other), schedule), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=path)
@@ -824,7 +828,7 @@ def test_work_that_takes_next_to_no_time_is_planned_with_all_the_same():
     work = works(2) | {(1, "forward"): Work(0.00006, 330.0, 1.0, 0.8)}
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), work), 100)
     assert run.first.phases[-1] is Phase.REPLAYING
-    energies = {it.energy_joules for it in run.first.latest["profile"].get(1, "forward").options}
+    energies = {option.energy_joules for option in run.first.latest["profile"].get(1, "forward").options}
     assert max(energies) < 0.1
 
 

@@ -42,7 +42,7 @@ class TestJobOf:
     def test_ranks_of_several_pipelines_may_come_in_any_order(self):
         job = a_job([(1, 1), (0, 0), (0, 1), (1, 0)])
         assert job.pipelines == 2
-        assert [it.ranks for it in job.schedules] == [schedules.one_f_one_b(2, 3).ranks] * 2
+        assert [schedule.ranks for schedule in job.schedules] == [schedules.one_f_one_b(2, 3).ranks] * 2
         assert job.of_pipeline(["a", "b", "c", "d"], 1) == ["a", "c"]
 
     def test_the_clocks_are_those_all_gpus_support_highest_first(self):
@@ -80,7 +80,7 @@ class TestJobOf:
         job = PipelineJob.from_ranks(
             [introduce(0, 0), introduce(1, 1), introduce(2, 0, 1, schedule=other), introduce(3, 1, 1, schedule=other)]
         )
-        assert [it.microbatches for it in job.schedules] == [3, 5]
+        assert [schedule.microbatches for schedule in job.schedules] == [3, 5]
 
     def test_the_fingerprint_is_the_same_for_the_same_work_in_any_number_of_microbatches(self):
         ours = a_job([(0,), (1,)]).fingerprint

@@ -26,9 +26,11 @@ def planner(work_seconds=None, switch_seconds=0.0, overhead_seconds=0.0):
     return PipelinePlanner(PROFILE, SCHEDULE, work_seconds, 0.25, 40.0, switch_seconds)
 
 
-def highest_joules(it):
+def highest_joules(pipeline_planner):
     """A whole iteration at the highest clocks."""
-    return it.frontier.highest_clock_point[1] + watts() * (it.overhead_seconds + 0.25) + 40.0
+    return (
+        pipeline_planner.frontier.highest_clock_point[1] + watts() * (pipeline_planner.overhead_seconds + 0.25) + 40.0
+    )
 
 
 def watts():
@@ -37,19 +39,23 @@ def watts():
 
 @pytest.mark.parametrize("overhead_seconds", [0.0, 0.2])
 def test_work_that_took_longer_than_its_instructions_has_an_overhead_whatever_the_clocks(overhead_seconds):
-    it = planner(overhead_seconds=overhead_seconds)
-    assert it.overhead_seconds == pytest.approx(overhead_seconds)
-    assert it.work_seconds == pytest.approx(it.frontier.highest_clock_point[0] + overhead_seconds)
-    plan = it.plan(it.work_seconds)
-    whole = it.prediction(plan)
+    pipeline_planner = planner(overhead_seconds=overhead_seconds)
+    assert pipeline_planner.overhead_seconds == pytest.approx(overhead_seconds)
+    assert pipeline_planner.work_seconds == pytest.approx(
+        pipeline_planner.frontier.highest_clock_point[0] + overhead_seconds
+    )
+    plan = pipeline_planner.plan(pipeline_planner.work_seconds)
+    whole = pipeline_planner.prediction(plan)
     assert whole.step_seconds == pytest.approx(plan.time_seconds + overhead_seconds + 0.25)
     assert whole.energy_joules == pytest.approx(plan.energy_joules + watts() * (overhead_seconds + 0.25) + 40.0)
 
 
 def test_work_that_took_less_than_its_instructions_has_none_and_the_excess_is_told():
-    it = planner(work_seconds=0.1)
-    assert it.overhead_seconds == 0.0
-    assert it.deployment(0.1).excess_seconds == pytest.approx(it.frontier.highest_clock_point[0] - 0.1)
+    pipeline_planner = planner(work_seconds=0.1)
+    assert pipeline_planner.overhead_seconds == 0.0
+    assert pipeline_planner.deployment(0.1).excess_seconds == pytest.approx(
+        pipeline_planner.frontier.highest_clock_point[0] - 0.1
+    )
     assert planner(overhead_seconds=0.2).deployment(0.1).excess_seconds == 0.0
 
 
@@ -58,31 +64,36 @@ def test_work_that_took_less_than_its_instructions_has_none_and_the_excess_is_to
 def test_a_plan_keeps_its_limit_or_is_the_quickest_and_is_what_it_predicts(
     factor, switch_seconds, overhead_seconds, is_waiting
 ):
-    it = planner(None, switch_seconds, overhead_seconds)
-    limit_seconds = factor * it.work_seconds
-    deployment = it.deployment(limit_seconds, limit_seconds if is_waiting else None)
-    quickest = it.overhead_seconds + max(it.frontier.highest_clock_point[0], it.frontier.shortest_seconds)
+    pipeline_planner = planner(None, switch_seconds, overhead_seconds)
+    limit_seconds = factor * pipeline_planner.work_seconds
+    deployment = pipeline_planner.deployment(limit_seconds, limit_seconds if is_waiting else None)
+    quickest = pipeline_planner.overhead_seconds + max(
+        pipeline_planner.frontier.highest_clock_point[0], pipeline_planner.frontier.shortest_seconds
+    )
     assert deployment.work_seconds <= max(limit_seconds, quickest) * (1 + 1e-9)
     work_seconds = max(deployment.work_seconds, limit_seconds) if is_waiting else deployment.work_seconds
     assert deployment.prediction.step_seconds == pytest.approx(work_seconds + 0.25)
     if factor >= 1 and not is_waiting:
-        assert deployment.prediction.energy_joules <= highest_joules(it) * (1 + 1e-9)
+        assert deployment.prediction.energy_joules <= highest_joules(pipeline_planner) * (1 + 1e-9)
     assert [len(of_rank) for of_rank in deployment.clocks_mhz] == [len(of_rank) for of_rank in SCHEDULE.ranks]
 
 
 def test_more_time_takes_less_energy():
-    it = planner()
-    predictions = [it.deployment(factor * it.work_seconds).prediction for factor in (1.0, 1.05, 1.1, 1.2)]
+    pipeline_planner = planner()
+    predictions = [
+        pipeline_planner.deployment(factor * pipeline_planner.work_seconds).prediction
+        for factor in (1.0, 1.05, 1.1, 1.2)
+    ]
     energies = [prediction.energy_joules for prediction in predictions]
     assert energies == sorted(energies, reverse=True)
-    assert energies[0] < highest_joules(it)
+    assert energies[0] < highest_joules(pipeline_planner)
 
 
 def test_a_pipeline_that_waits_in_any_case_takes_less_energy_for_taking_its_time():
-    it = planner()
-    until = 1.5 * it.work_seconds
-    waiting = it.deployment(0.0, until)
-    hurrying = it.prediction(it.plan(it.work_seconds), until)
+    pipeline_planner = planner()
+    until = 1.5 * pipeline_planner.work_seconds
+    waiting = pipeline_planner.deployment(0.0, until)
+    hurrying = pipeline_planner.prediction(pipeline_planner.plan(pipeline_planner.work_seconds), until)
     assert waiting.prediction.step_seconds == pytest.approx(hurrying.step_seconds) == pytest.approx(until + 0.25)
     assert waiting.prediction.energy_joules < hurrying.energy_joules
     assert waiting.work_seconds <= until * (1 + 1e-9)

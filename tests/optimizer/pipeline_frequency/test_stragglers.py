@@ -15,7 +15,7 @@ slowdowns = st.one_of(st.just(1.0), st.floats(1.0, 3.0))
 def iterations(pipelines):
     """Iterations of pipelines that follow their plans, but for being slowed: (quickest, planned over it, slowdown)."""
     one = st.tuples(seconds, st.floats(1.0, 2.0), slowdowns).map(
-        lambda it: PipelineTimes(it[0] * it[1] * it[2], it[0] * it[1], it[0])
+        lambda drawn: PipelineTimes(drawn[0] * drawn[1] * drawn[2], drawn[0] * drawn[1], drawn[0])
     )
     return st.lists(st.lists(one, min_size=pipelines, max_size=pipelines), min_size=1, max_size=12)
 
@@ -32,11 +32,11 @@ def test_no_pipeline_ever_keeps_the_others_waiting(history, announced_seconds):
     watch = StragglerWatch()
     for times in history:
         allowed = watch.allow(times, announced_seconds)
-        own = [it.usual_seconds * it.slowdown_factor for it in times]
+        own = [measured.usual_seconds * measured.slowdown_factor for measured in times]
         longest = max(*own, announced_seconds or 0.0)
-        for seconds, it in zip(allowed, times, strict=True):
-            assert seconds >= it.usual_seconds
-            assert seconds * it.slowdown_factor <= longest * (1 + 1e-9)
+        for seconds, measured in zip(allowed, times, strict=True):
+            assert seconds >= measured.usual_seconds
+            assert seconds * measured.slowdown_factor <= longest * (1 + 1e-9)
 
 
 @given(histories)

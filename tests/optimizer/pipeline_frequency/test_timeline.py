@@ -30,7 +30,7 @@ def test_a_step_is_its_instructions_and_when_they_ran(timeline, time_source):
     work(timeline, time_source, "optimizer-step", 4.0)
     step = timeline.end_step()
     assert step.order == (Instruction("forward", 2, 0), Instruction("backward", 2, 0))
-    assert [(it.label.kind, it.begin_seconds - 1000, it.seconds) for it in step.spans()] == [
+    assert [(span.label.kind, span.begin_seconds - 1000, span.seconds) for span in step.spans()] == [
         ("forward", 0.0, 1.0),
         ("backward", 1.5, 2.0),
         ("optimizer-step", 3.5, 4.0),
@@ -50,7 +50,14 @@ def test_microbatches_are_counted_by_stage_and_kind_unless_they_are_said(timelin
         ("backward", None, None),
     ]:
         work(timeline, time_source, kind, stage=stage, microbatch=microbatch)
-    assert [tuple(it)[1:] for it in timeline.end_step().order] == [(2, 0), (2, 1), (5, 0), (2, 0), (2, 7), (2, 2)]
+    assert [tuple(instruction)[1:] for instruction in timeline.end_step().order] == [
+        (2, 0),
+        (2, 1),
+        (5, 0),
+        (2, 0),
+        (2, 7),
+        (2, 2),
+    ]
 
 
 def test_each_step_counts_anew(timeline, time_source):
@@ -102,7 +109,7 @@ def test_of_what_the_device_has_not_done_yet_nothing_is_told(time_source):
     assert (step.whole, step.work_seconds, step.spans()) == (None, None, [])
     assert len(step.order) == 2
     reached.extend([0, 1, 2])
-    assert [it.label.kind for it in step.spans()] == ["forward"]
+    assert [span.label.kind for span in step.spans()] == ["forward"]
     assert step.work_seconds is None
     step.wait()
     assert (step.whole.seconds, step.work_seconds) == (5.0, 4.0)
@@ -133,7 +140,7 @@ def test_whatever_is_reported_spans_are_in_order_within_the_step_and_do_not_over
         edges = [edge for span in step.spans() for edge in span[1:]]
         edges = [step.whole.begin_seconds, *edges, step.whole.end_seconds]
         assert edges == sorted(edges)
-        assert len({it.label for it in step.spans()}) == len(step.spans())
+        assert len({span.label for span in step.spans()}) == len(step.spans())
 
 
 def test_a_kind_that_does_not_exist_is_named(timeline):

@@ -30,8 +30,11 @@ def test_regular_steps_are_known_much_better_than_they_are_seen(late_seconds, se
     likely = likely_updates(steps)
     assert sum(errors(likely, times)) < 0.4 * sum(errors(steps, times))
     assert max(errors(likely, times)) < 0.6 * late_seconds
-    assert [it.energy_joules for it in likely] == [it.energy_joules for it in steps]
-    assert all(it.uncertainty_seconds < 0.6 * step.uncertainty_seconds for it, step in zip(likely, steps, strict=True))
+    assert [update.energy_joules for update in likely] == [update.energy_joules for update in steps]
+    assert all(
+        estimate.uncertainty_seconds < 0.6 * step.uncertainty_seconds
+        for estimate, step in zip(likely, steps, strict=True)
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -40,12 +43,14 @@ def test_of_irregular_steps_what_was_seen_is_believed(seed):
     times = [5.0 + 0.1 * number + jitter.uniform(-0.03, 0.03) for number in range(60)]
     steps = list(seen(times, 0.001, seed))
     likely = likely_updates(steps)
-    assert errors(likely, [it.at_seconds for it in steps]) == pytest.approx([0.0] * 60, abs=1e-4)
+    assert errors(likely, [update.at_seconds for update in steps]) == pytest.approx([0.0] * 60, abs=1e-4)
 
 
 def test_sums_of_our_own_are_left_alone():
     steps = [CounterUpdate(0.001 * number**1.01, 1.0 * number, 0.0) for number in range(50)]
-    assert [it.at_seconds for it in likely_updates(steps)] == pytest.approx([it.at_seconds for it in steps], abs=1e-12)
+    assert [update.at_seconds for update in likely_updates(steps)] == pytest.approx(
+        [update.at_seconds for update in steps], abs=1e-12
+    )
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 5.0), st.floats(0.0, 0.0005)), max_size=40))
@@ -56,7 +61,7 @@ def test_whatever_was_seen_no_step_leaves_what_is_known_of_it(gaps):
         steps.append(CounterUpdate(at, at, width))
     likely = likely_updates(steps)
     assert len(likely) == len(steps)
-    for it, step in zip(likely, steps, strict=True):
-        assert abs(it.at_seconds - step.at_seconds) <= step.uncertainty_seconds + 1e-9
-        assert 0 <= it.uncertainty_seconds <= step.uncertainty_seconds
+    for estimate, step in zip(likely, steps, strict=True):
+        assert abs(estimate.at_seconds - step.at_seconds) <= step.uncertainty_seconds + 1e-9
+        assert 0 <= estimate.uncertainty_seconds <= step.uncertainty_seconds
     assert all(after.at_seconds >= before.at_seconds for before, after in pairwise(likely))
