@@ -13,8 +13,8 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
+from zeus_huggingface._generation_and_reference import PassHooks
 from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
-from zeus_huggingface._passes import PassHooks
 from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer
 from zeus_huggingface._trainer_patches import patch_trainer
 

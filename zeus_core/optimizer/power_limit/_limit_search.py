@@ -12,7 +12,7 @@ from zeus_core.optimizer.power_limit._limiter import Limiter
 from zeus_core.optimizer.power_limit._phases import MEASURING, SPOILED, SUSPENDED, Outcome, Phase
 from zeus_core.optimizer.power_limit._recorder import TrialPart, TrialRecorder, trial_from_parts
 from zeus_core.optimizer.power_limit._search_group import SearchGroup
-from zeus_core.optimizer.power_limit._selector import TrialSelector
+from zeus_core.optimizer.power_limit._trial_selector import TrialSelector
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import GridSearch, Search, Trial
 

@@ -29,7 +29,7 @@ from zeus_core.optimizer.power_limit._phases import (
 )
 from zeus_core.optimizer.power_limit._recorder import TrialRecorder
 from zeus_core.optimizer.power_limit._search_group import RankInformation, SearchGroup
-from zeus_core.optimizer.power_limit._selector import TrialSelector
+from zeus_core.optimizer.power_limit._trial_selector import TrialSelector
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world

@@ -1,4 +1,4 @@
-"""The selector of a search: an `OptimumSelector`, of the user or of this package, that chooses among trials."""
+"""Shows trials to an `OptimumSelector`, of the user or of this package, and checks its choice."""
 
 from __future__ import annotations
 
