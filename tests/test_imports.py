@@ -62,6 +62,12 @@ def test_importing_the_package_loads_nothing_but_itself():
     assert loaded == ["zeus_core"]
 
 
+@pytest.mark.parametrize("module", ["zeus_core.monitor", "zeus_core.cli"])
+def test_importing_what_measures_loads_nothing_to_start_processes(module):
+    program = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
+    assert {"subprocess", "pickle"}.isdisjoint(run(program).split())
+
+
 def test_every_module_can_be_imported_where_frameworks_and_driver_are_absent():
     imports = "\n".join(f"import {module}" for module in MODULES)
     assert run(f"{ABSENT}\n{imports}\nprint('imported')") == "imported\n"

@@ -154,7 +154,7 @@ class TestJson:
     @pytest.mark.parametrize(
         ("field", "damaged"),
         [
-            *(("time", value) for value in (None, "1.0", True, math.nan, 10**400)),
+            *(("time", value) for value in (None, "1.0", True, -1.0, math.nan, 10**400)),
             *(("devices", value) for value in (None, [], {"gpu/0": {}}, {"tpu/0/TPU-1": {}}, {"gpu/x/GPU-1": {}})),
         ],
         ids=str,
@@ -171,3 +171,9 @@ class TestJson:
         measurement = Measurement(1.0, {GPUS[0]: replace(DeviceEnergy(2.0, 1.0), **changes)})
         with pytest.raises(UsageError, match=rf"gpu/0/GPU-0'\]\.{next(iter(changes))} is "):
             Measurement.from_json(measurement.to_json())
+
+    def test_a_negative_uncertainty_is_a_usage_error_but_the_energy_of_a_difference_may_be_negative(self):
+        difference = Measurement(1.0, {GPUS[0]: DeviceEnergy(-0.5, 1.0)})
+        assert Measurement.from_json(difference.to_json()) == difference
+        with pytest.raises(UsageError, match=r"\[GPU 0\]\.uncertainty_joules is -1\.0"):
+            Measurement.from_json(Measurement(1.0, {GPUS[0]: DeviceEnergy(2.0, -1.0)}).to_json())

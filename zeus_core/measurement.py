@@ -274,7 +274,15 @@ class Measurement:
         Raises:
             UsageError: It is something else; the message names the field.
         """
-        return decode(cls, fields)
+        measurement = decode(cls, fields)
+        uncertainties = {
+            f"devices[{device.label}].uncertainty_joules": energy.uncertainty_joules or 0.0
+            for device, energy in measurement.devices.items()
+        }
+        for name, value in {"time": measurement.time, **uncertainties}.items():
+            if value < 0:
+                raise UsageError(f"Measurement.{name} is {value}; it must be at least 0")
+        return measurement
 
     def _of(self, kind: Kind) -> Iterable[tuple[Device, DeviceEnergy]]:
         return ((device, energy) for device, energy in self.devices.items() if device.kind == kind)

@@ -161,6 +161,25 @@ def test_the_progress_bar_shows_power_and_energy(tmp_path, callback, gpu, capsys
     assert " W, " in shown[0]
 
 
+def test_a_progress_bar_of_another_kind_costs_no_value(tmp_path, callback, gpu):
+    class OtherProgress(ProgressCallback):
+        def on_train_begin(self, *_, **__):
+            self.training_bar = object()
+
+        def on_step_end(self, *_, **__):
+            pass
+
+        def on_log(self, *_, **__):
+            pass
+
+        def on_train_end(self, *_, **__):
+            pass
+
+    trainer = make_trainer(tmp_path, [callback, OtherProgress()], max_steps=10, logging_steps=5)
+    simulate(trainer, gpu).train()
+    assert all("power_w" in entry for entry in trainer.state.log_history if "loss" in entry)
+
+
 def test_evaluation_and_prediction_of_their_own_are_measured(tmp_path, callback, gpu):
     trainer = simulate(make_trainer(tmp_path, [callback]), gpu)
     trainer.eval_dataset = {"long": examples(40), "short": examples(20)}

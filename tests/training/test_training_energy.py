@@ -1,5 +1,6 @@
 """`TrainingEnergy`, on a simulated GPU."""
 
+import json
 import time
 
 import pytest
@@ -302,6 +303,22 @@ def test_a_resumed_run_knows_what_was_spent(tmp_path, monitor, gpu):
         5 / 30 * (gpu.exact_energy_joules() - begin), rel=0.06
     )
     first.monitor.reset_windows()
+
+
+def test_counts_that_are_floats_are_resumed_too(tmp_path, monitor, gpu):
+    first = TrainingEnergy(monitor, folder=tmp_path)
+    first.on_train_begin()
+    with first.step(samples=4.0, tokens=64.0):
+        gpu.execute(WORK)
+    state = json.loads(json.dumps(first.state_dict()))
+    first.on_train_end()
+    second = TrainingEnergy(monitor, folder=tmp_path)
+    second.load_state_dict(state)
+    second.on_train_begin(1)
+    account = second.finish().account
+    assert (account.samples, account.tokens) == (4, 64)
+    assert account.total.measured_joules > 0
+    second.on_train_end()
 
 
 def test_a_state_of_something_else_is_reported(energy, caplog):

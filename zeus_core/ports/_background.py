@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from zeus_core._process.child import run_in_child
 from zeus_core._process.sampler import Sampler
 
 __all__ = ["Background", "ThreadBackground"]
@@ -57,6 +56,8 @@ class ThreadBackground:
 
     def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """Run a function in a separate process, and return its result."""
+        from zeus_core._process.child import run_in_child  # loads pickle and subprocess, which few programs need
+
         return run_in_child(function, *arguments)
 
     def _run(self) -> None:

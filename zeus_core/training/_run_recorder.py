@@ -201,7 +201,8 @@ class RunRecorder:
     def _own(self, part: _Part) -> Account:
         """Return the account of this rank, of a part so far."""
         part.split.update()
-        return Account(part.split.total, part.split.tallies, samples=part.samples, tokens=part.tokens)
+        # Counts may be floats, or scalars of a framework, which JSON does not have.
+        return Account(part.split.total, part.split.tallies, samples=int(part.samples), tokens=int(part.tokens))
 
     def _own_evaluation(self) -> Account:
         if self._split is None:

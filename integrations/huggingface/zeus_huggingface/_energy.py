@@ -136,7 +136,7 @@ class EnergyReporter(Reporter):
         if "loss" in logs and trainer.control.should_log:
             self._count_tokens(trainer)
             values = self._energy.log()
-            _show(trainer, values)
+            self._show(trainer, values)
             return values
         if "train_runtime" in logs and "train_loss" in logs:
             self._energy.finish()
@@ -169,15 +169,15 @@ class EnergyReporter(Reporter):
             self._energy.count(tokens=max(seen - self._tokens_seen, 0))
         self._tokens_seen = seen
 
-
-def _show(trainer: Trainer, values: dict[str, float]) -> None:
-    """Show power and energy in the progress bar."""
-    if "power_w" not in values:
-        return
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, ProgressCallback) and callback.training_bar is not None:
-            text = f"{values['power_w']:.0f} W, {values.get('total_energy_j', 0.0) / 1000:.4g} kJ"
-            callback.training_bar.set_postfix_str(text, refresh=False)
+    @contained
+    def _show(self, trainer: Trainer, values: dict[str, float]) -> None:
+        """Show power and energy in the progress bar."""
+        if "power_w" not in values:
+            return
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, ProgressCallback) and callback.training_bar is not None:
+                text = f"{values['power_w']:.0f} W, {values.get('total_energy_j', 0.0) / 1000:.4g} kJ"
+                callback.training_bar.set_postfix_str(text, refresh=False)
 
 
 def _resumed_checkpoint(training: Training | None, args: TrainingArguments, state: TrainerState) -> Path:
