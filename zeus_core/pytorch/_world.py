@@ -37,7 +37,7 @@ class TorchWorld:
         if not torch.distributed.is_initialized():
             raise UsageError(
                 "TorchWorld needs a process group; call torch.distributed.init_process_group() first, "
-                "or use SoloWorld() in a job of one process"
+                "or use torch_world(), which needs none in a job of one process"
             )
         self.rank: int = torch.distributed.get_rank()
         self.size: int = torch.distributed.get_world_size()
