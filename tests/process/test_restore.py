@@ -143,6 +143,33 @@ get(signal.SIGTERM)
         assert run(program) == (-signal.SIGTERM, ["later", "restored"])
 
 
+    def test_a_handler_from_later_is_wrapped_when_something_else_is_registered(self, run):
+        program = """
+registry.add(restore)
+signal.signal(signal.SIGTERM, handle)
+registry.add(restore)
+say(signal.getsignal(signal.SIGTERM) is handle)
+registry.add(other)
+get(signal.SIGTERM)
+"""
+        status, said = run(program)
+        assert (status, said[0], said[3]) == (0, "True", "handled")
+        assert sorted(said[1:3]) == ["other", "restored"]
+
+    def test_a_handler_from_later_is_wrapped_once_all_was_removed_and_something_is_added_again(self, run):
+        program = """
+registry.add(restore)
+signal.signal(signal.SIGTERM, handle)
+registry.remove(restore)
+registry.add(restore)
+get(signal.SIGTERM)
+say("alive")
+registry.remove(restore)
+say(signal.getsignal(signal.SIGTERM) is handle)
+"""
+        assert run(program) == (0, ["restored", "handled", "alive", "True"])
+
+
 class TestFork:
     def test_a_child_that_exits_restores_nothing(self, run):
         program = """

@@ -53,6 +53,7 @@ class RestoreRegistry:
             restore: Restores some hardware. It never raises, can be called again, and removes itself on success. It
                 must not refer to the owner of the change, which would then live until the end of the process.
         """
+        is_new = self._registered_by.get(restore) != os.getpid()
         self._registered_by[restore] = os.getpid()
         if self._process_id != os.getpid():
             self._process_id = os.getpid()
@@ -61,14 +62,14 @@ class RestoreRegistry:
             self._finalizer = _at_end_of_worker(self._restore_all)
             if threading.current_thread() is not threading.main_thread():
                 _logger.warning("training is not in the main thread: hardware settings cannot be restored on SIGTERM")
-        self.catch_signals()
+        self.catch_signals(is_new)
 
     def remove(self, restore: Callable[[], object]) -> None:
         """Forget `restore`: it has succeeded. Signals are left alone when nothing is registered any more."""
         self._registered_by.pop(restore, None)
         if os.getpid() in self._registered_by.values():
             return
-        for signal_number, handler in list(self._handlers.items()):
+        for signal_number, handler in self._handlers.copy().items():
             # A handler installed after ours stays, and when it calls ours, ours only passes the signal on.
             is_latest = signal.getsignal(signal_number) is handler
             if is_latest:
@@ -76,21 +77,23 @@ class RestoreRegistry:
                     signal.signal(signal_number, handler.previous)
                     self._handlers.pop(signal_number, None)  # a signal handler may have done so just now
 
-    def catch_signals(self) -> None:
+    def catch_signals(self, wraps_later_handlers: bool = False) -> None:
         """Ensure that signals are caught while something is registered, even if handlers have changed since.
 
         Nothing happens outside the main thread.
+
+        Args:
+            wraps_later_handlers: Whether to wrap handlers installed after ours, which may call ours or not. Without,
+                they are assumed to call ours; the default action never does.
         """
         if threading.current_thread() is not threading.main_thread() or not self._registered_by:
             return
         for signal_number in (*_ENDING, *_ENDING_BY_DEFAULT):
-            is_new = signal_number not in self._handlers
-            # A handler installed after ours is assumed to call ours; the default action does not.
-            if is_new or signal.getsignal(signal_number) == signal.SIG_DFL:
-                self._catch(signal_number)
+            ours, current = self._handlers.get(signal_number), signal.getsignal(signal_number)
+            if current is not ours and (ours is None or wraps_later_handlers or current == signal.SIG_DFL):
+                self._catch(signal_number, current)
 
-    def _catch(self, signal_number: int) -> None:
-        previous = signal.getsignal(signal_number)
+    def _catch(self, signal_number: int, previous: Any) -> None:
         # None is a handler installed by C code, which could not be called; an ignored signal ends nothing.
         if previous is None or previous == signal.SIG_IGN:
             return

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import TypeVar, cast
 
@@ -36,7 +37,8 @@ class Exchange:
         self.world = world
         """The ranks."""
         self._on_fault = on_fault
-        self._failure: Exception | None = None
+        # Not the exception, whose traceback would keep the variables of the training loop alive.
+        self._failure: str | None = None
         self.is_cut_off = False
         """Whether an exchange has failed as such, as by a timeout: no rank is waited for again."""
 
@@ -62,23 +64,20 @@ class Exchange:
             phase: The current phase, which must be the same on all ranks.
 
         Raises:
-            Exception: The error of this rank: the one `tell` raised, or an earlier failure.
-            WorldError: Something failed on another rank, or a rank did not answer in time or is in another phase.
+            Exception: `tell` raised it.
+            WorldError: Something failed on another rank, or on this one before; or a rank did not answer in time or is
+                in another phase.
         """
-        value, error = None, self._failure
-        if error is None:
+        value = None
+        if self._failure is None:
             try:
                 value = tell()
-            except Exception as raised:
-                error = raised
+            except Exception as error:
                 self._on_fault(error)
-        try:
-            reports = self._send([phase and phase.value, value, error and _reason(error)])
-        except Exception:
-            if error is None:
+                with suppress(Exception):  # the error of this rank says more than that of another
+                    self._send([phase and phase.value, None, _reason(error)])
                 raise
-        if error is not None:  # the error of this rank says more than that of another
-            raise error
+        reports = self._send([phase and phase.value, value, self._failure])
         phases, values, reasons = zip(*reports, strict=True)
         if any(reasons):
             raise WorldError(self.complaint(reasons))
@@ -132,7 +131,7 @@ class Exchange:
 
     def fail(self, error: Exception) -> None:
         """Report this error of this rank at every exchange from now on."""
-        self._failure = self._failure or error
+        self._failure = self._failure or _reason(error)
         self._on_fault(error)
 
     def complaint(self, reasons: Sequence[str | None]) -> str:
