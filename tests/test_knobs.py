@@ -4,6 +4,7 @@ import itertools
 import logging
 import math
 import os
+import signal
 import threading
 
 import pytest
@@ -472,3 +473,30 @@ class TestClock:
         assert os.waitpid(child, 0)[1] == 0
         assert knob.restore()
         assert gpu.clocks == [900, None]
+
+    def test_a_child_forked_while_another_thread_changes_the_hardware_can_change_it_too(self):
+        is_under_way, may_go_on, parent = threading.Event(), threading.Event(), os.getpid()
+
+        class SlowGpu(LoggedGpu):
+            def lock_sm_clock(self, clock_mhz):
+                if os.getpid() == parent:
+                    is_under_way.set()
+                    assert may_go_on.wait(30.0)
+                super().lock_sm_clock(clock_mhz)
+
+        gpu = SlowGpu()
+        knob = SmClockKnob(gpu)
+        changing = threading.Thread(target=lambda: knob.apply(900))
+        changing.start()
+        assert is_under_way.wait(30.0)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # ends a child that waits for a thread it does not have
+            knob.apply(1200)
+            is_restored = knob.restore()
+            os._exit(int(not is_restored or gpu.clocks != [1200, None]))
+        status = os.waitpid(child, 0)[1]
+        may_go_on.set()
+        changing.join(30.0)
+        assert status == 0
+        assert gpu.clocks == [900]

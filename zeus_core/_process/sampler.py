@@ -45,10 +45,10 @@ class Sampler:
         """Begin to sample. Does nothing if the thread runs. A forked child must start its own."""
         with self._lock:
             if not self.is_running:
-                self._process_id = os.getpid()
                 # A new event each time: that of a parent process may be locked by a thread that does not exist here.
                 self._stop = threading.Event()
                 threading.Thread(target=self._run, args=(self._stop,), name=self._name, daemon=True).start()
+                self._process_id = os.getpid()
 
     def stop(self) -> None:
         """Stop sampling. A call under way ends later; waiting for it could take as long as a driver that hangs."""

@@ -37,8 +37,13 @@ class Restoration:
         self._steps = steps
         self._changed_by: int | None = None  # process id
         self._is_final = False
-        self._lock = threading.RLock()  # re-entrant for signal handlers that interrupt a change
+        self._locks: dict[int, threading.RLock] = {}  # by process id
         weakref.finalize(knob, self.restore).atexit = False  # the end of the process is the registry's part
+
+    @property
+    def _lock(self) -> threading.RLock:
+        """One lock per process, as a forked child never gets one that a thread held; re-entrant for signal handlers."""
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def change(self, call: Callable[[], object]) -> None:
         """Change the hardware by a call of its driver.
@@ -84,7 +89,8 @@ class Restoration:
         if self._changed_by != os.getpid():
             return True
         # A change under way in another thread ends first; one that this thread was interrupted in continues later.
-        has_lock = self._lock.acquire(timeout=_MAX_WAIT_SECONDS)
+        lock = self._lock
+        has_lock = lock.acquire(timeout=_MAX_WAIT_SECONDS)
         try:
             successes = [_try_twice(words, restore) for words, restore in self._steps]
             is_restored = all(successes)
@@ -94,7 +100,7 @@ class Restoration:
             return is_restored
         finally:
             if has_lock:
-                self._lock.release()
+                lock.release()
 
     def _mark_changed(self) -> None:
         self._changed_by = os.getpid()
