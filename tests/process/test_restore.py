@@ -142,7 +142,6 @@ get(signal.SIGTERM)
 """
         assert run(program) == (-signal.SIGTERM, ["later", "restored"])
 
-
     def test_a_handler_from_later_is_wrapped_when_something_else_is_registered(self, run):
         program = """
 registry.add(restore)
