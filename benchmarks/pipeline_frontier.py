@@ -73,7 +73,7 @@ def synthetic(stages: int, clocks: int = 40) -> PipelineProfile:
 
 
 def cpu_seconds(action: Callable[[], Any], runs: int = 1) -> tuple[float, Any]:
-    """The least CPU time of some runs, and what the last returned."""
+    """Return the lowest CPU time of some runs, and the result of the last one."""
     best = math.inf
     gc.collect()
     for _ in range(runs):
@@ -184,7 +184,7 @@ def compare_lowtime(frontier: Frontier, own_seconds: float, budget: float) -> tu
 
 
 def run_lowtime(frontier: Frontier, budget: float, sending: Any) -> None:
-    """As Perseus uses it: an exponential fit for each kind, time in units of 1 ms."""
+    """Run lowtime as Perseus uses it: an exponential fit for each kind, time in units of 1 ms."""
     import logging
 
     import networkx as nx

@@ -27,7 +27,7 @@ MICROBATCHES = 1000
 
 
 def best_of(action: Callable[[], object], rounds: int = 15) -> float:
-    """Seconds of one call, in the quickest of some rounds: whatever else runs can only add."""
+    """Return the seconds of one call in the quickest of some rounds: other processes can only add time."""
     seconds = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -83,7 +83,7 @@ class Schedule(list[Any]):
 
 
 def tap_costs() -> tuple[float, float]:
-    """Seconds per instruction of the bare loop, and what the tap adds."""
+    """Return the seconds per instruction of the bare loop, and those that the tap adds."""
     from zeus_deepspeed._tap import PipelineTap
 
     schedule = Schedule([COMMANDS[0]] * MICROBATCHES)
@@ -94,7 +94,7 @@ def tap_costs() -> tuple[float, float]:
 
 
 def hook_seconds(changes_clock: bool) -> float:
-    """Seconds of the two hooks of an instruction while a plan is replayed."""
+    """Return the seconds of the two hooks of an instruction while a plan is replayed."""
     time_source = VirtualTime()
     gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
     monitor = ZeusMonitor(gpus=[gpu], gpu_indices=[0], cpu_indices=[], time_source=time_source)

@@ -40,7 +40,7 @@ PEERS = {
 
 
 def best_of(action: Callable[[], object], calls: int, rounds: int = 15) -> float:
-    """Seconds of one call, in the quickest of some rounds: whatever else runs can only add."""
+    """Return the seconds of one call in the quickest of some rounds: other processes can only add time."""
     seconds = []
     for _ in range(rounds):
         begin = time.perf_counter()

@@ -88,14 +88,14 @@ def describe_member(name: str, value: object) -> Iterator[str]:
 
 
 def has_constructor(cls: type) -> bool:
-    """Whether a class is made by calling it with arguments of ours: no protocol, no plain error."""
+    """Return whether a class is made by calling it with arguments of ours: no protocol, no plain error."""
     return not getattr(cls, "_is_protocol", False) and any(
         "__init__" in vars(base) for base in filter(is_ours, cls.__mro__)
     )
 
 
 def is_ours(cls: type) -> bool:
-    """Whether a class is defined in one of our packages."""
+    """Return whether a class is defined in one of our packages."""
     return cls.__module__.partition(".")[0] in PACKAGES
 
 

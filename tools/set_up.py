@@ -31,7 +31,7 @@ def main(folder: Path, extra: str) -> None:
 
 
 def make_environment(folder: Path) -> Path:
-    """The Python of the virtual environment, which is made if need be."""
+    """Return the Python of the virtual environment, and make the environment if it does not exist."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if has_module(python, "pip"):
         return python
@@ -72,7 +72,7 @@ def install_torch(python: Path) -> None:
 
 
 def has_module(python: Path, name: str) -> bool:
-    """Whether the environment is there and has a module."""
+    """Return whether the environment exists and has a module."""
     try:
         return subprocess.run([python, "-c", f"import {name}"], capture_output=True).returncode == 0
     except OSError:

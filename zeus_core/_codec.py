@@ -219,7 +219,7 @@ _GENERICS: dict[Any, Callable[[Sequence[Any], Any], Any]] = {
 
 @cache
 def _fields_of(kind: type) -> Mapping[str, Any]:
-    """The fields that make an object of a class, with their annotations."""
+    """Return the fields that make an object of a class, with their annotations."""
     hints = get_type_hints(kind)
     if dataclasses.is_dataclass(kind):
         return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}

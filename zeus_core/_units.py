@@ -11,6 +11,7 @@ __all__ = [
     "watts_from_milliwatts",
 ]
 
+# Exact by the definition of the units.
 _MILLI_PER_UNIT = 1_000
 _MICRO_PER_UNIT = 1_000_000
 _JOULES_PER_KILOWATT_HOUR = 3_600_000

@@ -100,7 +100,7 @@ class TrainingObserver(Protocol):
         ...
 
     def on_train_end(self) -> None:
-        """Report that training has ended, in whatever way."""
+        """Report that training has ended, normally or by an error."""
         ...
 
 
@@ -181,5 +181,5 @@ class PipelineObserver(Protocol):
         ...
 
     def close(self) -> None:
-        """Report that training has ended, in whatever way."""
+        """Report that training has ended, normally or by an error."""
         ...

@@ -63,7 +63,7 @@ class DeviceEnergy:
 
     @classmethod
     def lost(cls, reason: str) -> DeviceEnergy:
-        """An energy that could not be measured."""
+        """Make an energy that could not be measured."""
         return cls(None, None, "lost", reason)
 
     def average_power_watts(self, seconds: float) -> float | None:
@@ -159,7 +159,7 @@ class Measurement:
                 identity = device.kind, device.uuid
                 if identity not in counted or counted[identity][1].energy_joules is None:
                     counted[identity] = device, energy
-        return cls(time, _told_apart(counted.values()))
+        return cls(time, _with_unique_indices(counted.values()))
 
     @property
     def gpu_energy(self) -> dict[int, float | None]:
@@ -299,7 +299,7 @@ class Measurement:
             )
 
 
-def _told_apart(energies: Iterable[tuple[Device, DeviceEnergy]]) -> dict[Device, DeviceEnergy]:
+def _with_unique_indices(energies: Iterable[tuple[Device, DeviceEnergy]]) -> dict[Device, DeviceEnergy]:
     """Number the devices of a kind anew if two of them have the same index."""
     parts = list(energies)
     numbered: dict[Device, DeviceEnergy] = {}

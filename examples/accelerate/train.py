@@ -50,7 +50,7 @@ class LanguageModel(torch.nn.Module):
 
 
 def sequences(begin: int, size: int) -> torch.Tensor:
-    """Of the standard library's own sources: real text that every machine has."""
+    """Cut sequences from the standard library's own sources: real text that every machine has."""
     paths = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     text = b"".join(path.read_bytes() for path in paths)[begin : begin + size]
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
@@ -113,7 +113,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def evaluate(model: torch.nn.Module, batches: DataLoader[torch.Tensor]) -> float:
-    """The mean loss of this process's share."""
+    """Return the mean loss of this process's share."""
     model.eval()
     losses = [model(batch).item() for batch in batches]
     model.train()

@@ -84,7 +84,7 @@ def loss_of(guesses: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def make_module(stages: int, config: Config | None = None) -> PipelineModule:
-    """The model, with its blocks spread over the stages; they cannot be spread evenly."""
+    """Build the model, with its blocks divided among the stages; they cannot be divided evenly."""
     config = config or Config()
     blocks = [LayerSpec(Block, config) for _ in range(config.blocks)]
     layers = [LayerSpec(Embedding, config), *blocks, LayerSpec(Head, config)]
@@ -92,7 +92,7 @@ def make_module(stages: int, config: Config | None = None) -> PipelineModule:
 
 
 def microbatches(size: int, seed: int, config: Config | None = None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """An endless stream of tokens and the tokens that follow them: they count up by one, now and then by two."""
+    """Yield tokens and the tokens that follow them, without end: they count up by one, now and then by two."""
     config = config or Config()
     generator = torch.Generator().manual_seed(seed)
     while True:
@@ -104,7 +104,7 @@ def microbatches(size: int, seed: int, config: Config | None = None) -> Iterator
 
 
 def blocks_worth(module: PipelineModule) -> float:
-    """The time of this rank's layers, as a multiple of that of a transformer block."""
+    """Return the time of this rank's layers, as a multiple of that of a transformer block."""
     return sum(layer.blocks_worth for layer in module.forward_funcs)
 
 

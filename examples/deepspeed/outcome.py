@@ -56,7 +56,7 @@ class StepLog:
         self._steps.append((phase, time.monotonic() - begin_seconds, joules))
 
     def latest(self, phase: Phase) -> tuple[float, float]:
-        """The median time in seconds and the mean energy in joules of the steps in the latest run of a phase."""
+        """Return the median time in seconds and the mean energy in joules of the steps in a phase's latest run."""
         runs = [list(run) for of_run, run in groupby(self._steps, key=lambda step: step[0]) if of_run is phase]
         _, seconds, joules = zip(*runs[-1], strict=True)
         return median(seconds), fmean(joules)
@@ -64,7 +64,7 @@ class StepLog:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an iteration takes: seconds, and joules of all GPUs."""
+    """Time and energy of an iteration: seconds, and joules of all GPUs."""
 
     seconds: float
     joules: float
@@ -75,7 +75,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What all ranks have found, gathered at the end."""
+    """Results of all ranks, gathered at the end."""
 
     profile: PipelineProfile
     microbatches: int
@@ -132,7 +132,7 @@ class Outcome:
             options = instruction.at_highest_clock, min(instruction.options, key=lambda option: option.energy_joules)
             yield (
                 f"stage {instruction.stage} {instruction.kind:9} "
-                + "   ".join(map(_told, options))
+                + "   ".join(map(_formatted, options))
                 + f"   ({len(instruction.options)} clocks)"
             )
 
@@ -155,12 +155,12 @@ class Outcome:
         return path
 
 
-def _told(option: MeasuredOption) -> str:
+def _formatted(option: MeasuredOption) -> str:
     return f"{option.clock_mhz:4} MHz {option.time_seconds * 1e3:6.1f} ms {option.energy_joules:6.2f} J"
 
 
 def gather_outcome(engine: Any, log: StepLog, gather: Gather) -> Outcome | None:
-    """The outcome on all ranks, for the first pipeline; None if no plan was measured."""
+    """Gather the outcome of the first pipeline on all ranks; None if no plan was measured."""
     optimizer = engine.perseus.optimizer
     baseline, predicted, measured = optimizer.baseline, optimizer.predicted, optimizer.measured
     if measured is None or baseline.energy_joules is None or measured.energy_joules is None:
@@ -187,7 +187,7 @@ def _of_all_ranks(costs: Sequence[tuple[float, float]]) -> Cost:
 
 
 def clock_under_load_mhz(gpu: SimulatedGpu) -> int:
-    """The clock under load, in MHz: the highest, unless it is locked."""
+    """Return the clock under load, in MHz: the highest, unless it is locked."""
     gpu.submit(Work(seconds=0.01, active_power_watts=300.0))
     clock_mhz = gpu.read_sm_clock_mhz()
     gpu.synchronize()

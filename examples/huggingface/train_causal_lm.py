@@ -62,7 +62,7 @@ class StopWhenDone(TrainerCallback):
 
 
 def bytes_of_python_sources(size: int) -> bytes:
-    """The first `size` bytes of the standard library's own sources: real text that every machine has."""
+    """Return the first `size` bytes of the standard library's own sources: real text that every machine has."""
     text = bytearray()
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         text += path.read_bytes()

@@ -63,7 +63,7 @@ def parsed_arguments(description: str) -> argparse.Namespace:
 
 
 def set_up(arguments: argparse.Namespace) -> tuple[Stage, torch.device, ZeusMonitor]:
-    """The stage of this rank, its device, and its monitor."""
+    """Return the stage of this rank, its device, and its monitor."""
     torch.distributed.init_process_group("gloo" if arguments.simulate else "nccl")
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu" if arguments.simulate else f"cuda:{local_rank}")
@@ -77,9 +77,9 @@ def set_up(arguments: argparse.Namespace) -> tuple[Stage, torch.device, ZeusMoni
     return stage, device, monitor
 
 
-def steps_to_train(most: int, optimizer: PipelineFrequencyOptimizer) -> Iterator[int]:
+def steps_to_train(max_steps: int, optimizer: PipelineFrequencyOptimizer) -> Iterator[int]:
     """Ends once a plan was measured, as this is a demonstration; real training would continue with its plan."""
-    for step in range(most):
+    for step in range(max_steps):
         yield step
         if optimizer.measured is not None or optimizer.phase.is_without_plan:
             return

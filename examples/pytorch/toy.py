@@ -44,7 +44,7 @@ class LanguageModel(torch.nn.Module):
 def training_and_evaluation_batches(
     rank: int = 0, world_size: int = 1
 ) -> tuple[DataLoader[torch.Tensor], DataLoader[torch.Tensor]]:
-    """This rank's share of sequences from the sources of the standard library: real text that every machine has."""
+    """Return this rank's share of sequences from the standard library's sources: text that every machine has."""
     paths = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     text = b"".join(path.read_bytes() for path in paths)[: TRAINING_BYTES + EVALUATION_BYTES]
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
@@ -64,7 +64,7 @@ def _batches(tokens: torch.Tensor, rank: int, world_size: int) -> DataLoader[tor
 
 @torch.no_grad()
 def evaluate(model: torch.nn.Module, batches: DataLoader[torch.Tensor], device: torch.device) -> float:
-    """The mean loss."""
+    """Return the mean loss."""
     model.eval()
     losses = [model(batch.to(device)).item() for batch in batches]
     model.train()
@@ -72,7 +72,7 @@ def evaluate(model: torch.nn.Module, batches: DataLoader[torch.Tensor], device: 
 
 
 def argument_parser(description: str) -> argparse.ArgumentParser:
-    """The arguments common to all examples."""
+    """Return a parser of the arguments common to all examples."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulate", metavar="MODEL", help="GPU to simulate for each process, such as A100-SXM4-80GB")
     parser.add_argument("--output", type=Path, default=Path("zeus-pytorch"), help="folder for all files (%(default)s)")

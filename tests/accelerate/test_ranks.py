@@ -75,7 +75,7 @@ def check_total(driver, answers):
     ("device_count", "main_alone"),
     [(2, False), *[pytest.param(*case, marks=pytest.mark.long) for case in [(1, True), (1, False), (2, True)]]],
 )
-def test_each_device_is_counted_once_whoever_logs(make_driver, tmp_path, device_count, main_alone):
+def test_each_device_is_counted_once_on_each_rank_that_logs(make_driver, tmp_path, device_count, main_alone):
     driver = make_driver(*[DeviceSpec() for _ in range(device_count)])
     for device, watts in zip(driver, (450.0, 350.0), strict=False):
         device.set_load(watts)

@@ -187,7 +187,7 @@ def going_on(trainer):
     trainer.train(100)
 
 
-def amid(end, trainer):
+def during_a_step(end, trainer):
     """In a forward pass, with the GPU busy at a clock that is not the one found."""
     rank, passes = trainer.engine.global_rank, iter(range(100))
 
@@ -251,10 +251,10 @@ BETWEEN_STEPS = [
     pytest.param([hung_up, interrupted_twice], [-signal.SIGHUP, 1], id="SIGHUP and Ctrl-C twice"),
 ]
 IN_A_STEP = [
-    pytest.param([partial(amid, raising), going_on], [1, 1], id="raises"),
-    pytest.param([going_on, partial(amid, interrupted)], [1, 1], id="Ctrl-C"),
-    pytest.param([partial(amid, terminated), going_on], [-signal.SIGTERM, 1], id="SIGTERM"),
-    pytest.param([going_on, partial(amid, terminated)], [1, -signal.SIGTERM], id="SIGTERM at the last stage"),
+    pytest.param([partial(during_a_step, raising), going_on], [1, 1], id="raises"),
+    pytest.param([going_on, partial(during_a_step, interrupted)], [1, 1], id="Ctrl-C"),
+    pytest.param([partial(during_a_step, terminated), going_on], [-signal.SIGTERM, 1], id="SIGTERM"),
+    pytest.param([going_on, partial(during_a_step, terminated)], [1, -signal.SIGTERM], id="SIGTERM at the last stage"),
 ]
 
 
@@ -297,7 +297,7 @@ def test_clocks_that_are_as_found_stay_so(tmp_path, phase):
 @pytest.mark.parametrize(("phase", "original_mhz"), [("profiling", FOUND_MHZ), ("replaying", 0)])
 def test_of_a_rank_that_is_killed_the_clock_stays_and_that_of_the_other_is_put_back(tmp_path, phase, original_mhz):
     hardware = Hardware(tmp_path, original_mhz)
-    end(hardware, phase, [going_on, partial(amid, killed)], [1, -signal.SIGKILL])
+    end(hardware, phase, [going_on, partial(during_a_step, killed)], [1, -signal.SIGKILL])
     assert hardware.changed == [1], "which nothing in that process could help"
 
 
@@ -420,17 +420,17 @@ def run(folder, end):
     train_in_real_time(int(os.environ["RANK"]), hardware, [IN_SCRIPTS[end], going_on])
 
 
-def returning_amid_a_step(trainer):
+def returning_during_a_step(trainer):
     """As a script that swallows what it fails with."""
     with pytest.raises(RuntimeError):
-        amid(raising, trainer)
+        during_a_step(raising, trainer)
 
 
 IN_SCRIPTS = {
-    "raises": partial(amid, raising),
-    "exits": partial(amid, exiting),
-    "returns": returning_amid_a_step,
-    "Ctrl-C": partial(amid, interrupted),
+    "raises": partial(during_a_step, raising),
+    "exits": partial(during_a_step, exiting),
+    "returns": returning_during_a_step,
+    "Ctrl-C": partial(during_a_step, interrupted),
 }
 
 

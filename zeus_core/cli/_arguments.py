@@ -69,7 +69,7 @@ def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> lis
     return list(indices)
 
 
-_ABOVE_ZERO = math.nextafter(0.0, 1.0)
+_ABOVE_ZERO = math.nextafter(0.0, 1.0)  # the lowest number above 0, as an inclusive bound
 
 
 def _number(text: str, minimum: float, complaint: str) -> float:

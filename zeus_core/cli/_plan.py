@@ -118,7 +118,7 @@ def _schedule(arguments: argparse.Namespace, stages: int) -> Schedule:
         return make(stages, microbatches)
     per_rank = arguments.stages_per_rank if name == "interleaved" else 2
     if stages % per_rank:
-        raise UsageError(f"the profile has {stages} stages, which {name} cannot spread as {per_rank} for each rank")
+        raise UsageError(f"the profile has {stages} stages, which {name} cannot divide as {per_rank} for each rank")
     if name == "zbv":
         return schedules.zbv(stages // per_rank, microbatches)
     return schedules.interleaved(stages // per_rank, microbatches, per_rank)

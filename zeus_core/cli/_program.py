@@ -9,8 +9,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TextIO
 
+import zeus_core.cli._devices as _devices
+import zeus_core.cli._doctor as _doctor
+import zeus_core.cli._energy as _energy
+import zeus_core.cli._plan as _plan
+import zeus_core.cli._power as _power
+import zeus_core.cli._run as _run
 from zeus_core import __version__
-from zeus_core.cli import _devices, _doctor, _energy, _plan, _power, _run
 from zeus_core.cli._text import write
 from zeus_core.errors import UsageError, ZeusError
 

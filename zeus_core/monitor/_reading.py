@@ -19,7 +19,7 @@ class RunningEnergy(NamedTuple):
 
 
 class GpuEdge(NamedTuple):
-    """What one GPU said at one moment.
+    """Readings of one GPU at one moment.
 
     Attributes:
         at: The moment, in seconds of the monitor's time source.
@@ -39,7 +39,7 @@ class GpuEdge(NamedTuple):
 
 
 class CpuEdge(NamedTuple):
-    """What one CPU package said at one moment; `fault` is why it said nothing."""
+    """Readings of one CPU package at one moment; `fault` says why there are none."""
 
     package_joules: float | None
     dram_joules: float | None
@@ -47,7 +47,7 @@ class CpuEdge(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What all devices of a monitor said at one moment. Pass two of them to `ZeusMonitor.between`."""
+    """Readings of all devices of a monitor at one moment. Pass two of them to `ZeusMonitor.between`."""
 
     at: float
     gpus: list[GpuEdge]

@@ -214,7 +214,7 @@ class Frontier:
 
 
 def _walk(network: Network) -> tuple[Indices, Indices, list[_Snapshot]]:
-    """Return times and flows of all breakpoints, the slow end first, and states evenly spread over them."""
+    """Return times and flows of all breakpoints, the slow end first, and states at even distances among them."""
     state = begin_walk(network.arrays)
     times, totals = [np.array([_iteration_time(state)])], [np.zeros(1, np.int64)]
     snapshots, stride = [_snapshot(state)], 1

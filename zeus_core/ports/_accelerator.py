@@ -16,7 +16,7 @@ Synchronize = Callable[[Sequence[int]], None]
 
 
 def synchronize_with(framework: str) -> Synchronize:
-    """How to wait for the GPUs of a framework.
+    """Return a function that waits for the GPUs of a framework.
 
     Args:
         framework: "torch", "jax" or "cupy".
@@ -28,7 +28,7 @@ def synchronize_with(framework: str) -> Synchronize:
 
 
 def torch_gpu_uuids() -> list[str] | None:
-    """The UUIDs of the GPUs by torch's indices; None if torch does not use GPUs in this process yet.
+    """Return the UUIDs of the GPUs by torch's indices; None if torch does not use GPUs in this process yet.
 
     Asking earlier would make torch take hold of the GPUs, which must not happen before a fork.
     """

@@ -1,4 +1,4 @@
-"""The clock port: everything that needs time asks an injected clock."""
+"""The time port: everything that needs the time takes it from an injected `TimeSource`."""
 
 import threading
 import time
@@ -14,11 +14,11 @@ class TimeSource(Protocol):
     """
 
     def now(self) -> float:
-        """Seconds since an arbitrary fixed point; never goes backwards."""
+        """Return the seconds since an arbitrary fixed point; they never go backwards."""
         ...
 
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
-        """Return once `event` is set or `timeout_seconds` have passed on this clock, whichever comes first."""
+        """Return once `event` is set or `timeout_seconds` have passed by this time source, whichever comes first."""
         ...
 
 
@@ -26,7 +26,7 @@ class MonotonicTime:
     """The operating system's monotonic clock, shared by all processes of the machine."""
 
     def now(self) -> float:
-        """Seconds since boot, undisturbed by changes of the wall clock."""
+        """Return the seconds since an arbitrary point, undisturbed by changes of the wall clock."""
         return time.monotonic()
 
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:

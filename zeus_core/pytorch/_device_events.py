@@ -68,7 +68,7 @@ class CudaEvents:
         return event
 
     def _first_anchor(self) -> _Anchor:
-        """The most accurately timed of a few events on the idle device."""
+        """Return the most accurately timed of a few events on the idle device."""
         self._cuda.synchronize(self._device)
         tries = []
         for _ in range(_FIRST_TRIES):

@@ -14,7 +14,7 @@ from zeus_core.errors import UsageError
 
 __all__ = ["SimulatedCompute"]
 
-_BACKWARD_PER_FORWARD = 2.0
+_BACKWARD_PER_FORWARD = 2.0  # two matrix products (by inputs, by weights) for each one of the forward pass
 
 
 class SimulatedCompute:
@@ -72,7 +72,7 @@ class SimulatedCompute:
 
 
 def _tensors(outputs: Any) -> Iterator[torch.Tensor]:
-    """The tensors in whatever a module returned."""
+    """Return the tensors in the result of a module."""
     if isinstance(outputs, torch.Tensor):
         yield outputs
     elif isinstance(outputs, Mapping):

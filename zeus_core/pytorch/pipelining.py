@@ -151,7 +151,7 @@ def check_schedule(schedule: Any) -> None:
     stages = _stages_of(schedule)
     missing += [f"stage.{name}" for name in _STAGE_ATTRIBUTES if not all(hasattr(stage, name) for stage in stages)]
     missing += [] if stages else ["_stage", "_stages"]
-    if not missing and any(not _tells_halves(stage) for stage in stages):
+    if not missing and any(not _takes_full_backward(stage) for stage in stages):
         missing.append("full_backward of stage.backward_one_chunk")
     if missing:
         raise UsageError(
@@ -161,12 +161,12 @@ def check_schedule(schedule: Any) -> None:
 
 
 def _stages_of(schedule: Any) -> list[Any]:
-    """The stages of this rank."""
+    """Return the stages of this rank."""
     stage = getattr(schedule, "_stage", None)
     return list(getattr(schedule, "_stages", ())) or ([] if stage is None else [stage])
 
 
-def _tells_halves(stage: Any) -> bool:
+def _takes_full_backward(stage: Any) -> bool:
     return "full_backward" in inspect.signature(stage.backward_one_chunk).parameters
 
 

@@ -87,49 +87,49 @@ class FaultyGpu:
 
     def read_energy_counter_joules(self) -> float:
         """Forward the call, or fail."""
-        return self._gpu_unless_told("read_energy_counter_joules").read_energy_counter_joules()
+        return self._gpu_unless_faulty("read_energy_counter_joules").read_energy_counter_joules()
 
     def read_power_watts(self) -> float:
         """Forward the call, or fail."""
-        return self._gpu_unless_told("read_power_watts").read_power_watts()
+        return self._gpu_unless_faulty("read_power_watts").read_power_watts()
 
     def read_power_limit_watts(self) -> float:
         """Forward the call, or fail."""
-        return self._gpu_unless_told("read_power_limit_watts").read_power_limit_watts()
+        return self._gpu_unless_faulty("read_power_limit_watts").read_power_limit_watts()
 
     def read_enforced_power_limit_watts(self) -> float:
         """Forward the call, or fail."""
-        return self._gpu_unless_told("read_enforced_power_limit_watts").read_enforced_power_limit_watts()
+        return self._gpu_unless_faulty("read_enforced_power_limit_watts").read_enforced_power_limit_watts()
 
     def read_default_power_limit_watts(self) -> float:
         """Forward the call, or fail."""
-        return self._gpu_unless_told("read_default_power_limit_watts").read_default_power_limit_watts()
+        return self._gpu_unless_faulty("read_default_power_limit_watts").read_default_power_limit_watts()
 
     def read_power_limit_range_watts(self) -> PowerRange:
         """Forward the call, or fail."""
-        return self._gpu_unless_told("read_power_limit_range_watts").read_power_limit_range_watts()
+        return self._gpu_unless_faulty("read_power_limit_range_watts").read_power_limit_range_watts()
 
     def set_power_limit(self, limit_watts: float) -> None:
         """Forward the call, or fail."""
-        self._gpu_unless_told("set_power_limit").set_power_limit(limit_watts)
+        self._gpu_unless_faulty("set_power_limit").set_power_limit(limit_watts)
 
     def read_sm_clock_mhz(self) -> int:
         """Forward the call, or fail."""
-        return self._gpu_unless_told("read_sm_clock_mhz").read_sm_clock_mhz()
+        return self._gpu_unless_faulty("read_sm_clock_mhz").read_sm_clock_mhz()
 
     def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
         """Forward the call, or fail."""
-        return self._gpu_unless_told("read_supported_sm_clocks_mhz").read_supported_sm_clocks_mhz()
+        return self._gpu_unless_faulty("read_supported_sm_clocks_mhz").read_supported_sm_clocks_mhz()
 
     def lock_sm_clock(self, clock_mhz: int) -> None:
         """Forward the call, or fail."""
-        self._gpu_unless_told("lock_sm_clock").lock_sm_clock(clock_mhz)
+        self._gpu_unless_faulty("lock_sm_clock").lock_sm_clock(clock_mhz)
 
     def unlock_sm_clock(self) -> None:
         """Forward the call, or fail."""
-        self._gpu_unless_told("unlock_sm_clock").unlock_sm_clock()
+        self._gpu_unless_faulty("unlock_sm_clock").unlock_sm_clock()
 
-    def _gpu_unless_told(self, method: str) -> Gpu:
+    def _gpu_unless_faulty(self, method: str) -> Gpu:
         with self._lock:
             fault = self._faults.get(method)
             if fault is None:

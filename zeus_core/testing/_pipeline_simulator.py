@@ -112,7 +112,7 @@ class _Run:
         yield from self._deliver(instruction, rank, end)
 
     def _run(self, instruction: Instruction, clock: int | None) -> float:
-        """The duration; the energy is added up."""
+        """Return the duration, and add up the energy."""
         if instruction.kind in (*_SENDS, *_RECEIVES):
             return 0.0
         option = _option(self._profile, instruction, clock)
@@ -143,7 +143,7 @@ class _Run:
         return [] if other is None or other == rank else [other]
 
     def _needs(self, instruction: Instruction) -> list[Instruction]:
-        """The messages that must have arrived. In a sound schedule, work on the same rank was run before."""
+        """Return the messages that must have arrived. In a sound schedule, work on the same rank was run before."""
         here = self._rank_of[instruction.stage]
         if instruction.kind in _RECEIVES:
             offset, kind = (-1, "send-activation") if instruction.kind == "receive-activation" else (1, "send-gradient")

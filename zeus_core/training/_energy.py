@@ -166,7 +166,7 @@ class TrainingEnergy(Hooked):
 
     @hook
     def on_train_end(self) -> None:
-        """Report that training has ended, in whatever way. Not collective: this rank may be the last one alive."""
+        """Report that training has ended, also by an error. Not collective: this rank may be the last one alive."""
         self._observer.on_train_end()
         ended = self._recorder.end()
         if self.summary is None and ended is not None:

@@ -53,11 +53,11 @@ def take_up_run(step: int, checkpoint: Checkpoint | None, journal: Journal | Non
 def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: Ranks) -> Account:
     """Return the account in the journals; if there are none, the one in the checkpoint."""
 
-    def tell() -> object:
+    def journalled() -> object:
         known = earlier_account(journal.read(checkpoint.run), checkpoint.run, step) if journal is not None else None
         return known and encode(known)
 
-    known = [decode(Account, fields) for fields in ranks.gather(tell) if fields is not None]
+    known = [decode(Account, fields) for fields in ranks.gather(journalled) if fields is not None]
     if known:
         return Account.from_ranks(known)
     _logger.warning(

@@ -118,7 +118,7 @@ class TrainerListener:
 
     @contained
     def leave_training(self) -> None:
-        """Leave `Trainer.train`, in whatever way."""
+        """Leave `Trainer.train`, normally or by an error."""
         reporter = self.reporter
         _, self.reporter = self._trainings.pop()
         reporter.observer.on_train_end()  # a Trainer with a `train` of its own may have reported nothing
@@ -149,7 +149,7 @@ class TrainerListener:
 
     @contained
     def resume(self) -> None:
-        """Report its end, in whatever way."""
+        """Report its end, normal or by an error."""
         self.reporter.resume()
 
     @contained

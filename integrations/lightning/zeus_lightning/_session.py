@@ -49,7 +49,7 @@ class Session:
             self.energy.on_train_begin(self._steps.done)
 
     def end_training(self) -> None:
-        """End training, in whatever way."""
+        """End training, normally or by an error."""
         self.state = self.current_state()
         self._steps = None
         self.energy.on_train_end()

@@ -37,12 +37,14 @@ class Trace:
             self.work(what, seconds[what] * self.random.uniform(0.8, 1.2), watts[what])
         self.known.append(Span(None, begin, self.seconds[-1]))
 
-    def counter(self, period_seconds, doubt_seconds=0.0):
+    def counter(self, period_seconds, uncertainty_seconds=0.0):
         """The steps of an energy counter, each seen too early or too late by as much at most."""
         at = np.arange(self.seconds[0] + 0.37 * period_seconds, self.seconds[-1], period_seconds)
-        seen = at + self.random.uniform(-doubt_seconds, doubt_seconds, len(at))
+        seen = at + self.random.uniform(-uncertainty_seconds, uncertainty_seconds, len(at))
         joules = np.interp(at, self.seconds, self.joules)
-        return [CounterUpdate(*update, doubt_seconds) for update in zip(seen.tolist(), joules.tolist(), strict=True)]
+        return [
+            CounterUpdate(*update, uncertainty_seconds) for update in zip(seen.tolist(), joules.tolist(), strict=True)
+        ]
 
     def powers(self, steps):
         return mean_powers(steps, self.spans, self.known)
@@ -66,7 +68,7 @@ def test_powers_are_within_their_stated_errors_of_the_truth(kinds, period_second
     steps = math.ceil(400 * period_seconds / sum(seconds for seconds, _ in kinds.values()))
     watts = {name: power for name, (_, power) in kinds.items()}
     trace.train(steps, {name: seconds for name, (seconds, _) in kinds.items()}, watts)
-    found = trace.powers(trace.counter(period_seconds, doubt_seconds=0.0005))
+    found = trace.powers(trace.counter(period_seconds, uncertainty_seconds=0.0005))
     assert found.keys() - {WAITING} == kinds.keys() - {WAITING}
     for name, power in watts.items():
         assert found[name].watts == pytest.approx(power, abs=7 * found[name].stderr_watts + 1e-6 * power)
@@ -77,7 +79,7 @@ def test_powers_are_within_their_stated_errors_of_the_truth(kinds, period_second
 def test_half_a_minute_tells_powers_within_one_percent(period_seconds, seed):
     trace = Trace(seed)
     trace.train(100, {"forward": 0.03, WAITING: 0.04, "backward": 0.06, "optimizer-step": 0.17})
-    found = trace.powers(trace.counter(period_seconds, doubt_seconds=0.0005))
+    found = trace.powers(trace.counter(period_seconds, uncertainty_seconds=0.0005))
     for name, watts in WATTS.items():
         assert found[name].watts == pytest.approx(watts, rel=0.01)
         assert found[name].stderr_watts < 0.01 * watts
@@ -175,17 +177,19 @@ def test_a_kind_that_took_next_to_no_time_does_not_disturb_the_others():
     trace = Trace()
     seconds = {"forward": 0.03, WAITING: 0.02, "recompute": 1e-10, "backward": 0.06}
     trace.train(60, seconds, {**WATTS, "recompute": 300.0})
-    found = trace.powers(trace.counter(0.1, doubt_seconds=0.0005))
+    found = trace.powers(trace.counter(0.1, uncertainty_seconds=0.0005))
     for name in ("forward", "backward", WAITING):
         assert found[name].watts == pytest.approx(WATTS[name], rel=0.02)
 
 
-@pytest.mark.parametrize(("doubt_seconds", "tolerance"), [(0.001, 0.01), (0.003, 0.02), (0.006, 0.04)])
+@pytest.mark.parametrize(("uncertainty_seconds", "tolerance"), [(0.001, 0.01), (0.003, 0.02), (0.006, 0.04)])
 @pytest.mark.parametrize("period_seconds", [0.02, 0.1])
 @pytest.mark.parametrize("seed", range(3))
-def test_powers_are_told_by_a_driver_that_takes_milliseconds_to_answer(doubt_seconds, tolerance, period_seconds, seed):
+def test_powers_are_found_with_a_driver_that_takes_milliseconds_to_answer(
+    uncertainty_seconds, tolerance, period_seconds, seed
+):
     trace = Trace(seed)
     trace.train(50, {"forward": 0.06, "backward": 0.12, WAITING: 0.08})
-    found = trace.powers(trace.counter(period_seconds, doubt_seconds))
+    found = trace.powers(trace.counter(period_seconds, uncertainty_seconds))
     for name, power in found.items():
         assert power.watts == pytest.approx(WATTS[name], rel=tolerance)

@@ -45,7 +45,7 @@ def watch(gpu, time_source, seconds):
 
 @settings(max_examples=50)
 @given(st.sampled_from([0.02, 0.025, 0.1]), st.floats(0.0, 0.99), st.floats(0.0, 0.0009), st.floats(0.0, 0.0009))
-def test_each_step_is_within_its_doubt_also_where_reading_takes_time(period_seconds, phase, before, after):
+def test_each_update_is_within_its_uncertainty_also_where_reading_takes_time(period_seconds, phase, before, after):
     time_source = VirtualTime()
     gpu = SlowCounterGpu(time_source, period_seconds, phase, before, after)
     steps = watch(gpu, time_source, 2.0)
@@ -113,9 +113,9 @@ def test_steps_missed_while_the_driver_failed_are_not_guessed_at(time_source, er
     time_source.advance(1.0)
     for before, after in itertools.pairwise(found.take()):
         true_seconds = (after.energy_joules - before.energy_joules) / WAITING_WATTS
-        doubt = before.uncertainty_seconds + after.uncertainty_seconds
-        assert after.at_seconds - before.at_seconds == pytest.approx(true_seconds, abs=doubt + 2e-5)
-        assert doubt <= 2 * POLL_SECONDS
+        uncertainty = before.uncertainty_seconds + after.uncertainty_seconds
+        assert after.at_seconds - before.at_seconds == pytest.approx(true_seconds, abs=uncertainty + 2e-5)
+        assert uncertainty <= 2 * POLL_SECONDS
 
 
 class TestWithoutACounter:

@@ -155,7 +155,7 @@ def test_a_hiccup_of_one_iteration_slows_nobody_down():
     assert run.joules(range(51, 60)) == pytest.approx(run.joules(range(40, 50)), rel=1e-6)
 
 
-def test_whoever_watches_the_whole_job_may_announce_a_straggler():
+def test_a_program_that_watches_the_whole_job_may_announce_a_straggler():
     class Announcing(Watched):
         def on_step_begin(self):
             if len(self.phases) in {50, 70} and self.latest:

@@ -15,7 +15,7 @@ from zeus_core.errors import (
 
 __all__ = ["UNINITIALIZED", "device_error"]
 
-UNINITIALIZED = 1
+UNINITIALIZED = 1  # NVML_ERROR_UNINITIALIZED; the numbers below are those of nvmlReturn_t in nvml.h, too
 
 _ErrorMeaning = tuple[type[DeviceError], str]
 

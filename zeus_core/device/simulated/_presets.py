@@ -57,6 +57,7 @@ class GpuPreset:
 _ZEUS_ARTIFACT = "Zeus artifact (NSDI'23), single measurements of one GPU"
 _PERSEUS_ARTIFACT = "Perseus artifact (SOSP'24), A100-PCIe, 4-stage pipelines, one limit for all GPUs"
 
+# Shared by boards with the same chip. Fitted to the artifacts above; the ranges are the limits measured there.
 _V100_PHYSICS = GpuPhysics(40.0339, 62.2706, 0.7709, 0.7833, 0.1595, 1.0198)
 _V100_FITTED = PowerRange(100.0, 250.0)
 _A100_PHYSICS = GpuPhysics(82.4691, 118.4714, 0.7422, 0.9148, 0.1215, 0.9583)

@@ -79,7 +79,7 @@ def mean_powers(
 
 
 def _edges(updates: Sequence[CounterUpdate]) -> list[CounterUpdate]:
-    """The updates whose times are accurate enough."""
+    """Return the updates whose times are accurate enough."""
     edges: list[CounterUpdate] = []
     for update in updates:
         reach = update.at_seconds - edges[-1].at_seconds if edges else np.inf
@@ -89,7 +89,7 @@ def _edges(updates: Sequence[CounterUpdate]) -> list[CounterUpdate]:
 
 
 def _seconds_of_each(at: Numbers, spans: Sequence[Span]) -> tuple[list[Hashable], Numbers]:
-    """Seconds of each kind of work in each interval, [intervals, kinds]; waiting is the last."""
+    """Return the seconds of each kind of work in each interval, [intervals, kinds]; waiting is the last."""
     by_name: dict[Hashable, list[Span]] = {}
     for span in spans:
         by_name.setdefault(span.label, []).append(span)
@@ -99,7 +99,7 @@ def _seconds_of_each(at: Numbers, spans: Sequence[Span]) -> tuple[list[Hashable]
 
 
 def _overlaps(at: Numbers, spans: Sequence[Span]) -> Numbers:
-    """Seconds of each interval between neighbouring times that lie in some spans, [intervals]."""
+    """Return the seconds of each interval between neighbouring times that lie in some spans, [intervals]."""
     if not spans:
         return np.zeros(len(at) - 1)
     begins = np.array([span.begin_seconds for span in spans])
@@ -148,7 +148,7 @@ def _standard_errors(inverse: NDArray[Any], residual: NDArray[Any]) -> Numbers:
 
 
 def _whitened(rows: Numbers, correlation: float) -> tuple[Numbers, Numbers]:
-    """The rows (the last column is the right-hand side), transformed so that their errors are no longer correlated.
+    """Transform rows, whose last column is the right-hand side, so that their errors are no longer correlated.
 
     An update that is detected late adds to one interval what it takes from the next: the errors of neighbours have
     opposite signs, with a correlation down to -1/2. Rows are divided by the Cholesky factor of that covariance.

@@ -27,7 +27,7 @@ _STEP_FRACTION = 0.07
 # The step that follows where energy no longer falls, and how many of them: instructions with time to spare may use such
 # clocks, but save little there.
 _WIDE_STEP_FRACTION = 0.15
-_WIDE_STEPS = 1
+_MAX_WIDE_STEPS = 1
 
 _MIN_CHANGE_FRACTION = 0.005  # of energy, or of time: less may be noise, as energies are measured to 1 %
 
@@ -63,37 +63,37 @@ class ClockSearch:
     def __init__(self, clocks_mhz: Sequence[int], max_clocks: int) -> None:
         self._clocks = sorted(clocks_mhz, reverse=True)
         self._max_clocks = max_clocks
-        self._told: dict[int, Points] = {}
-        self._wide_steps_left = _WIDE_STEPS
+        self._measured: dict[int, Points] = {}
+        self._wide_steps_left = _MAX_WIDE_STEPS
 
     def ask(self) -> int | None:
         """Return the next clock to measure; None when enough is known."""
-        if len(self._told) >= min(self._max_clocks, len(self._clocks)):
+        if len(self._measured) >= min(self._max_clocks, len(self._clocks)):
             return None
-        if not self._told:
+        if not self._measured:
             return self._clocks[0]
         return self._next_rung() or self._middle()
 
     def tell(self, clock_mhz: int, points: Points) -> None:
         """Report the measurements at a clock, by rank, stage and kind; those that failed are left out."""
-        if len(self._told) > 1 and clock_mhz < min(self._told) and not self._still_falls():
+        if len(self._measured) > 1 and clock_mhz < min(self._measured) and not self._still_falls():
             self._wide_steps_left -= 1
-        self._told[clock_mhz] = points
+        self._measured[clock_mhz] = points
 
     def _next_rung(self) -> int | None:
-        lowest = min(self._told)
+        lowest = min(self._measured)
         if lowest == self._clocks[-1]:
             return None
         step = _STEP_FRACTION
-        if len(self._told) > 1 and not self._still_falls():
+        if len(self._measured) > 1 and not self._still_falls():
             if self._wide_steps_left == 0:
                 return None
             step = _WIDE_STEP_FRACTION
         return self._nearest(lowest - step * self._clocks[0], below=lowest)
 
     def _still_falls(self) -> bool:
-        """Whether some kind took less energy at the lowest clock than at the one before, or none took longer."""
-        lowest, before = (self._told[clock] for clock in sorted(self._told)[:2])
+        """Return whether some kind took less energy at the lowest clock than at the one before, or none took longer."""
+        lowest, before = (self._measured[clock] for clock in sorted(self._measured)[:2])
         pairs = [(point, before[name]) for name, point in lowest.items() if name in before]
         saves = any(point.energy_joules < (1 - _MIN_CHANGE_FRACTION) * other.energy_joules for point, other in pairs)
         return saves or all(
@@ -101,19 +101,19 @@ class ClockSearch:
         )
 
     def _middle(self) -> int | None:
-        told = sorted(self._told, reverse=True)
-        whole = sum(point.cost_joules for point in self._told[told[0]].values())
+        measured = sorted(self._measured, reverse=True)
+        whole = sum(point.cost_joules for point in self._measured[measured[0]].values())
         gains = [
-            (self._max_gain(told, number), self._nearest((upper + lower) / 2, below=upper))
-            for number, (upper, lower) in enumerate(pairwise(told))
+            (self._max_gain(measured, number), self._nearest((upper + lower) / 2, below=upper))
+            for number, (upper, lower) in enumerate(pairwise(measured))
         ]
-        possible = [(gain, clock) for gain, clock in gains if clock is not None and clock not in self._told]
+        possible = [(gain, clock) for gain, clock in gains if clock is not None and clock not in self._measured]
         gain, clock = max(possible, default=(0.0, None))
         return clock if gain > _MIN_GAIN_FRACTION * whole else None
 
-    def _max_gain(self, told: Sequence[int], number: int) -> float:
-        """By how much costs between two neighbours can lie below their chord, over all kinds, in joules."""
-        around = [self._told[clock] for clock in told[max(number - 1, 0) : number + 3]]
+    def _max_gain(self, measured: Sequence[int], number: int) -> float:
+        """Return by how many joules costs between two neighbours can lie below their chord, over all kinds."""
+        around = [self._measured[clock] for clock in measured[max(number - 1, 0) : number + 3]]
         position = min(number, 1)
         names = [name for name in around[0] if all(name in points for points in around)]
         return sum(_depth([points[name] for points in around], position) for name in names)
@@ -124,7 +124,7 @@ class ClockSearch:
 
 
 def _depth(points: Sequence[MeasuredPoint], position: int) -> float:
-    """How far below the chord from `position` to the next point a convex curve through all points can lie."""
+    """Return how far below the chord from `position` to the next point a convex curve through all points can lie."""
     left, right = points[position], points[position + 1]
     width = right.time_seconds - left.time_seconds
     if width <= 0:

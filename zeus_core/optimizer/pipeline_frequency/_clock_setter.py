@@ -75,7 +75,7 @@ class ClockSetter:
         restore_registry.catch_signals()
 
     def permission_problem(self) -> str | None:
-        """Why this process cannot set clocks; None if it can. Tries to set the highest clock.
+        """Return why this process cannot set clocks, or None if it can. Tries to set the highest clock.
 
         Raises:
             DeviceError: The driver refuses for another reason.

@@ -138,7 +138,7 @@ def likely_updates(updates: Sequence[CounterUpdate]) -> list[CounterUpdate]:
 
 
 def _due(at: Numbers, uncertainties: Numbers) -> Numbers:
-    """When each update was due, by a line through it and its neighbours, [updates]."""
+    """Return when each update was due, by a line through it and its neighbours, [updates]."""
     periods = np.diff(at)
     usual_seconds = max(float(np.median(periods)), _EXACT_SECONDS)
     number = np.concatenate([[0.0], np.cumsum(np.maximum(np.round(periods / usual_seconds), 1.0))])

@@ -128,7 +128,7 @@ class JobProfile:
             self.of_pipeline(pipeline)
 
     def _members(self, pipeline: int) -> Iterator[int]:
-        """The ranks of one pipeline."""
+        """Return the ranks of one pipeline."""
         return (
             rank for rank, information in enumerate(self.job.ranks) if information.pipeline_rank.pipeline == pipeline
         )

@@ -268,7 +268,7 @@ class PipelineFrequencyOptimizer:
         self.close()
 
     def _is_followed(self, name: str) -> bool:
-        """Whether an instruction may have a planned clock. Passes outside of a step, as in an evaluation, have none."""
+        """Return whether an instruction may have a planned clock. Passes in an evaluation have none."""
         is_in_step = self._timeline.step is not None
         return is_in_step and name not in TRANSFER_KINDS and not isinstance(self._stage, Resting)
 
@@ -323,7 +323,7 @@ class PipelineFrequencyOptimizer:
         self._observations = ()
 
     def _kept(self) -> Any:
-        """The measured profile, or that of the checkpoint."""
+        """Return the measured profile, or that of the checkpoint."""
         return self._checkpoint if self._profile is None else profile_to_json(self._profile)
 
     def _mark(self) -> DeviceEvent:
@@ -343,7 +343,7 @@ class PipelineFrequencyOptimizer:
         self._follow(Fault())
 
     def _fail(self, error: Exception) -> None:
-        """A job of one process gives up at once; a rank of several at the next exchange, where all do."""
+        """Give up: at once in a job of one process, else at the next exchange, where all ranks do."""
         self._exchange.fail(error)
         if self._exchange.size == 1:
             self._follow(Fault())

@@ -122,7 +122,7 @@ class Profiler:
         return self._watch.fault
 
     def is_enough(self, work: Iterable[Instruction], clock_mhz: int | None, instructions: int) -> bool:
-        """Whether enough instructions of each kind were measured at a clock, for long enough."""
+        """Return whether enough instructions of each kind were measured at a clock, for long enough."""
         names = {_Name(instruction.stage, instruction.kind, clock_mhz) for instruction in work}
         is_long = self._seconds_at.get(clock_mhz, 0.0) >= MIN_COUNTER_UPDATES * self._period_seconds
         return is_long and all(len(self._durations.get(name, ())) >= instructions for name in names)
@@ -146,7 +146,7 @@ class Profiler:
         return RankProfile(tuple(rows), _certain_watts(powers.get(WAITING)), median(self._switch_seconds or [0.0]))
 
     def _power_of(self, name: _Name, powers: Mapping[Hashable, MeanPower]) -> MeanPower | None:
-        """The power of work; for work too short to show in a counter, the mean power of the others at its clock."""
+        """Return the power of work; for work too short to show in a counter, the others' mean power at its clock."""
         power = powers.get(name)
         if power is not None and power.watts > 2 * power.stderr_watts:
             return power
@@ -182,7 +182,7 @@ class Profiler:
 
 
 def _certain_watts(power: MeanPower | None) -> float | None:
-    """A power; None if it is too uncertain."""
+    """Return a power, or None if it is too uncertain."""
     if power is None or not power.stderr_watts <= _MAX_BLOCKING_POWER_STDERR_FRACTION * power.watts:
         return None
     return power.watts
@@ -199,7 +199,7 @@ def _row(name: _Name, durations: Sequence[float], power: MeanPower | None) -> In
 
 
 def _longest_seconds(durations: Sequence[float]) -> float:
-    """The maximum duration that is no outlier (Tukey's outer fence)."""
+    """Return the maximum duration that is no outlier (Tukey's outer fence)."""
     if len(durations) < 2:
         return math.inf
     lower, middle, upper = quantiles(durations, method="inclusive")

@@ -65,7 +65,7 @@ class RankProfile:
         _check_not_negative(self)
 
     def is_precise(self, clock_mhz: int | None) -> bool:
-        """Whether all energies at a clock are known well enough to plan with."""
+        """Return whether all energies at a clock are known well enough to plan with."""
         rows = [row for row in self.rows if row.kind in COMPUTE_KINDS and row.clock_mhz == clock_mhz]
         max_joules = max((row.energy_joules or 0.0 for row in rows), default=0.0)
         return all(

@@ -129,7 +129,7 @@ class Replaying(Stage):
         self._context.setter.request(None, now)
 
     def end_step(self, step: RecordedStep) -> Conclusion | None:
-        """From time to time, compare with the allowed time, and see whether pipelines wait for each other."""
+        """Compare the time with the allowed one from time to time, and see whether pipelines wait for each other."""
         self._is_changed = self._is_changed or self._position != len(self._order)
         self._window.add(step)
         self._recent.append(step)
@@ -141,7 +141,7 @@ class Replaying(Stage):
         return self._conclude(self._context.gather(_ReplayReport, self._report, self.phase))
 
     def _steps_between_exchanges(self) -> int:
-        """The same on all ranks: pipelines that may wait for each other exchange their times often."""
+        """Return a number of steps, the same on all ranks: pipelines that may wait for each other exchange often."""
         check_steps = self._context.settings.check_steps
         if self._stragglers is None or self._planned.job.pipelines == 1:
             return check_steps
@@ -154,7 +154,7 @@ class Replaying(Stage):
         self._delays.change_plans()
 
     def _request_next(self, when: DeviceEvent) -> None:
-        """The clock of the next computation; the original clock after the last one, and when off the plan."""
+        """Request the clock of the next computation; the original clock after the last one, and when off the plan."""
         if self._is_changed or self._position >= len(self._clocks_mhz):
             self._context.setter.request(None, when)
         elif (clock_mhz := self._clocks_mhz[self._position]) is not None:

@@ -13,7 +13,7 @@ __all__ = ["PipelineFrequencySettings"]
 
 @dataclass(frozen=True)
 class PipelineFrequencySettings:
-    """How the clocks of a pipeline are profiled, planned and watched.
+    """Settings for profiling, planning and watching the clocks of a pipeline.
 
     Attributes:
         slowdown_factor: Longest allowed iteration, as a multiple of that at the original clocks; 1 is no slowdown.

@@ -62,17 +62,17 @@ class Stage(ABC):
         self.phase = phase
 
     def begin_step(self, begin: DeviceEvent) -> None:  # noqa: B027 - most phases have nothing to do here, nor below
-        """A step begins, at a device event."""
+        """Begin a step, at a device event."""
 
     def begin_computation(self, instruction: Instruction) -> None:  # noqa: B027
-        """A computation begins."""
+        """Begin a computation."""
 
     def end_computation(self, end: DeviceEvent) -> None:  # noqa: B027
-        """A computation has ended, at a device event."""
+        """End a computation, at a device event."""
 
     @abstractmethod
     def end_step(self, step: RecordedStep) -> Conclusion | None:
-        """A step has ended. Returns the conclusion of the phase, or None while it goes on.
+        """End a step. Returns the conclusion of the phase, or None while it goes on.
 
         Raises:
             Exception: Something has failed on some rank; it is reported to all ranks.
@@ -82,7 +82,7 @@ class Stage(ABC):
         """Something other than training begins, at a device event."""
 
     def leave(self) -> None:  # noqa: B027
-        """The phase is over."""
+        """Leave the phase."""
 
 
 class Resting(Stage):
@@ -153,7 +153,7 @@ class WarmingUp(Stage):
         )
 
     def _kept_profile(self, job: PipelineJob) -> JobProfile | None:
-        """The profile kept by an earlier run, as rank 0 has it."""
+        """Return the profile kept by an earlier run, as rank 0 has it."""
 
         def ranks_of_kept() -> tuple[RankProfile, ...]:
             profile = kept_profile(job, self._checkpoint, self._context.settings.profile_path)
@@ -210,7 +210,7 @@ class MeasuringBaseline(Stage):
         return Unprofiled(self._job, baseline)
 
     def _fits(self, profile: JobProfile, baseline: Iteration) -> bool:
-        """Whether iterations at the original clocks take as long as by the profile."""
+        """Return whether iterations at the original clocks take as long as by the profile."""
         for pipeline, seconds in enumerate(baseline.work_seconds):
             expected_seconds = profile.work_seconds(pipeline)
             if not _MIN_WORK_FACTOR * expected_seconds <= seconds <= _MAX_WORK_FACTOR * expected_seconds:
@@ -224,7 +224,7 @@ class MeasuringBaseline(Stage):
         return True
 
     def _read_plan(self, path: str, baseline: Iteration) -> list[Deployment]:
-        """The plan of the user's file for all pipelines, as rank 0 reads it."""
+        """Return the plan of the user's file for all pipelines, as rank 0 reads it."""
         work_seconds = max(baseline.work_seconds)
         tail_seconds = baseline.step_seconds - work_seconds
         allowed_seconds = self._context.settings.slowdown_factor * baseline.step_seconds - tail_seconds

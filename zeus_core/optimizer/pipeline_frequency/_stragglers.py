@@ -106,7 +106,7 @@ class StragglerWatch:
         ]
 
     def _factor(self, pipeline: int) -> float:
-        """The slowdown of a pipeline; below 1 if it has recovered from one that its profile was measured in."""
+        """Return the slowdown of a pipeline; below 1 if it has recovered from one that its profile was measured in."""
         recent = [factors[pipeline] for factors in self._factors]
         has_recovered = len(recent) == _PATIENCE_EXCHANGES and max(recent) < 1 - _MIN_SPEEDUP_FRACTION
         return recent[-1] if has_recovered else max(recent[-1], 1.0)

@@ -194,17 +194,17 @@ class GlobalPowerLimitOptimizer:
         self._report(Event.TRAIN_BEGIN)
 
     def on_epoch_begin(self) -> None:
-        """An epoch begins."""
+        """Report that an epoch begins."""
         self._report(Event.EPOCH_BEGIN)
 
     def on_step_begin(self) -> None:
-        """A training step begins. A step whose end was not reported ends here."""
+        """Report that a training step begins. A step whose end was not reported ends here."""
         self._end_step()
         self._is_in_step = True
         self._report(Event.STEP_BEGIN)
 
     def on_step_end(self) -> None:
-        """The training step has ended."""
+        """Report that the training step has ended."""
         self._end_step()
 
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
@@ -220,7 +220,7 @@ class GlobalPowerLimitOptimizer:
         self._recorder.skips_next_step = on_all_ranks and self._exchange.size > 1
 
     def on_resume(self) -> None:
-        """The work that the latest `on_pause` announced is over. Nothing is measured before the next step begins."""
+        """Report that the work of the latest `on_pause` is over. Nothing is measured before the next step begins."""
 
     def on_interference(self) -> None:
         """Something other than training has already happened since the last step ended.
@@ -236,11 +236,11 @@ class GlobalPowerLimitOptimizer:
             self._recorder.spoil_trial()
 
     def on_evaluate(self, metric: float) -> None:
-        """The model has been evaluated, as loops written for the `zeus` package report it."""
+        """Report an evaluation of the model, as loops written for the `zeus` package do."""
         self.on_interference()
 
     def on_epoch_end(self) -> None:
-        """The epoch has ended. No work counts as training until the next step begins."""
+        """Report that the epoch has ended. No work counts as training until the next step begins."""
         self._end_step()
         self._report(Event.EPOCH_END)
 

@@ -9,7 +9,7 @@ from zeus_core.device import Cpu, CpuEnergyCounters
 __all__ = ["CpuContract"]
 
 _READINGS = 100  # enough for threads to overlap, and quick where a reading takes a millisecond
-_THREADS = 4
+_THREADS = 4  # enough to collide, and few beside the tests that run at the same time
 
 
 class CpuContract:

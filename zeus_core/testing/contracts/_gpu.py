@@ -71,7 +71,7 @@ class GpuContract:
         assert gpu.read_power_watts() > 0
 
     def test_a_limit_that_was_set_reads_back(self, gpu: Gpu) -> None:
-        """Both ends of the range, and a limit between them."""
+        """Both ends of the range and a limit between them read back."""
         lowest_watts, highest_watts = gpu.read_power_limit_range_watts()
         with _restored_hardware(gpu):
             for limit_watts in (lowest_watts, (lowest_watts + highest_watts) // 2, highest_watts):
@@ -80,7 +80,7 @@ class GpuContract:
                 assert 0 < gpu.read_enforced_power_limit_watts() <= limit_watts
 
     def test_the_original_limit_can_be_restored(self, gpu: Gpu) -> None:
-        """To the milliwatt."""
+        """The original limit is restored to the milliwatt."""
         original_watts = gpu.read_power_limit_watts()
         with _restored_hardware(gpu):
             gpu.set_power_limit(gpu.read_power_limit_range_watts().lowest_watts)

@@ -33,7 +33,7 @@ class SearchContract:
         raise NotImplementedError("a test class derived from SearchContract has a fixture `make_search`")
 
     def test_it_asks_for_something_first(self, make_search: Callable[[], Search]) -> None:
-        """A setting, which is a whole number above 0."""
+        """Its first setting is a whole number above 0."""
         asked = make_search().ask()
         assert isinstance(asked, int)
         assert asked > 0
@@ -46,7 +46,7 @@ class SearchContract:
             _answer(search)
 
     def test_it_ends(self, make_search: Callable[[], Search]) -> None:
-        """And does not begin again."""
+        """It does not begin again."""
         search = make_search()
         assert len(_run(search)) < _MAX_TRIALS
         assert search.ask() is None
@@ -56,7 +56,7 @@ class SearchContract:
         assert _run(make_search()) == _run(make_search())
 
     def test_it_learns_from_trials_it_did_not_ask_for(self, make_search: Callable[[], Search]) -> None:
-        """Told all trials of an earlier run, it asks for none of them."""
+        """Given all trials of an earlier run, it asks for none of them."""
         asked = _run(make_search())
         search = make_search()
         for setting in reversed(asked):
@@ -64,14 +64,14 @@ class SearchContract:
         assert search.ask() not in asked
 
     def test_a_trial_of_an_unknown_setting_does_no_harm(self, make_search: Callable[[], Search]) -> None:
-        """As from a file that another version wrote."""
+        """Such a trial may come from a file that another version wrote."""
         search = make_search()
         search.tell(_trial(7))
         assert len(_run(search)) < _MAX_TRIALS
 
 
 def _trial(setting: int) -> Trial:
-    """A trial in which energy falls with the setting, and time rises."""
+    """Make a trial in which energy falls with the setting, and time rises."""
     return Trial(setting, 10, Measurement.from_energies(1.0 + 100.0 / setting, {0: float(setting)}))
 
 

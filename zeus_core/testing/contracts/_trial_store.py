@@ -35,7 +35,7 @@ class TrialStoreContract:
         raise NotImplementedError("a test class derived from TrialStoreContract has a fixture `make_store`")
 
     def test_an_empty_store_has_no_trials(self, make_store: Callable[[], TrialStore]) -> None:
-        """And that is no error."""
+        """Reading an empty store is no error."""
         assert make_store().load(_DEVICES) == []
 
     def test_a_later_run_gets_all_trials_in_order_or_none(self, make_store: Callable[[], TrialStore]) -> None:

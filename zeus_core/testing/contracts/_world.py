@@ -42,7 +42,7 @@ class WorldContract:
         )
 
     def test_ranks_are_numbered_and_know_how_many_they_are(self, run_ranks: RunRanks) -> None:
-        """From 0, in order."""
+        """Ranks count from 0, in order."""
         answers = run_ranks(_rank_and_size)
         assert answers == [[rank, len(answers)] for rank in range(len(answers))]
 

@@ -76,7 +76,7 @@ class AcceleratorLoop:
             yield
 
     def close(self) -> None:
-        """End training, in whatever way, and leave the accelerator as it was. Not collective."""
+        """End training, normally or by an error, and leave the accelerator as it was. Not collective."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
