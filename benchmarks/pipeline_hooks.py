@@ -115,8 +115,8 @@ def hook_seconds(changes_clock: bool) -> float:
 
     while optimizer.phase is not Phase.REPLAYING:
         step(lambda kind: gpu.execute(work[kind]))
-    phase: Any = optimizer._phase
-    phase._clocks_mhz = tuple(1410 - 15 * (number % 2 if changes_clock else 0) for number in range(16))
+    stage: Any = optimizer._stage
+    stage._clocks_mhz = tuple(1410 - 15 * (number % 2 if changes_clock else 0) for number in range(16))
     seconds = best_of(lambda: step(lambda kind: None), rounds=200) / 16
     optimizer.close()
     return seconds

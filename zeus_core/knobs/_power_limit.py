@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu, PowerRange
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.knobs._restoration import Restoration
@@ -52,6 +53,7 @@ class PowerLimitKnob:
             DeviceError: A GPU refuses, or `restore` was called before, or by a signal handler meanwhile.
         """
         check_power_limit(setting, self.settings)
+        restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
         for gpu, (lowest_watts, original_watts) in self._ranges:
             limit_watts = min(max(float(setting), lowest_watts), original_watts)
             self._restoration.change(partial(gpu.set_power_limit, limit_watts))

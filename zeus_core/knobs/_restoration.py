@@ -56,7 +56,8 @@ class Restoration:
             if self._is_final:
                 raise DeviceError("the hardware has been restored for good and can no longer be changed")
             changed_before = self._changed_by
-            self._mark_changed()
+            if changed_before != os.getpid():
+                self._mark_changed()
             try:
                 call()
             except _UNCHANGED:

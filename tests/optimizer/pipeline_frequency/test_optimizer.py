@@ -237,6 +237,22 @@ def test_a_driver_that_fails_on_one_rank_stops_all_with_the_clocks_as_found(step
     assert len(run.first.phases) == 60
 
 
+def test_a_driver_that_refuses_the_first_clock_of_profiling_leaves_nothing_running(gpu, monitor, time_source, work):
+    faulty = monitor.gpus[0] = FaultyGpu(gpu)
+    optimizer = PipelineFrequencyOptimizer(monitor, make_background=lambda: VirtualBackground(time_source))
+    repeated = len(time_source._repeated)
+    while optimizer.phase is not Phase.OFF:
+        if optimizer.phase is Phase.BASELINE:
+            faulty.fail("lock_sm_clock", DriverFaultError("the driver is not at home"))
+        optimizer.on_step_begin()
+        for kind in ("forward", "backward"):
+            optimizer.on_instruction_begin(kind)
+            gpu.execute(work)
+            optimizer.on_instruction_end(kind)
+        optimizer.on_step_end()
+    assert len(time_source._repeated) == repeated
+
+
 def test_a_rank_that_is_gone_stops_the_others(caplog):
     class GoneError(Exception):
         pass
@@ -266,7 +282,8 @@ def test_a_plan_that_is_too_slow_is_backed_off(caplog):
     observers = []
 
     def slowed_by(pipeline, step):
-        return 1.1 if observers and observers[0].phase is Phase.REPLAYING else 1.0
+        phase = observers[0].phase if observers else None
+        return {Phase.REPLAYING: 1.1, Phase.JUDGING: 1 + 1e-4 * step}.get(phase, 1.0)
 
     def make(rank):
         observers.append(Watched(rank))
@@ -275,6 +292,8 @@ def test_a_plan_that_is_too_slow_is_backed_off(caplog):
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 120, make)
     assert run.course[-1] is Phase.OFF
     assert run.course.count(Phase.REPLAYING) == 3
+    last = max(run.steps_of(Phase.JUDGING))
+    assert run.first.baseline.step_seconds == pytest.approx(run.seconds(range(last - 4, last + 1)), rel=1e-6)
     assert "no plan met the allowed iteration time" in caplog.text
     assert run.is_put_back()
 

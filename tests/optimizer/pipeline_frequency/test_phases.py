@@ -11,7 +11,7 @@ from zeus_core.optimizer.pipeline_frequency import Phase, PipelineFrequencyOptim
 from zeus_core.optimizer.pipeline_frequency import _phases as phases
 from zeus_core.optimizer.pipeline_frequency._phases import PHASES, Conclusion, Outcome, advance
 
-CONCLUSIONS = {kind.outcome: kind for kind in Conclusion.__subclasses__()}
+CONCLUSIONS = {kind.outcome: kind for kind in (*Conclusion.__subclasses__(), *phases.Unprofiled.__subclasses__())}
 HAPPENINGS = [*Event, *Outcome]
 
 

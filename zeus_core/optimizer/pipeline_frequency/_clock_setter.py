@@ -60,6 +60,7 @@ class ClockSetter:
         begin_seconds = self._time_source.now()
         self._requests = deque()  # voids all earlier requests, also the one being waited for
         self._requested_mhz = clock_mhz
+        self.guard()
         self._set(clock_mhz)
         return self._time_source.now() - begin_seconds
 

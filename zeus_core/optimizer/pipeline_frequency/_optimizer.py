@@ -25,7 +25,7 @@ from zeus_core.optimizer.pipeline_frequency._phases import (
     Conclusion,
     Delayed,
     Fault,
-    Forbidden,
+    GivenUp,
     Introduced,
     Phase,
     Planned,
@@ -274,6 +274,8 @@ class PipelineFrequencyOptimizer:
 
     def _follow(self, happening: Event | Conclusion) -> None:
         """Advance by what happened."""
+        if isinstance(happening, Unprofiled | Profiled | Planned | GivenUp):
+            self._baseline = happening.baseline
         phase = advance(self.phase, happening)
         if phase is not self.phase:
             left, self._stage = self._stage, Resting(phase)  # in force if the next stage fails to begin
@@ -293,16 +295,15 @@ class PipelineFrequencyOptimizer:
                 return MeasuringBaseline(self._context, job, profile)
             case Phase.JUDGING, Delayed() as delayed:
                 return Judging(self._context, delayed, self._delays)
-            case ((Phase.PROFILING | Phase.OBSERVING), (Unprofiled(job, baseline) | Forbidden(job, baseline))):
-                self._baseline, self._profile = baseline, None
+            case ((Phase.PROFILING | Phase.OBSERVING), Unprofiled(job, baseline)):
+                self._profile = None
                 return Profiling(self._context, job, baseline, phase)
             case Phase.OBSERVED, Profiled(profile, _):
                 self._observations = profile.ranks
-            case Phase.PLANNING, Profiled(profile, baseline) as profiled:
-                self._baseline, self._profile = baseline, profile
+            case Phase.PLANNING, Profiled(profile, _) as profiled:
+                self._profile = profile
                 return Planning(self._context, profiled, self._delays)
-            case Phase.REPLAYING, Planned(baseline=baseline) as planned:
-                self._baseline = baseline
+            case Phase.REPLAYING, Planned() as planned:
                 return Replaying(self._context, planned, self._delays, self._board)
             case ((Phase.RESTING | Phase.OFF), _):
                 self._context.restore()

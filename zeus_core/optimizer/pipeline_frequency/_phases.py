@@ -106,21 +106,18 @@ class Introduced(Conclusion):
 
 
 @dataclass(frozen=True)
-class Forbidden(Conclusion):
-    """Some rank may not set clocks."""
-
-    outcome = Outcome.FORBIDDEN
-    job: PipelineJob
-    baseline: Iteration
-
-
-@dataclass(frozen=True)
 class Unprofiled(Conclusion):
     """No profile fits the job."""
 
     outcome = Outcome.UNPROFILED
     job: PipelineJob
     baseline: Iteration
+
+
+class Forbidden(Unprofiled):
+    """Some rank may not set clocks."""
+
+    outcome = Outcome.FORBIDDEN
 
 
 @dataclass(frozen=True)
@@ -172,10 +169,12 @@ class Delayed(Conclusion):
     is_usual: bool
 
 
+@dataclass(frozen=True)
 class GivenUp(Conclusion):
     """No plan is fast enough."""
 
     outcome = Outcome.GIVEN_UP
+    baseline: Iteration
 
 
 class Fault(Conclusion):

@@ -267,7 +267,7 @@ class Judging(MeasuringBaseline):
                 settings.slowdown_factor * baseline.step_seconds,
                 self._delays.delayed_seconds,
             )
-            return GivenUp()
+            return GivenUp(baseline)
         return super().conclude(baseline)
 
 
