@@ -112,35 +112,14 @@ class NoObserver:
     def use_world(self, world: World) -> None:
         """Do nothing."""
 
-    def on_train_begin(self) -> None:
-        """Do nothing."""
-
-    def on_epoch_begin(self) -> None:
-        """Do nothing."""
-
-    def on_step_begin(self) -> None:
-        """Do nothing."""
-
-    def on_step_end(self) -> None:
-        """Do nothing."""
-
-    def on_resume(self) -> None:
-        """Do nothing."""
-
-    def on_interference(self) -> None:
-        """Do nothing."""
-
-    def on_epoch_end(self) -> None:
-        """Do nothing."""
-
-    def on_train_end(self) -> None:
+    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
         """Do nothing."""
 
     def forget(self) -> None:
         """Do nothing."""
 
-    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
-        """Do nothing."""
+    on_train_begin = on_epoch_begin = on_step_begin = on_step_end = forget
+    on_resume = on_interference = on_epoch_end = on_train_end = forget
 
 
 class PipelineObserver(Protocol):

@@ -51,13 +51,8 @@ def contained(
             If left out, the first fault of the object is logged, and the feature continues.
     """
     if method is None:
-        return functools.partial(_contained, default=default, on_fault=on_fault)
-    return _contained(method, default, on_fault)
+        return functools.partial(contained, default=default, on_fault=on_fault)
 
-
-def _contained(
-    method: Callable[..., Any], default: Callable[[], Any], on_fault: Callable[[Any, Exception], object] | None
-) -> Callable[..., Any]:
     @functools.wraps(method)
     def contained_method(*args: Any, **kwargs: Any) -> Any:
         try:

@@ -47,11 +47,7 @@ def hook(
         default: Makes the value that is returned after a fault; None if left out.
     """
     if method is None:
-        return functools.partial(_hook, default=default)
-    return _hook(method, default)
-
-
-def _hook(method: Callable[..., Any], default: Callable[[], Any]) -> Callable[..., Any]:
+        return functools.partial(hook, default=default)
     contained_method = contained(default=default)(method)
 
     @functools.wraps(method)

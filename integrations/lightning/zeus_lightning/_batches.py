@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from zeus_core.errors import UsageError
+from zeus_core._validate import checked_whole_number
 
 __all__ = ["counter", "samples_in"]
 
@@ -22,9 +22,9 @@ def counter(argument: str, count: int | Callable[[Any], int] | None) -> Callable
     """
     if count is None or callable(count):
         return count
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise UsageError(f"{argument} is {count!r}; it must be a whole number or a function of a batch")
-    return functools.partial(_constant, count)
+    return functools.partial(
+        _constant, checked_whole_number(argument, count, 0, "a whole number or a function of a batch")
+    )
 
 
 def _constant(count: int, batch: Any) -> int:
