@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceError, DeviceLostError, DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.knobs import PowerLimitKnob, SmClockKnob
-from zeus_core.knobs._knob import FixedKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import KnobContract
 
@@ -73,16 +72,6 @@ class TestContractOfSmClocks(KnobContract):
     @pytest.fixture
     def read_hardware(self, gpu):
         return lambda: [None, *gpu.clocks][-1]
-
-
-class TestContractOfAFixedSetting(KnobContract):
-    @pytest.fixture
-    def make_knob(self):
-        return lambda: FixedKnob(250)
-
-    @pytest.fixture
-    def read_hardware(self):
-        return lambda: 250
 
 
 class TestSettings:

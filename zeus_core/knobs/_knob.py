@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from zeus_core._validate import checked_one_of
-
-__all__ = ["FixedKnob", "Knob"]
+__all__ = ["Knob"]
 
 
 class Knob(Protocol):
@@ -37,18 +35,3 @@ class Knob(Protocol):
         hardware is the parent's, unless the child has applied a setting itself.
         """
         ...
-
-
-class FixedKnob:
-    """A knob without permission to change anything: its only setting is the original one."""
-
-    def __init__(self, setting: int) -> None:
-        self.settings: tuple[int, ...] = (setting,)
-
-    def apply(self, setting: int) -> None:
-        """Do nothing: the hardware has this setting. Raises `UsageError` for any other."""
-        checked_one_of("setting", setting, self.settings)
-
-    def restore(self) -> bool:
-        """Do nothing: nothing was changed."""
-        return True

@@ -79,7 +79,7 @@ class Objective(OptimumSelector):
 
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
         """Return the measured limit with the lowest cost."""
-        baseline = _baseline(measurements)
+        baseline = max(measurements, key=lambda one: one.power_limit)
         return min(measurements, key=lambda one: (self.cost(one, baseline), one.power_limit)).power_limit
 
 
@@ -155,10 +155,6 @@ class MaxSlowdownConstraint(Objective):
         """Return the limit in watts; infinite beyond the bound."""
         longest_seconds = self.factor * baseline.time * (1 + _ROUNDING)
         return measurement.power_limit if measurement.time <= longest_seconds else math.inf
-
-
-def _baseline(measurements: Sequence[PowerLimitMeasurement]) -> PowerLimitMeasurement:
-    return max(measurements, key=lambda one: one.power_limit)
 
 
 def _is_as_fast(measurement: PowerLimitMeasurement, fastest: PowerLimitMeasurement) -> bool:

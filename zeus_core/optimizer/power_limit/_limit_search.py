@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Mapping, Sequence
 
 from zeus_core._codec import decode, encode
-from zeus_core.errors import DeviceError
+from zeus_core.errors import DeviceError, UsageError
+from zeus_core.knobs._power_limit import check_power_limit
 from zeus_core.optimizer._trial_store import TrialStore
 from zeus_core.optimizer.power_limit._limiter import Limiter
 from zeus_core.optimizer.power_limit._phases import MEASURING, SPOILED, SUSPENDED, Outcome, Phase
 from zeus_core.optimizer.power_limit._recorder import TrialPart, TrialRecorder, trial_from_parts
 from zeus_core.optimizer.power_limit._search_group import SearchGroup
-from zeus_core.optimizer.power_limit._trial_selector import TrialSelector
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import GridSearch, Search, Trial
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
 
 __all__ = ["LimitSearch"]
 
@@ -36,6 +38,7 @@ class LimitSearch:
         recorder: Measures this rank's part in the trials.
         store: Keeps the trials. That of rank 0 is used.
         selector: Chooses the limit. That of rank 0 is used.
+        steps: The number of steps that the energies and times the selector is shown are for.
     """
 
     def __init__(
@@ -46,7 +49,8 @@ class LimitSearch:
         exchange: Exchange,
         recorder: TrialRecorder,
         store: TrialStore,
-        selector: TrialSelector,
+        selector: OptimumSelector,
+        steps: int,
     ) -> None:
         self.settings = group.settings
         """The limits that may be chosen, in watts: the original one first, then all lower ones."""
@@ -64,6 +68,7 @@ class LimitSearch:
         self._recorder = recorder
         self._store = store
         self._selector = selector
+        self._steps = steps
         self._limit_watts = self.original_watts
         self._tries = 0
         self._search: Search = GridSearch(self.settings)
@@ -108,6 +113,11 @@ class LimitSearch:
         """Return the trials so far, the highest limit first."""
         return sorted(self.trials.values(), key=lambda trial: -trial.setting)
 
+    def measurements(self) -> list[PowerLimitMeasurement]:
+        """Return the trials within the settings, as the selector is shown them."""
+        shown = [trial for trial in self.sorted_trials() if self.settings[-1] <= trial.setting <= self.settings[0]]
+        return [PowerLimitMeasurement.from_trial(trial, self._steps) for trial in shown]
+
     def _conclude(self) -> Outcome:
         trial = self._finished_trial(Phase.CONCLUDE)
         if trial is None:
@@ -126,7 +136,16 @@ class LimitSearch:
         return Outcome.CHOSEN
 
     def _selected(self) -> int:
-        return self._selector.choose(self.sorted_trials(), self.settings)
+        choice: object = self._selector.select(self.measurements())
+        try:
+            limit_watts = operator.index(choice)  # type: ignore[arg-type]
+        except TypeError:
+            raise UsageError(
+                f"{type(self._selector).__name__}.select returned {choice!r}; it must return a power limit in whole "
+                "watts, such as measurements[0].power_limit"
+            ) from None
+        check_power_limit(limit_watts, self.settings)
+        return limit_watts
 
     def _verify(self) -> Outcome:
         self.confirmation = self._finished_trial(Phase.VERIFY)

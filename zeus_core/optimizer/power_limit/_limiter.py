@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, PermissionDeniedError
-from zeus_core.knobs import Knob, PowerLimitKnob
-from zeus_core.knobs._knob import FixedKnob
+from zeus_core.knobs import PowerLimitKnob
 
 __all__ = ["Limiter"]
 
@@ -24,7 +23,8 @@ class Limiter:
     """
 
     def __init__(self, gpus: Sequence[Gpu], step_watts: int) -> None:
-        self._knob: Knob = PowerLimitKnob(gpus, step_watts)
+        self._knob = PowerLimitKnob(gpus, step_watts)
+        self._is_denied = False
         self.settings = self._knob.settings
         """The limits to try, highest first."""
         self.limit_watts: int | None = self.settings[0]
@@ -41,7 +41,8 @@ class Limiter:
         """
         own_watts = min(max(limit_watts, self.settings[-1]), self.settings[0])
         try:
-            self._knob.apply(own_watts)
+            if not self._is_denied:
+                self._knob.apply(own_watts)
         except PermissionDeniedError as error:
             return str(error)
         self.limit_watts = own_watts
@@ -55,7 +56,7 @@ class Limiter:
         """
         if not self.restore():
             raise DeviceError(f"a power limit could be changed, but not be restored: {denial}")
-        self._knob = FixedKnob(self.settings[0])
+        self._is_denied = True
         self.limit_watts = self.settings[0]
 
     def restore(self) -> bool:

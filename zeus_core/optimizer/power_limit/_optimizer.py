@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
 from zeus_core._codec import decode, encode
-from zeus_core._validate import checked_whole_number
+from zeus_core._validate import checked_object, checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
+from zeus_core.device import PowerRange
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
@@ -29,7 +31,6 @@ from zeus_core.optimizer.power_limit._phases import (
 )
 from zeus_core.optimizer.power_limit._recorder import TrialRecorder
 from zeus_core.optimizer.power_limit._search_group import RankInformation, SearchGroup
-from zeus_core.optimizer.power_limit._trial_selector import TrialSelector
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
@@ -98,7 +99,9 @@ class GlobalPowerLimitOptimizer:
         """The monitor that measures."""
         self._gpus = list(monitor.gpus.values())
         self._has_own_selector = optimum_selector is not None
-        self._selector = self._selector_of(optimum_selector or ZeusCost(world_size=len(self._gpus)))
+        wanted = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
+        selector = ZeusCost(world_size=len(self._gpus)) if optimum_selector is None else optimum_selector
+        self._selector: OptimumSelector = checked_object("optimum_selector", selector, "select", wanted)
         self._store: TrialStore = NoTrialStore() if profile_path is None else JsonTrialStore(Path(profile_path))
         self._recorder = TrialRecorder(monitor)
         self._limiter: Limiter | None = None  # of the latest training
@@ -133,7 +136,7 @@ class GlobalPowerLimitOptimizer:
     @property
     def optimum_selector(self) -> OptimumSelector:
         """The rule for the best limit."""
-        return self._selector.selector
+        return self._selector
 
     @property
     def trials(self) -> list[Trial]:
@@ -143,8 +146,7 @@ class GlobalPowerLimitOptimizer:
     @property
     def measurements(self) -> list[PowerLimitMeasurement]:
         """The trials as selectors see them, each scaled to `profile_steps` steps."""
-        search = self._search
-        return [] if search is None else self._selector.measurements(search.sorted_trials(), search.settings)
+        return [] if self._search is None else self._search.measurements()
 
     @property
     def baseline_limit_watts(self) -> int | None:
@@ -312,14 +314,20 @@ class GlobalPowerLimitOptimizer:
         exchange = self._exchange
         # No rank changes a limit before all ranks have read theirs: some may share a GPU.
         limiter = exchange.make(self._read_limits, phase=self.phase)
-        information = RankInformation.from_gpus(self._counts, self._step_watts, limiter.settings, self._gpus)
+        information = RankInformation(
+            {**asdict(self._counts), "pl_step": self._step_watts},
+            PowerRange(limiter.settings[-1], limiter.settings[0]),
+            {gpu.uuid: gpu.name for gpu in self._gpus},
+        )
         told = exchange.gather(lambda: encode(information), self.phase)
         group = SearchGroup.from_ranks(decode(list[RankInformation], told))
         if not self._has_own_selector:
-            self._selector = self._selector_of(ZeusCost(world_size=len(group.gpu_names)))
+            self._selector = ZeusCost(world_size=len(group.gpu_names))
         known = exchange.decide(lambda: encode(self.trials or self._store.load(group.gpu_names)), self.phase)
         trials = {trial.setting: trial for trial in decode(list[Trial], known)}
-        self._search = LimitSearch(group, trials, limiter, exchange, self._recorder, self._store, self._selector)
+        self._search = LimitSearch(
+            group, trials, limiter, exchange, self._recorder, self._store, self._selector, self.profile_steps
+        )
         return self._search.ask()
 
     def _read_limits(self) -> Limiter:
@@ -327,9 +335,6 @@ class GlobalPowerLimitOptimizer:
             raise DeviceError("the original power limits of an earlier training have not been restored yet")
         self._limiter = Limiter(self._gpus, self._step_watts)
         return self._limiter
-
-    def _selector_of(self, selector: OptimumSelector) -> TrialSelector:
-        return TrialSelector(selector, self._counts.profile_steps)
 
     def _restore(self) -> bool:
         """Restore the original limits. Never raises; False if a GPU refuses."""

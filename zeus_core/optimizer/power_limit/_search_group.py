@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from zeus_core.device import Gpu, PowerRange
+from zeus_core.device import PowerRange
 from zeus_core.errors import UsageError
 from zeus_core.knobs._power_limit import power_limit_settings
-from zeus_core.optimizer.power_limit._phases import StepCounts
 
 __all__ = ["RankInformation", "SearchGroup"]
 
@@ -26,17 +25,6 @@ class RankInformation:
     arguments: Mapping[str, int]
     range_watts: PowerRange
     gpu_names: Mapping[str, str]
-
-    @classmethod
-    def from_gpus(
-        cls, counts: StepCounts, step_watts: int, settings: Sequence[int], gpus: Sequence[Gpu]
-    ) -> RankInformation:
-        """Describe a rank by its step counts, and by the settings of its GPUs, highest first."""
-        return cls(
-            {**asdict(counts), "pl_step": step_watts},
-            PowerRange(settings[-1], settings[0]),
-            {gpu.uuid: gpu.name for gpu in gpus},
-        )
 
 
 @dataclass(frozen=True)
@@ -61,15 +49,12 @@ class SearchGroup:
         """
         first_arguments = ranks[0].arguments
         for rank, information in enumerate(ranks):
-            _check_alike(first_arguments, information.arguments, rank)
+            for argument, value in first_arguments.items():
+                if information.arguments[argument] != value:
+                    raise UsageError(
+                        f"{argument} is {value} on rank 0 and {information.arguments[argument]} on rank {rank}; "
+                        "give every rank the same"
+                    )
         names_by_uuid = {uuid: name for information in ranks for uuid, name in information.gpu_names.items()}
         ranges = [information.range_watts for information in ranks]
         return cls(power_limit_settings(ranges, first_arguments["pl_step"]), tuple(names_by_uuid.values()))
-
-
-def _check_alike(first: Mapping[str, int], other: Mapping[str, int], rank: int) -> None:
-    for argument, value in first.items():
-        if other[argument] != value:
-            raise UsageError(
-                f"{argument} is {value} on rank 0 and {other[argument]} on rank {rank}; give every rank the same"
-            )
