@@ -1,4 +1,4 @@
-"""What the callbacks add to a training step, against an empty callback and a step of 10 ms.
+"""Time that the callbacks add to a training step, against an empty callback and a step of 10 ms.
 
 Real Trainers train a model of one layer, logging every 10 steps. The time spent in a callback is the sum over all its
 hooks, which are timed one by one, on a simulated GPU. Exits with 1 if a callback takes more than 0.5 % of a 10 ms step.

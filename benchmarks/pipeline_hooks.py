@@ -1,4 +1,4 @@
-"""What following a pipeline costs, per instruction and per exchange of the ranks.
+"""Cost of following a pipeline, per instruction and per exchange of the ranks.
 
 Prints the time that the tap of DeepSpeed adds to an instruction, over an instruction of the engine's own loop that does
 nothing; the time of the optimizer's hooks while a plan is replayed, where the clock stays and where it changes in every

@@ -1,4 +1,4 @@
-"""What a measuring window costs, beside the bare driver calls it must make.
+"""Cost of a measuring window, beside the bare driver calls it must make.
 
 Runs on the tests' own NVML driver, so on any machine with a C compiler. Prints, for 1, 4 and 8 GPUs, the time of
 `begin_window` + `end_window` over that of the pynvml calls alone (energy counter and instant power of each GPU, twice),

@@ -57,7 +57,7 @@ def test_every_page_with_code_is_run():
 
 @pytest.fixture
 def _one_rank(monkeypatch):
-    """As torchrun starts a job of one process."""
+    """Set the environment of a job of one process, as torchrun does."""
     import torch.distributed
 
     for name, value in next(torchrun_environments(1)).items():

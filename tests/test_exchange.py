@@ -22,7 +22,7 @@ def failing(reason="no GPU"):
 
 
 def outcome(call):
-    """What a call returned, or the error it raised, as text."""
+    """Return the result of a call, or the error it raised, as text."""
     try:
         return call()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What importing the core loads, tried in fresh interpreters."""
+"""Modules that importing the core loads, tried in fresh interpreters."""
 
 import os
 import pkgutil
@@ -30,7 +30,7 @@ MODULES = sorted(
 
 
 def run(program: str, **environment: str) -> str:
-    """What a program prints that runs in an interpreter of its own."""
+    """Run a program in an interpreter of its own, and return its output."""
     ended = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(Path(zeus_core.__file__).parents[1]), **environment},

@@ -1,4 +1,4 @@
-"""Who may import whom: the drawing of the layers, and public lists that are complete."""
+"""The allowed imports between layers, and public lists that are complete."""
 
 import ast
 import importlib.util

@@ -1,4 +1,4 @@
-"""What a user installs."""
+"""The contents of the packages that a user installs."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a machine that lacks something is told by the set-up behind `make`."""
+"""Messages of the set-up behind `make` on a machine that lacks something."""
 
 import os
 import subprocess

@@ -80,7 +80,7 @@ def has_module(python: Path, name: str) -> bool:
 
 
 def pip(python: Path, *arguments: str, is_attempt: bool = False, **environment: str) -> bool:
-    """Run `pip install`; whether it worked. What an attempt complains of is not shown."""
+    """Run `pip install`, and return whether it worked. Complaints of an attempt are not shown."""
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
     output = subprocess.DEVNULL if is_attempt else None
     return subprocess.run(command, env={**os.environ, **environment}, stdout=output, stderr=output).returncode == 0

@@ -109,7 +109,7 @@ class JsonStore:
 
     Attributes:
         path: The file.
-        format: What it holds.
+        format: The format of its content.
         contents: How warnings call it, such as "profile".
     """
 

@@ -49,7 +49,7 @@ class DeviceEnergy:
     """The energy that one device took between two points in time.
 
     Attributes:
-        energy_joules: The energy; None if it was lost. What was not measured is never 0.
+        energy_joules: The energy; None if it was lost. An energy that was not measured is never 0.
         uncertainty_joules: How far the energy can be off: the half-width of the interval that holds the true energy.
             None if the energy was lost.
         method: How the energy was obtained.

@@ -6,7 +6,7 @@ from tests.accelerate.loop import Loop
 
 @pytest.fixture(autouse=True)
 def forget_accelerators():
-    """What accelerate knows of the process is the same for all accelerators in it."""
+    """Accelerate's facts about the process are the same for all accelerators in it."""
     yield
     AcceleratorState._reset_state()
     PartialState._reset_state()

@@ -67,7 +67,7 @@ class Loop:
         self.model.train()
 
     def logged(self) -> list[dict[str, float]]:
-        """What has been logged, of the tracker "zeus"."""
+        """Values logged to the tracker "zeus"."""
         path = ZeusTracker("run", self.folder).path
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

@@ -19,7 +19,7 @@ _PATH = [str(_ROOT), str(_ROOT / "integrations" / "huggingface"), *filter(None, 
 
 
 class Results:
-    """What a process tells, in order."""
+    """Messages of a process, in order."""
 
     def __init__(self, queue: SimpleQueue) -> None:
         self._queue = queue

@@ -1,4 +1,4 @@
-"""What a loop written with accelerate spends, on a simulated GPU whose clock is virtual."""
+"""Energy of a loop written with accelerate, on a simulated GPU in virtual time."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Whatever fails, training goes on, and is the same bit for bit as without us."""
+"""Training continues after any fault, and is the same bit for bit as without the integration."""
 
 import pytest
 from accelerate.state import AcceleratorState, GradientState

@@ -21,7 +21,7 @@ RANKS = 2
 
 
 def run_ranks(driver, rank_main, *arguments):
-    """What the function returned on each rank."""
+    """Return the results of the function by rank."""
     paths = (str(driver.library_path), str(driver.state_path))
     return run_processes(
         [(start_rank, environment, paths, rank_main, *arguments) for environment in torchrun_environments(RANKS)]

@@ -132,7 +132,7 @@ def test_a_command_that_does_not_expect_sigterm_dies_of_it_and_so_do_we(on_nothi
 
 
 def test_an_interrupt_ignored_by_who_started_us_is_ignored_by_the_command(on_nothing):
-    """As in `zeus-core run -- command &` of a script."""
+    """Run in the background, as `zeus-core run -- command &` in a script does."""
     look = ["grep", "^SigIgn", "/proc/self/status"]
     command = ["sh", "-c", 'trap "" INT HUP; exec "$@"', "sh", *on_nothing.command("run", "--quiet", "--", *look)]
     ended = subprocess.run(command, env=on_nothing.environment, capture_output=True, text=True)

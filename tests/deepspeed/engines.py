@@ -63,7 +63,7 @@ class RecordingOptimizer:
 
 
 def run_engines(count, rank_main, *arguments):
-    """What a function returns on each of several ranks, which have found each other."""
+    """Return a function's result on each of several ranks, which are connected."""
     answers = run_ranks(count, _initialized, rank_main, arguments)
     assert _FAILED not in answers, "a rank has failed: see its traceback"
     return answers

@@ -1,4 +1,4 @@
-"""What is attached to real engines, over gloo: parts, checkpoints, events, and what is in the way."""
+"""Perseus on real engines, over gloo: its parts, checkpoints, events and obstacles."""
 
 import csv
 import logging
@@ -24,7 +24,7 @@ def _simulated(monkeypatch):
 
 
 class Messages(logging.Handler):
-    """What this package has to say, from now on."""
+    """Collect the messages that this package logs from now on."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -83,7 +83,7 @@ def test_the_optimizer_is_given_what_the_engine_is():
 
 
 def client_state(engine, folder, tag):
-    """What a checkpoint holds of the user's, without what DeepSpeed adds."""
+    """Return the user's entries of a checkpoint, without those that DeepSpeed adds."""
     _, state = engine.load_checkpoint(folder, tag)
     return {key: value for key, value in state.items() if key in ("epoch", "perseus")}
 

@@ -1,4 +1,4 @@
-"""What ranks agree on, as threads: what one of them lacks, and the energy of steps."""
+"""Agreement of ranks, which are threads here: on what one of them lacks, and on the energy of steps."""
 
 import pytest
 

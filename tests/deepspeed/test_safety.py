@@ -42,7 +42,7 @@ def simulated_gpus(monkeypatch):
 
 
 class Hardware:
-    """What the GPUs are locked at, also once the processes of their ranks are gone; 0 is unlocked.
+    """Clocks in MHz that the GPUs are locked at, also once the processes of their ranks are gone; 0 is unlocked.
 
     Args:
         folder: Where it is kept, for other processes too.
@@ -183,12 +183,12 @@ def interrupted_twice(trainer):
 
 
 def going_on(trainer):
-    """Until there is no other rank any more."""
+    """Train until no other rank is left."""
     trainer.train(100)
 
 
 def during_a_step(end, trainer):
-    """In a forward pass, with the GPU busy at a clock that is not the one found."""
+    """End in a forward pass, with the GPU busy at a clock that is not the original one."""
     rank, passes = trainer.engine.global_rank, iter(range(100))
 
     def begin_pass(*_):
@@ -414,14 +414,14 @@ SCRIPT = "import sys, tests.deepspeed.conftest; from tests.deepspeed import test
 
 
 def run(folder, end):
-    """What a training script does, on each of its ranks."""
+    """Run a training script on one of its ranks."""
     initialize()
     hardware = Hardware(Path(folder), latency_seconds=0.005)
     train_in_real_time(int(os.environ["RANK"]), hardware, [IN_SCRIPTS[end], going_on])
 
 
 def returning_during_a_step(trainer):
-    """As a script that swallows what it fails with."""
+    """Fail as a script does that swallows its own error."""
     with pytest.raises(RuntimeError):
         during_a_step(raising, trainer)
 

@@ -1,4 +1,4 @@
-"""What is told of real engines, over gloo."""
+"""Events reported for real engines, over gloo."""
 
 import collections
 import inspect
@@ -40,7 +40,7 @@ NAMES = {
 
 
 def step_events(stages, stage):
-    """What is to be told of a step, by the schedule itself."""
+    """Return the events expected of a step, from the schedule itself."""
     commands = [command for step in TrainSchedule(MICROBATCHES, stages, stage) for command in step]
     names = [NAMES[type(command).__name__] for command in commands]
     told = [f"{name} {edge}" for name in names if name for edge in ("begin", "end")]

@@ -40,7 +40,7 @@ class Trainer:
         return self.optimizer
 
     def slow_down(self, factor):
-        """From now on, the passes of this rank take so much longer."""
+        """Make all further passes of this rank longer by a factor."""
         if self._compute is not None:
             self._compute.detach()
         forward, backward = (

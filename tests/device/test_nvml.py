@@ -110,7 +110,7 @@ def test_a_mig_device_stands_for_its_gpu_with_a_warning(make_driver, caplog):
 
 
 class Torch:
-    """As much of torch as is asked, with the GPUs in an order of its own."""
+    """The part of torch that is used here, with the GPUs in an order of its own."""
 
     def __init__(self, uuids, is_initialized=True):
         self.cuda = self

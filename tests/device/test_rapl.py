@@ -90,7 +90,7 @@ class TestWrapAround:
         st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20), st.sampled_from([15_300, 61_035, 1_000_000_000])
     )
     def test_a_register_of_the_kernel_is_at_most_a_step_low_for_each_wrap_around(self, increments, step_nanojoules):
-        """As in intel_rapl_common.c: a register of 32 bits, times the step, to whole microjoules."""
+        """Convert as intel_rapl_common.c does: a register of 32 bits, times the step, to whole microjoules."""
         counter = WrappingCounter((2**32 - 1) * step_nanojoules // 1000, 0)
         steps = counted = 0
         for increment in increments:
@@ -527,7 +527,7 @@ class TestThreads:
 
 
 def in_a_fork(body):
-    """What `body` returns in a forked process, which is ended if it hangs."""
+    """Return the result of `body` in a forked process, which is ended if it hangs."""
     receiving, sending = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking while there are threads is what is tested

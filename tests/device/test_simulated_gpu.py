@@ -242,7 +242,7 @@ class TestSettingsChangedMeanwhile:
         assert time.monotonic() - began_at > fast_seconds * 1.2
 
     def test_a_signal_handler_may_change_the_limit_at_any_moment(self):
-        """As when a limit is restored at SIGTERM: it must neither wait for ever nor upset what it interrupts."""
+        """A handler of SIGTERM restores a limit so: it must neither hang nor disturb the interrupted call."""
         program = """
 import itertools, signal
 from zeus_core.device import SimulatedGpu, Work, find_preset

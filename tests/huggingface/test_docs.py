@@ -11,7 +11,7 @@ from tests.support.pages import blocks
 
 @pytest.fixture
 def names(tmp_path, monkeypatch):
-    """What the page takes for granted."""
+    """Names that the page takes for granted."""
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A100-SXM4-80GB:1")
     arguments = TrainingArguments(
         output_dir=str(tmp_path), max_steps=5, report_to="none", disable_tqdm=True, use_cpu=True, save_strategy="no"

@@ -1,4 +1,4 @@
-"""What docs/lightning.md tells people to copy, and the examples, as a user runs them."""
+"""The code of docs/lightning.md and the examples, as a user runs them."""
 
 import logging
 import os

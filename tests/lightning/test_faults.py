@@ -1,4 +1,4 @@
-"""Whatever goes wrong on our side, training is the same bit for bit."""
+"""Training is the same bit for bit after any fault of the integration."""
 
 import inspect
 import logging

@@ -1,4 +1,4 @@
-"""What importing the package takes, and says where it is missing; tried in fresh interpreters."""
+"""Requirements of importing the package, and messages where one is missing; tried in fresh interpreters."""
 
 import os
 import subprocess

@@ -85,7 +85,7 @@ def test_training_goes_on_from_a_checkpoint_made_without_the_callback(tmp_path, 
 
 def test_training_goes_on_without_the_callback_that_was_there(tmp_path, gpu, time_source):
     pl = lightning.pytorch
-    """And Lightning has nothing to warn of, which would be an error here."""
+    """Lightning logs no warning, which would be an error here."""
     nobody = at("on_train_start", lambda _: None, pl)
     train(tmp_path, gpu, time_source, 10, pl=pl)
     train(tmp_path, gpu, time_source, 20, resume_from=10, pl=pl, callback=nobody)

@@ -81,7 +81,7 @@ def test_the_truth_lies_in_the_interval_and_the_interval_is_narrow(device, perio
 
 
 def sampled(device, begin, end, every_seconds, has_counter):
-    """What a sampler reads, with the unevenness of a real thread."""
+    """Return the readings of a sampler, with the unevenness of a real thread."""
     chance = random.Random(3)
     moment = begin
     while moment < end:

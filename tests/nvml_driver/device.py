@@ -147,7 +147,7 @@ class NvmlDevice:
     # Its energy counter
 
     def counter_joules_at(self, moment_seconds: float) -> float:
-        """What the energy counter shows at a moment, as it is set up now."""
+        """Return the energy counter's value at a moment, in its present mode."""
         return self.counter_millijoules_at(nanoseconds(moment_seconds)) / 1e3
 
     def counter_millijoules_at(self, moment_nanoseconds: int) -> int:

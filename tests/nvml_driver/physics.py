@@ -26,7 +26,7 @@ def picojoules(joules: float) -> int:
 
 
 def seconds_of_nanoseconds(moment_nanoseconds: int) -> float:
-    """As `time.monotonic()` states it."""
+    """Return the time as `time.monotonic()` states it."""
     return moment_nanoseconds / 1e9
 
 

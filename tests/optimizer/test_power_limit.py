@@ -36,7 +36,7 @@ EVALUATION = Work(7.0, 200.0)
 
 
 def true_sweep(gpu, work, limits_watts):
-    """What a sweep would measure if it measured exactly."""
+    """Return the exact measurements of all limits."""
     points = {limit: gpu.preset.physics.operating_point(work, limit) for limit in limits_watts}
     return [PowerLimitMeasurement(limit, point.energy_joules, point.seconds) for limit, point in points.items()]
 

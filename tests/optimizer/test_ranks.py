@@ -58,7 +58,7 @@ def _enter_rank(rank, count, folder, answers, rank_main, arguments):
 
 
 class Said(logging.Handler):
-    """What the search has said."""
+    """Return the messages of the search."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -80,7 +80,7 @@ def outcome(optimizer):
 
 
 def agreed(answers):
-    """What all ranks know alike."""
+    """Return the state that is the same on all ranks."""
     outcomes = [what for what, _ in answers]
     assert all(what == outcomes[0] for what in outcomes)
     return outcomes[0]

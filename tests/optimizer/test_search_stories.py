@@ -1,4 +1,4 @@
-"""Whatever happens to several ranks that search together, they agree, and restore everything."""
+"""Ranks that search together agree and restore everything, in any order of events."""
 
 import itertools
 import logging
@@ -30,7 +30,7 @@ ERRORS = [DriverFaultError("driver"), RuntimeError("a bug"), PermissionDeniedErr
 
 @dataclass
 class Story:
-    """What happens to the ranks: to all in common, and to each by itself."""
+    """Events of the ranks: those common to all, and those of each alone."""
 
     size: int
     common: list

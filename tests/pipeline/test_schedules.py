@@ -139,7 +139,7 @@ def test_a_cycle_between_ranks_is_named():
 
 
 def deepspeed_streams(stages, microbatches):
-    """What DeepSpeed's TrainSchedule gives, as far as the names of its commands go."""
+    """Return the instructions of DeepSpeed's TrainSchedule, as far as the names of its commands go."""
     kinds = {
         kind: type(kind, (), {})
         for kind in (

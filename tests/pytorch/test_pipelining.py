@@ -109,7 +109,7 @@ def run_step(schedule, run):
 
 
 def listed(schedule, rank):
-    """What the schedule's own list of a rank says, in the words of an observer."""
+    """Return the schedule's own list of a rank, in the words of an observer."""
     for action in filter(None, schedule.pipeline_order[rank]):
         for part in action.sub_actions or (action,):
             if part.computation_type.value in KINDS:

@@ -13,7 +13,7 @@ def blocks(page: str, language: str = "python") -> list[str]:
 
 
 def is_of(block: str, script: Path) -> bool:
-    """Whether each paragraph of a block of code is a run of lines of a script, but for how far it is indented."""
+    """Return whether each paragraph of a block of code is a run of lines of a script, apart from indentation."""
     lines = script.read_text().splitlines()
     return all(_is_region(paragraph.splitlines(), lines) for paragraph in block.strip("\n").split("\n\n"))
 

@@ -9,7 +9,7 @@ import torch.distributed
 
 
 def torchrun_environments(count: int) -> Iterator[dict[str, str]]:
-    """What torchrun tells each rank."""
+    """Return the environment that torchrun gives each rank."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     for rank in range(count):

@@ -70,7 +70,7 @@ def run(size, rank_main, timeout_seconds=10.0):
 
 
 def stops(caplog):
-    """What each rank has said about the end of its search."""
+    """Return each rank's message about the end of its search."""
     return sorted(
         (record.threadName, record.args[-1])
         for record in caplog.records

@@ -27,7 +27,7 @@ _BEFORE = {"forward": -1, "backward": 1, "backward-input": 1}  # from which stag
 
 
 def work_of(stage, kind, model, factor=1.0):
-    """What a pass of a stage is: stages are unequal."""
+    """Return the work of a stage's pass: stages are unequal."""
     seconds = _SECONDS[kind] * _UNEQUAL[stage % 4] * factor
     return Work(seconds, _POWERS[model], 1.0, 0.75 + 0.03 * (stage % 3))
 
@@ -89,7 +89,7 @@ class SharedTimes:
 
 @dataclass
 class Record:
-    """What one rank went through, step by step."""
+    """History of one rank, step by step."""
 
     phases: list = field(default_factory=list)
     seconds: list = field(default_factory=list)

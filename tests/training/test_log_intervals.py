@@ -1,4 +1,4 @@
-"""What is logged from log to log. Pure."""
+"""Values logged for the interval since the previous log. Pure."""
 
 import pytest
 from hypothesis import given

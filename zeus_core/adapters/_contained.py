@@ -72,7 +72,7 @@ def log_fault(reporter: Any, consequence: str, error: Exception) -> None:
 
     Args:
         reporter: The object. Its module is the name of the logger.
-        consequence: What failed, or is off from now on.
+        consequence: The function that failed, or is off from now on.
         error: The fault. An error of this package holds its remedy; any other is logged with its traceback.
     """
     if getattr(reporter, _LOGGED, False):

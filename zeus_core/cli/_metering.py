@@ -24,7 +24,7 @@ class MachineMeter:
     Attributes:
         monitor: Measures the windows.
         names: The name of each measured device: the product of a GPU, the package of a CPU.
-        notes: What is not measured and why, a sentence each.
+        notes: One sentence for each thing that is not measured, and why.
     """
 
     monitor: ZeusMonitor

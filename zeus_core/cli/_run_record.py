@@ -35,7 +35,7 @@ class RunRecord:
         measurement: How long the command ran, and the energy of the measured devices.
         names: The name of each measured device.
         is_simulated: Whether GPUs are simulated.
-        notes: What was not measured, and why.
+        notes: Things that were not measured, and why.
     """
 
     command: Sequence[str]

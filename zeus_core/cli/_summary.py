@@ -48,7 +48,7 @@ def summarize(measurement: Measurement, names: Mapping[Device, str], notes: Sequ
     Args:
         measurement: The measurement.
         names: The name of each device.
-        notes: What was not measured, a sentence each.
+        notes: One sentence for each thing that was not measured.
     """
     seconds = measurement.time
     rows, losses = [], []

@@ -1,4 +1,4 @@
-"""Who changed some hardware, and how it is restored."""
+"""The process that changed some hardware, and the way to restore it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Restoration:
 
     Args:
         knob: The knob, which is not kept: the hardware is restored for good when the knob is garbage-collected.
-        steps: What to restore: words for it, such as "the power limit of NVIDIA A40 to 250 W", and the function that
-            does it; neither refers to the knob. Each is tried twice, and all are done even if one fails.
+        steps: The steps to restore: a description, such as "the power limit of NVIDIA A40 to 250 W", and the function
+            that does it; neither refers to the knob. Each is tried twice, and all are done even if one fails.
     """
 
     def __init__(self, knob: object, steps: Sequence[tuple[str, Callable[[], object]]]) -> None:

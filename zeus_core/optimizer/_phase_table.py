@@ -64,7 +64,7 @@ def follow(event: _Happening, advance: Callable[[_Happening], bool], enter: Call
     """Follow an event, and then the outcome of entering each phase it leads to.
 
     Args:
-        event: What happened.
+        event: The event.
         advance: Changes the phase by a happening. Returns whether another phase was entered.
         enter: Has the effects of entering the current phase. Returns their outcome; None if there is none yet.
     """

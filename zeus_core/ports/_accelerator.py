@@ -1,4 +1,4 @@
-"""What is asked of deep-learning frameworks: to wait for the accelerator, and which GPU they call by which index.
+"""The accelerator port: wait for the accelerator of a framework, and map the framework's GPU indices to UUIDs.
 
 Frameworks are looked up among the modules the program has already imported; none is ever imported from here.
 """

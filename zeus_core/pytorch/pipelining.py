@@ -32,7 +32,7 @@ _STAGE_ATTRIBUTES = (
 
 
 class PipelineScheduleTap:
-    """Reports each instruction a schedule runs to an observer. What the schedule computes stays the same.
+    """Reports each instruction a schedule runs to an observer. The results of the schedule stay the same.
 
     A step is a call of `schedule.step`. The program's own work after it (the optimizer's step) is between two steps.
     The loss is part of the last stage's forward pass. `schedule.eval`, and every step of a schedule without a loss, is

@@ -1,5 +1,6 @@
 """Search among the settings of a knob, and rules for the best one. Pure: no device, no source of time, no framework.
 
+>>> from zeus_core.optimizer.power_limit import MaxSlowdownConstraint, PowerLimitMeasurement, Time
 >>> measured = [
 ...     PowerLimitMeasurement(power_limit=300, energy=90.0, time=1.0),
 ...     PowerLimitMeasurement(power_limit=200, energy=75.0, time=1.08),

@@ -1,4 +1,4 @@
-"""What a user may say, and what becomes of everything else."""
+"""Accepted arguments, and the errors for all others."""
 
 import math
 from dataclasses import fields, replace

@@ -16,7 +16,7 @@ WATTS = {"forward": 310.0, "backward": 370.0, "optimizer-step": 150.0, WAITING: 
 
 
 class Trace:
-    """What a GPU did, and its exact energy."""
+    """The work of a GPU, and its exact energy."""
 
     def __init__(self, seed=0, start_seconds=1000.0):
         self.random = np.random.default_rng(seed)

@@ -13,7 +13,7 @@ from zeus_core.optimizer.pipeline_frequency._clock_search import ClockSearch, Me
 
 
 class Truth:
-    """What some kinds of instruction take on a GPU at any clock."""
+    """Time and energy of some kinds of instruction on a GPU at any clock."""
 
     def __init__(self, preset, works, noise=0.0, seed=0):
         self.preset, self.works = preset, works

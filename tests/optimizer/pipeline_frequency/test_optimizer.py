@@ -1,4 +1,4 @@
-"""From the first step to the deployed plan, on simulated pipelines in virtual time."""
+"""The optimizer from the first step to the deployed plan, on simulated pipelines in virtual time."""
 
 import itertools
 import logging

@@ -1,4 +1,4 @@
-"""From a profile to what the ranks are told."""
+"""The planner: from a profile to the clocks of each rank."""
 
 import json
 

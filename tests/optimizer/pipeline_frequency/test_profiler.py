@@ -1,4 +1,4 @@
-"""What the instructions of a rank take, measured while it works."""
+"""Time and energy of a rank's instructions, measured while it works."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a rank has done, from what it reports."""
+"""The timeline of a rank, from the events it reports."""
 
 import pytest
 from hypothesis import given

@@ -78,7 +78,7 @@ class SimulatedGpu:
 
     Work is submitted as to a real GPU: `submit` queues it and returns, `synchronize` waits until the queue is empty,
     `execute` does both. A limit or clock set meanwhile takes effect at once. While the queue is empty the GPU draws
-    its blocking power: the measurements behind the presets were taken during training, so none tells the idle power.
+    its blocking power: the measurements behind the presets were taken during training, so none shows the idle power.
 
     Args:
         preset: The GPU model.
