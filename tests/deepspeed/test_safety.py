@@ -266,7 +266,7 @@ IN_A_STEP = [
         *(pytest.param(*case, marks=pytest.mark.long) for case in [("profiling", FOUND_MHZ), ("replaying", 0)]),
     ],
 )
-def test_clocks_are_put_back_where_training_ends_between_steps(tmp_path, phase, original_mhz, ends, codes):
+def test_clocks_are_restored_where_training_ends_between_steps(tmp_path, phase, original_mhz, ends, codes):
     hardware = Hardware(tmp_path, original_mhz)
     end(hardware, phase, ends, codes)
     assert hardware.changed == []
@@ -280,7 +280,7 @@ def test_clocks_are_put_back_where_training_ends_between_steps(tmp_path, phase, 
         *(pytest.param(*case, marks=pytest.mark.long) for case in [("replaying", 0), ("profiling", FOUND_MHZ)]),
     ],
 )
-def test_clocks_are_put_back_where_training_ends_in_a_step(tmp_path, phase, original_mhz, ends, codes):
+def test_clocks_are_restored_where_training_ends_in_a_step(tmp_path, phase, original_mhz, ends, codes):
     """The other rank, left alone, fails in its turn."""
     hardware = Hardware(tmp_path, original_mhz)
     end(hardware, phase, ends, codes)
@@ -288,14 +288,14 @@ def test_clocks_are_put_back_where_training_ends_in_a_step(tmp_path, phase, orig
 
 
 @pytest.mark.parametrize("phase", ["baseline", pytest.param("planning", marks=pytest.mark.long)])
-def test_clocks_that_are_as_found_stay_so(tmp_path, phase):
+def test_original_clocks_stay(tmp_path, phase):
     hardware = Hardware(tmp_path, FOUND_MHZ)
     end(hardware, phase, [terminated, raising], [-signal.SIGTERM, 1])
     assert hardware.changed == []
 
 
 @pytest.mark.parametrize(("phase", "original_mhz"), [("profiling", FOUND_MHZ), ("replaying", 0)])
-def test_of_a_rank_that_is_killed_the_clock_stays_and_that_of_the_other_is_put_back(tmp_path, phase, original_mhz):
+def test_the_clock_of_a_killed_rank_stays_and_that_of_the_other_is_restored(tmp_path, phase, original_mhz):
     hardware = Hardware(tmp_path, original_mhz)
     end(hardware, phase, [going_on, partial(during_a_step, killed)], [1, -signal.SIGKILL])
     assert hardware.changed == [1], "which nothing in that process could help"
@@ -391,7 +391,7 @@ SENT |= {"Ctrl-C": [(INT, 0), (INT, 1)], "Ctrl-C under torchrun": [(INT, 0), (IN
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 9))])
-def test_clocks_are_put_back_after_signals_at_any_moment_of_a_replay(tmp_path, seed):
+def test_clocks_are_restored_after_signals_at_any_moment_of_a_replay(tmp_path, seed):
     moments = random.Random(seed)
     hardwares = {name: slow_hardware(tmp_path / name, moments.choice([0, FOUND_MHZ])) for name in SENT}
     jobs = {
@@ -441,7 +441,7 @@ IN_SCRIPTS = {
         *(pytest.param(*case, marks=pytest.mark.long) for case in [("raises", 1), ("exits", 3), ("Ctrl-C", -INT)]),
     ],
 )
-def test_clocks_are_put_back_after_scripts(tmp_path, end, code):
+def test_clocks_are_restored_after_scripts(tmp_path, end, code):
     hardware = slow_hardware(tmp_path)
     path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ranks = [

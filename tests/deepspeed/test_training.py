@@ -87,7 +87,7 @@ def train_and_evaluate_without(times):
     return trainer.end(), evaluations
 
 
-def test_evaluation_is_at_the_clocks_found_and_changes_nothing():
+def test_evaluation_runs_at_the_original_clocks_and_changes_nothing():
     times = SharedTimes(2, 4)
     records, evaluations = zip(*run_engines(2, train_and_evaluate, times), strict=True)
     losses, plain = zip(*run_engines(2, train_and_evaluate_without, times), strict=True)

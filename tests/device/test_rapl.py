@@ -304,7 +304,7 @@ class TestAbsence:
 
     @settings(max_examples=100, deadline=None)
     @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=8) | st.just("package-0"), min_size=3, max_size=3))
-    def test_whatever_is_in_the_files_discovery_does_not_raise(self, texts):
+    def test_discovery_does_not_raise_for_any_content_of_the_files(self, texts):
         with tempfile.TemporaryDirectory() as folder:
             rapl = FakeRapl(Path(folder))
             package = rapl.add_package(0)

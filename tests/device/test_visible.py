@@ -42,7 +42,7 @@ def test_the_variable_shows(variable, indices):
 
 
 @given(st.text(alphabet="GPU-abc0123, "))
-def test_whatever_the_variable_says_each_visible_gpu_is_one_of_the_machine_and_shown_once(variable):
+def test_for_any_value_of_the_variable_each_visible_gpu_is_one_of_the_machine_and_shown_once(variable):
     visible = visible_uuids(UUIDS, variable)
     assert set(visible) <= set(UUIDS)
     assert len(visible) == len(set(visible))

@@ -272,7 +272,7 @@ def test_training_twice_makes_two_runs(tmp_path, callback, gpu):
     assert "train_energy_redone_j" not in second
 
 
-def test_a_batch_size_given_up_is_energy_spent_in_vain(tmp_path, callback, gpu):
+def test_the_energy_of_a_batch_size_given_up_counts_as_spent(tmp_path, callback, gpu):
     class TooLarge(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             if state.train_batch_size == 8 and state.global_step == 3:
@@ -514,7 +514,7 @@ def test_an_evaluation_with_two_callbacks_is_logged_right(tmp_path, monitor, gpu
     assert evaluated > 100
 
 
-def test_each_evaluation_has_its_own_energy_whatever_it_is_called(tmp_path, callback, gpu):
+def test_each_evaluation_has_its_own_energy_under_any_name(tmp_path, callback, gpu):
     trainer = simulate(make_trainer(tmp_path, [callback]), gpu)
     short = trainer.evaluate(examples(4), metric_key_prefix="test")["test_energy_j"]
     long = trainer.predict(examples(60)).metrics["test_energy_j"]

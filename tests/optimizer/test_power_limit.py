@@ -246,7 +246,7 @@ FALLIBLE = [
 @pytest.mark.parametrize("error", [DriverFaultError("unknown"), RuntimeError("a bug")])
 @pytest.mark.parametrize("call", FALLIBLE)
 @pytest.mark.parametrize("healthy_steps", [0, 30, 300])
-def test_no_fault_reaches_the_training_and_the_limit_is_put_back(
+def test_no_fault_reaches_the_training_and_the_limit_is_restored(
     time_source, gpu, work, call, healthy_steps, error, caplog
 ):
     faulty = FaultyGpu(gpu)
@@ -357,7 +357,7 @@ def test_an_optimizer_is_a_training_observer_and_a_pause_may_say_what_for(monito
     assert optimizer.trials[0].seconds_per_step == pytest.approx(truth.seconds)
 
 
-def test_a_limit_that_could_not_be_put_back_is_not_taken_for_the_one_found(time_source, gpu, work, caplog):
+def test_a_limit_that_could_not_be_restored_is_not_taken_for_the_original(time_source, gpu, work, caplog):
     faulty = FaultyGpu(gpu)
     optimizer = GlobalPowerLimitOptimizer(
         ZeusMonitor(gpus=[faulty], time_source=time_source), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4

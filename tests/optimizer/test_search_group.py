@@ -193,7 +193,7 @@ def test_a_second_training_goes_on_where_the_first_was_left():
 
 
 @pytest.mark.parametrize("steps_with_rights", [0, 5, STEPS - 2])
-def test_where_one_rank_may_not_set_limits_all_observe_at_what_was_found(caplog, steps_with_rights):
+def test_where_one_rank_may_not_set_limits_all_observe_at_the_original_limit(caplog, steps_with_rights):
     def rank_main(world):
         rank = make_rank(world)
         rank.optimizer.on_train_begin()
@@ -229,7 +229,7 @@ def test_where_none_may_set_limits_each_says_so_once(caplog):
     assert len([record for record in caplog.records if "are not changed" in record.message]) == 2
 
 
-def test_a_limit_that_was_changed_and_is_not_put_back_for_lack_of_rights_stops_all(caplog):
+def test_a_limit_that_was_changed_and_is_not_restored_for_lack_of_rights_stops_all(caplog):
     def rank_main(world):
         rank = make_rank(world)
         rank.train(5)
@@ -246,7 +246,7 @@ def test_a_limit_that_was_changed_and_is_not_put_back_for_lack_of_rights_stops_a
     assert [name for name, _ in stops(caplog)] == ["rank 0", "rank 1"]
 
 
-def test_a_rank_that_cannot_put_back_what_another_may_not_set_stops_all(caplog):
+def test_a_rank_that_cannot_restore_what_another_may_not_set_stops_all(caplog):
     def rank_main(world):
         rank = make_rank(world)
         rank.train(5)

@@ -69,7 +69,7 @@ class Run:
         chosen = self.ranks if ranks is None else [self.ranks[number] for number in ranks]
         return median(sum(rank.step_joules[step] for rank in chosen) for step in steps)
 
-    def is_put_back(self):
+    def is_restored(self):
         return all(rank.gpu._locked_clock_mhz == rank.gpu.preset.highest_clock_mhz for rank in self.ranks)
 
 

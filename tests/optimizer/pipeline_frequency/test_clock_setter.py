@@ -274,7 +274,7 @@ class TestFaults:
 
 class TestPutBack:
     @pytest.mark.parametrize("original_mhz", [None, 1305])
-    def test_what_was_found_is_put_back_for_good(self, gpu, original_mhz):
+    def test_the_original_is_restored_for_good(self, gpu, original_mhz):
         background = QueuedBackground()
         setter = ClockSetter(gpu, VirtualTime(), background, original_mhz)
         assert setter.clocks_mhz[0] == (original_mhz or 1410)

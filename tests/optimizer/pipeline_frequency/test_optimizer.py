@@ -89,7 +89,7 @@ def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microba
     best = 1 - make_plan(frontier, slowdown_factor=1.0).energy_joules / frontier.highest_clock_point[1]
     saved = 1 - run.joules(replayed) / run.joules(found)
     assert saved >= 0.93 * best
-    assert run.is_put_back()
+    assert run.is_restored()
 
 
 @pytest.mark.parametrize("model", [A100, "A40"])
@@ -180,10 +180,10 @@ def test_another_number_of_microbatches_is_planned_for_without_profiling_again()
     found = [step for step in run.steps_of(Phase.BASELINE) if step > 50]
     assert run.seconds(range(90, 100)) == pytest.approx(run.seconds(found), rel=0.001)
     assert run.joules(range(90, 100)) <= 0.95 * run.joules(found)
-    assert run.is_put_back()
+    assert run.is_restored()
 
 
-def test_evaluation_runs_as_found_and_spoils_nothing():
+def test_evaluation_runs_at_the_original_clocks_and_spoils_nothing():
     class Evaluating(Watched):
         locked = ()
 
@@ -216,7 +216,7 @@ def test_without_rights_it_observes_and_says_what_is_missing(caplog):
 
 
 @pytest.mark.parametrize("step", [3, 12, 40])
-def test_a_driver_that_fails_on_one_rank_stops_all_with_the_clocks_as_found(step, caplog):
+def test_a_driver_that_fails_on_one_rank_stops_all_with_the_original_clocks(step, caplog):
     def make(rank):
         faulty = FaultyGpu(rank.gpu)
         if rank.world.rank == 0:  # of the lighter stage, whose clock is changed in every step
@@ -233,7 +233,7 @@ def test_a_driver_that_fails_on_one_rank_stops_all_with_the_clocks_as_found(step
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, make)
     assert [observer.phase for observer in run.observers.values()] == [Phase.OFF, Phase.OFF]
     assert "the driver is not at home" in caplog.text
-    assert run.is_put_back()
+    assert run.is_restored()
     assert len(run.first.phases) == 60
 
 
@@ -295,7 +295,7 @@ def test_a_plan_that_is_too_slow_is_backed_off(caplog):
     last = max(run.steps_of(Phase.JUDGING))
     assert run.first.baseline.step_seconds == pytest.approx(run.seconds(range(last - 4, last + 1)), rel=1e-6)
     assert "no plan met the allowed iteration time" in caplog.text
-    assert run.is_put_back()
+    assert run.is_restored()
 
 
 def test_a_machine_that_has_become_slower_is_not_the_fault_of_the_plan():
@@ -379,7 +379,7 @@ def test_a_plan_for_another_job_is_refused_and_training_goes_on(tmp_path, caplog
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 20, lambda rank: Watched(rank, settings))
     assert run.course[-1] is Phase.OFF
     assert "make a plan for this job" in caplog.text
-    assert run.is_put_back()
+    assert run.is_restored()
 
 
 def test_training_that_begins_again_goes_on_where_it_was():
@@ -538,7 +538,7 @@ def test_a_counter_that_does_not_step_ends_it_with_the_reason(caplog):
     assert run.first.phases[-1] is Phase.OFF
     assert "its energy counter does not advance" in caplog.text
     assert len(run.steps_of(Phase.PROFILING)) <= 8
-    assert run.is_put_back()
+    assert run.is_restored()
 
 
 @pytest.mark.parametrize("call", [3, 600, 2000])
@@ -557,7 +557,7 @@ def test_a_mark_that_fails_stops_all_ranks_and_nothing_else(call, caplog):
     assert [observer.phase for observer in run.observers.values()] == [Phase.OFF] * 2
     assert "no event could be made" in caplog.text
     assert "in time" not in caplog.text
-    assert run.is_put_back()
+    assert run.is_restored()
 
 
 def test_hiccups_now_and_then_do_not_switch_it_off():
@@ -599,7 +599,7 @@ def test_a_plan_that_is_too_slow_is_refused_wherever_it_comes_from(tmp_path):
     assert run.first.phases[-1] is Phase.OFF
 
 
-def test_after_the_last_computation_the_clock_is_that_found():
+def test_after_the_last_computation_the_clock_is_the_original():
     class Noting(Watched):
         def on_instruction_begin(self, name, stage=None, microbatch=None):
             super().on_instruction_begin(name, stage, microbatch)

@@ -38,7 +38,7 @@ def watts():
 
 
 @pytest.mark.parametrize("overhead_seconds", [0.0, 0.2])
-def test_work_that_took_longer_than_its_instructions_has_an_overhead_whatever_the_clocks(overhead_seconds):
+def test_work_that_took_longer_than_its_instructions_has_an_overhead_at_any_clocks(overhead_seconds):
     pipeline_planner = planner(overhead_seconds=overhead_seconds)
     assert pipeline_planner.overhead_seconds == pytest.approx(overhead_seconds)
     assert pipeline_planner.work_seconds == pytest.approx(

@@ -123,7 +123,7 @@ def test_of_what_the_device_has_not_done_yet_nothing_is_told(time_source):
         )
     )
 )
-def test_whatever_is_reported_spans_are_in_order_within_the_step_and_do_not_overlap(reports):
+def test_spans_of_any_reports_are_in_order_within_the_step_and_do_not_overlap(reports):
     time_source = VirtualTime()
     timeline, steps = Timeline(HostEvents(time_source), stage=0), []
     for what, kind in reports:

@@ -54,7 +54,7 @@ def test_sums_of_our_own_are_left_alone():
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 5.0), st.floats(0.0, 0.0005)), max_size=40))
-def test_whatever_was_seen_no_step_leaves_what_is_known_of_it(gaps):
+def test_no_estimate_of_an_update_leaves_its_interval(gaps):
     at, steps = 1000.0, []
     for gap, width in gaps:
         at += gap
