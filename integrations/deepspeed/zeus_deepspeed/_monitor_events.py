@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from zeus_core._codec import decode, encode
 from zeus_core.adapters import contained
+from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._reading import Reading
 from zeus_core.ports import World
-from zeus_core.training._ranks import Ranks
+from zeus_core.ports._exchange import Exchange
 
 __all__ = ["MonitorEvents"]
 
-
-class _Step(NamedTuple):
-    samples: int  # seen by the end of the step
-    seconds: float
-    joules: float | None  # of the GPUs this rank counts; None if lost
-
-
-_LOST = _Step(0, 0.0, None)
+_Step = tuple[int, Measurement]  # with the number of samples seen by its end
 
 
 class MonitorEvents:
@@ -28,26 +23,21 @@ class MonitorEvents:
 
     They are the energy in joules and the mean power in watts of each `train_batch`, over the GPUs of all ranks, each
     counted once, logged against the number of samples so far. The ranks exchange several steps at once. Steps after the
-    last exchange are not written, nor are steps whose energy was lost in part. The constructor is a collective call; no
-    method raises.
+    last exchange are not written, nor are steps whose energy was lost in part. No method raises.
 
     Args:
         engine: The engine.
         monitor: Measures this rank's GPUs.
         world: The ranks.
         exchange_steps: Number of steps exchanged at once.
-
-    Raises:
-        WorldError: A rank did not answer in time.
     """
 
     def __init__(self, engine: Any, monitor: ZeusMonitor, world: World, exchange_steps: int) -> None:
         self._engine = engine
         self._monitor = monitor
-        self._ranks = Ranks(world)
-        self._counted = self._ranks.share(monitor)
+        self._ranks = Exchange(world)
         self._exchange_steps = exchange_steps
-        self._steps: list[_Step] = []
+        self._steps: list[_Step | None] = []  # None if measuring has failed
 
     def measure(self, train_batch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Wraps `train_batch`; to be the outermost wrap that exchanges anything between the ranks."""
@@ -55,7 +45,7 @@ class MonitorEvents:
             return train_batch(*args, **kwargs)
         begin = self._read()
         loss = train_batch(*args, **kwargs)
-        self._steps.append(self._step_since(begin))
+        self._steps.append(None if begin is None else self._step_since(begin))
         if len(self._steps) == self._exchange_steps:
             self._exchange()
         return loss
@@ -64,32 +54,27 @@ class MonitorEvents:
     def _read(self) -> Reading:
         return self._monitor.read(sync_execution=False)
 
-    @contained(default=lambda: _LOST)
-    def _step_since(self, begin: Reading | None) -> _Step:
-        if begin is None:
-            return _LOST
+    @contained
+    def _step_since(self, begin: Reading) -> _Step:
         measurement = self._monitor.between(begin, self._monitor.read(sync_execution=False))
-        energies = [measurement.gpu_energy[index] for index in self._counted]
-        return _Step(int(self._engine.global_samples), measurement.time, _sum(energies))
+        return int(self._engine.global_samples), measurement
 
     @contained
     def _exchange(self) -> None:
         steps, self._steps = self._steps, []
-        of_ranks = self._ranks.gather(lambda: steps)
+        ranks = self._ranks.gather(lambda: encode(steps))
         if self._ranks.rank == 0:
-            self._write([[_Step(*of_rank) for of_rank in step] for step in zip(*of_ranks, strict=True)])
+            self._write([decode(list[_Step | None], rank) for rank in ranks])
 
     @contained
-    def _write(self, steps: Sequence[Sequence[_Step]]) -> None:
+    def _write(self, ranks: Sequence[Sequence[_Step | None]]) -> None:
         events: list[tuple[str, float, int]] = []
-        for of_ranks in steps:
-            joules, seconds = _sum([step.joules for step in of_ranks]), max(step.seconds for step in of_ranks)
-            samples = of_ranks[0].samples
-            if joules is not None and seconds > 0:
+        for step in zip(*ranks, strict=True):
+            known = [part for part in step if part is not None]
+            whole = Measurement.from_ranks(measurement for _, measurement in known)
+            joules, watts = whole.total_energy, whole.average_power_watts
+            if len(known) == len(step) and joules is not None and watts is not None:
+                samples = known[0][0]
                 events.append(("Train/Samples/energy_j", joules, samples))
-                events.append(("Train/Samples/power_w", joules / seconds, samples))
+                events.append(("Train/Samples/power_w", watts, samples))
         self._engine.monitor.write_events(events)
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    return None if any(value is None for value in values) else sum(value for value in values if value is not None)

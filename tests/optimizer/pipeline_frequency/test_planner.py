@@ -149,9 +149,18 @@ class TestPlanFiles:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"schedule": schedules.one_f_one_b(2, 6)}, "a plan for 3 pipeline ranks; this job has 2"),
-            ({"schedule": schedules.gpipe(3, 6)}, "rank 0 has 12 instructions in the plan and 12 in this job"),
-            ({"schedule": schedules.one_f_one_b(3, 7)}, "rank 0 has 12 instructions in the plan and 14 in this job"),
+            (
+                {"schedule": schedules.one_f_one_b(2, 6)},
+                r"have \[12, 12, 12\] instructions, those of this job \[12, 12\]",
+            ),
+            (
+                {"schedule": schedules.gpipe(3, 6)},
+                r"have \[12, 12, 12\] instructions, those of this job \[12, 12, 12\]",
+            ),
+            (
+                {"schedule": schedules.one_f_one_b(3, 7)},
+                r"have \[12, 12, 12\] instructions, those of this job \[14, 14, 14\]",
+            ),
             ({"clocks_mhz": (1410, 850)}, "which uses clocks this job cannot set"),
         ],
     )

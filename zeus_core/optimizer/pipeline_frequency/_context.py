@@ -69,17 +69,13 @@ class RankContext:
         """Return the record of rank 0; see `Exchange.decide`."""
         return decode(kind, self.exchange.decide(lambda: encode(decide()), phase))
 
-    def attempt(self, effect: Callable[[], _Value]) -> _Value | None:
-        """Do something on this rank alone; see `Exchange.attempt`."""
-        return self.exchange.attempt(effect)
-
     def set_clock(self, clock_mhz: int | None) -> float | None:
         """Set the clock at once, or the original one for None.
 
         Returns:
             The seconds the driver took; None if it failed.
         """
-        return self.attempt(lambda: self.setter.set_now(clock_mhz))
+        return self.exchange.attempt(lambda: self.setter.set_now(clock_mhz))
 
     def check_clocks(self) -> None:
         """Check that the clocks requested so far were set.

@@ -97,15 +97,10 @@ class Deployment:
 
 
 def _check_schedule(path: str, planned_ranks: Sequence[Sequence[Instruction]], schedule: Schedule) -> None:
-    if len(planned_ranks) != len(schedule.ranks):
+    sizes, planned_sizes = ([len(order) for order in ranks] for ranks in (schedule.ranks, planned_ranks))
+    if [tuple(planned) for planned in planned_ranks] != list(schedule.ranks):
         raise UsageError(
-            f"plan_path is {path!r}, a plan for {len(planned_ranks)} pipeline ranks; this job has "
-            f"{len(schedule.ranks)}: make a plan for this job"
+            f"plan_path is {path!r}, which does not match this job: its ranks have {planned_sizes} instructions, those "
+            f"of this job {sizes}, and the lists differ; make a plan for this job's schedule, partition and "
+            "microbatches"
         )
-    for rank, (planned, run) in enumerate(zip(planned_ranks, schedule.ranks, strict=True)):
-        if tuple(planned) != run:
-            raise UsageError(
-                f"plan_path is {path!r}, which does not match this job: rank {rank} has {len(planned)} instructions in "
-                f"the plan and {len(run)} in this job, and the two lists differ; make a plan for this job's schedule, "
-                "partition and microbatches"
-            )

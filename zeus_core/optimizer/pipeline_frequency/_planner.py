@@ -134,7 +134,8 @@ class PlanningTask:
         self.is_wanted = True
         self._result, self._error = (), None
         if self._context.is_first:
-            self._context.attempt(lambda: self._context.planning_background.soon(lambda: self._plan(until_seconds)))
+            soon = self._context.planning_background.soon
+            self._context.exchange.attempt(lambda: soon(lambda: self._plan(until_seconds)))
 
     def result(self) -> tuple[Deployment, ...]:
         """Return the plan of each pipeline, on rank 0; empty until they are made.

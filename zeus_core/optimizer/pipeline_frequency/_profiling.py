@@ -71,7 +71,7 @@ class Profiling(Stage):
         self._is_paused = False
         self._trial_steps = self._steps_of_a_trial()
         self._begin_trial(None if phase is Phase.OBSERVING else self._search.ask())
-        context.attempt(self._profiler.begin)  # last: only a stage that has begun is left
+        context.exchange.attempt(self._profiler.begin)  # last: only a stage that has begun is left
 
     def begin_step(self, begin: DeviceEvent) -> None:
         """After a pause, return to the clock being measured."""
