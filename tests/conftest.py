@@ -1,4 +1,5 @@
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -15,6 +16,16 @@ hypothesis.settings.register_profile("zeus-core", deadline=None)  # timing never
 hypothesis.settings.load_profile("zeus-core")
 
 
+@pytest.fixture(autouse=True)
+def _signal_handlers():
+    """Leave signals to the next test as they were: GPUs that fail are never restored, and so stay guarded."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    yield
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
 @pytest.fixture
 def time_source() -> VirtualTime:
     return VirtualTime()
@@ -22,7 +33,7 @@ def time_source() -> VirtualTime:
 
 @pytest.fixture
 def gpu(time_source: VirtualTime) -> SimulatedGpu:
-    """An A100 that was found at 350 W: neither its default nor its maximum."""
+    """An A100 with an original limit of 350 W: neither its default nor its maximum."""
     return SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source, power_limit_watts=350)
 
 

@@ -263,15 +263,6 @@ def terminate():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.fixture
-def _signals():
-    """Lightning leaves Ctrl-C ignored after the first."""
-    handler = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, handler)
-
-
-@pytest.mark.usefixtures("_signals")
 @pytest.mark.parametrize("end", [fail, interrupt, terminate])
 def test_leaving_training_leaves_no_limit_and_no_window(pl, tmp_path, monitor, gpu, end, caplog):
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]

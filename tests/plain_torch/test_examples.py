@@ -55,6 +55,7 @@ def test_an_interrupted_training_goes_on_and_so_does_its_total(tmp_path):
     assert 0 < second["done twice"] < first["steps"]
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_several_processes_have_one_total(tmp_path, how):
     printed = run_script(

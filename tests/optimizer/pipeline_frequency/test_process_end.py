@@ -14,10 +14,10 @@ FOUND_MHZ = 1710
 
 SETTING = """
     import os, signal, sys, time
-    from zeus_core.ports import MonotonicTime
+    from zeus_core.ports._time_source import MonotonicTime
     from zeus_core.device import discover_gpus
-    from zeus_core.ports import HostEvents
-    from zeus_core.ports import ThreadBackground
+    from zeus_core.ports._device_events import HostEvents
+    from zeus_core.ports._background import ThreadBackground
     from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
 
     gpu = discover_gpus()[0]

@@ -1,4 +1,15 @@
-"""The search for a GPU power limit during training."""
+"""The search for a GPU power limit during training, and rules for the best one.
+
+>>> measured = [
+...     PowerLimitMeasurement(power_limit=300, energy=90.0, time=1.0),
+...     PowerLimitMeasurement(power_limit=200, energy=75.0, time=1.08),
+...     PowerLimitMeasurement(power_limit=100, energy=80.0, time=1.5),
+... ]
+>>> MaxSlowdownConstraint(factor=1.1).select(measured)
+200
+>>> Time().select(measured)
+300
+"""
 
 from zeus_core.optimizer.power_limit._optimizer import GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit._phases import Phase
