@@ -1,6 +1,7 @@
 """`NvmlGpu` through a driver of our own behind the real binding."""
 
 import sys
+import threading
 import types
 
 import pytest
@@ -263,3 +264,21 @@ def test_no_driver(driver):
     driver.fail("nvmlInit", 9)
     with pytest.raises(NoDeviceError, match="modprobe nvidia"):
         NvmlSession().read_uuids()
+
+
+def test_hardware_is_restored_while_the_binding_looks_up_another_function(make_driver):
+    # As in a signal handler that has interrupted the look-up, which holds this lock.
+    make_driver(DeviceSpec())
+    (gpu,) = discover_gpus({})
+    gpu.read_supported_sm_clocks_mhz()
+
+    def restore():
+        gpu.set_power_limit(gpu.read_power_limit_watts())
+        gpu.lock_sm_clock(gpu.read_supported_sm_clocks_mhz()[0])
+        gpu.unlock_sm_clock()
+
+    restoring = threading.Thread(target=restore, daemon=True)
+    with sys.modules["pynvml"].libLoadLock:
+        restoring.start()
+        restoring.join(10.0)
+        assert not restoring.is_alive()

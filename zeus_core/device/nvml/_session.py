@@ -6,12 +6,21 @@ Nothing is loaded before the first call. Every call that fails raises one of the
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from zeus_core.device.nvml._errors import UNINITIALIZED, device_error
 from zeus_core.errors import NotSupportedError
 
 __all__ = ["NvmlSession"]
+
+_RESTORING_FUNCTIONS = (
+    "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetPowerManagementLimitConstraints",
+    "nvmlDeviceSetPowerManagementLimit",
+    "nvmlDeviceSetGpuLockedClocks",
+    "nvmlDeviceResetGpuLockedClocks",
+)
 
 
 class NvmlSession:
@@ -120,6 +129,11 @@ class NvmlSession:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise device_error(error.value, "opening NVML") from error
+        # The binding looks up a function under a lock when it is first called. A signal handler that interrupts such a
+        # look-up, and restores by functions that were not looked up yet, would wait for that lock for ever.
+        for function in _RESTORING_FUNCTIONS:
+            with suppress(Exception):  # an older driver lacks it, or another binding has no such look-up
+                pynvml._nvmlGetFunctionPointer(function)
         self._handles = {}
         self._process_id = os.getpid()
 
