@@ -25,6 +25,7 @@ def run(folder, *arguments):
     )
 
 
+@pytest.mark.long
 def test_an_unknown_model_is_a_sentence(tmp_path):
     finished = run(tmp_path, "--simulate", "B1000")
     assert finished.returncode == 2

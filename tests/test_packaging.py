@@ -32,6 +32,7 @@ def test_the_wheel_holds_exactly_the_four_packages(wheel):
         assert f"{package}/py.typed" in names
 
 
+@pytest.mark.long
 def test_the_wheel_installs_and_imports_without_torch(wheel, tmp_path):
     folder = tmp_path / "an environment"
     venv.create(folder, with_pip=True)
@@ -52,6 +53,7 @@ def test_the_wheel_installs_and_imports_without_torch(wheel, tmp_path):
     assert finished.stdout.strip() == "{0: 'estimated', 1: 'estimated'}"
 
 
+@pytest.mark.long
 def test_a_missing_extra_is_named_with_its_pip_line(wheel, tmp_path):
     folder = tmp_path / "environment"
     venv.create(folder, with_pip=True)

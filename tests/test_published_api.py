@@ -105,7 +105,11 @@ def run(driver, program, folder):
     )
 
 
-@pytest.mark.parametrize("program", [MEASURING, PLAIN_LOOP, TRAINER], ids=["measuring", "plain loop", "trainer"])
+@pytest.mark.parametrize(
+    "program",
+    [MEASURING, PLAIN_LOOP, pytest.param(TRAINER, marks=pytest.mark.long)],
+    ids=["measuring", "plain loop", "trainer"],
+)
 def test_a_published_program_runs(make_driver, tmp_path, program):
     driver = make_driver(DeviceSpec(power_limit_watts=450), DeviceSpec())
     for device in driver:

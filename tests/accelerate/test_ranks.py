@@ -96,6 +96,7 @@ def test_each_device_is_counted_once_on_each_rank_that_logs(make_driver, tmp_pat
 
 
 @pytest.mark.real_time
+@pytest.mark.long
 def test_gpus_that_all_ranks_measure_are_counted_once(make_driver, tmp_path):
     driver = make_driver(DeviceSpec(), DeviceSpec())
     for device in driver:

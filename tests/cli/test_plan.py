@@ -77,7 +77,7 @@ def test_a_json_profile_holds_its_own_blocking_power(tmp_path, schedule):
         ([], "give --blocking-power"),
         (["--blocking-power", "nan"], "is nan"),
         (["--blocking-power", "80", "--time", "0.01"], "T_min"),
-        (["--blocking-power", "80", "--schedule", "interleaved", "--stages-per-rank", "3"], "cannot spread"),
+        (["--blocking-power", "80", "--schedule", "interleaved", "--stages-per-rank", "3"], "cannot divide"),
         (["--blocking-power", "80", "--schedule", "zb-h1"], "no 'backward-input' of stage 0"),
         (["--blocking-power", "80", "--device", "A100-SXM4-80GB"], "does not support"),
     ],

@@ -87,6 +87,7 @@ def test_a_short_run_keeps_its_claims_and_writes_only_into_its_folder(tmp_path):
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.long
 def test_a_wrong_key_is_a_sentence(tmp_path):
     finished = run(tmp_path, *short(tmp_path, slowdown_facter=1.1))
     assert finished.returncode == 2

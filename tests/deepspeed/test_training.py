@@ -30,7 +30,7 @@ def train_without(times, steps, *arguments):
     ("stages", "microbatches", "model"),
     [
         (2, 8, A100),
-        (2, 8, "A40"),
+        pytest.param(2, 8, "A40", marks=pytest.mark.long),
         *(pytest.param(*case, marks=pytest.mark.long) for case in [(2, 16, A100), (4, 8, A100), (4, 16, A100)]),
         *(pytest.param(*case, marks=pytest.mark.long) for case in [(2, 16, "A40"), (4, 8, "A40"), (4, 16, "A40")]),
     ],
@@ -54,6 +54,7 @@ def train_with_a_straggler(times):
     return trainer.end()
 
 
+@pytest.mark.long
 def test_a_pipeline_takes_the_time_of_one_that_is_slower_and_gives_it_back():
     run = Run(run_engines(4, train_with_a_straggler, SharedTimes(2, 8, pipelines=2)))
     quick = [rank for rank in range(4) if rank % 2 == 0]  # stage 0 and 1 of pipeline 0

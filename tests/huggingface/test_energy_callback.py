@@ -564,6 +564,7 @@ def test_what_a_user_logs_is_left_as_it_is(tmp_path, callback, gpu):
     assert not any("energy" in name for entry in own for name in entry)
 
 
+@pytest.mark.long
 def test_a_trainer_within_a_trainer_is_part_of_it(tmp_path, callback, gpu, caplog):
     class TrainAnother(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):

@@ -71,6 +71,7 @@ def test_leaving_training_by_an_exception_leaves_no_limit_and_no_window(tmp_path
         monitor.end_window("anything")
 
 
+@pytest.mark.long
 def test_training_again_goes_on_with_what_is_known(tmp_path, search, gpu):
     trainer = make_trainer(tmp_path, [search], max_steps=60)
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)

@@ -189,6 +189,7 @@ def train_until_killed(folder, number, kill_at, results):
     results.put((metrics, losses_of(trainer)))
 
 
+@pytest.mark.long
 def test_killed_and_resumed_three_times_the_totals_are_those_of_all_parts(tmp_path):
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()

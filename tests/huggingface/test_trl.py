@@ -62,6 +62,7 @@ def model():
     return tiny_model(vocabulary=8, positions=64)
 
 
+@pytest.mark.long
 def test_the_search_completes_in_an_sft_trainer(tmp_path, monitor, gpu):
     search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=1, profile_steps=10)
     trainer = trl.SFTTrainer(

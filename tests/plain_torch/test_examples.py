@@ -31,6 +31,7 @@ def test_the_code_on_the_page_is_that_of_the_examples(block):
     assert any(is_of(block, script) for script in EXAMPLES.glob("*.py")), block
 
 
+@pytest.mark.long
 def test_five_lines_measure(tmp_path):
     printed = run_script(EXAMPLES / "measure.py", *SIMULATED, "--steps", 30, "--output", tmp_path)
     joules = printed_joules(printed)

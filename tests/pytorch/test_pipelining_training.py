@@ -67,7 +67,7 @@ def step_all(schedule, stages, count):
     [
         "Schedule1F1B",
         pytest.param("ScheduleInterleavedZeroBubble", marks=pytest.mark.long),  # halves of passes: as the next one
-        "ScheduleZBVZeroBubble",
+        pytest.param("ScheduleZBVZeroBubble", marks=pytest.mark.long),
     ],
 )
 def test_a_plan_is_found_and_keeps_what_it_promises(name):

@@ -701,6 +701,7 @@ def test_a_checkpoint_soon_after_a_resume_holds_the_profile_too():
     assert train_with(state, steps=3).first.latest["state"] == state
 
 
+@pytest.mark.long
 def test_what_a_switch_costs_is_known_of_a_kept_profile_too(tmp_path, monkeypatch):
     planned_with = []
 
