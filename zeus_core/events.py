@@ -118,8 +118,29 @@ class NoObserver:
     def forget(self) -> None:
         """Do nothing."""
 
-    on_train_begin = on_epoch_begin = on_step_begin = on_step_end = forget
-    on_resume = on_interference = on_epoch_end = on_train_end = forget
+    def on_train_begin(self) -> None:
+        """Do nothing."""
+
+    def on_epoch_begin(self) -> None:
+        """Do nothing."""
+
+    def on_step_begin(self) -> None:
+        """Do nothing."""
+
+    def on_step_end(self) -> None:
+        """Do nothing."""
+
+    def on_resume(self) -> None:
+        """Do nothing."""
+
+    def on_interference(self) -> None:
+        """Do nothing."""
+
+    def on_epoch_end(self) -> None:
+        """Do nothing."""
+
+    def on_train_end(self) -> None:
+        """Do nothing."""
 
 
 class PipelineObserver(Protocol):
