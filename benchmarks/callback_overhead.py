@@ -36,9 +36,18 @@ class Stopwatch:
 
     def watch(self, callback: Any) -> Any:
         for name in dir(callback):
-            if name.startswith("on_") or name in {"values_to_log", "setup", "teardown", "state_dict"}:
-                setattr(callback, name, self._timed(getattr(callback, name)))
+            if name.startswith("on_") or name in {"setup", "teardown", "state_dict"}:
+                self._time(callback, name)
+        listener = getattr(callback, "listener", None)  # the Trainer's patched methods call it, and its reporter
+        if listener is not None:
+            for name in ("enter_training", "leave_training", "pause", "resume"):
+                self._time(listener, name)
+            for name in ("values_to_log", "training_metrics", "evaluation_metrics"):
+                self._time(listener.reporter, name)
         return callback
+
+    def _time(self, owner: Any, name: str) -> None:
+        setattr(owner, name, self._timed(getattr(owner, name)))
 
     def _timed(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         def timed_hook(*args: Any, **kwargs: Any) -> Any:

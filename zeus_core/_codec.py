@@ -44,19 +44,31 @@ def encode(value: Any) -> Any:
     Raises:
         TypeError: It holds an object of a type that has no JSON form.
     """
-    if type(value) in _SCALARS:
-        return value
-    if isinstance(value, enum.Enum):
-        return encode(value.value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: encode(getattr(value, name)) for name in _fields_of(type(value))}
-    if isinstance(value, Mapping):
-        return {_encode_key(key): encode(member) for key, member in value.items()}
-    if isinstance(value, tuple | list):
-        return [encode(element) for element in value]
+    kind: type = type(value)
+    return _encoder_of(kind)(value)
+
+
+@cache
+def _encoder_of(kind: type) -> Callable[[Any], Any]:
+    """Return the function that encodes values of a class: found once, as the journal is written at every log."""
+    if kind in _SCALARS:
+        return lambda value: value
+    if issubclass(kind, enum.Enum):
+        return lambda member: encode(member.value)
+    if dataclasses.is_dataclass(kind):
+        names = tuple(_fields_of(kind))
+        return lambda value: {name: encode(getattr(value, name)) for name in names}
+    if issubclass(kind, Mapping):
+        return lambda mapping: {_encode_key(key): encode(member) for key, member in mapping.items()}
+    if issubclass(kind, tuple | list):
+        return lambda elements: [encode(element) for element in elements]
     for scalar in (int, float, str):  # a number of numpy that is a float of Python too, and the like
-        if isinstance(value, scalar):
-            return scalar(value)
+        if issubclass(kind, scalar):
+            return scalar
+    return _refuse
+
+
+def _refuse(value: Any) -> Any:
     raise TypeError(f"{value!r} has no JSON form")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from importlib import metadata
 from typing import NamedTuple
 
 __all__ = ["require"]
@@ -41,6 +40,8 @@ def require(module: str) -> None:
     hint = f"pip install 'zeus-core[{extra}]'"
     if importlib.util.find_spec(module) is None:
         raise ModuleNotFoundError(f"{module} is not installed: {hint}", name=module)
+    from importlib import metadata  # takes 18 ms, and most programs need no framework
+
     installed = metadata.version(module)
     if _numbers(installed) < _numbers(floor):
         raise ImportError(f"{module} {installed} is too old; {floor} or newer is needed: {hint}", name=module)
