@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from zeus_core._validate import checked_instance
 from zeus_core.device import Cpu, CpuDiscovery, Gpu, discover_cpus, discover_gpus
 from zeus_core.device.rapl._keeper import RaplKeeper
 from zeus_core.errors import UsageError
@@ -26,7 +25,7 @@ from zeus_core.ports import TimeSource
 from zeus_core.ports._accelerator import Synchronize, synchronize_with
 from zeus_core.ports._time_source import MonotonicTime
 
-__all__ = ["Window", "ZeusMonitor", "checked_monitor"]
+__all__ = ["Window", "ZeusMonitor"]
 
 _logger = logging.getLogger(__name__)
 
@@ -268,15 +267,3 @@ class ZeusMonitor:
         for device, reason in set(measurement.lost_because.items()) - self._reported_losses:
             self._reported_losses.add((device, reason))
             _logger.warning("the energy of %s is lost for %s, and maybe from now on: %s", device, span, reason)
-
-
-def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
-    """Return a monitor that measures at least one GPU.
-
-    Raises:
-        UsageError: It is something else, or measures no GPU.
-    """
-    checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
-    if not monitor.gpus:
-        raise UsageError("monitor measures no GPU; name the GPUs to measure, such as ZeusMonitor(gpu_indices=[0])")
-    return monitor

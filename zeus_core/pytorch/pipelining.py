@@ -14,7 +14,7 @@ from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, PipelineObserver
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._windows import checked_monitor
+from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._windows import checked_monitor
+from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports._world import SoloWorld
 from zeus_core.training._account import Account
@@ -56,6 +56,7 @@ class TrainingEnergy(Hooked):
         optimizer: An optimizer that receives the same events.
         world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
         folder: The folder of the journal, from which a resumed run reads what was spent before; none is kept if None.
+        strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
 
     Attributes:
         monitor: As passed, or made.
@@ -64,7 +65,7 @@ class TrainingEnergy(Hooked):
 
     Raises:
         UsageError: An argument is wrong; the message names it.
-        NoDeviceError: There is no GPU to measure.
+        DeviceError: No GPU can be measured, and `strict` is true.
     """
 
     def __init__(
@@ -74,15 +75,16 @@ class TrainingEnergy(Hooked):
         *,
         world: World | None = None,
         folder: str | Path | None = None,
+        strict: bool = False,
     ) -> None:
         _check_optimizer(optimizer, monitor)
-        if monitor is None:
-            monitor = optimizer.monitor if optimizer is not None else ZeusMonitor()
-        self.monitor: ZeusMonitor = checked_monitor(monitor)
+        if monitor is None and optimizer is not None:
+            monitor = optimizer.monitor
+        self.monitor: ZeusMonitor = training_monitor(monitor, strict)
         self.optimizer = optimizer
         self.summary: TrainingSummary | None = None
         self._observer: TrainingObserver = optimizer or NoObserver()
-        self._recorder = RunRecorder(monitor, SoloWorld(), None if folder is None else Path(folder))
+        self._recorder = RunRecorder(self.monitor, SoloWorld(), None if folder is None else Path(folder))
         if world is not None:
             self.use_world(world)
 

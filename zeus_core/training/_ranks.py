@@ -15,11 +15,15 @@ __all__ = ["Ranks"]
 class Ranks(Exchange):
     """The ranks of a run. All methods are collective, and raise as `gather` does."""
 
+    gpu_count: int = 0
+    """GPUs of the job, each counted once; known after `share`."""
+
     def share(self, monitor: ZeusMonitor) -> list[int]:
         """Return the indices of the GPUs this rank counts: those that no rank before it measures too."""
         uuids = {gpu.uuid: index for index, gpu in monitor.gpus.items()}
-        before = self.gather(lambda: list(uuids))[: self.rank]
-        others = {uuid for rank in before for uuid in rank}
+        ranks = self.gather(lambda: list(uuids))
+        self.gpu_count = len({uuid for rank in ranks for uuid in rank})
+        others = {uuid for rank in ranks[: self.rank] for uuid in rank}
         return [index for uuid, index in uuids.items() if uuid not in others]
 
     def combine(self, account: Callable[[], Account]) -> Account:

@@ -85,6 +85,9 @@ class RunRecorder:
         Args:
             step: Optimizer steps already done, in a resumed training.
         """
+        gpu_indices = self._shared_gpu_indices()
+        if self._ranks.gpu_count == 0:
+            return  # there is nothing to count, on any rank
         abandoned, checkpoint = self._part, self._checkpoint
         self._part = self._checkpoint = None
         if abandoned is not None:
@@ -93,7 +96,6 @@ class RunRecorder:
             earlier = abandoned.earlier + Account(spent.total, spent.activities, redone=spent.total)
         else:
             run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks)
-        gpu_indices = self._shared_gpu_indices()
         self._split = self._ranks.make(lambda: self._begun_split(gpu_indices))  # on all ranks, or on none
         self._part = _Part(run, step, step, earlier, self._split)
 
@@ -105,8 +107,10 @@ class RunRecorder:
     def pause(self, activity: Activity) -> None:
         """Begin an activity that interrupts training, until `leave`. Outside of training, the first is collective."""
         if self._part is None:
-            self._keep_sampling()
-            self._split = self._split or self._begun_split(self._shared_gpu_indices())
+            gpu_indices = self._shared_gpu_indices()
+            if self._ranks.gpu_count > 0:
+                self._keep_sampling()
+                self._split = self._split or self._begun_split(gpu_indices)
         self.enter(activity)
 
     def enter(self, activity: Activity) -> None:
@@ -219,6 +223,6 @@ class RunRecorder:
 
     def _power_limit_watts(self) -> float | None:
         try:
-            return max(gpu.read_power_limit_watts() for gpu in self._monitor.gpus.values())
+            return max((gpu.read_power_limit_watts() for gpu in self._monitor.gpus.values()), default=None)
         except DeviceError:
             return None

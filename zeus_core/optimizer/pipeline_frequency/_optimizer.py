@@ -14,7 +14,7 @@ from zeus_core.adapters._contained import log_fault
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._windows import checked_monitor
+from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer.pipeline_frequency._context import RankContext
 from zeus_core.optimizer.pipeline_frequency._delays import DelayWatch
 from zeus_core.optimizer.pipeline_frequency._deployment import Prediction

@@ -12,10 +12,10 @@ from zeus_core._validate import checked_object, checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
 from zeus_core.device import PowerRange
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._windows import checked_monitor
+from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._phase_table import follow
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.optimizer.power_limit._limit_search import LimitSearch
@@ -100,7 +100,7 @@ class GlobalPowerLimitOptimizer:
         self._gpus = list(monitor.gpus.values())
         self._has_own_selector = optimum_selector is not None
         wanted = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
-        selector = ZeusCost(world_size=len(self._gpus)) if optimum_selector is None else optimum_selector
+        selector = ZeusCost(world_size=max(len(self._gpus), 1)) if optimum_selector is None else optimum_selector
         self._selector: OptimumSelector = checked_object("optimum_selector", selector, "select", wanted)
         self._store: TrialStore = NoTrialStore() if profile_path is None else JsonTrialStore(Path(profile_path))
         self._recorder = TrialRecorder(monitor)
@@ -188,7 +188,7 @@ class GlobalPowerLimitOptimizer:
         if self._search is not None:
             self._search.trials = {}
             self._search.save()
-        elif self._exchange.rank == 0:
+        elif self._gpus and self._exchange.rank == 0:
             self._store.save([gpu.name for gpu in self._gpus], [])
 
     def on_train_begin(self) -> None:
@@ -287,7 +287,8 @@ class GlobalPowerLimitOptimizer:
 
     def _step_aside(self, error: Exception) -> None:
         self._restore()
-        log_fault(self, "the search for a power limit is off for the rest of this run", error)
+        if self._gpus:  # without one, the warning of its monitor has said so
+            log_fault(self, "the search for a power limit is off for the rest of this run", error)
 
     def _follow(self, event: Event | Outcome) -> None:
         def advanced(happening: Event | Outcome) -> bool:
@@ -331,6 +332,8 @@ class GlobalPowerLimitOptimizer:
         return self._search.ask()
 
     def _read_limits(self) -> Limiter:
+        if not self._gpus:
+            raise NoDeviceError("this rank has no GPU")
         if not self._restore():
             raise DeviceError("the original power limits of an earlier training have not been restored yet")
         self._limiter = Limiter(self._gpus, self._step_watts)

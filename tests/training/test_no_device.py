@@ -1,0 +1,104 @@
+"""Training where there is no GPU: one warning, no numbers, and nothing else changes."""
+
+import logging
+
+import pytest
+
+from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.errors import DriverFaultError, NoDeviceError, UsageError
+from zeus_core.events import Activity
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._no_monitor import training_monitor
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.testing import ThreadWorld, VirtualTime
+from zeus_core.training import TrainingEnergy
+
+
+@pytest.fixture(autouse=True)
+def no_device(monkeypatch):
+    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def messages(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def trained(energy, optimizer=None):
+    """Everything that a loop does; returns what it is told."""
+    with energy:
+        with energy.step(samples=4):
+            pass
+        logged = [energy.log()]
+        with energy.during(Activity.EVALUATION):
+            logged.append(energy.evaluation())
+        logged.append(energy.state_dict())
+    with energy.during(Activity.EVALUATION):
+        logged.append(energy.evaluation())
+    return logged
+
+
+def test_a_loop_goes_on_with_one_warning_that_names_the_remedy_and_without_numbers(tmp_path, caplog):
+    energy = TrainingEnergy(folder=tmp_path)
+    assert trained(energy) == trained(energy) == [{}, {}, {}, {}]
+    assert energy.summary is None
+    (warning,) = messages(caplog)
+    assert "training goes on" in warning
+    assert "ZEUS_SIMULATED_GPUS=" in warning
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_changes_nothing_and_adds_no_warning(tmp_path, caplog):
+    profile = tmp_path / "profile.json"
+    optimizer = GlobalPowerLimitOptimizer(training_monitor(None), warmup_steps=0, profile_steps=1, profile_path=profile)
+    energy = TrainingEnergy(optimizer=optimizer)
+    assert trained(energy) == [{}, {}, {}, {}]
+    energy.forget()
+    assert (optimizer.trials, optimizer.chosen_limit_watts, energy.saving_fraction) == ([], None, None)
+    assert len(messages(caplog)) == 1
+    assert not profile.exists()
+
+
+def test_those_who_want_the_error_get_it(caplog):
+    with pytest.raises(NoDeviceError, match="ZEUS_SIMULATED_GPUS="):
+        TrainingEnergy(strict=True)
+    with pytest.raises(NoDeviceError):
+        TrainingEnergy(training_monitor(None), strict=True)
+    with pytest.raises(NoDeviceError):
+        ZeusMonitor()
+    with pytest.raises(UsageError, match="measures no GPU"):
+        TrainingEnergy(ZeusMonitor(gpu_indices=[]))
+
+
+def test_a_driver_that_fails_at_first_ends_no_script_and_a_wrong_setting_does(caplog, monkeypatch):
+    def fail():
+        raise DriverFaultError("unknown error")
+
+    assert trained(TrainingEnergy(training_monitor(None, make=fail))) == [{}, {}, {}, {}]
+    assert "unknown error" in messages(caplog)[0]
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "nonsense")
+    with pytest.raises(UsageError):
+        TrainingEnergy()
+
+
+@pytest.mark.parametrize("has_gpu", [(True, False), (False, True), (False, False)])
+def test_a_rank_without_a_gpu_takes_part_and_counts_nothing(caplog, has_gpu):
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A40"), time_source=time_source)
+
+    def main(world):
+        monitor = ZeusMonitor(gpus=[gpu], time_source=time_source) if has_gpu[world.rank] else None
+        energy = TrainingEnergy(monitor, world=world)
+        with energy, energy.step(samples=4):
+            if world.rank == 0:
+                time_source.advance(10)
+            world.gather(None)
+            logged = energy.log()
+        return logged, energy.summary
+
+    (first, first_summary), (second, second_summary) = ThreadWorld.run(2, main)
+    assert [first_summary is None, second_summary is None] == [not any(has_gpu)] * 2
+    first.pop("power_limit_w", None), second.pop("power_limit_w", None)
+    assert first == second
+    assert bool(first) == any(has_gpu)
+    assert len(messages(caplog)) == has_gpu.count(False)

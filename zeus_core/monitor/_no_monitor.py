@@ -1,0 +1,68 @@
+"""The monitor of a training, which must also run where there is nothing to measure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from zeus_core._validate import checked_instance
+from zeus_core.device import CpuDiscovery
+from zeus_core.errors import DeviceError, NoDeviceError, UsageError
+from zeus_core.monitor._windows import ZeusMonitor
+
+__all__ = ["NoMonitor", "checked_monitor", "training_monitor"]
+
+_logger = logging.getLogger(__name__)
+
+
+class NoMonitor(ZeusMonitor):
+    """A monitor that measures nothing, as there is no device. Those who get it have been warned.
+
+    Args:
+        reason: Why there is none, with the remedy.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(gpu_indices=[], cpus=CpuDiscovery((), reason))
+        self.reason = reason
+
+
+def training_monitor(
+    monitor: ZeusMonitor | None, strict: bool = False, make: Callable[[], ZeusMonitor] = ZeusMonitor
+) -> ZeusMonitor:
+    """Return the monitor of a training; where no GPU can be measured, a `NoMonitor`, after one warning.
+
+    This is the one place that decides how training goes on without a device.
+
+    Args:
+        monitor: The user's; one is made if None.
+        strict: Raise the error instead.
+        make: Makes the monitor.
+
+    Raises:
+        UsageError: `monitor` is something else, or measures no GPU on purpose.
+        DeviceError: No GPU can be measured, and `strict` is true.
+    """
+    if monitor is None:
+        try:
+            monitor = make()
+        except DeviceError as error:
+            if strict:
+                raise
+            _logger.warning("no energy is measured, and training goes on without it: %s", error)
+            return NoMonitor(str(error))
+    if strict and isinstance(monitor, NoMonitor):
+        raise NoDeviceError(monitor.reason)
+    return checked_monitor(monitor)
+
+
+def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
+    """Return a monitor that measures at least one GPU, or a `NoMonitor`.
+
+    Raises:
+        UsageError: It is something else, or measures no GPU on purpose.
+    """
+    checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
+    if not monitor.gpus and not isinstance(monitor, NoMonitor):
+        raise UsageError("monitor measures no GPU; name the GPUs to measure, such as ZeusMonitor(gpu_indices=[0])")
+    return monitor
