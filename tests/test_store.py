@@ -174,7 +174,7 @@ class TestFilesThatAreNotUsed:
 
 
 class TestPathsThatCannotBeUsed:
-    def test_a_folder_is_a_usage_error_that_names_a_file_in_it(self, tmp_path):
+    def test_a_folder_is_a_usage_error_that_names_a_file(self, tmp_path):
         with pytest.raises(UsageError, match=r"profile_path is .* folder.*profile\.json"):
             JsonTrialStore(tmp_path)
 

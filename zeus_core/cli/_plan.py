@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.util
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._files import parse_json
+from zeus_core._files import parse_json, write_atomically
 from zeus_core.cli._arguments import count, factor, seconds, seconds_or_zero
 from zeus_core.cli._text import write
 from zeus_core.errors import UsageError
@@ -125,10 +126,11 @@ def _schedule(arguments: argparse.Namespace, stages: int) -> Schedule:
 
 
 def _write_frontier(frontier: Frontier, path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("time_seconds", "energy_joules"))
-        writer.writerows(zip(frontier.times_seconds.tolist(), frontier.energies_joules.tolist(), strict=True))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("time_seconds", "energy_joules"))
+    writer.writerows(zip(frontier.times_seconds.tolist(), frontier.energies_joules.tolist(), strict=True))
+    write_atomically(path, text.getvalue())
 
 
 def _draw(arguments: argparse.Namespace, frontier: Frontier, plans: list[Plan]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._files import JsonFormat, write_atomically
+from zeus_core._files import JsonFormat, follow_own_links, is_special, write_atomically
 from zeus_core.cli._summary import devices_to_json, summarize, total_to_json
 from zeus_core.errors import UsageError
 
@@ -79,9 +79,10 @@ def check_writable(path: Path) -> None:
         UsageError: The file cannot be written.
     """
     try:
+        path = follow_own_links(path)
         if path.is_dir():
             raise IsADirectoryError("it is a folder")
-        if _is_special(path):
+        if is_special(path):
             path.open("a").close()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,11 +94,8 @@ def check_writable(path: Path) -> None:
 def write_record(record: RunRecord, path: Path) -> None:
     """Write the file, completely or not at all. A pipe or a terminal cannot be replaced, and is written to."""
     text = json.dumps(record.to_json(), indent=2) + "\n"
-    if _is_special(path):
-        path.write_text(text, encoding="utf-8")
-        return
-    write_atomically(path.resolve(), text)  # a link stays one
-
-
-def _is_special(path: Path) -> bool:
-    return path.exists() and not path.is_file()
+    target = follow_own_links(path)  # a link stays one
+    if is_special(target):
+        target.write_text(text, encoding="utf-8")
+    else:
+        write_atomically(target, text)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from zeus_core._files import following_own_links
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 
@@ -40,7 +41,7 @@ class WindowLog:
         columns = ["start_time", "window_name", "elapsed_time", *(f"gpu{index}_energy" for index in gpu_indices)]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
+            with open(path, "a", encoding="utf-8", opener=following_own_links) as file:
                 if not self._is_json and file.tell() == 0:
                     file.write(_csv_line(columns))
         except (OSError, ValueError) as error:
@@ -57,7 +58,7 @@ class WindowLog:
             cells = [start_time, window_name, measurement.time, *(energies[index] for index in self._gpu_indices)]
             line = _csv_line(cells)
         try:
-            with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            with open(self._path, "a", encoding="utf-8", errors="backslashreplace", opener=following_own_links) as file:
                 file.write(line)
         except (OSError, ValueError) as error:
             if not self._has_failed:

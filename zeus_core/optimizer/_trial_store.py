@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat, JsonStore
+from zeus_core._files import JsonFormat, JsonStore, is_special
 from zeus_core.errors import UsageError
 from zeus_core.search import Trial
 
@@ -47,13 +47,13 @@ class JsonTrialStore:
     written by something else or for other GPUs, is set aside under another name, with a warning.
 
     Raises:
-        UsageError: `path` is a folder.
+        UsageError: `path` is a folder or a device.
     """
 
     def __init__(self, path: Path) -> None:
-        if _is_folder(path):
+        if is_special(path):
             raise UsageError(
-                f"profile_path is {str(path)!r}, which is a folder; name a file in it, such as profile.json"
+                f"profile_path is {str(path)!r}, which is a folder or a device; name a file, such as profile.json"
             )
         self._store = JsonStore(path, _FORMAT, "profile")
 
@@ -64,13 +64,6 @@ class JsonTrialStore:
     def save(self, device_names: Sequence[str], trials: Sequence[Trial]) -> None:
         """Write all trials."""
         self._store.save({"devices": list(device_names), "trials": encode(trials)})
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # loading and saving warn of a path that cannot be looked at
-        return False
 
 
 def _trials_on(device_names: Sequence[str], fields: Mapping[str, Any]) -> list[Trial]:

@@ -1,13 +1,15 @@
 """Compiled inner loops: numba compiles them if it is installed (extra `pipeline`); else Python runs them as they are.
 
 Compiled code is cached in one folder: `NUMBA_CACHE_DIR` if that is set, else `zeus-core/numba` in `XDG_CACHE_HOME` or
-`~/.cache`. If that folder cannot be written, each process compiles the code itself. Nothing happens before the first
-call.
+`~/.cache`; for root, whose environment may be another user's (`sudo -E`), always `.cache/zeus-core/numba` in root's own
+home. numba unpickles what it finds there, which can execute anything: so a folder that others can write to is not used.
+Without a folder, each process compiles the code itself. Nothing happens before the first call.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import threading
 import types
@@ -18,7 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from zeus_core._files import check_only_ours
+
 __all__ = ["Kernels", "cache_folder", "has_numba"]
+
+_logger = logging.getLogger(__name__)
 
 _compiling = threading.Lock()  # numba reads the folder of its cache from a global
 
@@ -27,15 +33,32 @@ _WITHOUT_NUMBA = "ZEUS_WITHOUT_NUMBA"
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of compiled code; None if it cannot be written."""
+    """Return the folder of compiled code; None if it cannot be written, or others can write to it."""
     try:
-        named = os.environ.get("NUMBA_CACHE_DIR")
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(named) if named else Path(home) / "zeus-core" / "numba"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # the folder cannot be made, or the user has no home
+        folder = _chosen_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError, KeyError):  # the folder cannot be made, or the user has no home
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    return folder if os.access(folder, os.W_OK) and _is_ours(folder) else None
+
+
+def _chosen_folder() -> Path:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        import pwd
+
+        return Path(pwd.getpwuid(0).pw_dir, ".cache", "zeus-core", "numba")
+    if named := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "zeus-core", "numba")
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        check_only_ours(folder)
+    except OSError as error:
+        _logger.warning("compiled code is not kept, and each process compiles it for some seconds: %s", error)
+        return False
+    return True
 
 
 def has_numba() -> bool:
@@ -74,13 +97,23 @@ def _compiled(functions: Sequence[Callable[..., Any]]) -> Mapping[str, Any]:
 def _compile(functions: Sequence[Callable[..., Any]]) -> Mapping[str, Any]:
     import numba
 
-    config: Any = numba.config
     folder = cache_folder()
-    # Without a folder that can be written numba would look for another, beside the sources.
-    jit = numba.njit(cache=True) if folder is not None else numba.njit
+    if folder is not None:
+        compiled = _declare(functions, numba.njit(cache=True), folder.resolve())
+        # numba keeps the code of each module in a folder within that one.
+        if _is_ours(Path(compiled[functions[0].__name__].stats.cache_path)):
+            return compiled
+    # Without a folder numba would look for another, beside the sources.
+    return _declare(functions, numba.njit, "")
+
+
+def _declare(functions: Sequence[Callable[..., Any]], jit: Callable[..., Any], folder: str | Path) -> dict[str, Any]:
+    import numba
+
+    config: Any = numba.config
     # numba looks up the functions that a function calls among its globals, and they must be compiled ones there.
     found: dict[str, Any] = dict(functions[0].__globals__)
-    previous, config.CACHE_DIR = config.CACHE_DIR, str(folder or "")
+    previous, config.CACHE_DIR = config.CACHE_DIR, str(folder)
     try:
         for function in functions:
             found[function.__name__] = jit(types.FunctionType(function.__code__, found, function.__name__))

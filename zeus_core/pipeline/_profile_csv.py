@@ -9,9 +9,11 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from zeus_core._files import write_atomically
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._instruction import COMPUTE_KINDS, FIXED_KINDS, check_kind
 from zeus_core.pipeline._options import MeasuredOption
@@ -47,20 +49,21 @@ def read_options(path: Path) -> dict[tuple[int, str], list[MeasuredOption]]:
 
 
 def write_options(path: Path, rows: Iterable[_Row]) -> None:
-    """Write options to a file; leave out the columns of standard errors if all of them are 0.
+    """Replace a file by these options; leave out the columns of standard errors if all of them are 0.
 
     Raises:
         OSError: The file cannot be written.
     """
     rows = list(rows)
     has_stderr = any(option.time_stderr_seconds or option.energy_stderr_joules for _, _, option in rows)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_COLUMNS + (_STDERRS if has_stderr else ()))
-        for stage, kind, option in rows:
-            clock = "" if option.clock_mhz is None else option.clock_mhz
-            stderrs = (option.time_stderr_seconds, option.energy_stderr_joules) if has_stderr else ()
-            writer.writerow((stage, kind, clock, option.time_seconds, option.energy_joules, *stderrs))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS + (_STDERRS if has_stderr else ()))
+    for stage, kind, option in rows:
+        clock = "" if option.clock_mhz is None else option.clock_mhz
+        stderrs = (option.time_stderr_seconds, option.energy_stderr_joules) if has_stderr else ()
+        writer.writerow((stage, kind, clock, option.time_seconds, option.energy_joules, *stderrs))
+    write_atomically(path, text.getvalue())
 
 
 def _rows(path: Path) -> Iterator[tuple[int, _Row]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zeus_core.pipeline import TRANSFER_KINDS, Frontier, PipelineProfile, Plan, Problem
-from zeus_core.report._figure import new_figure
+from zeus_core.report._figure import new_figure, write_figure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
     return "\n".join(lines)
 
 
-def draw_frontier(frontier: Frontier, plans: Sequence[Plan], path: Path) -> None:
+def draw_frontier(frontier: Frontier, plans: Sequence[Plan], path: str | Path) -> None:
     """Draw the frontier, with plans as points.
 
     Args:
@@ -42,7 +42,8 @@ def draw_frontier(frontier: Frontier, plans: Sequence[Plan], path: Path) -> None
         path: The file to write; its suffix (`.png`, `.svg`) is the format.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        UsageError: matplotlib is not installed, or the suffix is no format.
+        OSError: The file cannot be written.
     """
     figure = new_figure(7, 5)
     axes = figure.add_subplot()
@@ -54,10 +55,10 @@ def draw_frontier(frontier: Frontier, plans: Sequence[Plan], path: Path) -> None
     axes.set_title(f"Time and energy of {frontier.problem.schedule.name}, {frontier.problem.profile.stages} stages")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path)
+    write_figure(figure, path)
 
 
-def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: Path) -> None:
+def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: str | Path) -> None:
     """Draw the instructions of each rank over time, coloured by the power of one GPU, with a panel for each plan.
 
     Args:
@@ -81,7 +82,7 @@ def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: Path) 
     panels[-1].set_xlim(0, max(plan.time_seconds for plan in plans))
     panels[-1].set_xlabel("time (s)")
     figure.colorbar(colored, ax=list(panels), label="power of one GPU (W); white: waiting")
-    figure.savefig(path)
+    write_figure(figure, path)
 
 
 def _bars(profile: PipelineProfile, plan: Plan) -> tuple[NDArray[np.float64], ...]:

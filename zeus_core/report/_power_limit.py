@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zeus_core.report._figure import new_figure
+from zeus_core.report._figure import new_figure, write_figure
 from zeus_core.search import Trial
 from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement
 
@@ -84,7 +84,7 @@ def _cost_text(selector: OptimumSelector, measurement: PowerLimitMeasurement, ba
     return f"{cost:.1f}" if math.isfinite(cost) else "too slow"
 
 
-def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, title: str, path: Path) -> None:
+def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, title: str, path: str | Path) -> None:
     """Draw time and energy per step at each limit.
 
     Args:
@@ -94,7 +94,8 @@ def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, ti
         path: The file to write; its suffix (`.png`, `.svg`) is the format.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        UsageError: matplotlib is not installed, or the suffix is no format.
+        OSError: The file cannot be written.
     """
     figure = new_figure(7, 5)
     from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
@@ -123,4 +124,4 @@ def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, ti
     axes.set_ylabel("energy per step (J)")
     axes.set_title(title)
     axes.grid(alpha=0.3)
-    figure.savefig(path)
+    write_figure(figure, path)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import parse_json
+from zeus_core._files import parse_json, without_links
 from zeus_core.errors import UsageError
 from zeus_core.training._account import Account
 
@@ -65,7 +65,7 @@ class Journal:
         try:
             if not self._is_ready:
                 self._make_ready()
-            with self._path.open("a", encoding="utf-8") as file:
+            with open(self._path, "a", encoding="utf-8", opener=without_links) as file:
                 file.write(json.dumps(encode(entry)) + "\n")
         except OSError as error:
             if not self._has_failed:
@@ -78,7 +78,7 @@ class Journal:
 
     def _make_ready(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab") as file:
+        with open(self._path, "ab", opener=without_links) as file:
             # A line that a kill has cut must not spoil the next one.
             file.write(b"\n" if _ends_within_a_line(self._path) else b"")
         self._is_ready = True
@@ -94,7 +94,9 @@ class Journal:
     def _read(self, path: Path, run: str) -> list[Entry]:
         entries, damaged_lines = [], 0
         try:
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with open(path, encoding="utf-8", errors="replace", opener=without_links) as file:
+                lines = file.read().splitlines()
+            for line in lines:
                 if run not in line:  # an entry of another of the runs that use this folder
                     continue
                 try:
@@ -109,7 +111,7 @@ class Journal:
 
 
 def _ends_within_a_line(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open(path, "rb", opener=without_links) as file:
         if file.seek(0, 2) == 0:
             return False
         file.seek(-1, 2)

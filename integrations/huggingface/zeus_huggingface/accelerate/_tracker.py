@@ -11,6 +11,7 @@ from typing import Any
 
 from accelerate import tracking
 
+from zeus_core._files import without_links
 from zeus_core.adapters import contained
 
 __all__ = ["ZeusTracker"]
@@ -58,7 +59,7 @@ class ZeusTracker(tracking.GeneralTracker):  # type: ignore[misc]
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
+        with open(self.path, "a", encoding="utf-8", opener=without_links) as file:
             file.write(json.dumps(line, default=_number_or_text) + "\n")
 
 
