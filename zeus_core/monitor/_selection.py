@@ -66,14 +66,14 @@ def select_cpus(
 
 
 def warn_unless_measured(gpu_indices: Sequence[int], device: Any) -> None:
-    """Warn if training runs on a GPU that is not measured.
+    """Warn if training runs on a GPU that is not measured; if none is, that has been said.
 
     Args:
         gpu_indices: The measured GPUs.
         device: The `torch.device` of the training.
     """
     index = getattr(device, "index", None)
-    if getattr(device, "type", None) == "cuda" and index is not None and index not in gpu_indices:
+    if gpu_indices and getattr(device, "type", None) == "cuda" and index is not None and index not in gpu_indices:
         _logger.warning(
             "training runs on GPU %d, but the measured GPUs are %s: pass ZeusMonitor(gpu_indices=[%d])",
             index,

@@ -37,9 +37,10 @@ class ZeusTrainerCallback(TrainerCallback):
     =====================  ====  =====================================================================
 
     Tokens are counted if TRL counts them, or with `include_num_input_tokens_seen`; samples by the nominal batch size.
-    The progress bar shows `power_w` and `total_energy_j`. Each evaluation logs `eval_energy_j` (predictions:
-    `test_energy_j`). The end of training logs the metrics of `zeus_core.training.TrainingSummary.values`,
-    `train_energy_j` first; they are in `TrainOutput.metrics` too.
+    The progress bar shows `power_w` and `total_energy_j`. Each evaluation logs `eval_energy_j`. The end of training
+    logs the metrics of `zeus_core.training.TrainingSummary.values`, `train_energy_j` first; they are in
+    `TrainOutput.metrics` too. The metrics that evaluations and predictions return, by which checkpoints and
+    hyperparameters are chosen, are those without this callback: `energy.evaluation()` has the energy of the latest one.
 
     Totals outlive interruptions: a journal is kept in `output_dir/zeus-energy`, and each checkpoint names its run.
 
@@ -48,6 +49,7 @@ class ZeusTrainerCallback(TrainerCallback):
         optimizer: Chooses a power limit: a `GlobalPowerLimitOptimizer` or `HFGlobalPowerLimitOptimizer`.
         splits_passes: Measure text generation and the passes of a reference model apart from the rest of a step. The
             accelerator is synchronized at both ends of each.
+        strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback.
@@ -55,7 +57,7 @@ class ZeusTrainerCallback(TrainerCallback):
 
     Raises:
         UsageError: An argument is wrong; the message names it.
-        NoDeviceError: There is no GPU to measure.
+        DeviceError: No GPU can be measured, and `strict` is true.
     """
 
     def __init__(
@@ -63,11 +65,13 @@ class ZeusTrainerCallback(TrainerCallback):
         monitor: ZeusMonitor | None = None,
         optimizer: GlobalPowerLimitOptimizer | HFGlobalPowerLimitOptimizer | None = None,
         splits_passes: bool = True,
+        *,
+        strict: bool = False,
     ) -> None:
         if isinstance(optimizer, HFGlobalPowerLimitOptimizer):
             optimizer = optimizer.optimizer
         self.optimizer = optimizer
-        self.energy = TrainingEnergy(monitor, optimizer)
+        self.energy = TrainingEnergy(monitor, optimizer, strict=strict)
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         reporter = EnergyReporter(self.energy, splits_passes)
         self.listener = TrainerListener(type(self).__name__, reporter, self.energy.monitor, frozenset(roles))
@@ -94,7 +98,6 @@ class EnergyReporter(Reporter):
         self._passes: PassHooks | None = None
         self._tokens_seen = 0
         self._pauses: list[Activity] = []
-        self._evaluation: dict[str, float] = {}  # the values of the current evaluation, if it has been logged
 
     def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
         """Begin a run, or continue the one of the checkpoint."""
@@ -116,7 +119,6 @@ class EnergyReporter(Reporter):
         """Report an evaluation, a prediction or a checkpoint."""
         super().pause(activity)
         self._pauses.append(activity)
-        self._evaluation = {}
 
     def resume(self) -> None:
         """Report its end."""
@@ -143,14 +145,8 @@ class EnergyReporter(Reporter):
             return self.training_metrics()
         prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
         if prefixes and Activity.EVALUATION in self._pauses:
-            self._evaluation = self._energy.evaluation(prefixes[0])
-        return self._evaluation if prefixes else {}
-
-    @contained(default=dict[str, float])
-    def evaluation_metrics(self, prefix: str) -> dict[str, float]:
-        """Return the energy of an evaluation: the value that was logged, if it was."""
-        is_logged = f"{prefix}_energy_j" in self._evaluation
-        return self._evaluation if is_logged else self._energy.evaluation(prefix)
+            return self._energy.evaluation(prefixes[0])
+        return {}
 
     def training_metrics(self) -> dict[str, float]:
         """Return the values of the summary."""

@@ -73,10 +73,6 @@ class Reporter:
         """Return the values to add to something that is about to be logged."""
         return {}
 
-    def evaluation_metrics(self, prefix: str) -> dict[str, float]:
-        """Return the metrics to add to those of the current or latest evaluation."""
-        return {}
-
     def training_metrics(self) -> dict[str, float]:
         """Return the metrics to add to those of the training that has just ended."""
         return {}

@@ -7,6 +7,7 @@ from pathlib import Path
 from transformers import TrainerCallback
 
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
@@ -23,31 +24,37 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
     exception or Ctrl-C.
 
     Args:
-        monitor: See `GlobalPowerLimitOptimizer` for this and all other arguments.
+        monitor: Measures the GPUs whose limit is searched; a new one if None. See `GlobalPowerLimitOptimizer` for this
+            and all other arguments.
         optimum_selector: Defines the best limit.
         wait_steps: Initial steps to skip before profiling.
         warmup_steps: Steps to skip after each change of the limit.
         profile_steps: Steps to measure at each limit.
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept.
+        strict: Where there is no GPU, raise; otherwise one warning says so, and nothing is searched.
 
     Attributes:
         optimizer: The `GlobalPowerLimitOptimizer` behind the callback, with its trials and its choice.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
+        DeviceError: No GPU can be measured, and `strict` is true.
     """
 
     def __init__(
         self,
-        monitor: ZeusMonitor,
+        monitor: ZeusMonitor | None = None,
         optimum_selector: OptimumSelector | None = None,
         wait_steps: int = 1,
         warmup_steps: int = 10,
         profile_steps: int = 40,
         pl_step: int = 25,
         profile_path: str | Path | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
+        monitor = training_monitor(monitor, strict)
         self.optimizer = GlobalPowerLimitOptimizer(
             monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
         )

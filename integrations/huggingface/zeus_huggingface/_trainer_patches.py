@@ -9,15 +9,15 @@ from `Trainer` are covered, as they reach these methods through `super`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
 from zeus_core.adapters import Patches
 from zeus_core.events import Activity
-from zeus_huggingface._listener import TrainerListener, Training, listeners_of
+from zeus_huggingface._listener import Training, listeners_of
 
 __all__ = ["patch_trainer"]
 
@@ -58,52 +58,44 @@ def _train(
             listener.leave_training()
 
 
-@contextmanager
-def _paused(trainer: Trainer, activity: Activity) -> Iterator[list[TrainerListener]]:
-    listeners = listeners_of(trainer)
-    for listener in listeners:
-        listener.pause(activity)
-    with ExitStack() as resuming:
-        for listener in listeners:
-            resuming.callback(listener.resume)
-        yield listeners
-
-
 def _pausing(activity: Activity) -> Callable[..., Any]:
     """Return a wrap for a method in which the Trainer does something other than train."""
 
     def pause(method: Callable[..., Any], trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
-        with _paused(trainer, activity):
+        with ExitStack() as resuming:
+            for listener in listeners_of(trainer):
+                listener.pause(activity)
+                resuming.callback(listener.resume)
             return method(trainer, *args, **kwargs)
 
     return pause
 
 
-def _evaluating(default_prefix: str, metrics_in: Callable[[Any], dict[str, float]]) -> Callable[..., Any]:
-    """Return a wrap for a method whose third argument is the prefix of the metrics in its result."""
-
-    def evaluate(method: Callable[..., Any], trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
-        prefix = args[2] if len(args) > 2 else kwargs.get("metric_key_prefix", default_prefix)
-        with _paused(trainer, Activity.EVALUATION) as listeners:
-            result = method(trainer, *args, **kwargs)
-            for listener in listeners:
-                metrics_in(result).update(listener.reporter.evaluation_metrics(prefix))
-            return result
-
-    return evaluate
-
-
 def _log(log: Callable[..., Any], trainer: Trainer, logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
+    """Log our values too, and leave `logs` as it would be without them.
+
+    The Trainer logs the very dictionary that an evaluation returns, and that the best checkpoint, the early stop, the
+    learning rate and the hyperparameters are chosen by: `default_compute_objective` sums all that is in it.
+    """
+    own: dict[str, float] = {}
     for listener in listeners_of(trainer):
-        logs.update(listener.reporter.values_to_log(trainer, logs))  # in place, as the Trainer itself adds the epoch
-    return log(trainer, logs, *args, **kwargs)
+        own.update(listener.reporter.values_to_log(trainer, logs))
+    own = {name: value for name, value in own.items() if name not in logs}
+    if not own:
+        return log(trainer, logs, *args, **kwargs)
+    shown = {**logs, **own}
+    try:
+        return log(trainer, shown, *args, **kwargs)
+    finally:  # the Trainer adds the epoch, and callbacks may add or remove what they like
+        logs.clear()
+        logs.update((name, value) for name, value in shown.items() if name not in own)
 
 
 _WRAPS: dict[str, Callable[..., Any]] = {
     "train": _train,
-    "evaluate": _evaluating("eval", lambda metrics: metrics),
+    "evaluate": _pausing(Activity.EVALUATION),
     "_evaluate": _pausing(Activity.EVALUATION),  # for trainers with an `evaluate` of their own
-    "predict": _evaluating("test", lambda output: output.metrics),
+    "predict": _pausing(Activity.EVALUATION),
     "_save_checkpoint": _pausing(Activity.CHECKPOINT),
     "log": _log,
 }
