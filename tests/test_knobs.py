@@ -113,6 +113,17 @@ class TestSettings:
         with pytest.raises(DeviceLostError):
             PowerLimitKnob([gpu], 25)
 
+    @pytest.mark.parametrize("method", ["read_power_limit_watts", "read_power_limit_range_watts"])
+    def test_a_passing_fault_is_tried_again(self, method):
+        gpu = FaultyGpu(a40(250.0))
+        gpu.fail(method, DriverFaultError("busy"), times=2)
+        assert PowerLimitKnob([gpu], 50).settings == (250, 200, 150, 100)
+
+    def test_clocks_that_cannot_be_read_at_once_are_tried_again(self):
+        gpu = FaultyGpu(a40())
+        gpu.fail("read_supported_sm_clocks_mhz", DriverFaultError("busy"), times=2)
+        assert SmClockKnob(gpu).settings == a40().read_supported_sm_clocks_mhz()
+
 
 class TestApply:
     def test_a_setting_becomes_the_limit_of_every_gpu(self):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.device.nvml._visible import visible_uuids
+from zeus_core.device.nvml._visible import visible_places
 
 UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"]
 
@@ -38,28 +38,39 @@ UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"]
     ],
 )
 def test_the_variable_shows(variable, indices):
-    assert visible_uuids(UUIDS, variable) == [UUIDS[index] for index in indices]
+    assert visible_places(UUIDS, variable) == indices
 
 
 @given(st.text(alphabet="GPU-abc0123, "))
 def test_for_any_value_of_the_variable_each_visible_gpu_is_one_of_the_machine_and_shown_once(variable):
-    visible = visible_uuids(UUIDS, variable)
-    assert set(visible) <= set(UUIDS)
+    visible = visible_places(UUIDS, variable)
+    assert set(visible) <= set(range(len(UUIDS)))
     assert len(visible) == len(set(visible))
 
 
 @given(st.permutations(range(len(UUIDS))), st.integers(0, len(UUIDS)))
 def test_any_choice_of_indices_shows_these_gpus_in_that_order(order, count):
     chosen = order[:count]
-    assert visible_uuids(UUIDS, ",".join(map(str, chosen))) == [UUIDS[index] for index in chosen]
+    assert visible_places(UUIDS, ",".join(map(str, chosen))) == chosen
 
 
 def test_a_machine_without_gpus_shows_none():
-    assert visible_uuids([], None) == []
-    assert visible_uuids([], "0") == []
+    assert visible_places([], None) == []
+    assert visible_places([], "0") == []
 
 
-@pytest.mark.parametrize(("variable", "indices"), [(None, [0, 2]), ("2,0", [2, 0]), ("0,1,2", [0]), ("GPU-", [])])
-def test_a_gpu_that_does_not_answer_keeps_its_index_but_is_never_visible(variable, indices):
-    uuids = ["GPU-aaaa-1", "", "GPU-cccc-3"]
-    assert visible_uuids(uuids, variable) == [uuids[index] for index in indices]
+@pytest.mark.parametrize(
+    ("variable", "places"),
+    [
+        pytest.param(None, [0, 1, 2, 3], id="unset shows it too"),
+        pytest.param("2,1,0", [2, 1, 0], id="named by its index"),
+        pytest.param("GPU-bbbb,GPU-cccc", [1, 2], id="a UUID that no other GPU has"),
+        pytest.param("GPU-bbbb,0,GPU-dddd", [1, 0, 3], id="two of them are not told apart, but take no other's place"),
+        pytest.param("GPU-bbbb,GPU-dddd,GPU-eeee,0", [1, 3], id="a third such UUID is invalid"),
+        pytest.param("1,1", [], id="named twice shows none at all"),
+        pytest.param("GPU-aaaa,GPU-", [0], id="an ambiguous UUID is invalid"),
+        pytest.param("MIG-bbbb", [1], id="a part of it"),
+    ],
+)
+def test_a_gpu_whose_uuid_is_unknown_keeps_its_place(variable, places):
+    assert visible_places(["GPU-aaaa-1", None, "GPU-cccc-3", None], variable) == places

@@ -622,8 +622,8 @@ def test_a_search_given_twice_raises_no_alarm(tmp_path, monitor, gpu, caplog):
 
 
 def test_a_gpu_that_is_not_the_trainers_is_mentioned(monitor, caplog):
-    warn_unless_measured(monitor.gpu_indices, torch.device("cuda", 0))
-    warn_unless_measured(monitor.gpu_indices, torch.device("cpu"))
+    warn_unless_measured(monitor.gpus, torch.device("cuda", 0))
+    warn_unless_measured(monitor.gpus, torch.device("cpu"))
     assert caplog.text == ""
-    warn_unless_measured(monitor.gpu_indices, torch.device("cuda", 3))
+    warn_unless_measured(monitor.gpus, torch.device("cuda", 3))
     assert "training runs on GPU 3, but the measured GPUs are 0: pass ZeusMonitor(gpu_indices=[3])" in caplog.text

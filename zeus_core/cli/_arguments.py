@@ -55,13 +55,15 @@ def count(text: str) -> int:
 
 
 def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> list[int]:
-    """Check the requested GPU indices; None requests all GPUs.
+    """Check the requested GPU indices; None requests all GPUs that answer.
 
     Raises:
         UsageError: There is no GPU with one of these indices.
     """
+    from zeus_core.device._silent import SilentGpu
+
     if indices is None:
-        return list(range(len(gpus)))
+        return [index for index, gpu in enumerate(gpus) if not isinstance(gpu, SilentGpu)]
     for index in indices:
         if index >= len(gpus):
             asked, valid = ",".join(map(str, indices)), ", ".join(map(str, range(len(gpus))))

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from functools import cache
 
 from zeus_core.device._gpu import Gpu
+from zeus_core.device._silent import SilentGpu
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
-from zeus_core.device.nvml._visible import visible_uuids
+from zeus_core.device.nvml._visible import visible_places
 from zeus_core.device.simulated._gpu import SimulatedGpu
 from zeus_core.device.simulated._presets import find_preset
-from zeus_core.errors import NoDeviceError, UsageError
+from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.ports._accelerator import torch_gpu_uuids
 
 __all__ = ["SIMULATED_GPUS_VARIABLE", "discover_gpus"]
@@ -24,6 +25,9 @@ _logger = logging.getLogger(__name__)
 
 def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
     """Find the GPUs of this process, in the order of their indices.
+
+    A passing fault of the driver is tried again, within a quarter of a second. A GPU that still does not answer keeps
+    its place in the list, and refuses every call by name: no other GPU gets its index.
 
     Args:
         environment: `ZEUS_SIMULATED_GPUS`, such as "A100-SXM4-80GB:4" or "A40:1,V100:1", asks for simulated GPUs.
@@ -48,31 +52,43 @@ _SIMULATION_HINT = f"To try things without a GPU, simulate some: {SIMULATED_GPUS
 def _nvidia_gpus(environment: Mapping[str, str]) -> list[Gpu]:
     session = NvmlSession()
     try:
-        uuids = session.read_uuids()
+        found = session.read_uuids()
     except NoDeviceError as error:
         raise NoDeviceError(f"{error}. {_SIMULATION_HINT}") from error
+    uuids = [uuid if isinstance(uuid, str) else None for uuid in found]
     variable = environment.get("CUDA_VISIBLE_DEVICES")
     mig_parents: dict[str, str] = {}
     if variable is not None and "MIG-" in variable:
-        mig_parents = session.read_mig_parents()
+        mig_parents = session.read_mig_parents(filter(None, uuids))
         _logger.warning("CUDA_VISIBLE_DEVICES=%s names a part of a GPU: energies are those of the whole GPU", variable)
-    gpus = [NvmlGpu(session, uuid) for uuid in visible_uuids(uuids, variable, mig_parents)]
-    return _in_framework_order(gpus, environment)
+    gpus = [_open(session, f"GPU {place}", found[place]) for place in visible_places(uuids, variable, mig_parents)]
+    return _in_framework_order(gpus, session, environment)
 
 
-def _in_framework_order(gpus: list[NvmlGpu], environment: Mapping[str, str]) -> list[Gpu]:
+def _open(session: NvmlSession, name: str, uuid: str | DeviceError) -> Gpu:
+    """Return a GPU, or one that refuses every call under this name if it does not answer."""
+    if isinstance(uuid, DeviceError):
+        return SilentGpu(name, uuid)
+    try:
+        return NvmlGpu(session, uuid)
+    except DeviceError as error:
+        return SilentGpu(name, error)
+
+
+def _in_framework_order(gpus: list[Gpu], session: NvmlSession, environment: Mapping[str, str]) -> list[Gpu]:
     """Sort GPUs by the framework's indices, as far as they are known: the driver counts in PCI order."""
-    known = {gpu.uuid: gpu for gpu in gpus}
+    answering = {gpu.uuid: gpu for gpu in gpus if not isinstance(gpu, SilentGpu)}
     order = torch_gpu_uuids()
-    if order is not None and set(order) == set(known):
-        return [known[uuid] for uuid in order]
-    if len({gpu.name for gpu in gpus}) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+    # The framework may also show GPUs that do not answer here; no GPU that answers is missing from its list.
+    if order is not None and set(answering) <= set(order) and len(order) <= len(gpus):
+        return [answering.get(uuid) or _open(session, uuid, uuid) for uuid in order]
+    if len({gpu.name for gpu in answering.values()}) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         _logger.warning(
             "the GPUs differ (%s), and CUDA may count them in another order than the driver: set "
             "CUDA_DEVICE_ORDER=PCI_BUS_ID, or use the GPU in torch before it is measured",
             ", ".join(gpu.name for gpu in gpus),
         )
-    return list(gpus)
+    return gpus
 
 
 @cache  # like real hardware, simulated GPUs outlive the objects that use them

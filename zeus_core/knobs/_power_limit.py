@@ -9,6 +9,7 @@ from functools import partial
 
 from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu, PowerRange
+from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.knobs._restoration import Restoration
 
@@ -96,8 +97,8 @@ def check_power_limit(limit_watts: int, settings: Sequence[int]) -> None:
 
 def _usable_range(gpu: Gpu) -> PowerRange:
     """Return the range from the lowest limit the board accepts to the original limit."""
-    original_watts = gpu.read_power_limit_watts()
-    return PowerRange(min(gpu.read_power_limit_range_watts().lowest_watts, original_watts), original_watts)
+    original_watts = retried(gpu.read_power_limit_watts)
+    return PowerRange(min(retried(gpu.read_power_limit_range_watts).lowest_watts, original_watts), original_watts)
 
 
 def _restore_limit(gpu: Gpu, original_watts: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from zeus_core.device import Gpu
+from zeus_core.device._retry import retried
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.knobs._restoration import Restoration
 
@@ -74,6 +75,6 @@ class SmClockKnob:
 
 def _supported_clocks_mhz(gpu: Gpu) -> tuple[int, ...]:
     try:
-        return gpu.read_supported_sm_clocks_mhz()
+        return retried(gpu.read_supported_sm_clocks_mhz)
     except NotSupportedError:
         return ()

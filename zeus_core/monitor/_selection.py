@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from zeus_core.device import Cpu, CpuDiscovery, Gpu
+from zeus_core.device._silent import SilentGpu
 from zeus_core.errors import NoDeviceError, UsageError
+from zeus_core.ports._accelerator import torch_gpu_uuids
 
 __all__ = ["select_cpus", "select_gpus", "warn_unless_measured"]
 
@@ -20,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 def select_gpus(gpus: Sequence[Gpu], indices: Sequence[int] | None, environment: Mapping[str, str]) -> dict[int, Gpu]:
-    """Choose the GPUs to measure, by index.
+    """Choose the GPUs to measure, by index. Where all are wanted, one that does not answer is left out, with a warning.
 
     Args:
         gpus: All visible GPUs.
@@ -30,13 +32,17 @@ def select_gpus(gpus: Sequence[Gpu], indices: Sequence[int] | None, environment:
     Raises:
         NoDeviceError: There is no GPU.
         UsageError: An index is unknown or named twice.
+        DeviceError: A GPU that is wanted by its index, this rank's own, or each of all does not answer.
     """
     if not gpus:
         raise NoDeviceError("there is no GPU to measure; to measure none on purpose, pass gpu_indices=[]")
     visible = dict(enumerate(gpus))
-    if indices is None:
-        return _own_gpu(visible, *_local_rank(environment))
-    return _chosen(visible, indices, "gpu_indices", "GPU")
+    if indices is not None:
+        return _answering(_chosen(visible, indices, "gpu_indices", "GPU"))
+    local_rank, local_size = _local_rank(environment)
+    if local_size == 1 or len(visible) == 1:
+        return _answering(visible, is_choice=False)
+    return _answering(_own_gpu(visible, local_rank, local_size))
 
 
 def select_cpus(
@@ -65,27 +71,38 @@ def select_cpus(
     return packages if local_rank == 0 else {}
 
 
-def warn_unless_measured(gpu_indices: Sequence[int], device: Any) -> None:
-    """Warn if training runs on a GPU that is not measured; if none is, that has been said.
+def warn_unless_measured(gpus: Mapping[int, Gpu], device: Any) -> None:
+    """Warn if training runs on a GPU that is not measured, or that has another index in the framework.
+
+    Nothing is said where none is measured: that has been warned of.
 
     Args:
-        gpu_indices: The measured GPUs.
+        gpus: The measured GPUs, by index.
         device: The `torch.device` of the training.
     """
     index = getattr(device, "index", None)
-    if gpu_indices and getattr(device, "type", None) == "cuda" and index is not None and index not in gpu_indices:
+    if not gpus or getattr(device, "type", None) != "cuda" or index is None:
+        return
+    order = torch_gpu_uuids() or []
+    if index not in gpus:
         _logger.warning(
             "training runs on GPU %d, but the measured GPUs are %s: pass ZeusMonitor(gpu_indices=[%d])",
             index,
-            ", ".join(map(str, gpu_indices)),
+            ", ".join(map(str, gpus)),
             index,
+        )
+    elif index < len(order) and order[index] != gpus[index].uuid and not gpus[index].is_simulated:
+        _logger.warning(
+            "training runs on GPU %d, which is %s for CUDA, but %s is measured: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or "
+            "make the monitor after the first use of the GPU",
+            index,
+            order[index],
+            gpus[index].uuid,
         )
 
 
 def _own_gpu(visible: dict[int, Gpu], local_rank: int, local_size: int) -> dict[int, Gpu]:
-    """Choose all GPUs; with several ranks on a node, this rank's own."""
-    if local_size == 1 or len(visible) == 1:
-        return visible
+    """Choose this rank's own GPU."""
     index = local_rank % len(visible)
     _logger.warning(
         "local rank %d of %d measures GPU %d alone; to measure others, pass gpu_indices=[...]",
@@ -94,6 +111,16 @@ def _own_gpu(visible: dict[int, Gpu], local_rank: int, local_size: int) -> dict[
         index,
     )
     return {index: visible[index]}
+
+
+def _answering(gpus: dict[int, Gpu], is_choice: bool = True) -> dict[int, Gpu]:
+    """Leave out GPUs that do not answer. Raises the error of the first if each of them was chosen, or none answers."""
+    silent = {index: gpu for index, gpu in gpus.items() if isinstance(gpu, SilentGpu)}
+    if silent and (is_choice or len(silent) == len(gpus)):
+        raise next(iter(silent.values())).fault
+    for index, gpu in silent.items():
+        _logger.warning("GPU %d is not measured: %s", index, gpu.fault)
+    return {index: gpu for index, gpu in gpus.items() if index not in silent}
 
 
 def _local_rank(environment: Mapping[str, str]) -> tuple[int, int]:

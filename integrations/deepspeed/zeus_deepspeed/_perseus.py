@@ -150,5 +150,5 @@ def _monitor_of(engine: Any, config: PerseusConfig) -> ZeusMonitor:
     else:
         index = max(engine.local_rank, 0) % len(discover_gpus())
     monitor = ZeusMonitor(gpu_indices=[index], cpu_indices=[])
-    warn_unless_measured(monitor.gpu_indices, device)
+    warn_unless_measured(monitor.gpus, device)
     return monitor

@@ -110,7 +110,7 @@ class TrainerListener:
             self.reporter = Reporter(NoObserver())
             _logger.warning("%s does nothing here: another callback or trainer does its work", self._name)
         else:
-            warn_unless_measured(self._monitor.gpu_indices, training.trainer.args.device)
+            warn_unless_measured(self._monitor.gpus, training.trainer.args.device)
 
     @contained
     def leave_training(self) -> None:

@@ -47,7 +47,7 @@ class EnergySource:
         device = trainer.strategy.root_device
         if self._monitor is None:
             self._monitor = ZeusMonitor(gpu_indices=[device.index]) if device.type == "cuda" else ZeusMonitor()
-        warn_unless_measured(self._monitor.gpu_indices, device)
+        warn_unless_measured(self._monitor.gpus, device)
         if self._optimizer is None and self._make_optimizer is not None:
             self._optimizer = self._make_optimizer(self._monitor)
         energy = TrainingEnergy(self._monitor, self._optimizer)

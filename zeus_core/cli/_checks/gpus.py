@@ -54,7 +54,10 @@ def check_gpus(
 def _check_visible(
     gpus: Sequence[Gpu], no_gpus_because: str | None, driver: Driver, environment: Mapping[str, str]
 ) -> Check:
-    names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+    from zeus_core.device._silent import SilentGpu
+
+    answering = [gpu for gpu in gpus if not isinstance(gpu, SilentGpu)]
+    names = ", ".join(dict.fromkeys(gpu.name for gpu in answering))
     if not gpus and driver.fault is not None and driver.fault in (no_gpus_because or driver.fault):
         return Check("GPUs", "missing", "there are none without the driver")  # its own check holds the fix
     if not gpus:
@@ -65,7 +68,7 @@ def _check_visible(
             "GPUs", "limited", f"{len(gpus)} visible: {names}; no number comes from hardware", f"unset {_SIMULATION}"
         )
     if silent := [index for index, uuid in enumerate(driver.uuids) if not uuid]:
-        sentence = f"{len(gpus)} visible: {names}; GPU {silent[0]} of the driver does not answer"
+        sentence = f"{len(answering)} visible: {names}; GPU {silent[0]} of the driver does not answer"
         return Check("GPUs", "limited", sentence, f"sudo nvidia-smi --gpu-reset -i {silent[0]}")
     return Check("GPUs", "ok", f"{len(gpus)} visible: {names}")
 

@@ -66,7 +66,9 @@ def find_driver() -> Driver:
     version = _ask(session.read_driver_version)
     cuda = _ask(getattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: None))
     cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else None
-    return Driver(str(version or "unknown"), cuda_version, tuple(uuids))
+    return Driver(
+        str(version or "unknown"), cuda_version, tuple(uuid if isinstance(uuid, str) else "" for uuid in uuids)
+    )
 
 
 def check_driver(driver: Driver, pci_devices: Path = _PCI_DEVICES) -> Check:

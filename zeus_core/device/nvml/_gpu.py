@@ -7,6 +7,7 @@ from typing import Any
 
 from zeus_core._units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 from zeus_core.device._gpu import PowerRange
+from zeus_core.device._retry import retried
 from zeus_core.device.nvml._counter_period import watch_counter_period_seconds
 from zeus_core.device.nvml._errors import device_error
 from zeus_core.device.nvml._field import FieldReader
@@ -48,7 +49,7 @@ class NvmlGpu:
         self._nvml_error = pynvml.NVMLError
         self._get_energy = pynvml.nvmlDeviceGetTotalEnergyConsumption
         self._power_field = FieldReader(_POWER_INSTANT_FIELD)
-        self.name = str(self._call("reading the name", "nvmlDeviceGetName"))
+        self.name = str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
         self._architecture = self._find_architecture()
         self._has_instant_power = self._find_instant_power()
 
@@ -183,13 +184,15 @@ class NvmlGpu:
 
     def _find_instant_power(self) -> bool:
         try:
-            (field,) = self._call("looking for the instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])
+            (field,) = retried(
+                lambda: self._call("looking for the instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])
+            )
         except DeviceError:
             return False
         return field.nvmlReturn not in _FIELD_UNKNOWN
 
     def _find_architecture(self) -> int:
         try:
-            return int(self._call("reading the architecture", "nvmlDeviceGetArchitecture"))
+            return int(retried(lambda: self._call("reading the architecture", "nvmlDeviceGetArchitecture")))
         except DeviceError:
             return _VOLTA if "V100" in self.name else _AMPERE

@@ -6,11 +6,14 @@ Nothing is loaded before the first call. Every call that fails raises one of the
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from zeus_core.device._retry import retried
 from zeus_core.device.nvml._errors import UNINITIALIZED, device_error
-from zeus_core.errors import NotSupportedError
+from zeus_core.errors import DeviceError, NotSupportedError
 
 __all__ = ["NvmlSession"]
 
@@ -33,20 +36,27 @@ class NvmlSession:
         self._process_id: int | None = None
         self._handles: dict[str, Any] = {}
 
-    def read_uuids(self) -> list[str]:
-        """Read the UUIDs of the GPUs the driver shows this process, in PCI order; empty for one that does not answer.
+    def read_uuids(self) -> list[str | DeviceError]:
+        """Read the UUIDs of the GPUs the driver shows this process, in PCI order.
+
+        Returns:
+            The UUID of each GPU, or the reason why it is unknown also after some tries.
 
         Raises:
             DeviceError: There is no driver, or it does not work.
         """
-        count = self._call("counting the GPUs", "nvmlDeviceGetCount")
+        count = retried(lambda: self._call("counting the GPUs", "nvmlDeviceGetCount"))
         return [self._open_device(index) for index in range(count)]
 
-    def read_mig_parents(self) -> dict[str, str]:
-        """Return the UUID of the GPU of each MIG device, by the UUID of the MIG device."""
+    def read_mig_parents(self, uuids: Iterable[str]) -> dict[str, str]:
+        """Return the UUID of the GPU of each MIG device, by the UUID of the MIG device.
+
+        Args:
+            uuids: The UUIDs of the GPUs.
+        """
         parents: dict[str, str] = {}
-        for uuid in filter(None, self.read_uuids()):
-            parents.update(dict.fromkeys(_read_mig_uuids(self.handle(uuid)), uuid))
+        for uuid in uuids:
+            parents.update(dict.fromkeys(self._read_mig_uuids(uuid), uuid))
         return parents
 
     def handle(self, uuid: str) -> Any:
@@ -90,14 +100,14 @@ class NvmlSession:
         """
         return str(self._call("reading the version of the driver", "nvmlSystemGetDriverVersion"))
 
-    def _call(self, action: str, function: str) -> Any:
-        """Call an NVML function that concerns no single GPU. Raises `DeviceError`."""
+    def _call(self, action: str, function: str, *arguments: object) -> Any:
+        """Call an NVML function that concerns no GPU of the session. Raises `DeviceError`."""
         import pynvml
 
         if self._process_id != os.getpid():
             self._open()
         try:
-            return getattr(pynvml, function)()
+            return getattr(pynvml, function)(*arguments)
         except pynvml.NVMLError as error:
             raise device_error(error.value, action) from error
 
@@ -105,30 +115,55 @@ class NvmlSession:
         """Find a GPU the session does not know yet, or whose handle it has lost."""
         import pynvml
 
-        self.read_uuids()
-        if uuid not in self._handles:
+        try:
             self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        except pynvml.NVMLError:
+            self.read_uuids()  # an older driver lacks the function
+            if uuid not in self._handles:
+                raise
         return self._handles[uuid]
 
-    def _open_device(self, index: int) -> str:
-        """Return the UUID of a GPU and keep its handle. Empty if it does not answer, which must not hide the others."""
+    def _open_device(self, index: int) -> str | DeviceError:
+        """Return the UUID of a GPU and keep its handle, or why it does not answer, which must not hide the others."""
         import pynvml
 
+        def open_once() -> str:
+            if self._process_id != os.getpid():
+                self._open()
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+            except pynvml.NVMLError as error:
+                if error.value == UNINITIALIZED:
+                    self._process_id = None
+                raise device_error(error.value, "reading its UUID") from error
+            self._handles[uuid] = handle
+            return uuid
+
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-        except pynvml.NVMLError:
-            return ""
-        self._handles[uuid] = handle
-        return uuid
+            return retried(open_once, DeviceError)  # of any kind: a GPU must not lose its index for one wrong answer
+        except DeviceError as error:
+            return error
+
+    def _read_mig_uuids(self, uuid: str) -> list[str]:
+        """Read the UUIDs of a GPU's MIG devices; none if it is not partitioned."""
+        action, uuids = "looking for MIG devices", list[str]()
+        with suppress(DeviceError):  # past the last one, or a GPU that cannot be partitioned
+            for index in range(retried(partial(self.call, uuid, action, "nvmlDeviceGetMaxMigDeviceCount"))):
+                find = partial(self.call, uuid, action, "nvmlDeviceGetMigDeviceHandleByIndex", index)
+                uuids.append(str(retried(partial(self._call, action, "nvmlDeviceGetUUID", retried(find)))))
+        return uuids
 
     def _open(self) -> None:
         import pynvml
 
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise device_error(error.value, "opening NVML") from error
+        def initialize() -> None:
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError as error:
+                raise device_error(error.value, "opening NVML") from error
+
+        retried(initialize)
         # The binding looks up a function under a lock when it is first called. A signal handler that interrupts such a
         # look-up, and restores by functions that were not looked up yet, would wait for that lock for ever.
         for function in _RESTORING_FUNCTIONS:
@@ -136,16 +171,3 @@ class NvmlSession:
                 pynvml._nvmlGetFunctionPointer(function)
         self._handles = {}
         self._process_id = os.getpid()
-
-
-def _read_mig_uuids(handle: Any) -> list[str]:
-    """Read the UUIDs of a GPU's MIG devices; none if it is not partitioned."""
-    import pynvml
-
-    uuids: list[str] = []
-    try:
-        for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            uuids.append(str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))))
-    except pynvml.NVMLError:
-        pass  # past the last one, or a GPU that cannot be partitioned
-    return uuids

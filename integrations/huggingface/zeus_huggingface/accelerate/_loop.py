@@ -47,7 +47,7 @@ class AcceleratorLoop:
         """Optimizer steps of the run so far."""
         self._is_in_step = False
         self._activities = 0  # announced ones that have not ended
-        warn_unless_measured(monitor.gpu_indices, accelerator.device)
+        warn_unless_measured(monitor.gpus, accelerator.device)
         observer.use_world(self._world)
         self._hooks = [accelerator._optimizers[0].optimizer.register_step_post_hook(self._on_optimizer_step)]
         self._hooks += [model.register_forward_pre_hook(self._on_forward) for model in accelerator._models]
