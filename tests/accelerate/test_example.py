@@ -25,6 +25,7 @@ def test_the_code_on_the_page_is_that_of_the_example(block):
     assert is_of(block, EXAMPLE), block
 
 
+@pytest.mark.long
 def test_it_measures_and_goes_on_where_it_was(tmp_path):
     run_script(EXAMPLE, *SIMULATED, "--steps", 60, "--output", tmp_path)
     before = logged(tmp_path)

@@ -87,6 +87,7 @@ def page_rank():
     return phase
 
 
+@pytest.mark.long
 def test_the_code_of_the_page_runs(tmp_path):
     assert run_engines(2, page_rank) == ["replaying", "replaying"]
     assert len(read_plan(tmp_path / "plan.json").schedule.ranks) == 2

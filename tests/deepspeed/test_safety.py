@@ -434,12 +434,10 @@ IN_SCRIPTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("end", "code"),
-    [
-        ("returns", 0),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in [("raises", 1), ("exits", 3), ("Ctrl-C", -INT)]),
-    ],
+    [("returns", 0), ("raises", 1), ("exits", 3), ("Ctrl-C", -INT)],
 )
 def test_clocks_are_restored_after_scripts(tmp_path, end, code):
     hardware = slow_hardware(tmp_path)

@@ -74,7 +74,7 @@ class TestWrapAround:
         for total, reading in zip(true_totals.T, readings.T[1:], strict=True):
             assert np.array_equal(counter.advance(reading), total)
 
-    @settings(max_examples=2000, deadline=None)
+    @settings(max_examples=400, deadline=None)
     @given(data=st.data(), max_energy_range=ranges)
     def test_the_counter_is_exact_for_increments_of_less_than_the_range(self, data, max_energy_range):
         start = data.draw(st.integers(0, max_energy_range))
@@ -85,7 +85,7 @@ class TestWrapAround:
             true_total += increment
             assert counter.advance((start + true_total) % (max_energy_range + 1)) == true_total
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(
         st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20), st.sampled_from([15_300, 61_035, 1_000_000_000])
     )

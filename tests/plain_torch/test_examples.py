@@ -45,6 +45,7 @@ def source(name):
     return (EXAMPLES / name).read_text().splitlines()
 
 
+@pytest.mark.long
 def test_an_interrupted_training_goes_on_and_so_does_its_total(tmp_path):
     first = printed_joules(run_script(EXAMPLES / "train.py", *SIMULATED, "--steps", 60, "--output", tmp_path))
     second = printed_joules(run_script(EXAMPLES / "train.py", *SIMULATED, "--steps", 75, "--output", tmp_path))

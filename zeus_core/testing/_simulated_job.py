@@ -87,6 +87,7 @@ class SimulatedJob:
         self._grants_control = grants_control
         self._slowed_by = slowed_by
         self._timeout_seconds = 0.0
+        self._transfers: dict[int, _Transfers] = {}
         self._links: dict[tuple[int, Instruction, int], queue.SimpleQueue[float]] = {}
 
     def run(
@@ -129,13 +130,14 @@ class SimulatedJob:
         begin_seconds, begin_joules = rank.time_source.now(), rank.gpu.exact_energy_joules()
         observer.on_step_begin()
         schedule = self._schedule_of(step)
+        transfers = self._transfers_of(schedule)
         for instruction in schedule.ranks[rank.rank]:
-            self._wait(rank, schedule, instruction)
+            self._wait(rank, transfers, instruction)
             observer.on_instruction_begin(*instruction)
             work = self._work[instruction.stage, instruction.kind]
             rank.gpu.execute(replace(work, seconds=work.seconds * self._slowed_by(rank.pipeline, step)))
             observer.on_instruction_end(instruction.kind)
-            self._send(rank, schedule, instruction)
+            self._send(rank, transfers, instruction)
         observer.on_instruction_begin("all-reduce")
         _advance_to(rank.time_source, max(rank.world.gather(rank.time_source.now())))
         observer.on_instruction_end("all-reduce")
@@ -143,19 +145,46 @@ class SimulatedJob:
         rank.step_joules.append(rank.gpu.exact_energy_joules() - begin_joules)
         observer.on_step_end()
 
-    def _wait(self, rank: SimulatedRank, schedule: Schedule, instruction: Instruction) -> None:
-        for needed in schedule.needs(instruction):
-            if schedule.rank_of_stage[needed.stage] != rank.rank:
-                _advance_to(rank.time_source, self._link(rank, needed, rank.rank).get(timeout=self._timeout_seconds))
+    def _transfers_of(self, schedule: Schedule) -> _Transfers:
+        transfers = self._transfers.get(id(schedule))
+        if transfers is None:  # it holds the schedule, so that no other one gets the same id
+            transfers = self._transfers[id(schedule)] = _Transfers(schedule)
+        return transfers
 
-    def _send(self, rank: SimulatedRank, schedule: Schedule, instruction: Instruction) -> None:
-        for receiver, order in enumerate(schedule.ranks):
-            if receiver != rank.rank and any(instruction in schedule.needs(other) for other in order):
-                self._link(rank, instruction, receiver).put(rank.time_source.now())
+    def _wait(self, rank: SimulatedRank, transfers: _Transfers, instruction: Instruction) -> None:
+        for needed in transfers.received_before[instruction]:
+            _advance_to(rank.time_source, self._link(rank, needed, rank.rank).get(timeout=self._timeout_seconds))
+
+    def _send(self, rank: SimulatedRank, transfers: _Transfers, instruction: Instruction) -> None:
+        for receiver in transfers.receivers[instruction]:
+            self._link(rank, instruction, receiver).put(rank.time_source.now())
 
     def _link(self, rank: SimulatedRank, instruction: Instruction, receiver: int) -> queue.SimpleQueue[float]:
         # setdefault is atomic: sender and receiver get the same one
         return self._links.setdefault((rank.pipeline, instruction, receiver), queue.SimpleQueue())
+
+
+class _Transfers:
+    """The instructions of a schedule that wait for one of another rank.
+
+    Attributes:
+        schedule: The schedule.
+        received_before: The instructions of other ranks that each instruction waits for.
+        receivers: The ranks that wait for each instruction.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.received_before: dict[Instruction, list[Instruction]] = {}
+        self.receivers: dict[Instruction, set[int]] = {instruction: set() for instruction in schedule.instructions}
+        for rank, instructions in enumerate(schedule.ranks):
+            for instruction in instructions:
+                received = [
+                    needed for needed in schedule.needs(instruction) if schedule.rank_of_stage[needed.stage] != rank
+                ]
+                self.received_before[instruction] = received
+                for needed in received:
+                    self.receivers[needed].add(rank)
 
 
 def _advance_to(time_source: VirtualTime, seconds: float) -> None:

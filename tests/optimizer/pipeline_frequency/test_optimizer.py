@@ -789,7 +789,7 @@ def test_a_plan_that_was_good_is_not_given_up_for_two_hiccups_in_a_row():
     assert run.course.count(Phase.PLANNING) == 1, "the plan stays"
 
 
-@pytest.mark.parametrize("begin", [0, 12])
+@pytest.mark.parametrize("begin", [0, pytest.param(12, marks=pytest.mark.long)])
 def test_a_straggler_that_was_there_from_the_start_recovers_too(begin):
     def slowed_by(pipeline, step):
         return 1.2 if pipeline == 1 and begin <= step < 70 else 1.0
