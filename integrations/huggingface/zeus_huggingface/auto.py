@@ -1,0 +1,47 @@
+"""Importing this module adds a `ZeusTrainerCallback` to every `Trainer` that is made from then on in this process.
+
+For scripts that nobody can edit. A Trainer that has one already gets no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from transformers import Trainer
+
+from zeus_core.adapters import Patches
+from zeus_huggingface._energy import ZeusTrainerCallback
+
+__all__ = ["disable", "enable"]
+
+_logger = logging.getLogger(__name__)
+
+_patches: list[Patches] = []  # at most one, as the class is one for all
+
+
+def enable() -> None:
+    """Wrap the constructor of `Trainer`, and so those of classes derived from it, unless it is wrapped already."""
+    if not _patches:
+        patches = Patches(Trainer)
+        patches.wrap("__init__", _construct)
+        _patches.append(patches)
+
+
+def disable() -> None:
+    """Restore the constructor. A Trainer made in between keeps its callback."""
+    while _patches:
+        _patches.pop().undo()
+
+
+def _construct(constructor: Callable[..., None], trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+    constructor(trainer, *args, **kwargs)
+    try:
+        if not any(isinstance(callback, ZeusTrainerCallback) for callback in trainer.callback_handler.callbacks):
+            trainer.add_callback(ZeusTrainerCallback())
+    except Exception as error:  # the script has not asked for anything: it must not end by this
+        _logger.warning("the energy of this training is not measured: %s", error)
+
+
+enable()

@@ -1,0 +1,65 @@
+"""Energy in every Trainer of a process, without a line of code in its script."""
+
+import pytest
+from transformers import Trainer
+
+from tests.huggingface.trainers import losses_of, make_trainer
+from zeus_huggingface import ZeusTrainerCallback
+
+
+@pytest.fixture
+def auto(monkeypatch):
+    from zeus_huggingface import auto
+
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:1")
+    auto.enable()
+    yield auto
+    auto.disable()
+
+
+def train(folder, callbacks=(), kind=Trainer):
+    trainer = make_trainer(folder, [*callbacks], kind, max_steps=4, logging_steps=2)
+    trainer.train()
+    return trainer
+
+
+def energies_of(trainer):
+    return [entry["total_energy_j"] for entry in trainer.state.log_history if "total_energy_j" in entry]
+
+
+def test_a_script_that_knows_nothing_of_it_logs_energy(tmp_path, auto):
+    class Derived(Trainer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.is_ready = True
+
+    trainer = train(tmp_path / "with", kind=Derived)
+    assert len(energies_of(trainer)) == 2
+    assert trainer.is_ready
+    auto.disable()
+    without = train(tmp_path / "without", kind=Derived)
+    assert energies_of(without) == []
+    assert losses_of(trainer) == losses_of(without)
+
+
+def test_the_callback_of_the_script_itself_is_the_one_that_works(tmp_path, auto, monitor, caplog):
+    callback = ZeusTrainerCallback(monitor)
+    trainer = train(tmp_path, [callback])
+    assert [type(each) for each in trainer.callback_handler.callbacks].count(ZeusTrainerCallback) == 1
+    assert callback.summary.steps == 4
+    assert "does nothing here" not in caplog.text
+
+
+def test_what_goes_wrong_is_logged_and_the_script_goes_on(tmp_path, auto, monkeypatch, caplog):
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "nonsense:1")
+    trainer = train(tmp_path)
+    assert trainer.state.global_step == 4
+    assert "nonsense" in caplog.text
+
+
+def test_it_is_enabled_once_and_undone(auto):
+    enabled = Trainer.__init__
+    auto.enable()
+    assert Trainer.__init__ is enabled
+    auto.disable()
+    assert Trainer.__init__ is enabled.__wrapped__
