@@ -15,6 +15,7 @@ from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports._world import SoloWorld
 from zeus_core.training._account import Account
+from zeus_core.training._evaluation_detector import EvaluationDetector
 from zeus_core.training._hook import Hooked, hook
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values
@@ -57,6 +58,8 @@ class TrainingEnergy(Hooked):
         world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
         folder: The folder of the journal, from which a resumed run reads what was spent before; none is kept if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
+        detects_evaluations: Detect evaluations of torch's modules that are not announced: forward passes between two
+            steps, in evaluation mode or without gradients.
 
     Attributes:
         monitor: As passed, or made.
@@ -76,6 +79,7 @@ class TrainingEnergy(Hooked):
         world: World | None = None,
         folder: str | Path | None = None,
         strict: bool = False,
+        detects_evaluations: bool = True,
     ) -> None:
         _check_optimizer(optimizer, monitor)
         if monitor is None and optimizer is not None:
@@ -85,6 +89,10 @@ class TrainingEnergy(Hooked):
         self.summary: TrainingSummary | None = None
         self._observer: TrainingObserver = optimizer or NoObserver()
         self._recorder = RunRecorder(self.monitor, SoloWorld(), None if folder is None else Path(folder))
+        self._evaluations = EvaluationDetector(self._on_detected)
+        self._detects_evaluations = detects_evaluations
+        self._pauses = 0
+        self._is_in_step = False
         if world is not None:
             self.use_world(world)
 
@@ -118,16 +126,22 @@ class TrainingEnergy(Hooked):
         self._observer.on_train_begin()
         self.summary = None
         self._recorder.begin(step)
+        self._pauses, self._is_in_step = 0, False
+        if self._detects_evaluations:
+            self._evaluations.start()
 
     @hook
     def on_epoch_begin(self) -> None:
         """Report that an epoch begins, with the loading of its first data."""
+        self._leave_evaluation(self._evaluations.end())
         self._observer.on_epoch_begin()
         self._recorder.switch(Activity.STEPS)
 
     @hook
     def on_step_begin(self) -> None:
         """Report that an optimizer step begins."""
+        self._leave_evaluation(self._evaluations.ignore())
+        self._pauses, self._is_in_step = 0, True
         self._observer.on_step_begin()
         self._recorder.switch(Activity.STEPS)
 
@@ -136,6 +150,9 @@ class TrainingEnergy(Hooked):
         """Report that an optimizer step has ended."""
         self._observer.on_step_end()
         self._recorder.count(steps=1)
+        if self._is_in_step:  # else the loop does not report where steps begin, and passes cannot be told apart
+            self._is_in_step = False
+            self._evaluations.watch()
 
     @hook
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
@@ -145,6 +162,8 @@ class TrainingEnergy(Hooked):
             activity: The work.
             on_all_ranks: Whether every rank reports it.
         """
+        self._leave_evaluation(self._evaluations.ignore())
+        self._pauses += 1
         self._observer.on_pause(activity, on_all_ranks)
         self._recorder.pause(activity)
 
@@ -154,6 +173,9 @@ class TrainingEnergy(Hooked):
         self._recorder.leave()
         self._recorder.stop_sampling()
         self._observer.on_resume()
+        self._pauses = max(self._pauses - 1, 0)
+        if self._pauses == 0 and not self._is_in_step:
+            self._evaluations.watch()
 
     @hook
     def on_interference(self) -> None:
@@ -163,12 +185,14 @@ class TrainingEnergy(Hooked):
     @hook
     def on_epoch_end(self) -> None:
         """Report that the epoch has ended."""
+        self._leave_evaluation(self._evaluations.end())
         self._observer.on_epoch_end()
         self._recorder.switch(Activity.IDLE)
 
     @hook
     def on_train_end(self) -> None:
         """Report that training has ended, also by an error. Not collective: this rank may be the last one alive."""
+        self._leave_evaluation(self._evaluations.stop())
         self._observer.on_train_end()
         ended = self._recorder.end()
         if self.summary is None and ended is not None:
@@ -252,8 +276,28 @@ class TrainingEnergy(Hooked):
             self.finish()
         self.on_train_end()
 
+    @hook
+    def _on_detected(self, is_evaluating: bool) -> None:
+        if is_evaluating:
+            self._observer.on_pause(Activity.EVALUATION)
+            self._recorder.enter(Activity.EVALUATION)
+        else:
+            self._leave_evaluation(True)
+
+    def _leave_evaluation(self, was_under_way: bool) -> None:
+        """Continue with what a detected evaluation has interrupted."""
+        if was_under_way:
+            self._recorder.leave()
+            self._observer.on_resume()
+
     def _summarized(self, steps: int, account: Account) -> TrainingSummary:
-        return TrainingSummary(steps, account, self._observer.saving_fraction, self.overhead_seconds)
+        return TrainingSummary(
+            steps,
+            account,
+            self._observer.saving_fraction,
+            self.overhead_seconds,
+            detected_evaluations=self._evaluations.count,
+        )
 
 
 def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:

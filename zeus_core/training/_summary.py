@@ -22,12 +22,14 @@ class TrainingSummary:
         account: Time, energy and work, by activity.
         saving_fraction: The part of the energy of a step that the chosen power limit saves; None if none was chosen.
         overhead_seconds: Time this process has spent in our hooks, waits for the accelerator and other ranks included.
+        detected_evaluations: Evaluations of this part and process that nothing announced, but their forward passes.
     """
 
     steps: int
     account: Account
     saving_fraction: float | None = None
     overhead_seconds: float = 0.0
+    detected_evaluations: int = 0
 
     def values(self) -> dict[str, float]:
         """Return the metrics of the end of training (`SUMMARY_METRICS`) by name, without those not measured."""
@@ -53,7 +55,12 @@ class TrainingSummary:
         saving = (
             "" if self.saving_fraction is None else f"\nsaved per step by the power limit: {self.saving_fraction:.1%}"
         )
-        return "\n".join(lines) + saving
+        detected = self.detected_evaluations
+        return (
+            "\n".join(lines)
+            + saving
+            + (f"\nevaluations detected by their forward passes: {detected}" if detected else "")
+        )
 
     def _in_order(self) -> list[tuple[Activity, Tally]]:
         activities = self.account.activities

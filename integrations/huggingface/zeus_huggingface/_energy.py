@@ -71,7 +71,9 @@ class ZeusTrainerCallback(TrainerCallback):
         if isinstance(optimizer, HFGlobalPowerLimitOptimizer):
             optimizer = optimizer.optimizer
         self.optimizer = optimizer
-        self.energy = TrainingEnergy(monitor, optimizer, strict=strict)
+        self.energy = TrainingEnergy(
+            monitor, optimizer, strict=strict, detects_evaluations=False
+        )  # the Trainer announces them
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         reporter = EnergyReporter(self.energy, splits_passes)
         self.listener = TrainerListener(type(self).__name__, reporter, self.energy.monitor, frozenset(roles))

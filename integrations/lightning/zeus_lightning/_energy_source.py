@@ -50,7 +50,7 @@ class EnergySource:
         warn_unless_measured(self._monitor.gpus, device)
         if self._optimizer is None and self._make_optimizer is not None:
             self._optimizer = self._make_optimizer(self._monitor)
-        energy = TrainingEnergy(self._monitor, self._optimizer)
+        energy = TrainingEnergy(self._monitor, self._optimizer, detects_evaluations=False)  # the trainer announces them
         energy.use_world(world)
         folder = trainer.default_root_dir
         if not trainer.fast_dev_run and ":/" not in folder:  # a journal cannot be kept in a bucket

@@ -94,7 +94,9 @@ class ZeusAccelerate(AcceleratorLoop):
             optimizer = optimizer.optimizer
         if monitor is None and optimizer is None:
             monitor = own_monitor(checked_accelerator(accelerator))
-        self.energy = TrainingEnergy(monitor, optimizer, folder=checked_accelerator(accelerator).project_dir)
+        self.energy = TrainingEnergy(
+            monitor, optimizer, folder=checked_accelerator(accelerator).project_dir, detects_evaluations=False
+        )
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes
         super().__init__(accelerator, self.energy, self.energy.monitor)

@@ -1,0 +1,108 @@
+"""Detects evaluations that a loop does not announce."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from zeus_core.adapters import contained
+from zeus_core.adapters._forward_taps import ForwardTaps
+
+__all__ = ["EvaluationDetector"]
+
+
+class _Evaluated(NamedTuple):
+    """The module whose pass began an evaluation."""
+
+    module: Callable[[], Any]
+    was_training: bool
+    """Whether it was in training mode: then the pass was one without gradients."""
+
+    @property
+    def has_switched(self) -> bool:
+        """Whether it has switched from evaluation mode to training mode since."""
+        return not self.was_training and getattr(self.module(), "training", True)
+
+
+class EvaluationDetector:
+    """Detects evaluations by the forward passes of torch's modules between two steps.
+
+    A pass in evaluation mode or without gradients begins an evaluation. It ends when the module is in training mode
+    again, or when the loop reports something. A module is known from the first time that the loop switches its mode,
+    and only if some of its parameters are trained.
+
+    Args:
+        report: Called with True when an evaluation begins, and with False when the module ends it; not by the other
+            methods. This method of an object does not keep the object alive.
+
+    Attributes:
+        count: How many evaluations were detected.
+    """
+
+    def __init__(self, report: Callable[[bool], object]) -> None:
+        self._report = weakref.WeakMethod(report)
+        self._taps: ForwardTaps | None = None
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._is_watching = False
+        self._evaluated: _Evaluated | None = None  # while an evaluation is under way
+        self.count = 0
+
+    def start(self) -> None:
+        """Begin to learn which modules there are, and watch them."""
+        self.stop()
+        self.count = 0
+        if "torch" in sys.modules:
+            self._taps = ForwardTaps(self)
+            self._is_watching = True
+
+    def stop(self) -> bool:
+        """Leave the modules as they were. Return whether an evaluation was under way."""
+        if self._taps is not None:
+            self._taps.remove()
+            self._taps = None
+        self._known.clear()
+        return self.ignore()
+
+    def watch(self) -> None:
+        """Watch the modules from now on: the loop is between two steps."""
+        self._is_watching = self._taps is not None
+
+    def ignore(self) -> bool:
+        """Ignore what the modules do, until `watch`. Return whether an evaluation was under way, which ends."""
+        self._is_watching = False
+        return self.end()
+
+    def end(self) -> bool:
+        """End the evaluation that is under way. Return whether there was one."""
+        evaluated, self._evaluated = self._evaluated, None
+        return evaluated is not None
+
+    @contained
+    def on_pass(self, module: Any, has_gradients: bool) -> None:
+        """Report that a forward pass begins."""
+        if not self._is_watching:
+            return
+        if module.training and has_gradients:
+            if self.end():
+                self._call(False)
+        elif self._evaluated is None:
+            self._evaluated = _Evaluated(weakref.ref(module), module.training)
+            self.count += 1
+            self._call(True)
+
+    @contained
+    def on_mode(self, module: Any) -> None:
+        """Report that a module has switched its mode."""
+        if self._taps is not None and module not in self._known:
+            self._known.add(module)
+            if any(parameter.requires_grad for parameter in module.parameters()):
+                self._taps.add(module)
+        if self._evaluated is not None and self._evaluated.has_switched and self.end():
+            self._call(False)
+
+    def _call(self, is_evaluating: bool) -> None:
+        report = self._report()
+        if report is not None:
+            report(is_evaluating)
