@@ -22,7 +22,7 @@ def test_a_comparison_says_saving_and_slowdown():
     comparison = Comparison(trial(300, 10.0, 1000.0), trial(200, 11.0, 800.0))
     assert comparison.saving_fraction == pytest.approx(0.2)
     assert comparison.slowdown_factor == pytest.approx(1.1)
-    assert str(comparison).endswith("saving 20.0% of the energy for +10.0% time")
+    assert str(comparison).endswith("saving 20.0% ±4.0 of the energy for +10.0% ±0.0 time")
     assert "100.00 J (±3.00) per step" in str(comparison)
 
 

@@ -8,12 +8,14 @@ __all__ = [
     "joules_from_millijoules",
     "kilowatt_hours_from_joules",
     "milliwatts_from_watts",
+    "watt_hours_from_joules",
     "watts_from_milliwatts",
 ]
 
 # Exact by the definition of the units.
 _MILLI_PER_UNIT = 1_000
 _MICRO_PER_UNIT = 1_000_000
+_JOULES_PER_WATT_HOUR = 3_600
 _JOULES_PER_KILOWATT_HOUR = 3_600_000
 
 
@@ -40,3 +42,8 @@ def joules_from_microjoules(energy_microjoules: int) -> float:
 def kilowatt_hours_from_joules(energy_joules: float) -> float:
     """Convert an energy from joules to kilowatt-hours, the unit of electricity bills."""
     return energy_joules / _JOULES_PER_KILOWATT_HOUR
+
+
+def watt_hours_from_joules(energy_joules: float) -> float:
+    """Convert an energy from joules to watt-hours."""
+    return energy_joules / _JOULES_PER_WATT_HOUR

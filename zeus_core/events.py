@@ -54,6 +54,10 @@ class TrainingObserver(Protocol):
         """Energy per step saved by the setting the observer chose, against the original one; None if unknown."""
         ...
 
+    def result(self) -> dict[str, str]:
+        """Return the result of the latest training for people, as labelled lines; empty if there is none."""
+        ...
+
     def use_world(self, world: World) -> None:
         """Set the ranks of the job. Call before training begins."""
         ...
@@ -108,6 +112,10 @@ class NoObserver:
     """An observer that does nothing."""
 
     saving_fraction: float | None = None
+
+    def result(self) -> dict[str, str]:
+        """Return no lines."""
+        return {}
 
     def use_world(self, world: World) -> None:
         """Do nothing."""

@@ -34,7 +34,7 @@ from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback, _
 LOGGED = {"energy_j", "power_w", "energy_per_sample_j", "total_energy_j", "power_limit_w"}
 AT_THE_END = {
     "train_energy_j",
-    "train_energy_kwh",
+    "train_energy_wh",
     "train_energy_uncertainty_j",
     "train_energy_steps_j",
     "train_energy_evaluation_j",
@@ -118,7 +118,7 @@ def test_energy_is_where_the_losses_are_and_true(tmp_path, callback, gpu, time_s
 
     metrics = output.metrics
     assert metrics["train_energy_j"] == pytest.approx(truth.joules["all"], rel=0.01)
-    assert metrics["train_energy_j"] == pytest.approx(metrics["train_energy_kwh"] * 3.6e6)
+    assert metrics["train_energy_j"] == pytest.approx(metrics["train_energy_wh"] * 3600)
     assert metrics["train_energy_evaluation_j"] == pytest.approx(truth.joules["evaluation"], rel=0.03)
     assert metrics["train_energy_checkpoint_j"] == pytest.approx(truth.joules["checkpoint"], rel=0.03)
     steps_joules = truth.joules["all"] - truth.joules["evaluation"] - truth.joules["checkpoint"]

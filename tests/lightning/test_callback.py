@@ -41,7 +41,7 @@ Module = module_class(lightning.pytorch)
 INTERVAL_KEYS = {"energy_j", "power_w", "energy_per_sample_j", "total_energy_j", "power_limit_w"}
 SUMMARY_KEYS = {
     "train_energy_j",
-    "train_energy_kwh",
+    "train_energy_wh",
     "train_energy_uncertainty_j",
     "train_energy_steps_j",
     "train_energy_evaluation_j",

@@ -4,50 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from zeus_core.report._figure import new_figure, write_figure
 from zeus_core.search import Trial
+from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement
 
 __all__ = ["Comparison", "draw_time_energy", "trial_table"]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A training step before and after a change.
-
-    Attributes:
-        before: Steps at the original setting.
-        after: Steps at the chosen setting.
-    """
-
-    before: Trial
-    after: Trial
-
-    @property
-    def saving_fraction(self) -> float:
-        """Energy saved, as a fraction of the energy before; negative if more is used."""
-        return 1 - self.after.joules_per_step / self.before.joules_per_step
-
-    @property
-    def slowdown_factor(self) -> float:
-        """Duration after over duration before."""
-        return self.after.seconds_per_step / self.before.seconds_per_step
-
-    def __str__(self) -> str:
-        """Format both costs and the relative change."""
-        return (
-            f"before: {_describe(self.before)}\n"
-            f"after:  {_describe(self.after)}\n"
-            f"saving {self.saving_fraction:.1%} of the energy for {self.slowdown_factor - 1:+.1%} time"
-        )
-
-
-def _describe(trial: Trial) -> str:
-    uncertainty = _joules_per_step_uncertainty(trial)
-    return f"{trial.seconds_per_step:.4f} s and {trial.joules_per_step:.2f} J (\u00b1{uncertainty:.2f}) per step"
 
 
 def _joules_per_step_uncertainty(trial: Trial) -> float:

@@ -8,6 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
+from zeus_core._validate import checked_flag
+from zeus_core.adapters import contained
+from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
@@ -28,6 +31,13 @@ class TrainingOptimizer(TrainingObserver, Protocol):
     """An observer that measures training and chooses a setting, such as `GlobalPowerLimitOptimizer`."""
 
     monitor: ZeusMonitor
+    quiet: bool
+    """Whether it shows no result of its own: `TrainingEnergy` shows it with that of the training."""
+
+    @property
+    def saving_uncertainty(self) -> float | None:
+        """How far `saving_fraction` can be off; None if that is."""
+        ...
 
 
 class TrainingEnergy(Hooked):
@@ -60,11 +70,13 @@ class TrainingEnergy(Hooked):
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
         detects_evaluations: Detect evaluations of torch's modules that are not announced: forward passes between two
             steps, in evaluation mode or without gradients.
+        quiet: Show no result at the end of training.
 
     Attributes:
         monitor: As passed, or made.
         optimizer: As passed.
         summary: The summary of the latest run; None until it has ended.
+        quiet: As passed.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -80,6 +92,7 @@ class TrainingEnergy(Hooked):
         folder: str | Path | None = None,
         strict: bool = False,
         detects_evaluations: bool = True,
+        quiet: bool = False,
     ) -> None:
         _check_optimizer(optimizer, monitor)
         if monitor is None and optimizer is not None:
@@ -87,7 +100,11 @@ class TrainingEnergy(Hooked):
         self.monitor: ZeusMonitor = training_monitor(monitor, strict)
         self.optimizer = optimizer
         self.summary: TrainingSummary | None = None
+        self.quiet: bool = checked_flag("quiet", quiet)
         self._observer: TrainingObserver = optimizer or NoObserver()
+        if optimizer is not None:
+            optimizer.quiet = True  # its result is part of the one shown here
+        self._is_result_due = False
         self._recorder = RunRecorder(self.monitor, SoloWorld(), None if folder is None else Path(folder))
         self._evaluations = EvaluationDetector(self._on_detected)
         self._detects_evaluations = detects_evaluations
@@ -100,6 +117,13 @@ class TrainingEnergy(Hooked):
     def saving_fraction(self) -> float | None:
         """Energy per step saved by the setting the optimizer chose; None if unknown."""
         return self._observer.saving_fraction
+
+    @contained(default=dict[str, str])
+    def result(self) -> dict[str, str]:
+        """Return the result of the latest training for people, as labelled lines; empty if there is none."""
+        names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
+        rows = {} if self.summary is None or not names else {"measured on": names, **self.summary.rows()}
+        return {**rows, **self._observer.result()}
 
     def use_world(self, world: World) -> None:
         """Set the ranks. Call before training begins."""
@@ -125,6 +149,7 @@ class TrainingEnergy(Hooked):
         self._observer.on_train_end()
         self._observer.on_train_begin()
         self.summary = None
+        self._is_result_due = True
         self._recorder.begin(step)
         self._pauses, self._is_in_step = 0, False
         if self._detects_evaluations:
@@ -197,6 +222,10 @@ class TrainingEnergy(Hooked):
         ended = self._recorder.end()
         if self.summary is None and ended is not None:
             self.summary = self._summarized(*ended)
+        if self._is_result_due:
+            self._is_result_due = False
+            if not self.quiet and self._recorder.rank == 0:
+                show_result(self.result())
 
     @hook
     def on_pass_begin(self, activity: Activity) -> None:
@@ -291,12 +320,14 @@ class TrainingEnergy(Hooked):
             self._observer.on_resume()
 
     def _summarized(self, steps: int, account: Account) -> TrainingSummary:
+        optimizer = self.optimizer
         return TrainingSummary(
             steps,
             account,
-            self._observer.saving_fraction,
+            self.saving_fraction,
             self.overhead_seconds,
             detected_evaluations=self._evaluations.count,
+            saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
         )
 
 

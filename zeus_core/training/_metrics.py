@@ -47,11 +47,12 @@ _ACTIVITIES = {
 
 SUMMARY_METRICS = (
     Metric("train_energy_j", "J", "the whole run, with evaluations, checkpoints and earlier parts"),
-    Metric("train_energy_kwh", "kWh", "the same"),
+    Metric("train_energy_wh", "Wh", "the same"),
     Metric("train_energy_uncertainty_j", "J", "uncertainty of the energy of the whole run"),
     *(Metric(f"train_energy_{activity.value}_j", "J", _ACTIVITIES[activity]) for activity in Activity),
     Metric("train_energy_redone_j", "J", "steps that were repeated after an interruption"),
     Metric("train_energy_saving_fraction", "", "energy per step saved by the chosen power limit"),
+    Metric("train_energy_saving_uncertainty", "", "how far that saving can be off"),
     Metric("train_energy_overhead_s", "s", "time spent in the hooks of this package"),
 )
 """Logged at the end of training."""

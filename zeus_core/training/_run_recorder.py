@@ -68,6 +68,11 @@ class RunRecorder:
         self._checkpoint: Checkpoint | None = None
         self.use_world(world)
 
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._ranks.rank
+
     def use_world(self, world: World) -> None:
         """Set the ranks, before training begins."""
         self._ranks = Ranks(world)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zeus_core._units import kilowatt_hours_from_joules
+from zeus_core._units import watt_hours_from_joules
+from zeus_core.adapters._result import duration_text, energy_text
 from zeus_core.events import Activity
+from zeus_core.search._comparison import percentage
 from zeus_core.training._account import Account
 from zeus_core.training._tally import Tally
 
@@ -20,9 +22,11 @@ class TrainingSummary:
     Attributes:
         steps: Optimizer steps of this part.
         account: Time, energy and work, by activity.
-        saving_fraction: The part of the energy of a step that the chosen power limit saves; None if none was chosen.
+        saving_fraction: The part of the energy of a step that the chosen power limit saves; None if none was chosen,
+            or the saving is smaller than its uncertainty.
         overhead_seconds: Time this process has spent in our hooks, waits for the accelerator and other ranks included.
         detected_evaluations: Evaluations of this part and process that nothing announced, but their forward passes.
+        saving_uncertainty: How far `saving_fraction` can be off; None if that is.
     """
 
     steps: int
@@ -30,6 +34,7 @@ class TrainingSummary:
     saving_fraction: float | None = None
     overhead_seconds: float = 0.0
     detected_evaluations: int = 0
+    saving_uncertainty: float | None = None
 
     def values(self) -> dict[str, float]:
         """Return the metrics of the end of training (`SUMMARY_METRICS`) by name, without those not measured."""
@@ -37,14 +42,33 @@ class TrainingSummary:
         total_joules = total.energy_joules
         values = {
             "train_energy_j": total_joules,
-            "train_energy_kwh": None if total_joules is None else kilowatt_hours_from_joules(total_joules),
+            "train_energy_wh": None if total_joules is None else watt_hours_from_joules(total_joules),
             "train_energy_uncertainty_j": None if total_joules is None else total.measured.uncertainty_joules,
             **{f"train_energy_{activity.value}_j": tally.energy_joules for activity, tally in self._in_order()},
             "train_energy_redone_j": None if redone is None else redone.energy_joules,
             "train_energy_saving_fraction": self.saving_fraction,
+            "train_energy_saving_uncertainty": self.saving_uncertainty,
             "train_energy_overhead_s": self.overhead_seconds,
         }
         return known_values(values)
+
+    def rows(self) -> dict[str, str]:
+        """Return the most important values for people, as labelled lines."""
+        total, joules = self.account.total, self.account.training.energy_joules
+        unit, count = ("token", self.account.tokens) if self.account.tokens > 0 else ("sample", self.account.samples)
+        rows = {"energy": _total_text(total)}
+        if joules is not None and count > 0:
+            rows[f"per {unit}"] = energy_text(joules / count)
+        rows["spent on"] = ", ".join(
+            f"{activity.value} {energy_text(tally.measured_joules)}"
+            for activity, tally in self._in_order()
+            if tally.measured_joules > 0
+        )
+        if self._redone is not None:
+            rows["done twice"] = energy_text(self._redone.measured_joules)
+        if self.detected_evaluations > 0:
+            rows["detected"] = f"{self.detected_evaluations} evaluations that nothing announced"
+        return rows
 
     def __str__(self) -> str:
         """Format a table with one line for each activity."""
@@ -52,15 +76,12 @@ class TrainingSummary:
         if self._redone is not None:
             rows.append(("done twice", self._redone))
         lines = [_row(name, tally) for name, tally in [*rows, ("total", self.account.total)]]
-        saving = (
-            "" if self.saving_fraction is None else f"\nsaved per step by the power limit: {self.saving_fraction:.1%}"
-        )
-        detected = self.detected_evaluations
-        return (
-            "\n".join(lines)
-            + saving
-            + (f"\nevaluations detected by their forward passes: {detected}" if detected else "")
-        )
+        if self.saving_fraction is not None:
+            saving = percentage(self.saving_fraction, self.saving_uncertainty or 0.0)
+            lines.append(f"saved per step by the power limit: {saving}")
+        if self.detected_evaluations > 0:
+            lines.append(f"evaluations detected by their forward passes: {self.detected_evaluations}")
+        return "\n".join(lines)
 
     def _in_order(self) -> list[tuple[Activity, Tally]]:
         activities = self.account.activities
@@ -69,6 +90,15 @@ class TrainingSummary:
     @property
     def _redone(self) -> Tally | None:
         return self.account.redone if self.account.redone.seconds > 0 else None
+
+
+def _total_text(total: Tally) -> str:
+    joules, watts = total.energy_joules, total.power_watts
+    if joules is None or watts is None:
+        lost = f"of {duration_text(total.lost_seconds)} it was lost"
+        return f"at least {energy_text(total.measured_joules)} in {duration_text(total.seconds)}; {lost}"
+    energy = f"{energy_text(joules, total.measured.uncertainty_joules)} ({watt_hours_from_joules(joules):.4g} Wh)"
+    return f"{energy} in {duration_text(total.seconds)}, mean {watts:.0f} W"
 
 
 def _row(name: str, tally: Tally) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from zeus_core._codec import decode, encode
@@ -62,6 +63,14 @@ class LimitSearch:
         """The chosen limit, measured once more; None until then, and if its energy was lost."""
         self.original_watts = group.settings[0]
         """The highest original limit."""
+        self.is_denied = False
+        """Whether a rank may not set limits."""
+        self.steps = 0
+        """The steps since training began."""
+        self.searched_steps: Counter[int] = Counter()
+        """The steps of the search at each limit, with those that settle."""
+        self.chosen_steps = 0
+        """The steps at the chosen limit."""
         self._gpu_names = group.gpu_names
         self._limiter = limiter
         self._exchange = exchange
@@ -74,6 +83,16 @@ class LimitSearch:
         self._search: Search = GridSearch(self.settings)
         for trial in self.trials.values():
             self._search.tell(trial)
+
+    def count_step(self, is_original: bool) -> None:
+        """Count a step that has ended, before the search changes anything (`is_original`) or at the limit in force."""
+        self.steps += 1
+        if is_original:
+            return
+        if self.chosen_watts is None:
+            self.searched_steps[self._limit_watts] += 1
+        else:
+            self.chosen_steps += 1
 
     def ask(self) -> Outcome:
         """Ask for the limit to measure next."""
@@ -173,6 +192,7 @@ class LimitSearch:
             return self._limit_watts
         denial = self._exchange.complaint(denials)
         self._exchange.attempt(lambda: self._limiter.stay(denial))
+        self.is_denied = True
         self.settings = self.settings[:1]
         self._search = GridSearch(self.settings)
         _logger.warning(

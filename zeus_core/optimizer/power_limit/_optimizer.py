@@ -8,9 +8,10 @@ from pathlib import Path
 from types import TracebackType
 
 from zeus_core._codec import decode, encode
-from zeus_core._validate import checked_object, checked_whole_number
+from zeus_core._validate import checked_flag, checked_object, checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
+from zeus_core.adapters._result import show_result
 from zeus_core.device import PowerRange
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.events import Activity, Event
@@ -28,14 +29,17 @@ from zeus_core.optimizer.power_limit._phases import (
     State,
     StepCounts,
     advance,
+    remaining_steps,
 )
 from zeus_core.optimizer.power_limit._recorder import TrialRecorder
 from zeus_core.optimizer.power_limit._search_group import RankInformation, SearchGroup
+from zeus_core.optimizer.power_limit._search_result import SearchResult
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
 from zeus_core.search import Trial
-from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, ZeusCost
+from zeus_core.search._comparison import Comparison
+from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement, ZeusCost
 
 __all__ = ["GlobalPowerLimitOptimizer"]
 
@@ -76,6 +80,7 @@ class GlobalPowerLimitOptimizer:
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file that keeps the trials. Trials of an earlier run are not measured again.
         world: The processes that search together, such as `zeus_core.pytorch.torch_world()`; this one alone if None.
+        quiet: Show no result at the end of training. A `TrainingEnergy` with this optimizer shows it instead.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -92,6 +97,7 @@ class GlobalPowerLimitOptimizer:
         profile_path: str | Path | None = None,
         *,
         world: World | None = None,
+        quiet: bool = False,
     ) -> None:
         self._counts = StepCounts(wait_steps, warmup_steps, profile_steps)
         self._step_watts = checked_whole_number("pl_step", pl_step, 1)
@@ -107,6 +113,10 @@ class GlobalPowerLimitOptimizer:
         self._limiter: Limiter | None = None  # of the latest training
         self._search: LimitSearch | None = None  # of the latest training
         self._state = State()
+        self._ended_state = State()  # in which the latest training ended
+        self._is_result_due = False
+        self.quiet: bool = checked_flag("quiet", quiet)
+        """Whether the end of training shows no result."""
         self._is_in_step = False
         self._expects_interference = False
         this = weakref.ref(self)  # a reference cycle would delay restoring the limits when the optimizer is dropped
@@ -169,13 +179,29 @@ class GlobalPowerLimitOptimizer:
         return None if self._limiter is None else self._limiter.limit_watts
 
     @property
-    def saving_fraction(self) -> float | None:
-        """Energy per step that the confirmed choice saves, over that at the original limit; None until confirmed."""
+    def comparison(self) -> Comparison | None:
+        """Steps at the original limit, and at the confirmed choice; None until it is confirmed, or if they are one."""
         search = self._search
         baseline = None if search is None else search.trials.get(search.original_watts)
-        if self.confirmation is None or baseline is None or baseline.joules_per_step == 0:
+        if baseline is None or self.confirmation is None or self.confirmation.setting == baseline.setting:
             return None
-        return 1 - self.confirmation.joules_per_step / baseline.joules_per_step
+        return Comparison(baseline, self.confirmation)
+
+    @property
+    def saving_fraction(self) -> float | None:
+        """Energy per step that the confirmed choice saves, over that at the original limit.
+
+        None until the choice is confirmed, if it is the original limit, and if the saving is smaller than its
+        uncertainty.
+        """
+        comparison = self.comparison
+        return comparison.saving_fraction if comparison is not None and comparison.is_certain else None
+
+    @property
+    def saving_uncertainty(self) -> float | None:
+        """How far `saving_fraction` can be off; None if that is."""
+        comparison = self.comparison
+        return comparison.saving_uncertainty if comparison is not None and comparison.is_certain else None
 
     @property
     def profile_steps(self) -> int:
@@ -247,10 +273,42 @@ class GlobalPowerLimitOptimizer:
         self._report(Event.EPOCH_END)
 
     def on_train_end(self) -> None:
-        """Training has ended, however it ended: restore the original limits."""
+        """Training has ended, however it ended: restore the original limits, and show the result."""
         self._is_in_step = False
+        if self.phase is not Phase.REST:
+            self._ended_state = self._state
         self._report(Event.TRAIN_END)
         self._restore()  # again, if it failed before
+        if self._is_result_due:
+            self._is_result_due = False
+            self._show_result()
+
+    @contained(default=dict[str, str])
+    def result(self) -> dict[str, str]:
+        """Return the result of the latest training for people, as labelled lines; empty before its first step.
+
+        They say which limit was chosen, what it saves, what the search cost, or how far an unfinished one has come.
+        """
+        search, state = self._search, self._ended_state if self.phase is Phase.REST else self._state
+        if state.phase is Phase.OFF:
+            return {"power limit": "a fault, which was logged, has ended the search; the original limit was restored"}
+        if search is None or search.steps == 0:
+            return {}
+        untried = len(set(search.settings) - search.trials.keys())
+        rule = repr(self._selector) if isinstance(self._selector, Objective) else type(self._selector).__name__
+        return SearchResult(
+            original_watts=search.original_watts,
+            chosen_watts=search.chosen_watts,
+            is_denied=search.is_denied,
+            settings=len(search.settings),
+            untried=untried,
+            rule=rule,
+            trials=search.trials,
+            comparison=self.comparison,
+            searched_steps=search.searched_steps,
+            chosen_steps=search.chosen_steps,
+            steps_left=remaining_steps(state, self._counts, untried),
+        ).rows()
 
     def close(self) -> None:
         """Restore the original limits. Training that continues, or begins again, resumes the search."""
@@ -267,6 +325,7 @@ class GlobalPowerLimitOptimizer:
     def _end_step(self) -> None:
         if self._is_in_step:
             self._is_in_step = False
+            self._is_result_due = True
             self._report(Event.STEP_END)
             self._recorder.skips_next_step = False
             if self._expects_interference:
@@ -277,7 +336,14 @@ class GlobalPowerLimitOptimizer:
         """Follow an event: the one entrance of all hooks."""
         if event is Event.STEP_END and self.phase in MEASURING:
             self._exchange.attempt(self._recorder.mark_step)
+        if event is Event.STEP_END and self._search is not None:
+            self._search.count_step(is_original=self.phase is Phase.WAIT)
         self._follow(event)
+
+    @contained
+    def _show_result(self) -> None:
+        if not self.quiet and self._exchange.rank == 0:
+            show_result(self.result())
 
     def _fail(self, error: Exception) -> None:
         self._exchange.fail(error)

@@ -39,6 +39,7 @@ __all__ = [
     "State",
     "StepCounts",
     "advance",
+    "remaining_steps",
 ]
 
 
@@ -195,3 +196,26 @@ def advance(state: State, happening: Event | Outcome, counts: StepCounts) -> Sta
     if state.phase in SUSPENDED | SPOILED and next_phase in MEASURING:
         return State(next_phase, state.steps_left)
     return State(next_phase, counts.of(next_phase))
+
+
+def remaining_steps(state: State, counts: StepCounts, untried: int) -> int:
+    """Return the least number of steps until the search is DONE.
+
+    Args:
+        state: The state.
+        counts: The number of steps that each phase lasts.
+        untried: The number of limits without a trial.
+    """
+    trial_steps = counts.warmup_steps + counts.profile_steps
+    match state.phase:
+        case Phase.WAIT:
+            after = (untried + 1) * trial_steps
+        case Phase.WARM_UP:
+            after = counts.profile_steps + untried * trial_steps
+        case Phase.MEASURE | Phase.SUSPEND | Phase.SPOIL:
+            after = untried * trial_steps
+        case Phase.SETTLE:
+            after = counts.profile_steps
+        case _:
+            after = 0
+    return state.steps_left + after

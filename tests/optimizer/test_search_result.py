@@ -1,0 +1,201 @@
+"""The result of a search, as people see it at the end of training."""
+
+import re
+
+import pytest
+
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.errors import DriverFaultError
+from zeus_core.measurement import Measurement
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Phase
+from zeus_core.optimizer.power_limit._search_result import SearchResult
+from zeus_core.report import Comparison
+from zeus_core.search import Trial
+from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
+
+WORK = Work(0.9, 484.9, 0.938, 0.744)
+QUICK = {"wait_steps": 2, "warmup_steps": 3, "profile_steps": 10, "pl_step": 50}  # 7 settings from 400 W
+SEARCH = 2 + 7 * 13
+CONFIRMED = SEARCH + 13
+
+
+def simulated(**arguments):
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A100"), time_source=time_source, **arguments)
+    return gpu, ZeusMonitor(gpus=[gpu], time_source=time_source)
+
+
+def train(optimizer, gpu, steps, work=WORK):
+    optimizer.on_train_begin()
+    for _ in range(steps):
+        optimizer.on_step_begin()
+        gpu.execute(work)
+        optimizer.on_step_end()
+
+
+def result_after(steps, selector=None, **arguments):
+    gpu, monitor = simulated(**arguments)
+    optimizer = GlobalPowerLimitOptimizer(monitor, selector or Energy(), **QUICK)
+    train(optimizer, gpu, steps)
+    optimizer.on_train_end()
+    return optimizer, gpu
+
+
+def shown(capsys):
+    return capsys.readouterr().err
+
+
+def test_nothing_is_shown_before_the_first_step(capsys):
+    _, monitor = simulated()
+    optimizer = GlobalPowerLimitOptimizer(monitor, **QUICK)
+    optimizer.on_train_begin()
+    optimizer.close()
+    assert optimizer.result() == {}
+    assert shown(capsys) == ""
+
+
+def test_a_finished_search_says_what_it_chose_saved_and_cost(capsys):
+    optimizer, gpu = result_after(CONFIRMED + 200)
+    rows, chosen = optimizer.result(), optimizer.chosen_limit_watts
+    before, after = (gpu.preset.physics.operating_point(WORK, limit) for limit in (400, chosen))
+    assert rows["power limit"] == f"{chosen} W is the best of 7 settings by Energy(); the original 400 W"
+    saving, uncertainty = re.fullmatch(r"(.+)% ±(.+) of the energy of a step", rows["saving"]).groups()
+    assert float(saving) == pytest.approx(
+        100 * (1 - after.energy_joules / before.energy_joules), abs=float(uncertainty)
+    )
+    assert float(uncertainty) < 5
+    slowdown = re.fullmatch(r"\+(.+)% ±0.0 time per step", rows["slowdown"]).group(1)
+    assert float(slowdown) == pytest.approx(100 * (after.seconds / before.seconds - 1), abs=0.1)
+    assert list(rows) == ["power limit", "saving", "slowdown", "search"]
+    assert shown(capsys).count("saving") == 1, "once, and in one box"
+
+
+def test_the_cost_of_the_search_is_what_its_steps_took_beyond_the_original_limit():
+    gpu, monitor = simulated()
+    counts = {"wait_steps": 0, "warmup_steps": 20, "profile_steps": 200, "pl_step": 150}  # 400, 250 and 100 W
+    optimizer = GlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(), **counts)
+    train(optimizer, gpu, 4 * 220)
+    points = {trial.setting: gpu.preset.physics.operating_point(WORK, trial.setting) for trial in optimizer.trials}
+    seconds = sum(220 * (point.seconds - points[400].seconds) for point in points.values())
+    joules = sum(220 * (point.energy_joules - points[400].energy_joules) for point in points.values())
+    pattern = r"660 steps, (\d+) min longer and ([\d.]+) ±([\d.]+) kJ (\w+) than at 400 W"
+    row = re.match(pattern, optimizer.result()["search"])
+    assert float(row[1]) == pytest.approx(seconds / 60, abs=0.6)
+    assert float(row[2]) == pytest.approx(abs(joules) / 1000, abs=float(row[3]))
+    assert row[4] == ("more" if joules > 0 else "less")
+
+
+def made_trial(setting, seconds, joules):
+    return Trial(setting, 10, Measurement.from_energies(10 * seconds, {0: 10 * joules}))
+
+
+@pytest.mark.parametrize(
+    ("chosen_steps", "chosen_joules", "text"),
+    [
+        (50, 90.0, "20 steps, 20.0 s longer and 200 ±15.5 J more than at 400 W; earned back after 20 steps at 200 W"),
+        (15, 90.0, "20 steps, 20.0 s longer and 200 ±15.5 J more than at 400 W; earned back in 5 more steps at 200 W"),
+        (15, 100.0, "20 steps, 20.0 s longer and 200 ±15.5 J more than at 400 W; not earned back"),
+    ],
+)
+def test_a_search_that_cost_energy_says_when_that_is_earned_back(chosen_steps, chosen_joules, text):
+    trials = {400: made_trial(400, 1.0, 100.0), 100: made_trial(100, 3.0, 120.0)}
+    comparison = Comparison(trials[400], made_trial(200, 1.1, chosen_joules))
+    facts = {"settings": 3, "untried": 0, "rule": "Energy()", "searched_steps": {400: 10, 100: 10}, "steps_left": 0}
+    result = SearchResult(
+        400, 200, is_denied=False, trials=trials, comparison=comparison, chosen_steps=chosen_steps, **facts
+    )
+    assert result.rows()["search"] == text
+
+
+@pytest.mark.parametrize(("steps", "tried", "left"), [(1, 0, CONFIRMED - 1), (30, 2, CONFIRMED - 30), (92, 6, 14)])
+def test_an_unfinished_search_says_how_far_it_has_come(capsys, steps, tried, left):
+    optimizer, _ = result_after(steps)
+    assert optimizer.result() == {
+        "power limit": f"search unfinished: {tried} of 7 settings, at least {left} steps more; the original 400 W was "
+        "restored"
+    }
+    assert f"search unfinished: {tried} of 7 settings, at least {left} steps more" in shown(capsys)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 30, 60, 92, SEARCH, SEARCH + 5])
+def test_the_steps_that_are_left_are_those_it_takes(steps):
+    optimizer, _ = result_after(steps)
+    told = re.search(r"at least (\d+) steps more", optimizer.result()["power limit"])
+    assert int(told.group(1)) == CONFIRMED - steps
+    assert optimizer.result() == result_after(steps)[0].result()
+
+
+def test_a_choice_that_is_not_confirmed_has_no_saving():
+    optimizer, _ = result_after(SEARCH + 1)
+    assert "saving unknown, at least 12 steps more" in optimizer.result()["power limit"]
+    assert "saving" not in optimizer.result()
+
+
+class Original(Energy):
+    """Chooses the original limit."""
+
+    def cost(self, measurement, baseline):
+        return -measurement.power_limit
+
+
+def test_where_the_original_limit_is_chosen_nothing_was_saved():
+    """Measured twice, one setting differs from itself by chance: this was reported as a saving of -0.42 to 0.225."""
+    optimizer, _ = result_after(CONFIRMED, Original())
+    assert optimizer.confirmation is not None
+    assert optimizer.saving_fraction is None
+    assert optimizer.comparison is None
+    assert optimizer.result().keys() == {"power limit", "search"}
+    assert optimizer.result()["power limit"] == "the original 400 W is the best of 7 settings by Original()"
+
+
+def test_where_limits_may_not_be_set_nothing_was_saved():
+    optimizer, _ = result_after(CONFIRMED, grants_control=False)
+    assert optimizer.saving_fraction is None
+    assert "not changed" in optimizer.result()["power limit"]
+
+
+def test_trials_shorter_than_the_counter_resolves_save_nothing():
+    gpu, monitor = simulated()
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=3, pl_step=300)
+    train(optimizer, gpu, 9, Work(0.01, 484.9, 0.938, 0.744))
+    assert optimizer.phase is Phase.DONE
+    assert optimizer.comparison is None or not optimizer.comparison.is_certain
+    assert optimizer.saving_fraction is None
+    assert optimizer.saving_uncertainty is None
+
+
+def test_a_search_that_a_fault_stopped_says_so(capsys):
+    gpu, _ = simulated()
+    faulty = FaultyGpu(gpu)
+    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[faulty], time_source=VirtualTime()), Energy(), **QUICK)
+    train(optimizer, gpu, 10)
+    faulty.fail("set_power_limit", DriverFaultError("broken"))
+    for _ in range(20):
+        optimizer.on_step_begin()
+        optimizer.on_step_end()
+    faulty.heal()
+    optimizer.on_train_end()
+    assert "has ended the search" in shown(capsys)
+
+
+def test_quiet_shows_nothing(capsys):
+    gpu, monitor = simulated()
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), quiet=True, **QUICK)
+    train(optimizer, gpu, 20)
+    optimizer.on_train_end()
+    assert optimizer.result() != {}
+    assert shown(capsys) == ""
+
+
+def test_of_several_ranks_the_first_shows_the_result(capsys):
+    def rank_main(world):
+        gpu, monitor = simulated(index=world.rank)
+        optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), world=world, **QUICK)
+        train(optimizer, gpu, 20)
+        optimizer.on_train_end()
+        return optimizer.result()
+
+    results = ThreadWorld.run(3, rank_main, 10.0)
+    assert results[0] == results[1] == results[2] != {}
+    assert shown(capsys).count("search unfinished") == 1

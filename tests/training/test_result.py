@@ -1,0 +1,123 @@
+"""The result that `TrainingEnergy` shows at the end of training."""
+
+import re
+
+import pytest
+
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.events import Activity
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
+from zeus_core.testing import ThreadWorld, VirtualTime
+from zeus_core.training import TrainingEnergy, TrainingSummary
+from zeus_core.training._account import Account
+from zeus_core.training._tally import Tally
+
+WORK = Work(0.5, 484.9, 0.938, 0.744)
+
+
+def train(energy, gpu, steps=10, **counts):
+    for _ in range(steps):
+        with energy.step(**counts):
+            gpu.execute(WORK)
+
+
+def boxes(capsys):
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.split("+- zeus-core ")[1:]
+
+
+def rows(box):
+    return dict(re.findall(r"^\| (.+?)  +(.+?) *\|$", box, re.MULTILINE))
+
+
+def test_the_end_shows_where_the_energy_went_in_one_box(monitor, gpu, capsys):
+    with TrainingEnergy(monitor) as energy:
+        train(energy, gpu, samples=4)
+        with energy.during(Activity.EVALUATION):
+            gpu.execute(WORK)
+    (box,) = boxes(capsys)
+    shown = rows(box)
+    assert list(shown) == ["measured on", "energy", "per sample", "spent on"]
+    assert shown["measured on"] == "A100-SXM4-80GB (simulated)"
+    assert re.fullmatch(r"[\d.]+ ±[\d.]+ kJ \([\d.]+ Wh\) in [\d.]+ s, mean \d+ W", shown["energy"])
+    assert re.fullmatch(r"steps [\d.]+ kJ, evaluation [\d.]+ J(, idle .*)?", shown["spent on"])
+
+
+def test_tokens_come_before_samples(monitor, gpu, capsys):
+    with TrainingEnergy(monitor) as energy:
+        train(energy, gpu, samples=4, tokens=1000)
+    assert "per token" in rows(boxes(capsys)[0])
+
+
+@pytest.mark.parametrize("order", [["finish", "on_train_end", "on_train_end"], ["on_train_end", "finish"]])
+def test_without_the_with_block_it_is_shown_once_too(monitor, gpu, capsys, order):
+    energy = TrainingEnergy(monitor)
+    energy.on_train_begin()
+    train(energy, gpu)
+    for name in order:
+        getattr(energy, name)()
+    assert len(boxes(capsys)) == 1
+
+
+def test_an_optimizer_that_takes_part_is_in_the_same_box(monitor, gpu, capsys):
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), pl_step=125, warmup_steps=1, profile_steps=5)
+    with TrainingEnergy(optimizer=optimizer) as energy:
+        train(energy, gpu, 40)
+    (box,) = boxes(capsys)
+    assert list(rows(box))[-4:] == ["power limit", "saving", "slowdown", "search"]
+
+
+def test_an_error_of_training_is_followed_by_what_is_known(monitor, gpu, capsys):
+    def interrupted_training():
+        with TrainingEnergy(optimizer=GlobalPowerLimitOptimizer(monitor)) as energy:
+            train(energy, gpu, 3)
+            raise KeyboardInterrupt
+
+    pytest.raises(KeyboardInterrupt, interrupted_training)
+    (box,) = boxes(capsys)
+    assert {"energy", "power limit"} <= rows(box).keys()
+    assert "search unfinished: 0 of 11 settings, at least 598 steps more" in rows(box)["power limit"]
+
+
+def test_quiet_shows_nothing_of_the_optimizer_either(monitor, gpu, capsys):
+    with TrainingEnergy(optimizer=GlobalPowerLimitOptimizer(monitor), quiet=True) as energy:
+        train(energy, gpu, 3)
+    assert energy.result().keys() >= {"energy", "power limit"}
+    assert boxes(capsys) == []
+
+
+def test_an_evaluation_outside_of_training_shows_nothing(monitor, gpu, capsys):
+    energy = TrainingEnergy(monitor)
+    with energy.during(Activity.EVALUATION):
+        gpu.execute(WORK)
+    energy.on_train_end()
+    assert boxes(capsys) == []
+
+
+def test_without_a_gpu_there_is_nothing_to_show(capsys, monkeypatch, caplog):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with TrainingEnergy() as energy, energy.step():
+        pass
+    assert boxes(capsys) == []
+
+
+def test_an_energy_that_was_lost_is_not_a_total():
+    tally = Tally(10.0, DeviceEnergy(2000.0, 20.0), lost_seconds=3.0)
+    summary = TrainingSummary(1, Account(tally, {Activity.STEPS: tally}, samples=4))
+    assert summary.rows() == {"energy": "at least 2 kJ in 10.0 s; of 3.0 s it was lost", "spent on": "steps 2 kJ"}
+
+
+def test_of_several_ranks_the_first_shows_the_total_of_all(capsys):
+    def rank_main(world):
+        time_source = VirtualTime()
+        gpu = SimulatedGpu(find_preset("A100"), world.rank, time_source=time_source)
+        with TrainingEnergy(ZeusMonitor(gpus=[gpu], time_source=time_source), world=world) as energy:
+            train(energy, gpu)
+        return energy.result()
+
+    first, *others = ThreadWorld.run(3, rank_main, 10.0)
+    assert others == [first, first]
+    assert len(boxes(capsys)) == 1
