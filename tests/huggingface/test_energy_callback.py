@@ -609,10 +609,23 @@ def simulated_model(gpu):
     return model
 
 
-def test_a_copied_callback_says_what_to_do(callback):
-    for copy_it in (copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="make one where training runs"):
-            copy_it(callback)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda callbacks: pickle.loads(pickle.dumps(callbacks))])
+def test_a_copied_callback_measures_and_sets_no_limit(tmp_path, monitor, caplog, monkeypatch, copied):
+    """Ray copies the callbacks into each of its processes, where a search for hyperparameters goes on."""
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A100-SXM4-80GB:1")
+    search = HFGlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=1)
+    callback = ZeusTrainerCallback(monitor, GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=1))
+    copies = copied([callback, search])
+    trainer = make_trainer(tmp_path, copies, max_steps=4, logging_steps=2)
+    trainer.train()
+    assert losses_of(trainer) == losses_with(
+        tmp_path / "without", [], max_steps=4, logging_steps=2, eval_strategy="no", save_strategy="no"
+    )
+    assert copies[0].summary.steps == 4
+    assert copies[0].optimizer is None
+    assert copies[1].optimizer.trials == []
+    assert callback.summary is None
+    assert caplog.text.count("sets no power limit") == 2
 
 
 def test_a_search_given_twice_raises_no_alarm(tmp_path, monitor, gpu, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -15,7 +16,7 @@ from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
 from zeus_huggingface._generation_and_reference import PassHooks
 from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
-from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer
+from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer, warn_of_copied_search
 from zeus_huggingface._trainer_patches import patch_trainer
 
 __all__ = ["ZeusTrainerCallback"]
@@ -71,6 +72,7 @@ class ZeusTrainerCallback(TrainerCallback):
         if isinstance(optimizer, HFGlobalPowerLimitOptimizer):
             optimizer = optimizer.optimizer
         self.optimizer = optimizer
+        self._splits_passes = splits_passes
         self.energy = TrainingEnergy(
             monitor, optimizer, strict=strict, detects_evaluations=False
         )  # the Trainer announces them
@@ -79,10 +81,23 @@ class ZeusTrainerCallback(TrainerCallback):
         self.listener = TrainerListener(type(self).__name__, reporter, self.energy.monitor, frozenset(roles))
         patch_trainer(self)
 
+    def __reduce__(self) -> Any:
+        """Copy the settings alone: a copy measures the GPUs that its process sees, and sets no power limit.
+
+        Ray makes a copy for each process of a search for hyperparameters, and several of them may share a GPU.
+        """
+        return _copied_callback, (type(self), self.optimizer is not None, self._splits_passes)
+
     @property
     def summary(self) -> TrainingSummary | None:
         """The summary of the latest run; None until it has ended."""
         return self.energy.summary
+
+
+def _copied_callback(kind: type[ZeusTrainerCallback], had_optimizer: bool, splits_passes: bool) -> ZeusTrainerCallback:
+    if had_optimizer:
+        warn_of_copied_search(kind)
+    return kind(splits_passes=splits_passes)
 
 
 class EnergyReporter(Reporter):

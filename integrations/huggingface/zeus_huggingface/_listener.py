@@ -179,12 +179,11 @@ def listeners_of(trainer: Trainer) -> list[TrainerListener]:
 
 
 def listening(callback_class: _CallbackClass) -> _CallbackClass:
-    """Decorate a class of callbacks: their events go to their attribute `listener`, and they cannot be copied."""
+    """Decorate a class of callbacks: their events go to their attribute `listener`."""
     for event in _EVENTS:
         setattr(callback_class, event, _to_listener(event))
     for event, observer_event in _OBSERVER_EVENTS.items():
         setattr(callback_class, event, _to_observer(observer_event))
-    setattr(callback_class, "__getstate__", _refuse_to_be_copied)  # noqa: B010 - mypy allows no assignment
     return callback_class
 
 
@@ -200,9 +199,3 @@ def _to_observer(event: str) -> Callable[..., None]:
         getattr(self.listener.reporter.observer, event)()
 
     return on_event
-
-
-def _refuse_to_be_copied(callback: TrainerCallback) -> Any:
-    raise TypeError(
-        f"a {type(callback).__name__} holds devices of this process and cannot be copied: make one where training runs"
-    )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainerCallback
 
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._no_monitor import training_monitor
+from zeus_core.monitor._no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
 
-__all__ = ["HFGlobalPowerLimitOptimizer"]
+__all__ = ["HFGlobalPowerLimitOptimizer", "warn_of_copied_search"]
+
+_logger = logging.getLogger(__name__)
 
 
 @listening
@@ -62,3 +66,21 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
             type(self).__name__, Reporter(self.optimizer), monitor, frozenset({"power limit"})
         )
         patch_trainer(self)
+
+    def __reduce__(self) -> Any:
+        """Copy nothing: a copy sets no power limit, see `ZeusTrainerCallback`."""
+        return _copied_search, (type(self),)
+
+
+def _copied_search(kind: type[HFGlobalPowerLimitOptimizer]) -> HFGlobalPowerLimitOptimizer:
+    warn_of_copied_search(kind)
+    return kind(NoMonitor("this is a copy, which sets no power limit"))
+
+
+def warn_of_copied_search(kind: type[TrainerCallback]) -> None:
+    """Warn that the copy of a callback does not search for a power limit."""
+    _logger.warning(
+        "a copy of a %s sets no power limit, as other processes may train on the same GPUs; to search, make one where "
+        "training runs",
+        kind.__name__,
+    )
