@@ -77,6 +77,7 @@ class TrainingEnergy(Hooked):
         optimizer: As passed.
         summary: The summary of the latest run; None until it has ended.
         quiet: As passed.
+        detected_evaluations: Evaluations of the current or latest run that were not announced.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -108,6 +109,7 @@ class TrainingEnergy(Hooked):
         self._recorder = RunRecorder(self.monitor, SoloWorld(), None if folder is None else Path(folder))
         self._evaluations = EvaluationDetector(self._on_detected)
         self._detects_evaluations = detects_evaluations
+        self.detected_evaluations = 0
         self._pauses = 0
         self._is_in_step = False
         if world is not None:
@@ -151,7 +153,7 @@ class TrainingEnergy(Hooked):
         self.summary = None
         self._is_result_due = True
         self._recorder.begin(step)
-        self._pauses, self._is_in_step = 0, False
+        self._pauses, self._is_in_step, self.detected_evaluations = 0, False, 0
         if self._detects_evaluations:
             self._evaluations.start()
 
@@ -308,6 +310,7 @@ class TrainingEnergy(Hooked):
     @hook
     def _on_detected(self, is_evaluating: bool) -> None:
         if is_evaluating:
+            self.detected_evaluations += 1
             self._observer.on_pause(Activity.EVALUATION)
             self._recorder.enter(Activity.EVALUATION)
         else:
@@ -326,7 +329,7 @@ class TrainingEnergy(Hooked):
             account,
             self.saving_fraction,
             self.overhead_seconds,
-            detected_evaluations=self._evaluations.count,
+            detected_evaluations=self.detected_evaluations,
             saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
         )
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from zeus_core.adapters import contained
 from zeus_core.adapters._forward_taps import ForwardTaps
 
-__all__ = ["EvaluationDetector"]
+__all__ = ["Evaluated", "EvaluationDetector"]
 
 
-class _Evaluated(NamedTuple):
+class Evaluated(NamedTuple):
     """The module whose pass began an evaluation."""
 
     module: Callable[[], Any]
@@ -36,9 +36,6 @@ class EvaluationDetector:
     Args:
         report: Called with True when an evaluation begins, and with False when the module ends it; not by the other
             methods. This method of an object does not keep the object alive.
-
-    Attributes:
-        count: How many evaluations were detected.
     """
 
     def __init__(self, report: Callable[[bool], object]) -> None:
@@ -46,13 +43,11 @@ class EvaluationDetector:
         self._taps: ForwardTaps | None = None
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._is_watching = False
-        self._evaluated: _Evaluated | None = None  # while an evaluation is under way
-        self.count = 0
+        self._evaluated: Evaluated | None = None  # while an evaluation is under way
 
     def start(self) -> None:
         """Begin to learn which modules there are, and watch them."""
         self.stop()
-        self.count = 0
         if "torch" in sys.modules:
             self._taps = ForwardTaps(self)
             self._is_watching = True
@@ -88,8 +83,7 @@ class EvaluationDetector:
             if self.end():
                 self._call(False)
         elif self._evaluated is None:
-            self._evaluated = _Evaluated(weakref.ref(module), module.training)
-            self.count += 1
+            self._evaluated = Evaluated(weakref.ref(module), module.training)
             self._call(True)
 
     @contained

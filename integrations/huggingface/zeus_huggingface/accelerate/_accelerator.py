@@ -11,7 +11,7 @@ from zeus_core._validate import checked_instance
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 
-__all__ = ["checked_accelerator", "own_monitor", "samples_of_batch"]
+__all__ = ["checked_accelerator", "is_compiling", "own_monitor", "samples_of_batch", "trained_models"]
 
 
 def checked_accelerator(accelerator: Accelerator) -> Accelerator:
@@ -46,6 +46,29 @@ def _total_batch_size(dataloader: Any) -> int:
         processes = 1 if getattr(sampler, "split_batches", False) else getattr(sampler, "num_processes", 1)
         total = (getattr(sampler, "batch_size", None) or 0) * processes
     return int(total)
+
+
+def is_compiling(accelerator: Accelerator) -> bool:
+    """Return whether the accelerator compiles the models that it prepares."""
+    return bool(getattr(accelerator.state.dynamo_plugin.backend, "value", "NO") != "NO")
+
+
+def trained_models(accelerator: Accelerator) -> list[torch.nn.Module]:
+    """Return the prepared models that have a parameter of a prepared optimizer: reference models have none.
+
+    These are the models as they were before accelerate wrapped them. If none has one, as the optimizer's were replaced
+    when a model was sharded, return all that have a parameter to train.
+    """
+    optimized = {
+        id(parameter)
+        for optimizer in accelerator._optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    models = list(accelerator._models)
+    return [model for model in models if any(id(parameter) in optimized for parameter in model.parameters())] or [
+        model for model in models if any(parameter.requires_grad for parameter in model.parameters())
+    ]
 
 
 def own_monitor(accelerator: Accelerator) -> ZeusMonitor:

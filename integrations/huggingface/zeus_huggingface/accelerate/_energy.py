@@ -35,7 +35,7 @@ class ZeusAccelerate(AcceleratorLoop):
             for batch in batches:
                 ...  # as before
                 accelerator.log({"loss": loss.item()}, step=step)
-            with energy.evaluation():
+            with energy.evaluation():  # it is detected if this is missing
                 evaluate()
 
     The first log after an optimizer step also contains
@@ -143,9 +143,19 @@ class ZeusAccelerate(AcceleratorLoop):
         if activity is Activity.EVALUATION:
             self._pending.has_evaluated = True
 
+    def close(self) -> None:
+        """End training, normally or by an error, and leave the accelerator as it was. Not collective."""
+        self._tell_detected_evaluations()
+        super().close()
+
+    def _tell_detected_evaluations(self) -> None:
+        self.energy.detected_evaluations = self.detected_evaluations
+
     @contained
     def on_end(self) -> None:
         """Log the summary of the run: a collective call."""
+        self.end_detected_evaluation()
+        self._tell_detected_evaluations()
         self._pending.exchange()
         summary = self.energy.finish()
         values = {**self._pending.take(), **({} if summary is None else summary.values())}
@@ -154,6 +164,7 @@ class ZeusAccelerate(AcceleratorLoop):
 
     def _log(self, log: Any, values: Any, step: int | None = None, *args: Any, **kwargs: Any) -> Any:
         self._latest_step = step
+        self.end_detected_evaluation()
         energy_values = self._values_to_log()
         if energy_values:
             try:

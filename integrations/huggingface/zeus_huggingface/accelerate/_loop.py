@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -11,12 +12,15 @@ import torch
 from accelerate import Accelerator
 
 from zeus_core.adapters import Patches, contained
+from zeus_core.adapters._forward_taps import ForwardTaps
 from zeus_core.events import Activity, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
 from zeus_core.training._account import TRAINING
-from zeus_huggingface.accelerate._accelerator import checked_accelerator
+from zeus_core.training._evaluation_detector import Evaluated
+from zeus_huggingface.accelerate._accelerator import checked_accelerator, is_compiling, trained_models
+from zeus_huggingface.accelerate._pass_rules import PassKind, PassRules
 
 __all__ = ["AcceleratorLoop"]
 
@@ -24,11 +28,15 @@ _Loop = TypeVar("_Loop", bound="AcceleratorLoop")
 
 
 class AcceleratorLoop:
-    """Reports to an observer: steps, checkpoints, the end, and evaluations that the loop announces.
+    """Reports to an observer: steps, evaluations, checkpoints and the end.
 
     A step begins with the first forward pass for training, and ends when the first of the prepared optimizers has
     really stepped: once for all the batches of an `accelerator.accumulate`. The constructor begins training, and is a
     collective call.
+
+    An evaluation that the loop does not announce is detected by the forward passes of the trained models; `PassRules`
+    tells them from those of a step. It ends with the next pass for training, when the model is in training mode again,
+    and when the loop logs, saves or announces something.
 
     Args:
         accelerator: Its `prepare` must have been called.
@@ -45,12 +53,21 @@ class AcceleratorLoop:
         self._world = torch_world()
         self.steps = 0
         """Optimizer steps of the run so far."""
+        self.detected_evaluations = 0
+        """Evaluations so far that were not announced."""
         self._is_in_step = False
         self._activities = 0  # announced ones that have not ended
+        self._evaluated: Evaluated | None = None  # while a detected evaluation is under way
+        self._pass_rules = PassRules()
         warn_unless_measured(monitor.gpus, accelerator.device)
         observer.use_world(self._world)
         self._hooks = [accelerator._optimizers[0].optimizer.register_step_post_hook(self._on_optimizer_step)]
-        self._hooks += [model.register_forward_pre_hook(self._on_forward) for model in accelerator._models]
+        self._taps = ForwardTaps(self)
+        self._models = trained_models(accelerator)
+        self._known: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # those whose mode was switched
+        if not is_compiling(accelerator):  # then the passes are those of a wrapper, known once its mode is switched
+            for model in self._models:
+                self._taps.add(model)
         self._wraps = Patches(accelerator)
         self._wraps.wrap("backward", self._backward)
         for name in ("save_state", "load_state", "save_model"):
@@ -61,6 +78,7 @@ class AcceleratorLoop:
     @contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
         """Announce the activity of a `with` block, such as an evaluation or generation. Not collective."""
+        self.end_detected_evaluation()
         self.on_activity_begin(activity)
         self._activities += 1
         try:
@@ -80,7 +98,9 @@ class AcceleratorLoop:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._taps.remove()
         self._wraps.undo()
+        self.end_detected_evaluation()
         self._observer.on_train_end()
 
     def __enter__(self: _Loop) -> _Loop:
@@ -94,16 +114,22 @@ class AcceleratorLoop:
     @contained
     def on_backward(self) -> None:
         """Begin a backward pass for training."""
+        if self._pass_rules.on_backward():
+            self.detected_evaluations -= self._evaluated is not None
+        self.end_detected_evaluation()
         self._begin_step()
 
     @contained
     def on_step_end(self) -> None:
         """End a step, on all processes."""
+        self._pass_rules.on_step_end()
         self._observer.on_step_end()
 
     def on_activity_begin(self, activity: Activity) -> None:
         """Begin an announced activity, within a step or between two."""
         if activity not in TRAINING:
+            if self._is_in_step:
+                self._observer.on_interference()  # a trial cannot use half a step
             self._observer.on_pause(activity)
         elif not self._activities:
             self._begin_step()
@@ -116,13 +142,36 @@ class AcceleratorLoop:
     def on_end(self) -> None:
         """Prepare for the end of training, without an exception and on all processes."""
 
-    def _on_forward(self, module: torch.nn.Module, inputs: Any) -> None:
-        if self._activities or self._is_in_step:
+    @contained
+    def on_pass(self, module: torch.nn.Module, has_gradients: bool) -> None:
+        """Begin a forward pass of a trained model."""
+        if self._activities:
             return
-        if module.training and torch.is_grad_enabled():
+        kind = self._pass_rules.kind_of(module.training, has_gradients)
+        if kind is PassKind.TRAINING:
+            self.end_detected_evaluation()
             self._begin_step()
-        else:
-            self._observer.on_interference()  # an evaluation that was not announced
+        elif kind is PassKind.EVALUATION and self._evaluated is None:
+            self._evaluated = Evaluated(weakref.ref(module), module.training)
+            self.detected_evaluations += 1
+            self.on_activity_begin(Activity.EVALUATION)
+
+    @contained
+    def on_mode(self, module: torch.nn.Module) -> None:
+        """Switch the mode of a module."""
+        if self._evaluated is not None and self._evaluated.has_switched:
+            self.end_detected_evaluation()
+        if module not in self._known:
+            self._known.add(module)
+            parts = set(module.modules())
+            if any(model in parts for model in self._models):  # it is one, or a wrapper of one
+                self._taps.add(module)
+
+    def end_detected_evaluation(self) -> None:
+        """End the evaluation that is under way, if it was detected."""
+        if self._evaluated is not None:
+            self._evaluated = None
+            self.on_activity_end(Activity.EVALUATION)
 
     def _backward(self, backward: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._activities:
@@ -131,6 +180,7 @@ class AcceleratorLoop:
 
     def _on_optimizer_step(self, *_: Any) -> None:
         if not self._activities:  # FSDP makes an optimizer step to save or load it
+            self.end_detected_evaluation()
             self._begin_step()
             self._is_in_step = False
             self.steps += 1
