@@ -18,9 +18,10 @@ import zeus_core
 from tests.pipeline.instances import smooth_profile
 from tests.support.pages import ROOT, blocks
 from tests.support.ranks import torchrun_environments
-from zeus_core.device import SIMULATED_GPUS_VARIABLE
+from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.testing import VirtualTime
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 HERE = {"README.md", "measurement.md", "power-limit.md", "simulation.md", "pipeline.md"}
@@ -80,13 +81,32 @@ def test_the_page_on_measuring(capsys):
     assert float(capsys.readouterr().out.split()[0]) == pytest.approx(names["measurement"].total_energy)
 
 
+def searched():
+    """Return an optimizer whose search is over."""
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A100"), time_source=time_source)
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
+    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=0, profile_steps=5, pl_step=100)
+    with optimizer:
+        for _ in range(5 * 5):
+            optimizer.on_step_begin()
+            gpu.execute(Work(0.9, 484.9, 0.938, 0.744))
+            optimizer.on_step_end()
+    return optimizer
+
+
 @pytest.mark.usefixtures("_one_rank")
-def test_the_page_on_power_limits():
+def test_the_page_on_power_limits(tmp_path, capsys):
     import torch
 
-    (block,) = blocks("power-limit.md")
+    report, several = blocks("power-limit.md")
     names = {"torch": torch, "ZeusMonitor": ZeusMonitor, "GlobalPowerLimitOptimizer": GlobalPowerLimitOptimizer}
-    run(block, names)["optimizer"].close()
+    run(several, names)["optimizer"].close()
+    run(report, {"optimizer": searched()})
+    out = capsys.readouterr().out
+    assert "<- chosen" in out
+    assert "saving" in out
+    assert (tmp_path / "time-energy.png").stat().st_size > 5_000
 
 
 def test_the_page_on_simulation(gpu, monitor):

@@ -40,7 +40,8 @@ def test_the_tables_in_docstrings_are_the_registry(path):
 def test_the_summary_logs_what_is_in_the_registry():
     tally = Tally(1.0, DeviceEnergy(2.0, 0.1))
     account = Account(tally, dict.fromkeys(Activity, tally), redone=tally)
-    assert list(TrainingSummary(1, account, 0.1, 0.1, saving_uncertainty=0.1).values()) == names(SUMMARY_METRICS)
+    summary = TrainingSummary(1, account, 0.1, 0.1, saving_uncertainty=0.1, grams_co2_per_kwh=380.0)
+    assert list(summary.values()) == names(SUMMARY_METRICS)
 
 
 def test_a_log_has_what_is_in_the_registry():

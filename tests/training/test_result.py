@@ -76,7 +76,8 @@ def test_an_error_of_training_is_followed_by_what_is_known(monitor, gpu, capsys)
             train(energy, gpu, 3)
             raise KeyboardInterrupt
 
-    pytest.raises(KeyboardInterrupt, interrupted_training)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_training()
     (box,) = boxes(capsys)
     assert {"energy", "power limit"} <= rows(box).keys()
     assert "search unfinished: 0 of 11 settings, at least 598 steps more" in rows(box)["power limit"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
-from zeus_core._validate import checked_flag
+from zeus_core._validate import checked_flag, checked_number
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
@@ -71,6 +72,8 @@ class TrainingEnergy(Hooked):
         detects_evaluations: Detect evaluations of torch's modules that are not announced: forward passes between two
             steps, in evaluation mode or without gradients.
         quiet: Show no result at the end of training.
+        grams_co2_per_kwh: Carbon intensity of the electricity, in grams of CO2 equivalent per kWh. It is never guessed:
+            if None, no emissions are reported.
 
     Attributes:
         monitor: As passed, or made.
@@ -94,6 +97,7 @@ class TrainingEnergy(Hooked):
         strict: bool = False,
         detects_evaluations: bool = True,
         quiet: bool = False,
+        grams_co2_per_kwh: float | None = None,
     ) -> None:
         _check_optimizer(optimizer, monitor)
         if monitor is None and optimizer is not None:
@@ -106,6 +110,7 @@ class TrainingEnergy(Hooked):
         if optimizer is not None:
             optimizer.quiet = True  # its result is part of the one shown here
         self._is_result_due = False
+        self._grams_co2_per_kwh = _checked_intensity(grams_co2_per_kwh)
         self._recorder = RunRecorder(self.monitor, SoloWorld(), None if folder is None else Path(folder))
         self._evaluations = EvaluationDetector(self._on_detected)
         self._detects_evaluations = detects_evaluations
@@ -331,7 +336,14 @@ class TrainingEnergy(Hooked):
             self.overhead_seconds,
             detected_evaluations=self.detected_evaluations,
             saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
+            grams_co2_per_kwh=self._grams_co2_per_kwh,
         )
+
+
+def _checked_intensity(grams_co2_per_kwh: float | None) -> float | None:
+    if grams_co2_per_kwh is None:
+        return None
+    return checked_number("grams_co2_per_kwh", grams_co2_per_kwh, 0.0, math.inf, "grams per kWh, such as 380, or None")
 
 
 def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:

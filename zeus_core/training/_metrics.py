@@ -54,5 +54,6 @@ SUMMARY_METRICS = (
     Metric("train_energy_saving_fraction", "", "energy per step saved by the chosen power limit"),
     Metric("train_energy_saving_uncertainty", "", "how far that saving can be off"),
     Metric("train_energy_overhead_s", "s", "time spent in the hooks of this package"),
+    Metric("train_co2_g", "g", "CO2 equivalent of the GPUs, if `grams_co2_per_kwh` is given"),
 )
 """Logged at the end of training."""

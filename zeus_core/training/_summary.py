@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zeus_core._units import watt_hours_from_joules
+from zeus_core._units import kilowatt_hours_from_joules, watt_hours_from_joules
 from zeus_core.adapters._result import duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.search._comparison import percentage
@@ -27,6 +27,7 @@ class TrainingSummary:
         overhead_seconds: Time this process has spent in our hooks, waits for the accelerator and other ranks included.
         detected_evaluations: Evaluations of this part and process that nothing announced, but their forward passes.
         saving_uncertainty: How far `saving_fraction` can be off; None if that is.
+        grams_co2_per_kwh: Carbon intensity of the electricity; None if it is not known.
     """
 
     steps: int
@@ -35,6 +36,15 @@ class TrainingSummary:
     overhead_seconds: float = 0.0
     detected_evaluations: int = 0
     saving_uncertainty: float | None = None
+    grams_co2_per_kwh: float | None = None
+
+    @property
+    def co2_grams(self) -> float | None:
+        """CO2 equivalent of the energy of the GPUs; None if the energy or the carbon intensity is not known."""
+        joules = self.account.total.energy_joules
+        if joules is None or self.grams_co2_per_kwh is None:
+            return None
+        return kilowatt_hours_from_joules(joules) * self.grams_co2_per_kwh
 
     def values(self) -> dict[str, float]:
         """Return the metrics of the end of training (`SUMMARY_METRICS`) by name, without those not measured."""
@@ -49,6 +59,7 @@ class TrainingSummary:
             "train_energy_saving_fraction": self.saving_fraction,
             "train_energy_saving_uncertainty": self.saving_uncertainty,
             "train_energy_overhead_s": self.overhead_seconds,
+            "train_co2_g": self.co2_grams,
         }
         return known_values(values)
 
@@ -59,11 +70,12 @@ class TrainingSummary:
         rows = {"energy": _total_text(total)}
         if joules is not None and count > 0:
             rows[f"per {unit}"] = energy_text(joules / count)
-        rows["spent on"] = ", ".join(
-            f"{activity.value} {energy_text(tally.measured_joules)}"
-            for activity, tally in self._in_order()
-            if tally.measured_joules > 0
-        )
+        if self.co2_grams is not None:
+            rows["CO2"] = f"{self.co2_grams:.4g} g, of the GPUs at {self.grams_co2_per_kwh:g} g/kWh"
+        measured = [(activity, tally) for activity, tally in self._in_order() if tally.measured_joules > 0]
+        if measured:
+            parts = (f"{activity.value} {energy_text(tally.measured_joules)}" for activity, tally in measured)
+            rows["spent on"] = ", ".join(parts)
         if self._redone is not None:
             rows["done twice"] = energy_text(self._redone.measured_joules)
         if self.detected_evaluations > 0:

@@ -16,6 +16,7 @@ from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
 from zeus_huggingface._generation_and_reference import PassHooks
 from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
+from zeus_huggingface._model_card import add_energy
 from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer, warn_of_copied_search
 from zeus_huggingface._trainer_patches import patch_trainer
 
@@ -68,17 +69,29 @@ class ZeusTrainerCallback(TrainerCallback):
         splits_passes: bool = True,
         *,
         strict: bool = False,
+        quiet: bool = False,
+        grams_co2_per_kwh: float | None = None,
     ) -> None:
         if isinstance(optimizer, HFGlobalPowerLimitOptimizer):
             optimizer = optimizer.optimizer
         self.optimizer = optimizer
-        self._splits_passes = splits_passes
+        self._settings = {
+            "splits_passes": splits_passes,
+            "strict": strict,
+            "quiet": quiet,
+            "grams_co2_per_kwh": grams_co2_per_kwh,
+        }
         self.energy = TrainingEnergy(
-            monitor, optimizer, strict=strict, detects_evaluations=False
-        )  # the Trainer announces them
+            monitor,
+            optimizer,
+            strict=strict,
+            detects_evaluations=False,  # the Trainer announces them
+            quiet=True,  # the result of all callbacks is shown in one
+            grams_co2_per_kwh=grams_co2_per_kwh,
+        )
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         reporter = EnergyReporter(self.energy, splits_passes)
-        self.listener = TrainerListener(type(self).__name__, reporter, self.energy.monitor, frozenset(roles))
+        self.listener = TrainerListener(type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet)
         patch_trainer(self)
 
     def __reduce__(self) -> Any:
@@ -86,7 +99,7 @@ class ZeusTrainerCallback(TrainerCallback):
 
         Ray makes a copy for each process of a search for hyperparameters, and several of them may share a GPU.
         """
-        return _copied_callback, (type(self), self.optimizer is not None, self._splits_passes)
+        return _copied_callback, (type(self), self.optimizer is not None, self._settings)
 
     @property
     def summary(self) -> TrainingSummary | None:
@@ -94,10 +107,12 @@ class ZeusTrainerCallback(TrainerCallback):
         return self.energy.summary
 
 
-def _copied_callback(kind: type[ZeusTrainerCallback], had_optimizer: bool, splits_passes: bool) -> ZeusTrainerCallback:
+def _copied_callback(
+    kind: type[ZeusTrainerCallback], had_optimizer: bool, settings: dict[str, Any]
+) -> ZeusTrainerCallback:
     if had_optimizer:
         warn_of_copied_search(kind)
-    return kind(splits_passes=splits_passes)
+    return kind(**settings)
 
 
 class EnergyReporter(Reporter):
@@ -168,6 +183,12 @@ class EnergyReporter(Reporter):
     def training_metrics(self) -> dict[str, float]:
         """Return the values of the summary."""
         return self._energy.summary.values() if self._energy.summary is not None else {}
+
+    @contained
+    def add_to_model_card(self, trainer: Trainer) -> None:
+        """Add the energy of the training that has ended."""
+        if trainer.is_world_process_zero():
+            add_energy(trainer, self._energy)
 
     def leave(self) -> None:
         """Remove the hooks of the passes."""

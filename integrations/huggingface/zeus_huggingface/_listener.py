@@ -8,7 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
+from zeus_core._validate import checked_flag
 from zeus_core.adapters import contained
+from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
@@ -20,14 +22,13 @@ _CallbackClass = TypeVar("_CallbackClass", bound=type[TrainerCallback])
 
 _logger = logging.getLogger(__name__)
 
-_EVENTS = ("on_train_begin", "on_step_end", "on_save")
+_EVENTS = ("on_train_begin", "on_step_end", "on_save", "on_train_end")
 # Events of the Trainer, with those of the observer. A Trainer with an evaluation of its own has not announced it.
 _OBSERVER_EVENTS = {
     "on_epoch_begin": "on_epoch_begin",
     "on_step_begin": "on_step_begin",
     "on_prediction_step": "on_interference",
     "on_epoch_end": "on_epoch_end",
-    "on_train_end": "on_train_end",
 }
 
 
@@ -77,6 +78,9 @@ class Reporter:
         """Return the metrics to add to those of the training that has just ended."""
         return {}
 
+    def add_to_model_card(self, trainer: Trainer) -> None:
+        """Add to a model card that has just been written."""
+
     def leave(self) -> None:
         """Leave the Trainer as it was."""
 
@@ -90,14 +94,19 @@ class TrainerListener:
         monitor: Measures for the observer.
         roles: Tasks that only one callback of a Trainer may do. Callbacks with the most roles come first, then the
             first in the list; the others step aside.
+        quiet: Whether no result is shown at the end of training.
     """
 
-    def __init__(self, name: str, reporter: Reporter, monitor: ZeusMonitor, roles: frozenset[str]) -> None:
+    def __init__(
+        self, name: str, reporter: Reporter, monitor: ZeusMonitor, roles: frozenset[str], quiet: bool = False
+    ) -> None:
         self._name = name
         self._own_reporter = reporter
         self.reporter = reporter  # one that does nothing, while this callback steps aside
         self._monitor = monitor
         self._roles = roles
+        self._is_quiet = checked_flag("quiet", quiet)
+        self._has_begun = False
         self._trainings: list[tuple[Training, Reporter]] = []  # nested calls, with the reporter before each
         self._knows_world = False
         self._samples_per_step: int | None = None
@@ -112,13 +121,14 @@ class TrainerListener:
         else:
             warn_unless_measured(self._monitor.gpus, training.trainer.args.device)
 
-    @contained
-    def leave_training(self) -> None:
-        """Leave `Trainer.train`, normally or by an error."""
+    @contained(default=dict[str, str])
+    def leave_training(self) -> dict[str, str]:
+        """Leave `Trainer.train`, normally or by an error. Return the result to show, labelled lines."""
         reporter = self.reporter
-        _, self.reporter = self._trainings.pop()
+        training, self.reporter = self._trainings.pop()
         reporter.observer.on_train_end()  # a Trainer with a `train` of its own may have reported nothing
         reporter.leave()
+        return self._result_of(reporter, training.trainer.is_world_process_zero())
 
     @contained
     def on_train_begin(self, args: TrainingArguments, state: TrainerState) -> None:
@@ -130,6 +140,7 @@ class TrainerListener:
         if self._samples_per_step not in {None, samples_per_step}:
             self.reporter.observer.forget()
         self._samples_per_step = samples_per_step
+        self._has_begun = True
         self.reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
 
     @contained
@@ -152,6 +163,17 @@ class TrainerListener:
     def on_save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Report that a checkpoint was saved."""
         self.reporter.save(args, state)
+
+    @contained
+    def on_train_end(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Report that training has ended. A Trainer with a `train` of its own shows the result here."""
+        self.reporter.observer.on_train_end()
+        if not self._trainings:
+            show_result(self._result_of(self.reporter, state.is_world_process_zero))
+
+    def _result_of(self, reporter: Reporter, is_first_rank: bool) -> dict[str, str]:
+        has_begun, self._has_begun = self._has_begun, False
+        return reporter.observer.result() if has_begun and is_first_rank and not self._is_quiet else {}
 
     @property
     def _steps_aside(self) -> bool:

@@ -37,6 +37,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept.
         strict: Where there is no GPU, raise; otherwise one warning says so, and nothing is searched.
+        quiet: Show no result at the end of training.
 
     Attributes:
         optimizer: The `GlobalPowerLimitOptimizer` behind the callback, with its trials and its choice.
@@ -57,13 +58,14 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         profile_path: str | Path | None = None,
         *,
         strict: bool = False,
+        quiet: bool = False,
     ) -> None:
         monitor = training_monitor(monitor, strict)
         self.optimizer = GlobalPowerLimitOptimizer(
-            monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
+            monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path, quiet=True
         )
         self.listener = TrainerListener(
-            type(self).__name__, Reporter(self.optimizer), monitor, frozenset({"power limit"})
+            type(self).__name__, Reporter(self.optimizer), monitor, frozenset({"power limit"}), quiet
         )
         patch_trainer(self)
 

@@ -16,13 +16,16 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 
 from zeus_core.adapters import Patches
+from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity
 from zeus_huggingface._listener import Training, listeners_of
+from zeus_huggingface._model_card import evaluations_without_energy
 
 __all__ = ["patch_trainer"]
 
+_patched_cards: set[type] = set()
 _callbacks: set[int] = set()  # identities of those that exist
-_patches: list[Patches] = []  # at most one, as the class is one for all
+_patches: list[Patches] = []  # of `Trainer`, and of classes derived from it that write model cards of their own
 
 
 def patch_trainer(callback: TrainerCallback) -> None:
@@ -40,12 +43,23 @@ def _release(callback_id: int) -> None:
     _callbacks.discard(callback_id)
     while _patches and not _callbacks:
         _patches.pop().undo()
+        _patched_cards.clear()
+
+
+def _patch_model_card(trainer_class: type) -> None:
+    """Patch the class that defines `create_model_card` for a trainer: TRL's trainers have one of their own."""
+    owner = next((base for base in trainer_class.__mro__ if "create_model_card" in vars(base)), None)
+    if owner is not None and owner not in _patched_cards:
+        _patched_cards.add(owner)
+        _patches.append(Patches(owner))
+        _patches[-1].wrap("create_model_card", _create_model_card)
 
 
 def _train(
     train: Callable[..., Any], trainer: Trainer, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     listeners = listeners_of(trainer)
+    _patch_model_card(type(trainer))
     for listener in listeners:
         listener.enter_training(Training(trainer, resume_from_checkpoint))
     try:
@@ -54,8 +68,9 @@ def _train(
             output.metrics.update(listener.reporter.training_metrics())
         return output
     finally:
-        for listener in listeners:
-            listener.leave_training()
+        results = [listener.leave_training() for listener in listeners]
+        results.sort(key=lambda rows: "energy" not in rows)
+        show_result({label: text for rows in results for label, text in rows.items()})
 
 
 def _pausing(activity: Activity) -> Callable[..., Any]:
@@ -89,6 +104,17 @@ def _log(log: Callable[..., Any], trainer: Trainer, logs: dict[str, float], *arg
     finally:  # the Trainer adds the epoch, and callbacks may add or remove what they like
         logs.clear()
         logs.update((name, value) for name, value in shown.items() if name not in own)
+
+
+def _create_model_card(create: Callable[..., Any], trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
+    listeners = listeners_of(trainer)
+    if not listeners:
+        return create(trainer, *args, **kwargs)
+    with evaluations_without_energy(trainer):
+        result = create(trainer, *args, **kwargs)
+    for listener in listeners:
+        listener.reporter.add_to_model_card(trainer)
+    return result
 
 
 _WRAPS: dict[str, Callable[..., Any]] = {

@@ -1,0 +1,195 @@
+"""The end of a Trainer's training: the result that people see, and the model card."""
+
+import re
+
+import pytest
+from huggingface_hub import ModelCard
+from transformers import Trainer
+
+from tests.huggingface.trainers import BACKWARD, FORWARD, RaiseAt, make_trainer
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
+from zeus_core.pytorch import SimulatedCompute
+from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
+
+QUICK = {"wait_steps": 0, "warmup_steps": 0, "profile_steps": 2, "pl_step": 125}  # 3 settings from 350 W
+SEARCH = 4 * 2
+
+
+def trained(folder, gpu, callbacks, **arguments):
+    trainer = make_trainer(folder, callbacks, **{"max_steps": SEARCH, **arguments})
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    trainer.train()
+    return trainer
+
+
+def boxes(capsys):
+    return capsys.readouterr().err.split("+- zeus-core ")[1:]
+
+
+def labels(box):
+    return re.findall(r"^\| (.+?)  ", box, re.MULTILINE)
+
+
+ENERGY = ["measured on", "energy", "per sample", "spent on"]
+LIMIT = ["power limit", "saving", "slowdown", "search"]
+
+
+def test_the_callback_shows_where_the_energy_went(tmp_path, monitor, gpu, capsys):
+    trained(tmp_path, gpu, [ZeusTrainerCallback(monitor)])
+    (box,) = boxes(capsys)
+    assert labels(box) == ENERGY
+
+
+def test_the_search_alone_shows_what_it_chose(tmp_path, monitor, gpu, capsys):
+    trained(tmp_path, gpu, [HFGlobalPowerLimitOptimizer(monitor, Energy(), **QUICK)])
+    (box,) = boxes(capsys)
+    assert labels(box) == LIMIT
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_callbacks_show_one_box(tmp_path, monitor, gpu, capsys, order):
+    callbacks = [ZeusTrainerCallback(monitor), HFGlobalPowerLimitOptimizer(monitor, Energy(), **QUICK)]
+    trained(tmp_path, gpu, callbacks[::order])
+    (box,) = boxes(capsys)
+    assert labels(box) == ENERGY + LIMIT
+
+
+@pytest.mark.parametrize("kind", [GlobalPowerLimitOptimizer, HFGlobalPowerLimitOptimizer])
+def test_a_search_within_the_callback_is_in_its_box(tmp_path, monitor, gpu, capsys, kind):
+    optimizer = kind(monitor, Energy(), **QUICK)
+    callbacks = [ZeusTrainerCallback(optimizer=optimizer), *([] if kind is GlobalPowerLimitOptimizer else [optimizer])]
+    trained(tmp_path, gpu, callbacks)
+    (box,) = boxes(capsys)
+    assert labels(box) == ENERGY + LIMIT
+
+
+def test_a_search_that_did_not_finish_says_how_far_it_came(tmp_path, monitor, gpu, capsys):
+    trained(tmp_path, gpu, [HFGlobalPowerLimitOptimizer(monitor, Energy(), **QUICK)], max_steps=3)
+    (box,) = boxes(capsys)
+    assert "search unfinished: 1 of 3 settings, at least 5 steps more" in box
+
+
+def test_training_that_is_interrupted_shows_it_too(tmp_path, monitor, gpu, capsys):
+    optimizer = HFGlobalPowerLimitOptimizer(monitor, Energy(), **QUICK)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, gpu, [ZeusTrainerCallback(monitor), optimizer, RaiseAt(3, KeyboardInterrupt())])
+    (box,) = boxes(capsys)
+    assert "search unfinished" in box
+
+
+def test_quiet_shows_nothing(tmp_path, monitor, gpu, capsys):
+    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), **QUICK, quiet=True)
+    trained(tmp_path, gpu, [ZeusTrainerCallback(monitor, quiet=True), search])
+    assert boxes(capsys) == []
+    with pytest.raises(UsageError, match="quiet"):
+        ZeusTrainerCallback(monitor, quiet="yes")
+
+
+def test_an_evaluation_alone_shows_nothing(tmp_path, monitor, gpu, capsys):
+    make_trainer(tmp_path, [ZeusTrainerCallback(monitor)]).evaluate()
+    assert boxes(capsys) == []
+
+
+def test_each_training_of_one_callback_shows_its_own(tmp_path, monitor, gpu, capsys):
+    trainer = trained(tmp_path, gpu, [ZeusTrainerCallback(monitor)])
+    trainer.train()
+    assert len(boxes(capsys)) == 2
+
+
+class OwnTrain(Trainer):
+    """A trainer with a `train` of its own, as some of TRL's have had."""
+
+    def train(self):
+        self.callback_handler.on_train_begin(self.args, self.state, self.control)
+        for _ in range(3):
+            self.callback_handler.on_step_begin(self.args, self.state, self.control)
+            self.callback_handler.on_step_end(self.args, self.state, self.control)
+        self.callback_handler.on_train_end(self.args, self.state, self.control)
+
+
+def test_a_trainer_with_its_own_train_shows_it_as_well(tmp_path, monitor, capsys):
+    make_trainer(tmp_path, [HFGlobalPowerLimitOptimizer(monitor, Energy(), **QUICK)], kind=OwnTrain).train()
+    assert len(boxes(capsys)) == 1
+
+
+# The model card.
+
+
+def test_the_model_card_has_the_energy_of_the_training_and_not_that_of_an_evaluation(tmp_path, monitor, gpu):
+    callback = ZeusTrainerCallback(monitor)
+    trainer = trained(tmp_path, gpu, [callback], eval_strategy="steps", eval_steps=4)
+    history = [dict(entry) for entry in trainer.state.log_history]
+    assert any("eval_energy_j" in entry for entry in history)
+    trainer.create_model_card()
+    card = ModelCard.load(tmp_path / "README.md")
+    assert "Energy J" not in card.text
+    joules = callback.summary.values()["train_energy_j"]
+    assert f"| energy in kWh | {joules / 3.6e6:.4g} |" in card.text
+    assert f"| energy | {joules / 1000:.4g} ±" in card.text
+    assert "| measured on | A100-SXM4-80GB (simulated) |" in card.text
+    assert card.data.get("co2_eq_emissions") is None, "no carbon intensity was given"
+    assert trainer.state.log_history == history
+
+
+def test_emissions_are_in_the_metadata_where_the_carbon_intensity_is_given(tmp_path, monitor, gpu, capsys):
+    callback = ZeusTrainerCallback(monitor, grams_co2_per_kwh=380.0)
+    trainer = trained(tmp_path, gpu, [callback])
+    for _ in range(2):
+        trainer.create_model_card(tags="mine")
+    card = ModelCard.load(tmp_path / "README.md")
+    grams = callback.summary.values()["train_energy_j"] / 3.6e6 * 380
+    assert callback.summary.values()["train_co2_g"] == pytest.approx(grams)
+    assert card.data.co2_eq_emissions["emissions"] == pytest.approx(grams)
+    assert "380 g/kWh" in card.data.co2_eq_emissions["source"]
+    assert card.data.co2_eq_emissions["hardware_used"] == "A100-SXM4-80GB (simulated)"
+    assert "mine" in card.data.tags
+    assert card.text.count("## Energy of the training") == 1
+    assert "g, of the GPUs at 380 g/kWh" in boxes(capsys)[0]
+
+
+@pytest.mark.parametrize("intensity", [-1.0, float("nan"), "green"])
+def test_a_carbon_intensity_that_cannot_be_is_refused(monitor, intensity):
+    with pytest.raises(UsageError, match="grams_co2_per_kwh"):
+        ZeusTrainerCallback(monitor, grams_co2_per_kwh=intensity)
+
+
+def test_a_card_of_a_trainer_that_has_not_trained_is_left_alone(tmp_path, monitor):
+    trainer = make_trainer(tmp_path, [ZeusTrainerCallback(monitor)])
+    trainer.create_model_card()
+    assert "Energy" not in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_card_that_cannot_be_read_is_a_message(tmp_path, monitor, gpu, caplog):
+    class Unreadable(Trainer):
+        def create_model_card(self):
+            (tmp_path / "README.md").write_bytes(b"\xff\xfe---")
+
+    trainer = make_trainer(tmp_path, [ZeusTrainerCallback(monitor)], kind=Unreadable, max_steps=2)
+    trainer.train()
+    trainer.create_model_card()
+    assert "add_to_model_card failed; training continues" in caplog.text
+
+
+def test_a_card_written_by_a_method_of_a_derived_class_has_the_energy_too(tmp_path, monitor):
+    """As TRL's trainers have one."""
+
+    class WithOwnCard(Trainer):
+        def create_model_card(self):
+            (tmp_path / "README.md").write_text("---\ntags: [mine]\n---\n\n# Mine\n", encoding="utf-8")
+
+    trainer = make_trainer(tmp_path, [ZeusTrainerCallback(monitor)], kind=WithOwnCard, max_steps=2)
+    trainer.train()
+    trainer.create_model_card()
+    assert "## Energy of the training" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_metrics_print_as_more_than_zero(tmp_path, monitor, gpu, capsys):
+    """`log_metrics` prints four decimals: kilowatt-hours of a small run were 0.0."""
+    trainer = make_trainer(tmp_path, [ZeusTrainerCallback(monitor, grams_co2_per_kwh=380.0)], max_steps=2)
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    metrics = trainer.train().metrics
+    trainer.log_metrics("train", metrics)
+    printed = re.findall(r"^ +(train_(?:energy|co2)\w+) += +(\S+)$", capsys.readouterr().out, re.MULTILINE)
+    assert {name for name, value in printed if float(value) == 0} <= {"train_energy_idle_j"}
+    assert "train_energy_wh" in dict(printed)
