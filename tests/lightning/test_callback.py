@@ -102,13 +102,20 @@ def test_evaluations_by_themselves_are_logged_too(tmp_path, monitor, gpu):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_progress_bar_shows_power_and_energy(pl, tmp_path, monitor, gpu):
-    callback = ZeusCallback(monitor)
-    trainer = make_trainer(tmp_path, callback, pl, log_every_n_steps=20)
-    trainer.fit(module_class(pl)(gpu), loader(20))
-    shown = {name: float(value) for name, value in trainer.progress_bar_metrics.items()}
-    assert shown["power_w"] == pytest.approx(310, abs=20)
-    assert shown["energy_kj"] == pytest.approx(20 * step_joules(gpu) / 1000, rel=0.03)
+@pytest.mark.parametrize("bar", ["TQDMProgressBar", "RichProgressBar"])
+def test_the_progress_bar_shows_power_and_energy(pl, tmp_path, monitor, gpu, bar):
+    if bar == "RichProgressBar":
+        pytest.importorskip("rich")
+    bar = getattr(pl.callbacks, bar)()
+    shown = []
+    look = at("on_train_end", lambda trainer: shown.append(bar.get_metrics(trainer, trainer.lightning_module)), pl)
+    callbacks = [look, ZeusCallback(monitor), bar]
+    trainer = make_trainer(tmp_path, callbacks, pl, log_every_n_steps=20, enable_progress_bar=True)
+    module = module_class(pl)(gpu)
+    trainer.fit(module, loader(20))
+    assert shown[0]["power_w"] == pytest.approx(310, abs=20)
+    assert shown[0]["energy_kj"] == pytest.approx(20 * step_joules(gpu) / 1000, rel=0.03)
+    assert "get_metrics" not in vars(bar)
 
 
 def test_tokens_and_samples_are_counted_as_one_says(tmp_path, monitor, gpu):
@@ -359,7 +366,7 @@ def test_where_nothing_can_be_measured_training_goes_on(tmp_path, monkeypatch, c
     trainer.validate(module, loader(2), verbose=False)
     assert trainer.global_step == 20
     (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert message.startswith("ZeusCallback.setup failed; training continues: there is no sim")
+    assert message.startswith("ZeusCallback._begin_session failed; training continues: there is no sim")
 
 
 def test_training_on_a_gpu_that_is_not_measured_is_said(monitor, caplog):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from zeus_core.adapters import contained
@@ -20,9 +19,6 @@ from zeus_lightning._session import Session
 __all__ = ["ZeusCallback"]
 
 _STATE = "zeus_lightning.ZeusCallback"
-
-# Nobody reads faster, and each value costs the module 0.25 ms.
-_SECONDS_BETWEEN_SHOWS = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -43,7 +39,10 @@ class ZeusCallback(Callback):
 
     The end of each evaluation, within `fit` or by itself, logs `validate/energy_j` or `test/energy_j`. The end of `fit`
     logs the metrics of `zeus_core.training.TrainingSummary.values`, `train_energy_j` first. The progress bar shows
-    `power_w`, and `energy_kj` of the whole run, updated once a second.
+    `power_w`, and `energy_kj` of the whole run.
+
+    None of it is in `trainer.callback_metrics`, `trainer.logged_metrics` or the results of `validate` and `test`, by
+    which others select, stop and optimise.
 
     Totals outlive interruptions: a journal is kept in `zeus-energy` under the trainer's `default_root_dir`, and each
     checkpoint names its run.
@@ -54,12 +53,14 @@ class ZeusCallback(Callback):
             such as the class itself.
         batch_size: Samples in each batch, or a function that counts them; the length of its first tensor if None.
         tokens: Tokens in each batch, or a function that counts them; not counted if None.
+        strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback, with its monitor and optimizer; None until a trainer begins.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
+        DeviceError: No GPU can be measured, and `strict` is true. Also raised when a trainer begins.
     """
 
     def __init__(
@@ -69,14 +70,14 @@ class ZeusCallback(Callback):
         optimizer: Callable[[ZeusMonitor], GlobalPowerLimitOptimizer] | GlobalPowerLimitOptimizer | None = None,
         batch_size: int | Callable[[Any], int] | None = None,
         tokens: int | Callable[[Any], int] | None = None,
+        strict: bool = False,
     ) -> None:
         super().__init__()
-        self._source = EnergySource(monitor, optimizer)
+        self._source = EnergySource(monitor, optimizer, strict)
         self._samples_in = counter("batch_size", batch_size) or samples_in
         self._tokens_in = counter("tokens", tokens)
         self._session: Session | None = None
         self._fit_energy: TrainingEnergy | None = None
-        self._show_again_at = 0.0
         self.energy: TrainingEnergy | None = None
 
     @property
@@ -84,16 +85,11 @@ class ZeusCallback(Callback):
         """The summary of the latest `fit`; None until it has ended."""
         return self._fit_energy.summary if self._fit_energy is not None else None
 
-    @contained
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin a `fit`, `validate`, `test` or `predict`."""
-        state = self._leave()
-        self._session = None
-        if self._is_first_of(trainer):
-            self.energy = self._source.energy_of(trainer)
-            self._session = Session(trainer, self.energy, state)
-            if stage == "fit":
-                self._fit_energy = self.energy
+        if self._source.strict:
+            self._source.make_monitor(trainer)  # its error is the only one that leaves a hook
+        self._begin_session(trainer, stage)
 
     @contained
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -138,7 +134,7 @@ class ZeusCallback(Callback):
         values = self._current.values_to_log()
         if values:
             self._current.publish({f"train/{name}": value for name, value in values.items()})
-            self._show(pl_module, values)
+            self._current.show(values)
 
     @contained
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -186,6 +182,17 @@ class ZeusCallback(Callback):
         assert self._session is not None, "setup has failed"  # which was logged, so that this is not
         return self._session
 
+    @contained
+    def _begin_session(self, trainer: Trainer, stage: str) -> None:
+        """Begin a session."""
+        state = self._leave()
+        self._session = None
+        if self._is_first_of(trainer):
+            self.energy = self._source.energy_of(trainer)
+            self._session = Session(trainer, self.energy, state)
+            if stage == "fit":
+                self._fit_energy = self.energy
+
     def _leave(self) -> Any:
         """End the session. Return the state that the next training may continue."""
         if self._session is None:
@@ -207,12 +214,3 @@ class ZeusCallback(Callback):
     def _count(self, batch: Any) -> None:
         tokens = 0 if self._tokens_in is None else int(self._tokens_in(batch))
         self._current.energy.count(int(self._samples_in(batch)), tokens)
-
-    def _show(self, pl_module: LightningModule, values: Mapping[str, float]) -> None:
-        """Show values in the progress bar; in kilojoules, as the module keeps seven digits."""
-        if time.monotonic() < self._show_again_at:
-            return
-        self._show_again_at = time.monotonic() + _SECONDS_BETWEEN_SHOWS
-        shown = {"power_w": values.get("power_w"), "energy_kj": values.get("total_energy_j", 0.0) / 1000}
-        known = {name: value for name, value in shown.items() if value}
-        pl_module.log_dict(known, prog_bar=True, logger=False, on_step=True, on_epoch=False, batch_size=1)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from zeus_core._validate import checked_flag
+from zeus_core.device import discover_gpus
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.pytorch import torch_world
@@ -20,37 +23,55 @@ class EnergySource:
     Args:
         monitor: A monitor; made for the GPU of the trainer if None.
         optimizer: An optimizer, or a function that makes one for a monitor.
+        strict: Raise where no GPU can be measured.
+
+    Attributes:
+        strict: As passed.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
+        DeviceError: No GPU can be measured, and `strict` is true.
     """
 
     def __init__(
         self,
         monitor: ZeusMonitor | None,
         optimizer: Callable[[ZeusMonitor], GlobalPowerLimitOptimizer] | GlobalPowerLimitOptimizer | None,
+        strict: bool = False,
     ) -> None:
+        self.strict: bool = checked_flag("strict", strict)
         self._make_optimizer = optimizer if callable(optimizer) else None
         self._optimizer = None if callable(optimizer) else optimizer
         self._monitor = monitor
         if monitor is not None or self._optimizer is not None:
-            self._monitor = TrainingEnergy(monitor, self._optimizer).monitor  # checks both
+            self._monitor = TrainingEnergy(monitor, self._optimizer, strict=strict).monitor  # checks both
+        elif strict:
+            discover_gpus()  # raises where there is none; which one to measure, the trainer will say
+
+    def make_monitor(self, trainer: Trainer) -> ZeusMonitor:
+        """Return the monitor, made for the GPU of the trainer if there is none yet.
+
+        Raises:
+            DeviceError: No GPU can be measured, and `strict` is true.
+        """
+        device = trainer.strategy.root_device
+        indices = [device.index] if device.type == "cuda" else None
+        self._monitor = training_monitor(self._monitor, self.strict, lambda: ZeusMonitor(gpu_indices=indices))
+        return self._monitor
 
     def energy_of(self, trainer: Trainer) -> TrainingEnergy:
         """Make the `TrainingEnergy` of a trainer: a collective call, once its processes have found each other.
 
         Raises:
             UsageError: The function that makes the optimizer made something else.
-            NoDeviceError: There is no GPU to measure.
+            DeviceError: No GPU can be measured, and `strict` is true.
         """
         world = torch_world()  # first, as all ranks must reach it
-        device = trainer.strategy.root_device
-        if self._monitor is None:
-            self._monitor = ZeusMonitor(gpu_indices=[device.index]) if device.type == "cuda" else ZeusMonitor()
-        warn_unless_measured(self._monitor.gpus, device)
+        monitor = self.make_monitor(trainer)
+        warn_unless_measured(monitor.gpus, trainer.strategy.root_device)
         if self._optimizer is None and self._make_optimizer is not None:
-            self._optimizer = self._make_optimizer(self._monitor)
-        energy = TrainingEnergy(self._monitor, self._optimizer, detects_evaluations=False)  # the trainer announces them
+            self._optimizer = self._make_optimizer(monitor)
+        energy = TrainingEnergy(monitor, self._optimizer, detects_evaluations=False)  # the trainer announces them
         energy.use_world(world)
         folder = trainer.default_root_dir
         if not trainer.fast_dev_run and ":/" not in folder:  # a journal cannot be kept in a bucket

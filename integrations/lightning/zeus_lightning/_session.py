@@ -33,11 +33,18 @@ class Session:
         self._steps: Steps | None = None  # of the current training
         self._wraps = Patches(trainer)
         self._wraps.wrap("save_checkpoint", self._save)  # the trainer reports its beginning to no callback
+        self._shown: dict[str, float] = {}
+        bar = trainer.progress_bar_callback
+        self._bar_wraps = None if bar is None else Patches(bar)
+        if self._bar_wraps is not None:
+            self._bar_wraps.wrap("get_metrics", self._add_to_bar)  # what the module logs is in `callback_metrics` too
 
     def leave(self) -> None:
         """End the session, however the trainer ended it."""
         self.end_training()
         self._wraps.undo()
+        if self._bar_wraps is not None:
+            self._bar_wraps.undo()
 
     def begin_training(self) -> None:
         """Begin training, if it has not begun before: a collective call."""
@@ -86,12 +93,21 @@ class Session:
         return self.energy.log() if self._training.is_log_due() else {}
 
     def publish(self, values: Mapping[str, float]) -> None:
-        """Log values that every rank knows."""
-        if self._trainer.is_global_zero:
+        """Log values that every rank knows; nothing if there are none."""
+        if values and self._trainer.is_global_zero:
             # No public attribute holds the position on the axis at which the trainer logs its own metrics now.
             step = self._trainer.fit_loop.epoch_loop._batches_that_stepped
             for logger in self._trainer.loggers:
                 self._log(logger, dict(values), step)
+
+    def show(self, values: Mapping[str, float]) -> None:
+        """Show values in the progress bar from now on."""
+        shown = {"power_w": values.get("power_w"), "energy_kj": values.get("total_energy_j", 0.0) / 1000}
+        self._shown = {name: value for name, value in shown.items() if value}
+
+    def _add_to_bar(self, get_metrics: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        metrics = get_metrics(*args, **kwargs)
+        return {**self._shown, **metrics} if isinstance(metrics, dict) else metrics
 
     @contained
     def _log(self, logger: Logger, values: dict[str, float], step: int) -> None:
