@@ -1,6 +1,5 @@
 """The callback where there is no GPU: training is the same, with one warning."""
 
-
 import lightning.pytorch
 import pytest
 

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from zeus_core._validate import checked_instance
+from zeus_core._validate import checked_flag, checked_instance
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._no_monitor import training_monitor
 
-__all__ = ["checked_accelerator", "is_compiling", "own_monitor", "samples_of_batch", "trained_models"]
+__all__ = ["checked_accelerator", "is_compiling", "monitor_for", "samples_of_batch", "trained_models"]
 
 
 def checked_accelerator(accelerator: Accelerator) -> Accelerator:
@@ -71,13 +72,18 @@ def trained_models(accelerator: Accelerator) -> list[torch.nn.Module]:
     ]
 
 
-def own_monitor(accelerator: Accelerator) -> ZeusMonitor:
-    """Return a monitor of the GPU this process trains on; if that is no CUDA device, as `ZeusMonitor` chooses.
+def monitor_for(accelerator: Accelerator, monitor: ZeusMonitor | None, strict: bool) -> ZeusMonitor:
+    """Return the monitor, or make one of the GPU this process trains on; if no CUDA device, as `ZeusMonitor` chooses.
 
     Raises:
-        NoDeviceError: There is no GPU.
+        UsageError: An argument is wrong; the message names it.
+        DeviceError: No GPU can be measured, and `strict` is true.
     """
-    device = accelerator.device
-    if device.type != "cuda":
-        return ZeusMonitor()
-    return ZeusMonitor(gpu_indices=[torch.cuda.current_device() if device.index is None else device.index])
+    device = checked_accelerator(accelerator).device
+
+    def make() -> ZeusMonitor:
+        if device.type != "cuda":
+            return ZeusMonitor()
+        return ZeusMonitor(gpu_indices=[torch.cuda.current_device() if device.index is None else device.index])
+
+    return training_monitor(monitor, checked_flag("strict", strict), make)

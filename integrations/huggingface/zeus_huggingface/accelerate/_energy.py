@@ -16,7 +16,7 @@ from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training._account import TRAINING
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
-from zeus_huggingface.accelerate._accelerator import checked_accelerator, own_monitor, samples_of_batch
+from zeus_huggingface.accelerate._accelerator import checked_accelerator, monitor_for, samples_of_batch
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 from zeus_huggingface.accelerate._pending import PendingValues
 from zeus_huggingface.accelerate._power_limit import PowerLimitOptimizer
@@ -67,6 +67,7 @@ class ZeusAccelerate(AcceleratorLoop):
         samples_per_step: Samples of this process in an optimizer step. If None, each `accelerator.backward` counts the
             batch of the prepared dataloader in use; 0 if you count them yourself.
         exchange_steps: Optimizer steps from one exchange of several processes to the next.
+        strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
 
     Attributes:
         energy: The `TrainingEnergy` behind it.
@@ -74,7 +75,7 @@ class ZeusAccelerate(AcceleratorLoop):
 
     Raises:
         UsageError: An argument is wrong; the message names it.
-        NoDeviceError: There is no GPU to measure.
+        DeviceError: No GPU can be measured, and `strict` is true.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class ZeusAccelerate(AcceleratorLoop):
         *,
         samples_per_step: int | None = None,
         exchange_steps: int = 10,
+        strict: bool = False,
     ) -> None:
         self._counts_batches = samples_per_step is None
         self._samples_per_step = checked_whole_number("samples_per_step", samples_per_step or 0, minimum=0)
@@ -92,11 +94,11 @@ class ZeusAccelerate(AcceleratorLoop):
         if isinstance(optimizer, PowerLimitOptimizer):
             optimizer.close()  # this object reports to it from now on
             optimizer = optimizer.optimizer
+        checked_accelerator(accelerator)
         if monitor is None and optimizer is None:
-            monitor = own_monitor(checked_accelerator(accelerator))
-        self.energy = TrainingEnergy(
-            monitor, optimizer, folder=checked_accelerator(accelerator).project_dir, detects_evaluations=False
-        )
+            monitor = monitor_for(accelerator, None, strict)
+        folder = accelerator.project_dir
+        self.energy = TrainingEnergy(monitor, optimizer, folder=folder, strict=strict, detects_evaluations=False)
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes
         super().__init__(accelerator, self.energy, self.energy.monitor)
@@ -192,7 +194,8 @@ class ZeusAccelerate(AcceleratorLoop):
         state = self._world.gather(state)[0]  # all processes act alike, even if one cannot read the file
         step = state.get("step") if isinstance(state, dict) else None
         if not isinstance(step, int):
-            _logger.warning("%s has no energy state: the totals exclude what was spent before it", folder)
+            if self.energy.monitor.gpus:
+                _logger.warning("%s has no energy state: the totals exclude what was spent before it", folder)
             return
         self.energy.on_train_end()
         self.energy.load_state_dict({name: value for name, value in state.items() if name != "step"})

@@ -8,6 +8,7 @@ from accelerate import Accelerator
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
+from zeus_huggingface.accelerate._accelerator import monitor_for
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 
 __all__ = ["PowerLimitOptimizer"]
@@ -16,7 +17,7 @@ __all__ = ["PowerLimitOptimizer"]
 class PowerLimitOptimizer(AcceleratorLoop):
     """Chooses a GPU power limit while a loop trains: make one after `accelerator.prepare`, on all processes.
 
-        with PowerLimitOptimizer(accelerator, ZeusMonitor()) as search:
+        with PowerLimitOptimizer(accelerator) as search:
             for batch in batches:
                 ...  # as before
             with search.evaluation():
@@ -28,32 +29,38 @@ class PowerLimitOptimizer(AcceleratorLoop):
 
     Args:
         accelerator: The accelerator of the loop.
-        monitor: See `GlobalPowerLimitOptimizer` for this and all other arguments.
+        monitor: Measures the GPUs whose limit is searched; a new one for the GPU this process trains on if None. See
+            `GlobalPowerLimitOptimizer` for this and all other arguments.
         optimum_selector: Defines the best limit.
         wait_steps: Initial steps to skip before profiling.
         warmup_steps: Steps to skip after each change of the limit.
         profile_steps: Steps to measure at each limit.
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept.
+        strict: Where no GPU can be measured, raise; otherwise one warning says so, and nothing is searched.
 
     Attributes:
         optimizer: The `GlobalPowerLimitOptimizer` behind it, with its trials and its choice.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
+        DeviceError: No GPU can be measured, and `strict` is true.
     """
 
     def __init__(
         self,
         accelerator: Accelerator,
-        monitor: ZeusMonitor,
+        monitor: ZeusMonitor | None = None,
         optimum_selector: OptimumSelector | None = None,
         wait_steps: int = 1,
         warmup_steps: int = 10,
         profile_steps: int = 40,
         pl_step: int = 25,
         profile_path: str | Path | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
+        monitor = monitor_for(accelerator, monitor, strict)
         self.optimizer = GlobalPowerLimitOptimizer(
             monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
         )
