@@ -29,10 +29,16 @@ def test_a_block_that_is_switched_off_is_checked_too():
 
 def test_every_key_has_its_place():
     config = read(
-        enabled=True, monitor_events=False, gpu_index=3, slowdown_factor=1.1, check_steps=7, plan_path="plan.json"
+        enabled=True,
+        monitor_events=False,
+        gpu_index=3,
+        strict=True,
+        slowdown_factor=1.1,
+        check_steps=7,
+        plan_path="x",
     )
-    settings = PipelineFrequencySettings(slowdown_factor=1.1, check_steps=7, plan_path="plan.json")
-    assert config == PerseusConfig(True, False, 3, settings)
+    settings = PipelineFrequencySettings(slowdown_factor=1.1, check_steps=7, plan_path="x")
+    assert config == PerseusConfig(True, False, 3, True, settings)
 
 
 def test_auto_is_the_default_of_every_key():

@@ -2,6 +2,7 @@
 
 import csv
 import logging
+import os
 import statistics
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from tests.deepspeed.engines import RecordingOptimizer, batches, make_engine, make_module, run_engines
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import SIMULATED_GPUS_VARIABLE
-from zeus_core.errors import UsageError
+from zeus_core.errors import UsageError, ZeusError
 from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings, PipelineRank
 from zeus_deepspeed._engine_facts import release
 from zeus_deepspeed._perseus import attach
@@ -193,6 +194,16 @@ def hindered_rank():
     engine._config._param_dict["perseus"]["gpu_index"] = 7
     assert attach(engine, RecordingOptimizer) is None
     told["no such GPU"] = messages.take()
+    engine._config._param_dict["perseus"]["strict"] = True
+    with pytest.raises(ZeusError, match="there is no GPU 7"):
+        attach(engine, RecordingOptimizer)
+    del engine._config._param_dict["perseus"]["gpu_index"]
+    os.environ.pop(SIMULATED_GPUS_VARIABLE)
+    with pytest.raises(ZeusError, match="NVIDIA"):
+        attach(engine, RecordingOptimizer)
+    engine._config._param_dict["perseus"]["strict"] = False
+    assert attach(engine, RecordingOptimizer) is None
+    told["no GPU"] = messages.take()
     assert set(vars(engine)) == found
     engine._config._param_dict["perseus"]["enabled"] = False
     assert attach(engine, RecordingOptimizer) is None
@@ -210,6 +221,9 @@ def test_what_is_in_the_way_on_one_rank_is_said_by_the_first_and_training_is_lef
     begin = "Perseus is off; training continues: "
     assert first["one rank"] == [begin + "rank 1: OSError('no such plan')"]
     assert first["no such GPU"] == [begin + "gpu_indices is [7], but there is no GPU 7; there are: 0, 1"]
+    (no_gpu,) = first["no GPU"]
+    assert no_gpu.startswith(begin)
+    assert "ZEUS_SIMULATED_GPUS=" in no_gpu
     assert first["nothing asked for"] == []
     (no_pipeline,) = first["no pipeline"]
     assert no_pipeline.startswith(begin + "Perseus needs a PipelineEngine; this engine is a DeepSpeedEngine: pass ")

@@ -19,7 +19,7 @@ from zeus_deepspeed._engine_facts import config_of
 __all__ = ["KEYS", "PerseusConfig", "read_perseus_block"]
 
 _BLOCK = "perseus"
-_OWN_KEYS = ("enabled", "monitor_events", "gpu_index")
+_OWN_KEYS = ("enabled", "monitor_events", "gpu_index", "strict")
 
 KEYS = (*_OWN_KEYS, *(setting.name for setting in fields(PipelineFrequencySettings)))
 """The keys of the block."""
@@ -33,6 +33,7 @@ class PerseusConfig:
         enabled: Whether Perseus is on.
         monitor_events: Whether the energy of each step is written to DeepSpeed's monitors.
         gpu_index: The GPU of this rank, by the framework's index; the one that the engine uses if None.
+        strict: Whether to raise where Perseus cannot start, as without a GPU; else one warning says why.
         settings: The other keys.
 
     Raises:
@@ -42,12 +43,14 @@ class PerseusConfig:
     enabled: bool = False
     monitor_events: bool = True
     gpu_index: int | None = None
+    strict: bool = False
     settings: PipelineFrequencySettings = field(default_factory=PipelineFrequencySettings)
 
     def __post_init__(self) -> None:
         """Check every value."""
         checked_flag("enabled", self.enabled)
         checked_flag("monitor_events", self.monitor_events)
+        checked_flag("strict", self.strict)
         if self.gpu_index is not None:
             checked_whole_number("gpu_index", self.gpu_index, 0)
 

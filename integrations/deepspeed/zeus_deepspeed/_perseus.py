@@ -83,7 +83,8 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
     """Plan the clocks of an engine's pipeline, if the `"perseus"` block of its configuration enables it. Idempotent.
 
     If the block is enabled, this is a collective call: every rank of the job makes it, at the same point. If something
-    is missing on one of them, such as a GPU, all ranks train without Perseus, and the log of rank 0 says why.
+    is missing on one of them, such as a GPU, all ranks train without Perseus, and the log of rank 0 says why; with
+    `"strict": true` all raise.
 
     Args:
         engine: Any engine of DeepSpeed.
@@ -94,6 +95,7 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
 
     Raises:
         UsageError: The block is wrong; the message names the key, and what is accepted.
+        Exception: Perseus cannot start on some rank, and the block is strict.
     """
     attached = vars(engine).get("perseus")
     if isinstance(attached, Perseus):
@@ -110,6 +112,8 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
     try:
         return _attached(engine, config, make_optimizer)
     except Exception as error:
+        if config.strict:
+            raise
         _log_why_not(engine, error)
         return None
 
