@@ -227,6 +227,15 @@ class NvmlDevice:
         """Let the device fall off the bus: from this moment on every call says GPU_IS_LOST. None: now."""
         self._write(lost_nanoseconds=_moment(since_seconds))
 
+    def hang(self, function: str | None) -> None:
+        """Let calls of a function on this device, or of all for None, not return until `release`."""
+        number = self._file.function_number(function)
+        self._write(hung_functions=2**64 - 1 if number == ANY else self._record.hung_functions | 1 << number)
+
+    def release(self) -> None:
+        """Let the calls that hang go on, as those that follow."""
+        self._write(hung_functions=0)
+
     def recover(self) -> None:
         """Put a lost device back on the bus."""
         self._write(lost_nanoseconds=NEVER)

@@ -102,6 +102,7 @@ typedef struct {
     uint32_t memory_clock_count;
     uint32_t clocks_mhz[MAX_CLOCKS]; /* highest first */
     uint32_t memory_clocks_mhz[MAX_MEMORY_CLOCKS];
+    uint64_t hung_functions; /* one bit each: their calls do not return */
     int64_t lost_nanoseconds;
     int64_t power_average_nanoseconds;
     int64_t counter_period_nanoseconds;
@@ -465,6 +466,10 @@ static Call begin(const char *symbol, Needs needs, Target target, int64_t argume
     }
     int64_t latency = __atomic_load_n(&call.state->latency_microseconds[call.entry.function], __ATOMIC_RELAXED);
     if (latency > 0) usleep((useconds_t)latency);
+    if (target.device != NONE) {
+        const uint64_t *hung = &call.state->devices[target.device].hung_functions;
+        while (__atomic_load_n(hung, __ATOMIC_RELAXED) >> call.entry.function & 1) usleep(1000);
+    }
     zeus_test_nvml_lock(call.state);
     call.now = call.entry.nanoseconds = now_nanoseconds();
     if (target.device != NONE) call.device = &call.state->devices[target.device];

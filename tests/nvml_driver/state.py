@@ -55,6 +55,7 @@ class DeviceRecord(ctypes.Structure):
         ("memory_clock_count", c_uint32),
         ("clocks_mhz", c_uint32 * 256),
         ("memory_clocks_mhz", c_uint32 * 8),
+        ("hung_functions", c_uint64),
         ("lost_nanoseconds", c_int64),
         ("power_average_nanoseconds", c_int64),
         ("counter_period_nanoseconds", c_int64),

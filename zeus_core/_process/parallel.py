@@ -1,41 +1,112 @@
-"""Calls of several devices, close together in time."""
+"""Calls of several devices: close together in time, and without waiting for a driver that hangs."""
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
+from zeus_core._process.deadline import no_answer
 from zeus_core._process.lock import ProcessLock
+from zeus_core.errors import DriverFaultError
 
-__all__ = ["ParallelCalls"]
+__all__ = ["DeviceCall", "ParallelCalls"]
 
 _Answer = TypeVar("_Answer")
 
 # Slower calls are made at the same time: handing a call to another thread costs about a quarter of this.
 _MAX_QUICK_CALL_SECONDS = 2e-4
+# A device that was late is trusted again once it answers within this: ten times what a reading takes at most.
+_PROBATION_SECONDS = 0.05
+# A signal that arrives just before a wait begins does not interrupt it: so much later its handler runs all the same.
+_SLICE_SECONDS = 0.05
+
+
+class DeviceCall(Generic[_Answer]):
+    """A call of a device that is made in its thread."""
+
+    def __init__(self, function: Callable[[], _Answer]) -> None:
+        self._function = function
+        self._answer: Any = None
+        self._error: BaseException | None = None
+        self.is_done = False
+        """Whether the device has answered."""
+        self._running = threading.Lock()
+        self._running.acquire()
+
+    def make(self) -> None:
+        """Call the function. Never raises."""
+        try:
+            self._answer = self._function()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.is_done = True
+            self._running.release()
+
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Wait for the answer for so many seconds. Returns whether it is there."""
+        until = time.monotonic() + seconds
+        while not self._running.acquire(timeout=min(max(until - time.monotonic(), 0.0), _SLICE_SECONDS)):
+            if time.monotonic() >= until:
+                return False
+        self._running.release()
+        return True
+
+    def answer(self) -> _Answer:
+        """Return the answer, or raise the error of the function, once it `is_done`."""
+        if self._error is not None:
+            raise self._error
+        return cast(_Answer, self._answer)
+
+
+class _DeviceThread:
+    """The thread of one device, and what is known of its driver."""
+
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[DeviceCall[Any] | None] = queue.SimpleQueue()
+        self.late: DeviceCall[Any] | None = None  # the call that was not waited for any longer
+        self.thread = threading.Thread(target=_work, args=(self.calls,), name="zeus-core device", daemon=True)
+        self.thread.start()
+
+    def put(self, function: Callable[[], _Answer]) -> DeviceCall[_Answer]:
+        call = DeviceCall(function)
+        if threading.current_thread() is self.thread:  # as when an object is finalized here: it cannot wait for itself
+            call.make()
+        else:
+            self.calls.put(call)
+        return call
 
 
 class ParallelCalls:
-    """Calls functions one after another while they are quick, and at the same time once they have been slow.
+    """A thread for each of several devices, numbered from 0.
 
     The driver's binding releases the interpreter lock, and real calls take 0.05 to 5 ms each. Threads are started when
-    they are first needed, and again in a forked child. They do not keep the process from ending while a driver hangs,
-    as those of a ThreadPoolExecutor would.
+    they are first needed, and again in a forked child. They end with this object, and keep no process from ending while
+    a driver hangs, as those of a ThreadPoolExecutor would.
+
+    A call that is not answered in time is given up, and its answer is lost. While it lasts, other calls of that device
+    fail at once. Then the device is on probation: it is waited for as long as before only when it has answered quickly.
+    So a driver that hangs costs its caller one deadline, and one that always answers late almost nothing.
     """
 
     def __init__(self) -> None:
         self._is_slow = False
-        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread_count = 0
+        self._threads: list[_DeviceThread] = []
         self._process_id: int | None = None
         self._lock = ProcessLock()
+        weakref.finalize(self, _end, self._threads).atexit = False
 
     def call(self, functions: Sequence[Callable[[], _Answer]]) -> list[_Answer]:
-        """Call all functions, which must not raise, and return their answers."""
+        """Call a function of each device, one after another while they are quick, and else at the same time.
+
+        The functions must not raise. They are waited for without a deadline.
+        """
         if len(functions) < 2:
             return [function() for function in functions]
         if self._is_slow:
@@ -46,38 +117,102 @@ class ParallelCalls:
         return answers
 
     def call_at_once(self, functions: Sequence[Callable[[], _Answer]]) -> list[_Answer]:
-        """Call all functions, which must not raise, at the same time, and return their answers."""
-        if len(functions) < 2 or not self._has_threads(len(functions) - 1):
+        """Call a function of each device at the same time. See `call`."""
+        if len(functions) < 2 or not self.start(len(functions)):
             return [function() for function in functions]
-        answers: list[Any] = [None] * len(functions)
-        done = threading.Semaphore(0)
+        calls = [self._threads[number].put(function) for number, function in enumerate(functions) if number > 0]
+        first = functions[0]()
+        for call in calls:
+            call.wait()
+        return [first, *(call.answer() for call in calls)]
 
-        def answer(number: int) -> None:
-            answers[number] = functions[number]()
-            done.release()
+    def call_within(
+        self, seconds: float, functions: Sequence[Callable[[], _Answer]], late: Callable[[str], _Answer]
+    ) -> list[_Answer]:
+        """Call a function of each device at the same time, and wait no longer than a deadline.
 
-        for number in range(1, len(functions)):
-            self._tasks.put(lambda number=number: answer(number))  # type: ignore[misc]
-        answer(0)
-        for _ in functions:
-            done.acquire()
+        Args:
+            seconds: The deadline.
+            functions: The functions, which must not raise.
+            late: Makes the answer of a device that has not answered, from the reason.
+        """
+        begin = time.monotonic()
+        calls = [self._begin(number, function) for number, function in enumerate(functions)]
+        answers = [
+            call.answer()
+            if call is not None and self._is_in_time(number, call, begin + seconds)
+            else late(no_answer(seconds))
+            for number, call in enumerate(calls)
+        ]
+        self._is_slow = time.monotonic() - begin > _MAX_QUICK_CALL_SECONDS * len(functions)
         return answers
 
-    def _has_threads(self, count: int) -> bool:
-        """Start threads until there are `count`. False while the interpreter is ending: it starts no more threads."""
+    def call_one_within(self, seconds: float, number: int, function: Callable[[], _Answer]) -> _Answer:
+        """Call a function of one device, and wait no longer than a deadline.
+
+        Raises:
+            DriverFaultError: There is no answer yet. The call goes on.
+            Exception: The function raised it.
+        """
+        call = self._begin(number, function)
+        if call is None or not self._is_in_time(number, call, time.monotonic() + seconds):
+            raise DriverFaultError(no_answer(seconds))
+        return call.answer()
+
+    def put(self, number: int, function: Callable[[], _Answer]) -> DeviceCall[_Answer]:
+        """Call a function of one device once all earlier calls of it are done, however long they take."""
+        if self.start(number + 1):
+            return self._threads[number].put(function)
+        call = DeviceCall(function)
+        call.make()
+        return call
+
+    def start(self, count: int) -> bool:
+        """Start threads until there are `count`. False while the interpreter is ending: it starts no more threads.
+
+        No lock is taken where they are running, as signal handlers call this at any moment.
+        """
+        if self._process_id == os.getpid() and len(self._threads) >= count:
+            return True
         with self._lock:
             if self._process_id != os.getpid():
-                self._process_id, self._thread_count, self._tasks = os.getpid(), 0, queue.SimpleQueue()
-            while self._thread_count < count:
-                thread = threading.Thread(target=_work, args=(self._tasks,), name="zeus-core reader", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:
-                    return False
-                self._thread_count += 1
+                self._threads.clear()
+                self._process_id = os.getpid()
+            try:
+                while len(self._threads) < count:
+                    self._threads.append(_DeviceThread())
+            except RuntimeError:
+                return False
             return True
 
+    def _begin(self, number: int, function: Callable[[], _Answer]) -> DeviceCall[_Answer] | None:
+        """Call a function in the thread of its device, unless a late call still occupies it."""
+        if self.start(number + 1):
+            late = self._threads[number].late
+            if late is not None and not late.is_done:
+                return None
+        return self.put(number, function)
 
-def _work(tasks: queue.SimpleQueue[Callable[[], None]]) -> None:
+    def _is_in_time(self, number: int, call: DeviceCall[Any], until: float) -> bool:
+        if number >= len(self._threads):  # no thread could be started, and the call was made here
+            return True
+        thread, seconds = self._threads[number], max(until - time.monotonic(), 0.0)
+        if call.wait(seconds if thread.late is None else min(seconds, _PROBATION_SECONDS)):
+            thread.late = None
+            return True
+        thread.late = call
+        return False
+
+
+def _work(calls: queue.SimpleQueue[DeviceCall[Any] | None]) -> None:
     while True:
-        tasks.get()()
+        call = calls.get()
+        if call is None:
+            return
+        call.make()
+        del call  # its function may refer to the owner of this thread
+
+
+def _end(threads: list[_DeviceThread]) -> None:
+    for thread in threads:
+        thread.calls.put(None)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from zeus_core._process.deadline import outside_of_hooks
+
 __all__ = ["RestoreRegistry", "restore_registry"]
 
 _logger = logging.getLogger(__name__)
@@ -111,7 +113,7 @@ class RestoreRegistry:
             raise
 
     def _restore_each(self) -> None:
-        with contextlib.ExitStack() as stack:  # calls all of them, the latest first, even if one raises
+        with outside_of_hooks(), contextlib.ExitStack() as stack:  # calls all, the latest first, even if one raises
             for restore, process_id in self._registered_by.copy().items():
                 if process_id == os.getpid():
                     stack.callback(restore)

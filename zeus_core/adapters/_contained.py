@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
+from zeus_core._process.deadline import in_hook
 from zeus_core.errors import ZeusError
 
 __all__ = ["contained", "log_fault"]
@@ -42,7 +43,8 @@ def contained(
 ) -> Callable[..., Any]:
     """Decorate a method so that no error leaves it: a default value is returned instead.
 
-    Only `Exception`s are contained; Ctrl-C and the like pass.
+    Only `Exception`s are contained; Ctrl-C and the like pass. Within the method, readings of devices have a deadline: a
+    driver that hangs holds training up for a second, and the reading is lost.
 
     Args:
         method: The method, where the decorator is used without arguments.
@@ -55,14 +57,15 @@ def contained(
 
     @functools.wraps(method)
     def contained_method(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except Exception as error:
-            if on_fault is not None:
-                on_fault(args[0], error)
-            else:
-                log_fault(args[0], f"{type(args[0]).__name__}.{method.__name__} failed", error)
-            return default()
+        with in_hook:
+            try:
+                return method(*args, **kwargs)
+            except Exception as error:
+                if on_fault is not None:
+                    on_fault(args[0], error)
+                else:
+                    log_fault(args[0], f"{type(args[0]).__name__}.{method.__name__} failed", error)
+                return default()
 
     return contained_method
 

@@ -3,9 +3,11 @@
 import logging
 import os
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 
+from zeus_core._process.deadline import OPEN_SECONDS
+from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device._gpu import Gpu
 from zeus_core.device._silent import SilentGpu
 from zeus_core.device.nvml._gpu import NvmlGpu
@@ -35,12 +37,14 @@ def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
 
     Raises:
         NoDeviceError: There is no GPU and no simulation was asked for.
+        DeviceError: The driver does not work, or has not answered after a minute.
         UsageError: `ZEUS_SIMULATED_GPUS` cannot be read.
     """
     simulated_machine = environment.get(SIMULATED_GPUS_VARIABLE, "").strip()
     if simulated_machine:
         return list(_simulated_gpus(simulated_machine))
-    gpus = _nvidia_gpus(environment)
+    find = partial(_nvidia_gpus, environment, torch_gpu_uuids())
+    gpus = ParallelCalls().call_one_within(OPEN_SECONDS, 0, find)
     if not gpus:
         raise NoDeviceError(f"no GPU is visible to this process. {_SIMULATION_HINT}")
     return gpus
@@ -49,7 +53,8 @@ def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
 _SIMULATION_HINT = f"To try things without a GPU, simulate some: {SIMULATED_GPUS_VARIABLE}=A100-SXM4-80GB:1"
 
 
-def _nvidia_gpus(environment: Mapping[str, str]) -> list[Gpu]:
+def _nvidia_gpus(environment: Mapping[str, str], order: Sequence[str] | None) -> list[Gpu]:
+    """Find the GPUs, in the order of the framework's UUIDs if these are known."""
     session = NvmlSession()
     try:
         found = session.read_uuids()
@@ -62,7 +67,7 @@ def _nvidia_gpus(environment: Mapping[str, str]) -> list[Gpu]:
         mig_parents = session.read_mig_parents(filter(None, uuids))
         _logger.warning("CUDA_VISIBLE_DEVICES=%s names a part of a GPU: energies are those of the whole GPU", variable)
     gpus = [_open(session, f"GPU {place}", found[place]) for place in visible_places(uuids, variable, mig_parents)]
-    return _in_framework_order(gpus, session, environment)
+    return _in_framework_order(gpus, order, session, environment)
 
 
 def _open(session: NvmlSession, name: str, uuid: str | DeviceError) -> Gpu:
@@ -75,10 +80,11 @@ def _open(session: NvmlSession, name: str, uuid: str | DeviceError) -> Gpu:
         return SilentGpu(name, error)
 
 
-def _in_framework_order(gpus: list[Gpu], session: NvmlSession, environment: Mapping[str, str]) -> list[Gpu]:
+def _in_framework_order(
+    gpus: list[Gpu], order: Sequence[str] | None, session: NvmlSession, environment: Mapping[str, str]
+) -> list[Gpu]:
     """Sort GPUs by the framework's indices, as far as they are known: the driver counts in PCI order."""
     answering = {gpu.uuid: gpu for gpu in gpus if not isinstance(gpu, SilentGpu)}
-    order = torch_gpu_uuids()
     # The framework may also show GPUs that do not answer here; no GPU that answers is missing from its list.
     if order is not None and set(answering) <= set(order) and len(order) <= len(gpus):
         return [answering.get(uuid) or _open(session, uuid, uuid) for uuid in order]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.parallel import ParallelCalls
 from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu, PowerRange
 from zeus_core.device._retry import retried
@@ -30,18 +32,18 @@ class PowerLimitKnob:
         step_watts: The distance between two settings, in watts.
 
     Raises:
-        DeviceError: A limit cannot be read.
+        DeviceError: A limit cannot be read, or the driver does not answer.
     """
 
     def __init__(self, gpus: Sequence[Gpu], step_watts: int) -> None:
-        self._ranges = [(gpu, _usable_range(gpu)) for gpu in gpus]
+        calls = ParallelCalls()
+        self._ranges = [
+            (gpu, calls.call_one_within(CALL_SECONDS, number, partial(_usable_range, gpu)))
+            for number, gpu in enumerate(gpus)
+        ]
         self._has_warned = False
         self._restoration = Restoration(
-            self,
-            [
-                (f"the power limit of {gpu.name} to {original_watts:g} W", partial(_restore_limit, gpu, original_watts))
-                for gpu, (_, original_watts) in self._ranges
-            ],
+            self, [_restoring_step(gpu, original_watts) for gpu, (_, original_watts) in self._ranges], calls
         )
         self.settings: tuple[int, ...] = power_limit_settings([usable for _, usable in self._ranges], step_watts)
         """The limits in watts, highest first."""
@@ -51,32 +53,23 @@ class PowerLimitKnob:
 
         Raises:
             UsageError: `setting` is not between the lowest setting and the baseline.
-            DeviceError: A GPU refuses, or `restore` was called before, or by a signal handler meanwhile.
+            DeviceError: A GPU refuses or does not answer in time, or `restore` was called before, or by a signal
+                handler meanwhile.
         """
         check_power_limit(setting, self.settings)
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
-        for gpu, (lowest_watts, original_watts) in self._ranges:
+        for number, (gpu, (lowest_watts, original_watts)) in enumerate(self._ranges):
             limit_watts = min(max(float(setting), lowest_watts), original_watts)
-            self._restoration.change(partial(gpu.set_power_limit, limit_watts))
-            self._check_enforced(gpu, limit_watts)
+            enforced_watts = self._restoration.change(partial(_set_limit, gpu, limit_watts), number)
+            if enforced_watts < limit_watts - 1 and not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "%s was set to a power limit of %g W, but %g W is enforced", gpu.name, limit_watts, enforced_watts
+                )
 
     def restore(self) -> bool:
         """Restore the original limit of each GPU for good. Never raises; logs and returns False if one refuses."""
         return self._restoration.restore()
-
-    def _check_enforced(self, gpu: Gpu, limit_watts: float) -> None:
-        try:
-            enforced_watts = gpu.read_enforced_power_limit_watts()
-        except DeviceError:
-            return  # a board that does not report it is trusted
-        if enforced_watts < limit_watts - 1 and not self._has_warned:
-            self._has_warned = True
-            _logger.warning(
-                "%s was set to a power limit of %g W, but %g W is enforced",
-                gpu.name,
-                limit_watts,
-                enforced_watts,
-            )
 
 
 def power_limit_settings(ranges: Iterable[PowerRange], step_watts: int) -> tuple[int, ...]:
@@ -99,6 +92,21 @@ def _usable_range(gpu: Gpu) -> PowerRange:
     """Return the range from the lowest limit the board accepts to the original limit."""
     original_watts = retried(gpu.read_power_limit_watts)
     return PowerRange(min(retried(gpu.read_power_limit_range_watts).lowest_watts, original_watts), original_watts)
+
+
+def _set_limit(gpu: Gpu, limit_watts: float) -> float:
+    """Set the limit, and return the one that is enforced."""
+    gpu.set_power_limit(limit_watts)
+    try:
+        return gpu.read_enforced_power_limit_watts()
+    except DeviceError:
+        return limit_watts  # a board that does not report it is trusted
+
+
+def _restoring_step(gpu: Gpu, original_watts: float) -> tuple[str, Callable[[], object]]:
+    command = f"sudo nvidia-smi -i {gpu.uuid} -pl {original_watts:g}"
+    words = f"the power limit of {gpu.name} to {original_watts:g} W (`{command}`)"
+    return words, partial(_restore_limit, gpu, original_watts)
 
 
 def _restore_limit(gpu: Gpu, original_watts: float) -> None:

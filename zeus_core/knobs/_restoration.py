@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
+from zeus_core._process.deadline import CALL_SECONDS, RESTORE_SECONDS, is_in_hook
+from zeus_core._process.parallel import DeviceCall, ParallelCalls
 from zeus_core._process.restore import restore_registry
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
 
 __all__ = ["Restoration"]
 
-# How long `restore` waits for a change under way in another thread. A driver call takes about 10 ms; a longer wait
-# delays the end of a process whose driver hangs, a shorter one risks calling the driver from two threads.
-_MAX_WAIT_SECONDS = 2.0
-
 _UNCHANGED = (PermissionDeniedError, NotSupportedError, UsageError)  # errors after which the hardware is as before
+
+_Answer = TypeVar("_Answer")
 
 _logger = logging.getLogger(__name__)
 
@@ -25,19 +28,25 @@ _logger = logging.getLogger(__name__)
 class Restoration:
     """The duty to restore what one knob changes: registered by the first change, done once and for good.
 
-    Changes and restoring may happen in different threads, and in signal handlers.
+    Changes and restoring may happen in different threads, and in signal handlers. Each GPU is called in a thread of its
+    own, and none is waited for beyond a deadline. A GPU whose driver hangs is restored once the driver answers again,
+    as long as this process lives.
 
     Args:
         knob: The knob, which is not kept: the hardware is restored for good when the knob is garbage-collected.
-        steps: The steps to restore: a description, such as "the power limit of NVIDIA A40 to 250 W", and the function
-            that does it; neither refers to the knob. Each is tried twice, and all are done even if one fails.
+        steps: The steps to restore, one per GPU: a description, such as "the power limit of NVIDIA A40 to 250 W", and
+            the function that does it; neither refers to the knob. Each is tried twice, and all are done even if one
+            fails.
+        calls: A thread for each GPU.
     """
 
-    def __init__(self, knob: object, steps: Sequence[tuple[str, Callable[[], object]]]) -> None:
+    def __init__(self, knob: object, steps: Sequence[tuple[str, Callable[[], object]]], calls: ParallelCalls) -> None:
         self._steps = steps
+        self._calls = calls
         self._changed_by: int | None = None  # process id
         self._is_final = False
         self._locks: dict[int, threading.RLock] = {}  # by process id
+        self._restoring: dict[int, DeviceCall[bool]] = {}  # by step: those that wait for a driver that hangs
         weakref.finalize(knob, self.restore).atexit = False  # the end of the process is the registry's part
 
     @property
@@ -45,11 +54,15 @@ class Restoration:
         """One lock per process, as a forked child never gets one that a thread held; re-entrant for signal handlers."""
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
-    def change(self, call: Callable[[], object]) -> None:
-        """Change the hardware by a call of its driver.
+    def change(self, call: Callable[[], _Answer], step: int = 0) -> _Answer:
+        """Change the hardware by a call of its driver, and return the answer.
+
+        Args:
+            call: The call.
+            step: The number of the step that undoes it.
 
         Raises:
-            DeviceError: The hardware has been restored for good.
+            DeviceError: The hardware has been restored for good, or the driver does not answer in time.
             Exception: The call raised it.
         """
         with self._lock:
@@ -57,9 +70,10 @@ class Restoration:
                 raise DeviceError("the hardware has been restored for good and can no longer be changed")
             changed_before = self._changed_by
             if changed_before != os.getpid():
+                self._calls.start(len(self._steps))  # a signal handler could not start threads any more
                 self._mark_changed()
             try:
-                call()
+                return self._calls.call_one_within(CALL_SECONDS, step, partial(self._changed, call, step))
             except _UNCHANGED:
                 if changed_before != os.getpid():
                     self._changed_by = changed_before
@@ -74,27 +88,34 @@ class Restoration:
         """Restore until the next change. Does nothing if this process has changed nothing.
 
         Raises:
-            DeviceError: The driver refuses.
+            DeviceError: The driver refuses, or does not answer in time.
         """
         with self._lock:
             if self._changed_by == os.getpid():
-                for _, restore in self._steps:
-                    restore()
+                for number, (_, restore) in enumerate(self._steps):
+                    self._calls.call_one_within(CALL_SECONDS, number, restore)
 
     def restore(self) -> bool:
         """Restore for good. Never raises; logs and returns False if a driver refuses, so that it can be called again.
 
-        A forked child does nothing: the hardware is its parent's.
+        A forked child does nothing: the hardware is its parent's. A hook waits once for a driver that hangs, the end of
+        the process once more.
         """
         self._is_final = True
         if self._changed_by != os.getpid():
             return True
+        patience_seconds = CALL_SECONDS if is_in_hook() else RESTORE_SECONDS
+        until = time.monotonic() + patience_seconds
         # A change under way in another thread ends first; one that this thread was interrupted in continues later.
         lock = self._lock
-        has_lock = lock.acquire(timeout=_MAX_WAIT_SECONDS)
+        has_lock = lock.acquire(timeout=patience_seconds)
         try:
-            successes = [_try_twice(words, restore) for words, restore in self._steps]
-            is_restored = all(successes)
+            hanging = {number for number, call in self._restoring.items() if not call.is_done}
+            for number in set(range(len(self._steps))) - hanging:
+                self._restoring[number] = self._calls.put(number, partial(_try_twice, *self._steps[number]))
+            for number in sorted(set(self._restoring) - (hanging if is_in_hook() else set())):
+                self._wait(number, until)
+            is_restored = all(call.is_done and call.answer() for call in self._restoring.values())
             if is_restored:
                 self._changed_by = None
                 restore_registry.remove(self.restore)
@@ -102,6 +123,23 @@ class Restoration:
         finally:
             if has_lock:
                 lock.release()
+
+    def _changed(self, call: Callable[[], _Answer], step: int) -> _Answer:
+        """Call the driver, in the thread of a GPU. What it changes too late is undone at once."""
+        try:
+            return call()
+        finally:
+            if self._is_final:
+                _try_twice(*self._steps[step])
+
+    def _wait(self, number: int, until: float) -> None:
+        """Wait until a GPU is restored, and say so if it is not."""
+        if not self._restoring[number].wait(until - time.monotonic()):
+            _logger.error(
+                "%s is not restored yet: the driver does not answer. It is restored as soon as the driver does, if "
+                "this process still runs then; otherwise use the command",
+                self._steps[number][0],
+            )
 
     def _mark_changed(self) -> None:
         self._changed_by = os.getpid()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.device._retry import retried
 from zeus_core.errors import NotSupportedError, UsageError
@@ -24,19 +26,21 @@ class SmClockKnob:
 
     Raises:
         UsageError: The GPU does not support `original_mhz`.
-        DeviceError: Its clocks cannot be read.
+        DeviceError: Its clocks cannot be read, or the driver does not answer.
     """
 
     def __init__(self, gpu: Gpu, original_mhz: int | None = None) -> None:
         self._gpu = gpu
-        supported = _supported_clocks_mhz(gpu)
+        calls = ParallelCalls()
+        supported = calls.call_one_within(CALL_SECONDS, 0, partial(_supported_clocks_mhz, gpu))
         if supported and original_mhz is not None and original_mhz not in supported:
             raise UsageError(
                 f"original_clock_mhz is {original_mhz!r}; {gpu.name} supports {supported[0]} down to "
                 f"{supported[-1]} MHz"
             )
         restore = gpu.unlock_sm_clock if original_mhz is None else partial(gpu.lock_sm_clock, original_mhz)
-        self._restoration = Restoration(self, [(f"the SM clock of {gpu.name}", restore)])
+        command = f"sudo nvidia-smi -i {gpu.uuid} " + ("-rgc" if original_mhz is None else f"-lgc {original_mhz}")
+        self._restoration = Restoration(self, [(f"the SM clock of {gpu.name} (`{command}`)", restore)], calls)
         self.settings: tuple[int, ...] = tuple(
             clock for clock in supported if original_mhz is None or clock <= original_mhz
         )
@@ -49,7 +53,7 @@ class SmClockKnob:
         Raises:
             UsageError: It is not one of `settings`.
             NotSupportedError: There are no settings.
-            DeviceError: The driver refuses, or `restore` was called before.
+            DeviceError: The driver refuses or does not answer in time, or `restore` was called before.
         """
         if not self.settings:
             raise NotSupportedError(f"the SM clock of {self._gpu.name} cannot be set")

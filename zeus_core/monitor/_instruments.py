@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 
+from zeus_core._process.deadline import CALL_SECONDS, SET_UP_SECONDS, is_in_hook
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core._process.sampler import Sampler
 from zeus_core.device import Cpu, Gpu
-from zeus_core.errors import UsageError
+from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Device, Measurement
 from zeus_core.monitor._counted_energy import dram_energy, package_energy
 from zeus_core.monitor._meter import Meter, make_meter
@@ -51,7 +52,7 @@ class Instruments:
         self._aligning = ParallelCalls()
         self._meters = self._make_meters(list(gpus.values()), precise)
         self._read_gpus = [meter.read for meter in self._meters]
-        self._together.call(self._read_gpus)  # tells whether calls are slow, before it matters
+        self._read_within(SET_UP_SECONDS)  # tells whether calls are slow, before it matters
         packages = [Device("cpu", index, f"{_machine()}/{index}") for index in cpus]
         self.devices = (
             *(Device("gpu", index, gpu.uuid) for index, gpu in gpus.items()),
@@ -72,15 +73,19 @@ class Instruments:
     def _make_meters(self, gpus: list[Gpu], precise: bool) -> list[Meter]:
         """Make all meters at the same time, because each looks at its GPU for a moment."""
 
-        def attempt(gpu: Gpu) -> Meter | UsageError:
+        def attempt(gpu: Gpu) -> Meter | Exception:
             try:
                 return make_meter(gpu, self._time_source, precise)
-            except UsageError as error:
+            except Exception as error:
                 return error
 
+        attempts = [partial(attempt, gpu) for gpu in gpus]
+        made = self._together.call_within(SET_UP_SECONDS, attempts, DriverFaultError)
         meters: list[Meter] = []
-        for meter in self._together.call_at_once([partial(attempt, gpu) for gpu in gpus]):
-            if isinstance(meter, UsageError):
+        for gpu, meter in zip(gpus, made, strict=True):
+            if isinstance(meter, DriverFaultError):
+                raise DriverFaultError(f"{gpu.name} ({gpu.uuid}) cannot be measured: {meter}")
+            if isinstance(meter, Exception):
                 raise meter
             meters.append(meter)
         return meters
@@ -88,8 +93,13 @@ class Instruments:
     def read(self) -> Reading:
         """Read all devices, close together. Never raises."""
         at = self._time_source.now()
-        gpus = self._together.call(self._read_gpus)
+        gpus = self._read_within(CALL_SECONDS) if is_in_hook() else self._together.call(self._read_gpus)
         return Reading(at, gpus, [read_cpu(cpu) for cpu in self._cpus])
+
+    def _read_within(self, seconds: float) -> list[GpuEdge]:
+        """Read the GPUs beside this thread, which must go on: a GPU that has not answered after so long is a fault."""
+        at = self._time_source.now()
+        return self._together.call_within(seconds, self._read_gpus, lambda reason: GpuEdge(at, None, None, reason))
 
     def between(self, begin: Reading, end: Reading) -> Measurement:
         """Compute what was measured from one reading to another."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -35,18 +36,20 @@ class Background(Protocol):
 
 
 class ThreadBackground:
-    """Daemon threads: one for queued actions, one for each repeated action."""
+    """Daemon threads: one for queued actions, which ends with this object, and one for each repeated action."""
 
     def __init__(self) -> None:
-        self._actions: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._actions: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        weakref.finalize(self, self._actions.put, None).atexit = False
 
     def soon(self, action: Callable[[], object]) -> None:
         """Run an action once all earlier ones are done."""
         self._actions.put(action)
         if self._thread is None or not self._thread.is_alive():  # as in a forked child
-            self._thread = threading.Thread(target=self._run, name="zeus-core background", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=_run, args=(self._actions,), name="zeus-core background", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
         """Run an action periodically, until the returned function is called."""
@@ -60,6 +63,8 @@ class ThreadBackground:
 
         return run_in_child(function, *arguments)
 
-    def _run(self) -> None:
-        while True:
-            self._actions.get()()
+
+def _run(actions: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+    while (action := actions.get()) is not None:
+        action()
+        del action  # it may refer to the owner of this thread

@@ -1,4 +1,4 @@
-"""A GPU whose calls fail on demand."""
+"""A GPU whose calls fail, or hang, on demand."""
 
 import threading
 from dataclasses import dataclass
@@ -16,7 +16,14 @@ class _Fault:
     """The error a method raises, and the number of times left; None for always."""
 
     error: Exception
-    times_left: int | None
+    times_left: int | None = None
+
+
+@dataclass
+class _Hang:
+    """A method that does not return before it is healed."""
+
+    is_healed: threading.Event
 
 
 class FaultyGpu:
@@ -24,10 +31,11 @@ class FaultyGpu:
 
         gpu = FaultyGpu(SimulatedGpu(find_preset("A40")))
         gpu.fail("read_power_watts", DriverFaultError("no answer"), times=2)
+        gpu.hang("set_power_limit")
         ...
         gpu.heal()
 
-    A call that fails does not reach the other GPU. Several threads may use it.
+    A call that fails does not reach the other GPU; one that hangs does when it is healed. Several threads may use it.
 
     Args:
         gpu: The GPU behind it.
@@ -36,7 +44,7 @@ class FaultyGpu:
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._lock = threading.Lock()
-        self._faults: dict[str, _Fault] = {}
+        self._faults: dict[str, _Fault | _Hang] = {}
 
     def fail(self, method: str, error: Exception, times: int | None = None) -> None:
         """Make a method raise from now on.
@@ -55,9 +63,25 @@ class FaultyGpu:
         with self._lock:
             self._faults[method] = _Fault(error, times)
 
-    def heal(self) -> None:
-        """Make every method work again."""
+    def hang(self, method: str) -> None:
+        """Make a method wait from now on, like a driver that does not answer, until the GPU is healed.
+
+        Args:
+            method: Name of the method, such as "set_power_limit".
+
+        Raises:
+            UsageError: A `Gpu` has no such method.
+        """
+        checked_one_of("method", method, _METHODS)
         with self._lock:
+            self._faults[method] = _Hang(threading.Event())
+
+    def heal(self) -> None:
+        """Make every method work again, also calls that hang."""
+        with self._lock:
+            for fault in self._faults.values():
+                if isinstance(fault, _Hang):
+                    fault.is_healed.set()
             self._faults.clear()
 
     @property
@@ -134,8 +158,11 @@ class FaultyGpu:
             fault = self._faults.get(method)
             if fault is None:
                 return self._gpu
-            if fault.times_left is not None:
+            if isinstance(fault, _Fault) and fault.times_left is not None:
                 fault.times_left -= 1
                 if fault.times_left == 0:
                     del self._faults[method]
-        raise fault.error
+        if isinstance(fault, _Fault):
+            raise fault.error
+        fault.is_healed.wait()
+        return self._gpu

@@ -1,0 +1,187 @@
+"""Training while the driver does not answer: it goes on, ends when told to, and the hardware is restored."""
+
+import signal
+import textwrap
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+
+ORIGINAL_WATTS = 450.0
+DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
+SET_LIMIT = "nvmlDeviceSetPowerManagementLimit"
+
+# The driver hangs, and answers again, when the test says so.
+BEGIN = """
+    import logging, os, signal, sys, time
+    from zeus_core.device import discover_gpus
+    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+    from zeus_core.training import TrainingEnergy
+
+    def tell(word):
+        print(word, flush=True)
+        while not os.path.exists(os.environ["ZEUS_TEST_NVML_STATE"] + "-" + word):
+            time.sleep(0.002)
+
+    def train(observer, steps):
+        for _ in range(steps):
+            observer.on_step_begin()
+            time.sleep(0.002)
+            observer.on_step_end()
+
+    def search():
+        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=2)
+        train(optimizer, 8)
+        return optimizer
+"""
+
+
+class Process:
+    def __init__(self, driver, program):
+        self._driver = driver
+        self._process = driver.start(textwrap.dedent(BEGIN) + textwrap.dedent(program))
+        self.send_signal = self._process.send_signal
+
+    def expect(self, word):
+        line = self._process.stdout.readline()
+        assert line == f"{word}\n", self.end()
+
+    def go_on_after(self, word):
+        self._driver.state_path.with_name(f"{self._driver.state_path.name}-{word}").touch()
+
+    def end(self):
+        """Wait for the end, which comes although the driver hangs; return code and errors."""
+        _, errors = self._process.communicate(timeout=120)
+        return self._process.returncode, errors
+
+
+@pytest.fixture
+def driver(make_driver):
+    driver = make_driver(DEVICE, DEVICE)
+    yield driver
+    for device in driver:
+        device.release()
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues"])
+def test_training_goes_on_while_readings_hang(driver, function):
+    process = Process(
+        driver,
+        """
+        energy = TrainingEnergy(optimizer=search())
+        with energy:
+            train(energy, 8)
+            known = energy.log()
+            assert known["total_energy_j"] > 0, known
+            tell("trained")
+            train(energy, 50)
+            print(energy.log())
+        """,
+    )
+    process.expect("trained")
+    driver[1].hang(function)
+    process.go_on_after("trained")
+    code, errors = process.end()
+    assert code == 0, errors
+    assert "the driver has not answered within 1 s; look for NVRM and Xid in `dmesg`" in errors
+    assert driver[0].power_limit_watts == driver[1].power_limit_watts == ORIGINAL_WATTS
+
+
+def test_a_search_whose_limit_is_not_set_in_time_steps_aside_and_what_is_set_late_is_restored(driver):
+    process = Process(
+        driver,
+        """
+        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=2)
+        train(optimizer, 1)
+        tell("trained")
+        train(optimizer, 20)
+        tell("released")
+        while optimizer._gpus[0].read_power_limit_watts() != 450 or not optimizer._limiter.restore():
+            time.sleep(0.01)
+        tell("restored")
+        """,
+    )
+    process.expect("trained")
+    driver[0].hang(SET_LIMIT)
+    process.go_on_after("trained")
+    process.expect("released")
+    driver[0].release()
+    process.go_on_after("released")
+    process.expect("restored")
+    assert [device.power_limit_watts for device in driver] == [ORIGINAL_WATTS] * 2
+    process.go_on_after("restored")
+    code, errors = process.end()
+    assert code == 0
+    assert "the search for a power limit is off for the rest of this run" in errors
+    assert "the driver has not answered" in errors
+
+
+@pytest.mark.parametrize("end", ["tell('ready')", "with optimizer: tell('ready')"])
+def test_a_process_that_is_told_to_end_ends_although_its_limit_cannot_be_restored(driver, end):
+    process = Process(driver, f"optimizer = search()\n{end}")
+    process.expect("ready")
+    assert driver[1].power_limit_watts < ORIGINAL_WATTS
+    driver[0].hang(SET_LIMIT)
+    process.send_signal(signal.SIGTERM)
+    code, errors = process.end()
+    assert code == -signal.SIGTERM
+    assert driver[1].power_limit_watts == ORIGINAL_WATTS  # one GPU that hangs does not keep the other from it
+    assert f"(`sudo nvidia-smi -i {driver[0].uuid} -pl 450`) is not restored yet" in errors
+
+
+def test_a_process_told_to_end_within_a_reading_that_hangs_ends(driver):
+    process = Process(
+        driver,
+        """
+        optimizer = search()
+        tell("ready")
+        train(optimizer, 10**6)
+        """,
+    )
+    process.expect("ready")
+    driver[0].hang("nvmlDeviceGetTotalEnergyConsumption")
+    process.go_on_after("ready")
+    process.send_signal(signal.SIGTERM)
+    code, errors = process.end()
+    assert code == -signal.SIGTERM, errors
+    assert [device.power_limit_watts for device in driver] == [ORIGINAL_WATTS] * 2
+
+
+def test_a_process_that_survives_its_signal_restores_the_limit_once_the_driver_answers(driver):
+    process = Process(
+        driver,
+        """
+        signal.signal(signal.SIGTERM, lambda *_: tell("told"))
+        optimizer = search()
+        tell("ready")
+        """,
+    )
+    process.expect("ready")
+    driver[0].hang(SET_LIMIT)
+    process.send_signal(signal.SIGTERM)
+    process.expect("told")
+    assert driver[0].power_limit_watts < ORIGINAL_WATTS
+    driver[0].release()
+    process.go_on_after("told")
+    process.go_on_after("ready")
+    code, errors = process.end()
+    assert code == 0, errors
+    assert [device.power_limit_watts for device in driver] == [ORIGINAL_WATTS] * 2
+
+
+def test_a_driver_that_cannot_be_opened_does_not_keep_training_from_beginning(driver):
+    driver.set_latency(4000.0, "nvmlInit")
+    process = Process(
+        driver,
+        """
+        import zeus_core.device._discovery
+        zeus_core.device._discovery.OPEN_SECONDS = 0.1
+        energy = TrainingEnergy()
+        with energy:
+            train(energy, 3)
+        """,
+    )
+    code, errors = process.end()
+    assert code == 0, errors
+    assert "the driver has not answered within 0.1 s" in errors

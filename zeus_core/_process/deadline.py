@@ -1,0 +1,72 @@
+"""How long others wait for a driver that hangs, and which threads do not wait longer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = [
+    "CALL_SECONDS",
+    "OPEN_SECONDS",
+    "RESTORE_SECONDS",
+    "SET_UP_SECONDS",
+    "in_hook",
+    "is_in_hook",
+    "no_answer",
+    "outside_of_hooks",
+]
+
+# Readings take 0.05 to 5 ms, changes 5 to 10 ms, and under load a hundred times that has been seen. No later answer is
+# of use, and a second is what training loses to a driver that hangs: once, see `ParallelCalls`.
+CALL_SECONDS = 1.0
+# For a restore, also in handlers of signals. Job managers kill a process 10 s (docker stop) to 30 s (Slurm, Kubernetes,
+# torchrun) after SIGTERM; what is left of that is for saving a checkpoint.
+RESTORE_SECONDS = 2.0
+# For opening the driver. Without persistence mode it first initializes every board: about 20 s for eight.
+OPEN_SECONDS = 60.0
+# For a first look at an open GPU, which takes a third of a second at most, tries after passing faults included.
+SET_UP_SECONDS = 5.0
+
+
+class _OfThread(threading.local):
+    depth = 0
+
+
+_of_thread = _OfThread()
+
+
+class _Hook:
+    """A block in which this thread waits no longer than `CALL_SECONDS` for a reading: training must go on."""
+
+    def __enter__(self) -> None:
+        _of_thread.depth += 1
+
+    def __exit__(self, *exception: object) -> None:
+        _of_thread.depth -= 1
+
+
+in_hook = _Hook()
+
+
+@contextmanager
+def outside_of_hooks() -> Iterator[None]:
+    """Leave `in_hook` for a block: training will not go on, as in the handler of a signal that ends the process."""
+    depth, _of_thread.depth = _of_thread.depth, 0
+    try:
+        yield
+    finally:
+        _of_thread.depth = depth
+
+
+def is_in_hook() -> bool:
+    """Tell whether this thread is within `in_hook`."""
+    return _of_thread.depth > 0
+
+
+def no_answer(seconds: float) -> str:
+    """Return the words for a driver that has not answered in time."""
+    return (
+        f"the driver has not answered within {seconds:g} s; look for NVRM and Xid in `dmesg`, and reset the GPU "
+        "(`sudo nvidia-smi --gpu-reset`) or reboot if it stays so"
+    )
