@@ -7,32 +7,18 @@ from huggingface_hub import ModelCard
 from transformers import Trainer
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, RaiseAt, make_trainer
+from tests.support.result_boxes import ENERGY, LIMIT, QUICK, SEARCH_STEPS, boxes, labels
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
 
-QUICK = {"wait_steps": 0, "warmup_steps": 0, "profile_steps": 2, "pl_step": 125}  # 3 settings from 350 W
-SEARCH = 4 * 2
-
 
 def trained(folder, gpu, callbacks, **arguments):
-    trainer = make_trainer(folder, callbacks, **{"max_steps": SEARCH, **arguments})
+    trainer = make_trainer(folder, callbacks, **{"max_steps": SEARCH_STEPS, **arguments})
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
     trainer.train()
     return trainer
-
-
-def boxes(capsys):
-    return capsys.readouterr().err.split("+- zeus-core ")[1:]
-
-
-def labels(box):
-    return re.findall(r"^\| (.+?)  ", box, re.MULTILINE)
-
-
-ENERGY = ["measured on", "energy", "per sample", "spent on"]
-LIMIT = ["power limit", "saving", "slowdown", "search"]
 
 
 def test_the_callback_shows_where_the_energy_went(tmp_path, monitor, gpu, capsys):

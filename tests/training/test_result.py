@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.support.result_boxes import boxes, rows
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
@@ -21,16 +22,6 @@ def train(energy, gpu, steps=10, **counts):
     for _ in range(steps):
         with energy.step(**counts):
             gpu.execute(WORK)
-
-
-def boxes(capsys):
-    out, err = capsys.readouterr()
-    assert out == ""
-    return err.split("+- zeus-core ")[1:]
-
-
-def rows(box):
-    return dict(re.findall(r"^\| (.+?)  +(.+?) *\|$", box, re.MULTILINE))
 
 
 def test_the_end_shows_where_the_energy_went_in_one_box(monitor, gpu, capsys):

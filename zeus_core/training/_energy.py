@@ -24,7 +24,7 @@ from zeus_core.training._hook import Hooked, hook
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values
 
-__all__ = ["TrainingEnergy", "TrainingOptimizer"]
+__all__ = ["TrainingEnergy", "TrainingOptimizer", "checked_intensity"]
 
 
 @runtime_checkable
@@ -110,7 +110,7 @@ class TrainingEnergy(Hooked):
         if optimizer is not None:
             optimizer.quiet = True  # its result is part of the one shown here
         self._is_result_due = False
-        self._grams_co2_per_kwh = _checked_intensity(grams_co2_per_kwh)
+        self._grams_co2_per_kwh = checked_intensity(grams_co2_per_kwh)
         self._recorder = RunRecorder(self.monitor, SoloWorld(), None if folder is None else Path(folder))
         self._evaluations = EvaluationDetector(self._on_detected)
         self._detects_evaluations = detects_evaluations
@@ -340,7 +340,8 @@ class TrainingEnergy(Hooked):
         )
 
 
-def _checked_intensity(grams_co2_per_kwh: float | None) -> float | None:
+def checked_intensity(grams_co2_per_kwh: float | None) -> float | None:
+    """Return a carbon intensity, or None; raise `UsageError` for anything else."""
     if grams_co2_per_kwh is None:
         return None
     return checked_number("grams_co2_per_kwh", grams_co2_per_kwh, 0.0, math.inf, "grams per kWh, such as 380, or None")

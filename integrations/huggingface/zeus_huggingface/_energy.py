@@ -52,6 +52,8 @@ class ZeusTrainerCallback(TrainerCallback):
         splits_passes: Measure text generation and the passes of a reference model apart from the rest of a step. The
             accelerator is synchronized at both ends of each.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
+        quiet: Show no result at the end of training.
+        grams_co2_per_kwh: Carbon intensity of the electricity; see `TrainingEnergy`.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback.

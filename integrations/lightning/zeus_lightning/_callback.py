@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from zeus_core._validate import checked_flag
 from zeus_core.adapters import contained
+from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
@@ -54,6 +56,8 @@ class ZeusCallback(Callback):
         batch_size: Samples in each batch, or a function that counts them; the length of its first tensor if None.
         tokens: Tokens in each batch, or a function that counts them; not counted if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
+        quiet: Show no result at the end of `fit`.
+        grams_co2_per_kwh: Carbon intensity of the electricity; see `TrainingEnergy`.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback, with its monitor and optimizer; None until a trainer begins.
@@ -71,9 +75,13 @@ class ZeusCallback(Callback):
         batch_size: int | Callable[[Any], int] | None = None,
         tokens: int | Callable[[Any], int] | None = None,
         strict: bool = False,
+        quiet: bool = False,
+        grams_co2_per_kwh: float | None = None,
     ) -> None:
         super().__init__()
-        self._source = EnergySource(monitor, optimizer, strict)
+        self._source = EnergySource(monitor, optimizer, strict, grams_co2_per_kwh)
+        self._is_quiet = checked_flag("quiet", quiet)
+        self._has_trained = False
         self._samples_in = counter("batch_size", batch_size) or samples_in
         self._tokens_in = counter("tokens", tokens)
         self._session: Session | None = None
@@ -112,6 +120,7 @@ class ZeusCallback(Callback):
     @contained
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin training."""
+        self._has_trained = True
         self._current.begin_training()
 
     @contained
@@ -198,7 +207,15 @@ class ZeusCallback(Callback):
         if self._session is None:
             return {}
         self._session.leave()
+        self._show_result(self._session)
         return self._session.state
+
+    @contained
+    def _show_result(self, session: Session) -> None:
+        """Show the result of a training that has ended, once."""
+        has_trained, self._has_trained = self._has_trained, False
+        if has_trained and not self._is_quiet and session.is_first_rank:
+            show_result(session.energy.result())
 
     def _is_first_of(self, trainer: Trainer) -> bool:
         """Return whether this callback is the first of its kind. The others are removed from the trainer."""

@@ -12,6 +12,7 @@ from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
+from zeus_core.training._energy import checked_intensity
 from zeus_lightning._namespaces import Trainer
 
 __all__ = ["EnergySource"]
@@ -24,6 +25,7 @@ class EnergySource:
         monitor: A monitor; made for the GPU of the trainer if None.
         optimizer: An optimizer, or a function that makes one for a monitor.
         strict: Raise where no GPU can be measured.
+        grams_co2_per_kwh: Carbon intensity of the electricity; None if it is not known.
 
     Attributes:
         strict: As passed.
@@ -38,11 +40,13 @@ class EnergySource:
         monitor: ZeusMonitor | None,
         optimizer: Callable[[ZeusMonitor], GlobalPowerLimitOptimizer] | GlobalPowerLimitOptimizer | None,
         strict: bool = False,
+        grams_co2_per_kwh: float | None = None,
     ) -> None:
         self.strict: bool = checked_flag("strict", strict)
         self._make_optimizer = optimizer if callable(optimizer) else None
         self._optimizer = None if callable(optimizer) else optimizer
         self._monitor = monitor
+        self._grams_co2_per_kwh = checked_intensity(grams_co2_per_kwh)
         if monitor is not None or self._optimizer is not None:
             self._monitor = TrainingEnergy(monitor, self._optimizer, strict=strict).monitor  # checks both
         elif strict:
@@ -71,7 +75,13 @@ class EnergySource:
         warn_unless_measured(monitor.gpus, trainer.strategy.root_device)
         if self._optimizer is None and self._make_optimizer is not None:
             self._optimizer = self._make_optimizer(monitor)
-        energy = TrainingEnergy(monitor, self._optimizer, detects_evaluations=False)  # the trainer announces them
+        energy = TrainingEnergy(
+            monitor,
+            self._optimizer,
+            detects_evaluations=False,  # the trainer announces them
+            quiet=True,  # the callback shows the result once the progress bars have ended
+            grams_co2_per_kwh=self._grams_co2_per_kwh,
+        )
         energy.use_world(world)
         folder = trainer.default_root_dir
         if not trainer.fast_dev_run and ":/" not in folder:  # a journal cannot be kept in a bucket

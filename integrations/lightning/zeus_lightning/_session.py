@@ -46,6 +46,11 @@ class Session:
         if self._bar_wraps is not None:
             self._bar_wraps.undo()
 
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this is the first of all ranks."""
+        return bool(self._trainer.is_global_zero)
+
     def begin_training(self) -> None:
         """Begin training, if it has not begun before: a collective call."""
         if self._steps is None:

@@ -289,6 +289,8 @@ class GlobalPowerLimitOptimizer:
 
         They say which limit was chosen, what it saves, what the search cost, or how far an unfinished one has come.
         """
+        if not self._gpus:
+            return {}  # a warning has said so
         search, state = self._search, self._ended_state if self.phase is Phase.REST else self._state
         if state.phase is Phase.OFF:
             return {"power limit": "a fault, which was logged, has ended the search; the original limit was restored"}

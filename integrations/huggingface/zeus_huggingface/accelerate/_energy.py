@@ -68,6 +68,8 @@ class ZeusAccelerate(AcceleratorLoop):
             batch of the prepared dataloader in use; 0 if you count them yourself.
         exchange_steps: Optimizer steps from one exchange of several processes to the next.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
+        quiet: Show no result at the end.
+        grams_co2_per_kwh: Carbon intensity of the electricity; see `TrainingEnergy`.
 
     Attributes:
         energy: The `TrainingEnergy` behind it.
@@ -87,6 +89,8 @@ class ZeusAccelerate(AcceleratorLoop):
         samples_per_step: int | None = None,
         exchange_steps: int = 10,
         strict: bool = False,
+        quiet: bool = False,
+        grams_co2_per_kwh: float | None = None,
     ) -> None:
         self._counts_batches = samples_per_step is None
         self._samples_per_step = checked_whole_number("samples_per_step", samples_per_step or 0, minimum=0)
@@ -98,10 +102,18 @@ class ZeusAccelerate(AcceleratorLoop):
         if monitor is None and optimizer is None:
             monitor = monitor_for(accelerator, None, strict)
         folder = accelerator.project_dir
-        self.energy = TrainingEnergy(monitor, optimizer, folder=folder, strict=strict, detects_evaluations=False)
+        self.energy = TrainingEnergy(
+            monitor,
+            optimizer,
+            folder=folder,
+            strict=strict,
+            detects_evaluations=False,
+            quiet=True,  # the loop shows the result
+            grams_co2_per_kwh=grams_co2_per_kwh,
+        )
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes
-        super().__init__(accelerator, self.energy, self.energy.monitor)
+        super().__init__(accelerator, self.energy, self.energy.monitor, quiet)
         self._wraps.wrap("log", self._log)
         self._hooks.append(accelerator.register_save_state_pre_hook(self._on_save_state))
         self._hooks.append(accelerator.register_load_state_pre_hook(self._on_load_state))

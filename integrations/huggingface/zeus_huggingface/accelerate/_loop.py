@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import torch
 from accelerate import Accelerator
 
+from zeus_core._validate import checked_flag
 from zeus_core.adapters import Patches, contained
 from zeus_core.adapters._forward_taps import ForwardTaps
+from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
@@ -23,6 +25,8 @@ from zeus_huggingface.accelerate._accelerator import checked_accelerator, is_com
 from zeus_huggingface.accelerate._pass_rules import PassKind, PassRules
 
 __all__ = ["AcceleratorLoop"]
+
+_RESULT = "_zeus_result"  # the attribute of an accelerator with the lines to show, while its loops end
 
 _Loop = TypeVar("_Loop", bound="AcceleratorLoop")
 
@@ -42,14 +46,19 @@ class AcceleratorLoop:
         accelerator: Its `prepare` must have been called.
         observer: Receives the events.
         monitor: The monitor of the observer.
+        quiet: Whether no result is shown at the end.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
     """
 
-    def __init__(self, accelerator: Accelerator, observer: TrainingObserver, monitor: ZeusMonitor) -> None:
+    def __init__(
+        self, accelerator: Accelerator, observer: TrainingObserver, monitor: ZeusMonitor, quiet: bool = False
+    ) -> None:
         self._accelerator = checked_accelerator(accelerator)
         self._observer = observer
+        self._is_quiet = checked_flag("quiet", quiet)
+        self._is_open = True
         self._world = torch_world()
         self.steps = 0
         """Optimizer steps of the run so far."""
@@ -102,6 +111,9 @@ class AcceleratorLoop:
         self._wraps.undo()
         self.end_detected_evaluation()
         self._observer.on_train_end()
+        if self._is_open:
+            self._is_open = False
+            self._show_result()
 
     def __enter__(self: _Loop) -> _Loop:
         return self
@@ -196,8 +208,31 @@ class AcceleratorLoop:
             return method(*args, **kwargs)
 
     def _end_training(self, end_training: Any, *args: Any, **kwargs: Any) -> Any:
-        self._end(is_success=True)
-        return end_training(*args, **kwargs)
+        with self._one_result():  # `end_training` may end another loop on this accelerator
+            self._end(is_success=True)
+            return end_training(*args, **kwargs)
+
+    @contextmanager
+    def _one_result(self) -> Iterator[None]:
+        """Show the results of all loops that end in a `with` block in one."""
+        if _RESULT in vars(self._accelerator):
+            yield
+            return
+        setattr(self._accelerator, _RESULT, {})
+        try:
+            yield
+        finally:
+            show_result(vars(self._accelerator).pop(_RESULT))
+
+    @contained
+    def _show_result(self) -> None:
+        if self._is_quiet or self.steps == 0 or not self._accelerator.is_main_process:
+            return
+        rows, shared = self._observer.result(), vars(self._accelerator).get(_RESULT)
+        if shared is None:
+            show_result(rows)
+        else:
+            setattr(self._accelerator, _RESULT, {**rows, **shared} if "energy" in rows else {**shared, **rows})
 
     def _end(self, is_success: bool) -> None:
         if is_success and self._hooks:

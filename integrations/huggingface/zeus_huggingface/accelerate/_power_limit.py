@@ -38,6 +38,7 @@ class PowerLimitOptimizer(AcceleratorLoop):
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and nothing is searched.
+        quiet: Show no result at the end.
 
     Attributes:
         optimizer: The `GlobalPowerLimitOptimizer` behind it, with its trials and its choice.
@@ -59,9 +60,10 @@ class PowerLimitOptimizer(AcceleratorLoop):
         profile_path: str | Path | None = None,
         *,
         strict: bool = False,
+        quiet: bool = False,
     ) -> None:
         monitor = monitor_for(accelerator, monitor, strict)
         self.optimizer = GlobalPowerLimitOptimizer(
-            monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
+            monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path, quiet=True
         )
-        super().__init__(accelerator, self.optimizer, monitor)
+        super().__init__(accelerator, self.optimizer, monitor, quiet)

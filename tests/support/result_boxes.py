@@ -1,0 +1,23 @@
+"""The boxes that the end of training shows on standard error."""
+
+import re
+
+ENERGY = ["measured on", "energy", "per sample", "spent on"]
+LIMIT = ["power limit", "saving", "slowdown", "search"]
+QUICK = {"wait_steps": 0, "warmup_steps": 0, "profile_steps": 2, "pl_step": 125}
+SEARCH_STEPS = 4 * 2  # of three limits from 350 W down, and the confirmation
+
+
+def boxes(capsys):
+    """Return what was shown since the previous call, box by box."""
+    return capsys.readouterr().err.split("+- zeus-core ")[1:]
+
+
+def rows(box):
+    """Return the lines of a box."""
+    return dict(re.findall(r"^\| (.+?)  +(.+?) *\|$", box, re.MULTILINE))
+
+
+def labels(box):
+    """Return what the lines of a box are about, in order."""
+    return list(rows(box))
