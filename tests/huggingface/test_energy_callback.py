@@ -266,15 +266,25 @@ def test_both_kinds_of_callback_work_side_by_side(tmp_path, monitor, gpu):
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
 def test_leaving_training_by_an_exception_leaves_no_window_and_a_journal(tmp_path, callback, monitor, gpu, error):
-    trainer = simulate(make_trainer(tmp_path, [callback, RaiseAt(10, error)], max_steps=20), gpu)
+    settings = {"max_steps": 20, "save_strategy": "steps", "save_steps": 8}
+    trainer = simulate(make_trainer(tmp_path, [callback, RaiseAt(10, error)], **settings), gpu)
     with pytest.raises(type(error)):
         trainer.train()
     with pytest.raises(UsageError, match="open windows: none"):
         monitor.end_window("anything")
-    (line,) = (tmp_path / "zeus-energy" / "rank-0.jsonl").read_text().splitlines()
-    assert json.loads(line)["step"] == 10
+    lines = (tmp_path / "zeus-energy" / "rank-0.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [8, 10]
     trainer.remove_callback(RaiseAt)
     assert trainer.train().metrics["train_energy_j"] > 0
+
+
+def test_training_that_ends_before_its_first_checkpoint_leaves_an_empty_folder(tmp_path, callback, gpu):
+    """Scripts of transformers refuse to begin again in a folder that is not empty and has no checkpoint."""
+    settings = {"max_steps": 20, "logging_steps": 2, "save_strategy": "steps"}
+    trainer = make_trainer(tmp_path, [callback, RaiseAt(10, RuntimeError("preempted"))], **settings)
+    with pytest.raises(RuntimeError, match="preempted"):
+        simulate(trainer, gpu).train()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_training_twice_makes_two_runs(tmp_path, callback, gpu):
@@ -304,6 +314,26 @@ def test_the_energy_of_a_batch_size_given_up_counts_as_spent(tmp_path, callback,
     metrics = trainer.train().metrics
     assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.02)
     assert metrics["train_energy_redone_j"] == pytest.approx(metrics["train_energy_j"] * 3 / 23, rel=0.05)
+
+
+def test_the_energy_of_a_batch_size_given_up_is_remembered_by_the_checkpoints(tmp_path, monitor, gpu):
+    class TooLarge(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.train_batch_size == 8 and state.global_step == 3:
+                raise RuntimeError("CUDA out of memory.")
+
+    def trainer(*callbacks, **arguments):
+        settings = {"max_steps": 20, "save_strategy": "steps", "save_steps": 5, **arguments}
+        return simulate(make_trainer(tmp_path, [ZeusTrainerCallback(monitor), *callbacks], **settings), gpu)
+
+    begin = gpu.exact_energy_joules()
+    given_up = trainer(
+        TooLarge(), RaiseAt(7, KeyError("preempted")), auto_find_batch_size=True, per_device_train_batch_size=8
+    )
+    with pytest.raises(KeyError, match="preempted"):
+        given_up.train()
+    metrics = trainer().train(resume_from_checkpoint=True).metrics
+    assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.02)
 
 
 # Resuming.

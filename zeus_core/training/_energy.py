@@ -137,9 +137,14 @@ class TrainingEnergy(Hooked):
         self._recorder.use_world(world)
         self._observer.use_world(world)
 
-    def use_folder(self, folder: str | Path) -> None:
-        """Keep the journal in this folder from the next training on."""
-        self._recorder.use_folder(Path(folder))
+    def use_folder(self, folder: str | Path, *, from_checkpoint: bool = False) -> None:
+        """Keep the journal in this folder from the next training on.
+
+        Args:
+            folder: The folder.
+            from_checkpoint: Write nothing before the first `state_dict`, which every rank must then call.
+        """
+        self._recorder.use_folder(Path(folder), from_checkpoint)
 
     @hook
     def forget(self) -> None:

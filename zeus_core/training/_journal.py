@@ -50,18 +50,30 @@ class Journal:
         folder: The folder of the journals; made when there is something to write.
         rank: This rank.
         world_size: The number of ranks.
+        waits: Write nothing before `begin_writing`: until a run has a checkpoint, nothing can continue it, and some
+            programs refuse a folder that is not empty and has no checkpoint.
     """
 
-    def __init__(self, folder: Path, rank: int, world_size: int) -> None:
+    def __init__(self, folder: Path, rank: int, world_size: int, waits: bool = False) -> None:
         self._folder = folder
         self._rank = rank
         self._world_size = world_size
         self._path = folder / f"rank-{rank}.jsonl"
         self._is_ready = False
         self._has_failed = False
+        self._waiting: dict[str, Entry] | None = {} if waits else None  # the latest entry of each part
+
+    def begin_writing(self) -> None:
+        """Write what has waited, and every entry from now on."""
+        waiting, self._waiting = self._waiting or {}, None
+        for entry in waiting.values():
+            self.append(entry)
 
     def append(self, entry: Entry) -> None:
         """Append an entry. On I/O errors training goes on without the journal, with one warning."""
+        if self._waiting is not None:
+            self._waiting[entry.part] = entry
+            return
         try:
             if not self._is_ready:
                 self._make_ready()

@@ -62,6 +62,7 @@ class RunRecorder:
     def __init__(self, monitor: ZeusMonitor, world: World, folder: Path | None) -> None:
         self._monitor = monitor
         self._folder = folder
+        self._waits = False
         self._window = f"__zeus_core_training_energy_{next(_numbers)}"
         self._part: _Part | None = None
         self._split: ActivitySplit | None = None  # the latest one, which also measures evaluations outside of training
@@ -79,9 +80,9 @@ class RunRecorder:
         self._gpu_indices: list[int] | None = None  # the GPUs that this rank counts, once the ranks have shared them
         self._open_journal()
 
-    def use_folder(self, folder: Path) -> None:
-        """Keep the journal in this folder from the next training on."""
-        self._folder = folder
+    def use_folder(self, folder: Path, from_checkpoint: bool = False) -> None:
+        """Keep the journal in this folder from the next training on, or from its first checkpoint on."""
+        self._folder, self._waits = folder, from_checkpoint
         self._open_journal()
 
     def begin(self, step: int) -> None:
@@ -100,6 +101,8 @@ class RunRecorder:
             run = abandoned.run
             earlier = abandoned.earlier + Account(spent.total, spent.activities, redone=spent.total)
         else:
+            if step > 0:
+                self._begin_writing()
             run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks)
         self._split = self._ranks.make(lambda: self._begun_split(gpu_indices))  # on all ranks, or on none
         self._part = _Part(run, step, step, earlier, self._split)
@@ -178,6 +181,7 @@ class RunRecorder:
         part = self._part
         if part is None:
             return {}
+        self._begin_writing()
         own = self._write_down(part)
         known = own if self._ranks.size == 1 else part.intervals.seen
         return Checkpoint(part.run, self._ranks.size, part.earlier + known).to_json()
@@ -192,7 +196,11 @@ class RunRecorder:
 
     def _open_journal(self) -> None:
         folder = None if self._folder is None else self._folder / _JOURNAL_FOLDER
-        self._journal = None if folder is None else Journal(folder, self._ranks.rank, self._ranks.size)
+        self._journal = None if folder is None else Journal(folder, self._ranks.rank, self._ranks.size, self._waits)
+
+    def _begin_writing(self) -> None:
+        if self._journal is not None:
+            self._journal.begin_writing()
 
     def _keep_sampling(self) -> None:
         """Open a window: GPUs without an energy counter are sampled only during one."""

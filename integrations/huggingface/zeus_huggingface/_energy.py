@@ -44,7 +44,8 @@ class ZeusTrainerCallback(TrainerCallback):
     `TrainOutput.metrics` too. The metrics that evaluations and predictions return, by which checkpoints and
     hyperparameters are chosen, are those without this callback: `energy.evaluation()` has the energy of the latest one.
 
-    Totals outlive interruptions: a journal is kept in `output_dir/zeus-energy`, and each checkpoint names its run.
+    Totals outlive interruptions: from the first checkpoint on, a journal is kept in `output_dir/zeus-energy`, and each
+    checkpoint names its run.
 
     Args:
         monitor: Measures the GPUs; the optimizer's if None, or a new one.
@@ -135,7 +136,7 @@ class EnergyReporter(Reporter):
 
     def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
         """Begin a run, or continue the one of the checkpoint."""
-        self._energy.use_folder(str(args.output_dir))
+        self._energy.use_folder(str(args.output_dir), from_checkpoint=True)
         self.leave()
         if training is not None:
             self._tokens_seen = _tokens_seen_by(training.trainer)
