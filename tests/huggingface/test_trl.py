@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import transformers
 
-from tests.huggingface.trainers import reports_to_tensorboard, tensorboard_tags, tiny_model
+from tests.huggingface.trainers import losses_of, reports_to_tensorboard, tensorboard_tags, tiny_model
 from zeus_core.device import Work
 from zeus_core.events import Activity
 from zeus_core.optimizer.power_limit import Energy
@@ -118,6 +118,38 @@ def test_an_sft_trainer_with_lora_logs_energy_per_token(tmp_path, monitor, gpu, 
     assert {"train/energy_j", "train/power_w", "train/energy_per_token_j", "eval/energy_j"} <= tags.keys()
     assert (tmp_path / "checkpoint-20" / "zeus_energy.json").exists()
     assert trainer.train(resume_from_checkpoint=True).metrics["train_energy_j"] >= metrics["train_energy_j"] - 1
+
+
+def test_an_sft_trainer_chooses_and_returns_the_same(tmp_path, monitor):
+    """TRL logs metrics of its own in the dictionary that an evaluation returns."""
+
+    def outcome(folder, callbacks):
+        trainer = trl.SFTTrainer(
+            model=model(),
+            args=trl.SFTConfig(
+                **settings(
+                    folder,
+                    max_steps=20,
+                    max_length=16,
+                    logging_steps=5,
+                    learning_rate=0.3,
+                    eval_strategy="steps",
+                    eval_steps=5,
+                    save_strategy="best",
+                    load_best_model_at_end=True,
+                    metric_for_best_model="mean_token_accuracy",
+                )
+            ),
+            train_dataset=datasets.Dataset.from_dict({"text": ["joule watt second"] * 40}),
+            eval_dataset=datasets.Dataset.from_dict({"text": ["joule watt"] * 16}),
+            processing_class=tiny_tokenizer(),
+            callbacks=[*callbacks, transformers.EarlyStoppingCallback(2)],
+        )
+        trainer.train()
+        state = trainer.state
+        return state.global_step, state.best_metric, state.best_global_step, losses_of(trainer), [*trainer.evaluate()]
+
+    assert outcome(tmp_path / "with", [ZeusTrainerCallback(monitor)]) == outcome(tmp_path / "without", [])
 
 
 def test_the_reference_model_of_dpo_is_told_apart(tmp_path, monitor, gpu):
