@@ -3,11 +3,13 @@
 import json
 import shlex
 import sys
+import time
 
 import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core.cli._checks import Driver, check_clock_rights, check_driver, check_limit_rights, check_rapl, check_torch
+from zeus_core.cli._checks.limits import check_limits
 from zeus_core.cli._checks.rights import Rights, rights_of
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
@@ -52,8 +54,8 @@ def test_without_gpus_every_other_check_is_there(on_nothing, tmp_path):
 def test_where_all_is_well_nothing_needs_a_fix(on_driver):
     program, _ = on_driver(DeviceSpec(), DeviceSpec())
     checks = checks_of(program("doctor", "--json"))
-    assert checks.keys() == NAMES | {"energy counter", "instant power"}
-    for name in ("NVIDIA driver", "GPUs", "energy counter", "instant power"):
+    assert checks.keys() == NAMES | {"energy counter", "instant power", "power limit"}
+    for name in ("NVIDIA driver", "GPUs", "energy counter", "instant power", "power limit"):
         assert (checks[name]["state"], checks[name]["fix"]) == ("ok", None)
     assert checks["NVIDIA driver"]["sentence"].startswith("NVIDIA driver 570.86.15")
     assert checks["GPUs"]["sentence"] == "2 visible: NVIDIA H200"
@@ -122,9 +124,55 @@ def test_a_machine_with_an_nvidia_gpu_is_told_to_install_the_driver(tmp_path):
 
 def test_simulated_gpus_are_said_to_be_no_hardware(on_simulated):
     checks = checks_of(on_simulated("doctor", "--json"))
-    assert (checks["GPUs"]["state"], checks["GPUs"]["fix"]) == ("limited", "unset ZEUS_SIMULATED_GPUS")
+    assert checks["GPUs"]["state"] == "limited"
     assert "2 visible: A40 (simulated)" in checks["GPUs"]["sentence"]
     assert checks["set power limits"]["state"] == "ok"
+
+
+def test_where_gpus_are_simulated_it_does_not_propose_to_simulate_them(on_simulated):
+    checks = checks_of(on_simulated("doctor", "--json"))
+    assert [name for name, check in checks.items() if "ZEUS_SIMULATED_GPUS" in (check["fix"] or "")] == []
+    assert "simulated GPUs need none" in checks["NVIDIA driver"]["sentence"]
+
+
+def test_where_there_are_real_gpus_it_says_how_to_use_them_again(on_driver):
+    program, _ = on_driver(DeviceSpec(), ZEUS_SIMULATED_GPUS="A40:1")
+    checks = checks_of(program("doctor", "--json"))
+    assert checks["GPUs"]["fix"] == "unset ZEUS_SIMULATED_GPUS"
+    assert checks["NVIDIA driver"]["state"] == "ok"
+
+
+def test_a_limit_below_the_default_is_named_with_what_is_known_of_its_age(on_driver):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec(power_limit_watts=300), DeviceSpec(enforced_cap_watts=450))
+    check = checks_of(program("doctor", "--json"))["power limit"]
+    assert check["state"] == "limited"
+    assert "GPU 1: 300 W of 700 W, as requested" in check["sentence"]
+    assert "GPU 2: 450 W of 700 W, held down by firmware or another limiter" in check["sentence"]
+    assert "GPU 0" not in check["sentence"]
+    assert "since when is not known" in check["sentence"]
+    assert "a limit lasts until the driver is unloaded" in check["sentence"]
+    assert check["fix"] == f"sudo nvidia-smi -i {driver[1].uuid} -pl 700"
+
+
+def test_a_limit_that_another_limiter_holds_down_has_no_fix(on_driver):
+    program, _ = on_driver(DeviceSpec(enforced_cap_watts=450))
+    assert checks_of(program("doctor", "--json"))["power limit"]["fix"] is None
+
+
+def test_the_age_of_a_limit_is_that_of_the_machine_at_most(make_driver, tmp_path):
+    driver = make_driver(DeviceSpec(power_limit_watts=300))
+    gpus = [NvmlGpu(NvmlSession(), driver[0].uuid)]
+    path = tmp_path / "stat"
+    path.write_text("cpu 1 2 3\nbtime 1700000000\n")
+    begin = time.strftime("%Y-%m-%d %H:%M", time.localtime(1700000000))
+    assert check_limits(gpus, path).sentence.endswith(f"; the machine was started at {begin}")
+    assert "the machine was started" not in check_limits(gpus, tmp_path / "missing").sentence
+
+
+def test_gpus_without_power_limits_are_not_said_to_be_limited(make_driver):
+    driver = make_driver(DeviceSpec(has_power_limit=False))
+    check = check_limits([NvmlGpu(NvmlSession(), driver[0].uuid)])
+    assert (check.state, check.sentence) == ("missing", "no visible GPU reports one")
 
 
 def test_a_simulation_that_cannot_be_read_is_reported_too(on_simulated):
@@ -132,7 +180,7 @@ def test_a_simulation_that_cannot_be_read_is_reported_too(on_simulated):
     check = checks_of(on_simulated("doctor", "--json"))["GPUs"]
     assert check["state"] == "missing"
     assert "there is no simulated GPU model 'Z9000'" in check["sentence"]
-    assert "ZEUS_SIMULATED_GPUS" in check["fix"]
+    assert check["fix"] == "unset ZEUS_SIMULATED_GPUS"
 
 
 @pytest.mark.parametrize(
@@ -144,8 +192,8 @@ def test_a_simulation_that_cannot_be_read_is_reported_too(on_simulated):
         (0, ALL_BUT_SYS_ADMIN, OF_THE_MACHINE, True, False, "--cap-add=SYS_ADMIN"),
         (0, EVERYTHING, OF_A_NAMESPACE, False, False, "--cap-add=SYS_ADMIN"),
         (1000, NOTHING, OF_THE_MACHINE, True, False, "--cap-add=SYS_ADMIN"),
-        (1000, NOTHING, OF_THE_MACHINE, False, False, "sudo -E"),
-        (1000, "", "", False, False, "sudo -E"),
+        (1000, NOTHING, OF_THE_MACHINE, False, False, f"sudo {sys.executable} train.py"),
+        (1000, "", "", False, False, f"sudo {sys.executable} train.py"),
     ],
 )
 def test_the_right_to_control_follows_from_capability_and_namespace(
@@ -154,6 +202,12 @@ def test_the_right_to_control_follows_from_capability_and_namespace(
     rights = rights_of(effective_uid, status, uid_map, is_contained)
     assert rights.may_control is may_control
     assert rights.fix is None if fix is None else fix in rights.fix
+
+
+def test_the_command_carries_nothing_to_root_but_the_choice_of_gpus():
+    environment = {"CUDA_VISIBLE_DEVICES": "2,3", "PYTHONPATH": "/of/someone", "HOME": "/home/someone"}
+    fix = rights_of(1000, NOTHING, OF_THE_MACHINE, False, environment).fix
+    assert fix == f"sudo env CUDA_VISIBLE_DEVICES=2,3 {sys.executable} train.py"
 
 
 def test_rights_are_of_no_use_where_the_gpu_has_nothing_to_set(make_driver):

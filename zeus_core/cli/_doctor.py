@@ -46,10 +46,12 @@ def find_all(environment: Mapping[str, str], rapl_root: Path | None) -> Iterator
 
     driver = checks.find_driver()
     gpus, no_gpus_because = checks.find_gpus(environment)
-    rights = checks.read_rights()
+    rights = checks.read_rights(environment)
     yield from checks.check_python()
-    yield checks.check_driver(driver)
+    yield checks.check_driver(driver, is_simulated=bool(environment.get("ZEUS_SIMULATED_GPUS", "").strip()))
     yield from checks.check_gpus(gpus, no_gpus_because, driver, environment)
+    if gpus:
+        yield checks.check_limits(gpus)
     yield checks.check_limit_rights(rights, gpus)
     yield checks.check_clock_rights(rights, gpus)
     yield checks.check_rapl(rapl_root)

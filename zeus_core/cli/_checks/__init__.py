@@ -2,6 +2,7 @@
 
 from zeus_core.cli._checks.check import Check
 from zeus_core.cli._checks.gpus import check_gpus, find_gpus
+from zeus_core.cli._checks.limits import check_limits
 from zeus_core.cli._checks.nvidia import Driver, check_driver, find_driver
 from zeus_core.cli._checks.packages import check_extras, check_live_view, check_python, check_torch
 from zeus_core.cli._checks.rapl import check_rapl
@@ -16,6 +17,7 @@ __all__ = [
     "check_extras",
     "check_gpus",
     "check_limit_rights",
+    "check_limits",
     "check_live_view",
     "check_python",
     "check_rapl",

@@ -64,9 +64,8 @@ def _check_visible(
         variables = " ".join(name for name in (_VISIBLE, _SIMULATION) if name in environment)
         return Check("GPUs", "missing", no_gpus_because or "none", f"unset {variables}" if variables else None)
     if any(gpu.is_simulated for gpu in gpus):
-        return Check(
-            "GPUs", "limited", f"{len(gpus)} visible: {names}; no number comes from hardware", f"unset {_SIMULATION}"
-        )
+        fix = f"unset {_SIMULATION}" if driver.has_gpu else None
+        return Check("GPUs", "limited", f"{len(gpus)} visible: {names}; no number comes from hardware", fix)
     if silent := [index for index, uuid in enumerate(driver.uuids) if not uuid]:
         sentence = f"{len(answering)} visible: {names}; GPU {silent[0]} of the driver does not answer"
         return Check("GPUs", "limited", sentence, f"sudo nvidia-smi --gpu-reset -i {silent[0]}")

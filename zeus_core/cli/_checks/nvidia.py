@@ -51,7 +51,17 @@ class Driver:
 
 
 def find_driver() -> Driver:
-    """Ask the driver. Never raises."""
+    """Ask the driver. Never raises, and does not wait for one that hangs."""
+    from zeus_core._process.deadline import OPEN_SECONDS
+    from zeus_core._process.parallel import ParallelCalls
+
+    try:
+        return ParallelCalls().call_one_within(OPEN_SECONDS, 0, _find_driver)
+    except DeviceError as error:
+        return Driver(fault=str(error))
+
+
+def _find_driver() -> Driver:
     from zeus_core.device.nvml._session import NvmlSession
 
     session = NvmlSession()
@@ -71,13 +81,21 @@ def find_driver() -> Driver:
     )
 
 
-def check_driver(driver: Driver, pci_devices: Path = _PCI_DEVICES) -> Check:
-    """Check that the library is installed and the driver answers."""
+def check_driver(driver: Driver, pci_devices: Path = _PCI_DEVICES, is_simulated: bool = False) -> Check:
+    """Check that the library is installed and the driver answers.
+
+    Args:
+        driver: The driver, as it describes itself.
+        pci_devices: The folder of the PCI devices.
+        is_simulated: Whether this process simulates its GPUs.
+    """
     if driver.fault is None:
         cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
         return Check("NVIDIA driver", "ok", f"NVIDIA driver {driver.version}{cuda}")
     has_gpu = _has_nvidia_gpu(pci_devices)
     sentence = driver.fault if has_gpu else f"{driver.fault}; there is no NVIDIA GPU on the PCI bus either"
+    if is_simulated:
+        return Check("NVIDIA driver", "missing", f"{sentence}; simulated GPUs need none")
     return Check("NVIDIA driver", "missing", sentence, _fix(driver.fault, has_gpu))
 
 

@@ -10,9 +10,10 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zeus_core.cli._checks.check import Check
@@ -26,6 +27,7 @@ __all__ = ["Rights", "check_clock_rights", "check_limit_rights", "read_rights"]
 
 _CAP_SYS_ADMIN = 21  # <linux/capability.h>
 _ALL_IDS = "4294967295"
+_CHOICE_OF_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _IN_CONTAINER = "docker run --gpus all --cap-add=SYS_ADMIN IMAGE"
 
 
@@ -44,12 +46,19 @@ class Rights:
     fix: str | None = None
 
 
-def read_rights() -> Rights:
-    """Read the rights of this process."""
-    return rights_of(os.geteuid(), _text("/proc/self/status"), _text("/proc/self/uid_map"), is_in_container())
+def read_rights(environment: Mapping[str, str]) -> Rights:
+    """Read the rights of this process, which has this environment."""
+    status, uid_map = _text("/proc/self/status"), _text("/proc/self/uid_map")
+    return rights_of(os.geteuid(), status, uid_map, is_in_container(), environment)
 
 
-def rights_of(effective_uid: int, status: str, uid_map: str, is_contained: bool) -> Rights:
+def rights_of(
+    effective_uid: int,
+    status: str,
+    uid_map: str,
+    is_contained: bool,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Rights:
     """Derive the rights of a process.
 
     Args:
@@ -57,6 +66,7 @@ def rights_of(effective_uid: int, status: str, uid_map: str, is_contained: bool)
         status: Text of /proc/PID/status; empty if there is none.
         uid_map: Text of /proc/PID/uid_map; empty if there is none.
         is_contained: Whether it runs in a container.
+        environment: Its environment.
     """
     found = re.search(r"^CapEff:\s*([0-9a-fA-F]+)$", status, re.MULTILINE)
     has_capability = bool(int(found[1], 16) >> _CAP_SYS_ADMIN & 1) if found else effective_uid == 0
@@ -67,7 +77,9 @@ def rights_of(effective_uid: int, status: str, uid_map: str, is_contained: bool)
         return Rights(False, "this process is root in a user namespace only", _IN_CONTAINER)
     if effective_uid == 0 or is_contained:
         return Rights(False, "this process lacks CAP_SYS_ADMIN", _IN_CONTAINER)
-    fix = f"sudo -E {shlex.quote(sys.executable)} train.py"
+    # The whole environment (`sudo -E`) would let a user's variables choose what root imports and loads.
+    choice = [f"{name}={shlex.quote(environment[name])}" for name in _CHOICE_OF_GPUS if name in environment]
+    fix = " ".join(["sudo", *(["env", *choice] if choice else []), shlex.quote(sys.executable), "train.py"])
     return Rights(False, "this process is neither root nor has CAP_SYS_ADMIN", fix)
 
 
