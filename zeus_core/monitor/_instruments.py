@@ -105,7 +105,8 @@ class Instruments:
         """Compute what was measured from one reading to another."""
         seconds = end.at - begin.at
         energies = [
-            meter.between(first, last) for meter, first, last in zip(self._meters, begin.gpus, end.gpus, strict=True)
+            meter.between(first, last, seconds)
+            for meter, first, last in zip(self._meters, begin.gpus, end.gpus, strict=True)
         ]
         if self._cpus:
             edges = list(zip(self._cpus, begin.cpus, end.cpus, strict=True))
@@ -114,27 +115,20 @@ class Instruments:
         return Measurement(seconds, dict(zip(self.devices, energies, strict=True)))
 
     def align(self, reading: Reading) -> None:
-        """Watch the GPUs in the background until their counters are updated, and complete the reading by that."""
+        """Watch the GPUs in the background until their counters are updated, which completes the reading."""
         watching = threading.Thread(target=self._watch, args=(reading.gpus,), name="zeus-core aligner", daemon=True)
         with contextlib.suppress(RuntimeError):  # no thread can be made while the interpreter is ending
             watching.start()
 
     def _watch(self, edges: list[GpuEdge]) -> None:
-        """Replace each edge by a surer one as soon as the counter of its GPU is updated: takes up to 0.1 s."""
-        watched = {
-            number: pending
-            for number, meter in enumerate(self._meters)
-            if (pending := meter.watch(edges[number])) is not None
-        }
+        """Read each GPU until its counter is updated, which makes the edge surer: takes up to 0.1 s."""
         give_up_at = time.monotonic() + _MAX_WATCH_SECONDS
-        while watched and time.monotonic() < give_up_at:
+        while time.monotonic() < give_up_at:
+            reads = [read for read, edge in zip(self._read_gpus, edges, strict=True) if edge.awaits_update]
+            if not reads:
+                return
             time.sleep(_WATCH_PERIOD_SECONDS)
-            samples = self._aligning.call([self._read_gpus[number] for number in watched])
-            for (number, pending), sample in zip(watched.items(), samples, strict=True):
-                pending_energy = pending.add(sample)
-                if pending_energy is not None:
-                    edges[number] = edges[number]._replace(pending=pending_energy)
-            watched = {number: pending for number, pending in watched.items() if not pending.is_over}
+            self._aligning.call(reads)
 
     def begin_sampling(self) -> None:
         """Begin sampling where it is needed: a window is about to be opened."""

@@ -1,149 +1,90 @@
-"""Running integrals over the samples of one GPU, for energy that two edges alone do not tell. Pure.
+"""The energy of a GPU without an energy counter, from samples of its power. Pure.
 
-Between two samples the GPU is taken to hold the power of the first. The power may have changed to that of the second
-right after the first: the uncertainty allows for that.
+A sensor shows the power of up to a while ago, and a sample holds until the next. So a change of the power shows later
+than it happened, by a time between 0 and D, the sensor's delay and the time between two samples. Taken in the middle,
+each change is wrong by at most half of D times its size. Over many changes these errors cancel, since a rise and a fall
+show late alike. The latest part of a window may hold a change that no sample shows yet: there the GPU may have drawn
+anything.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from math import sqrt
 
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.monitor._reading import GpuEdge, RunningEnergy
+from zeus_core.monitor._reading import GpuEdge, PowerSums
 
-__all__ = ["AnchoredIntegral", "HoldIntegral", "Integral", "PendingIntegral"]
+__all__ = ["integrated_energy", "next_sums"]
 
-# Five periods of precise sampling: a busy interpreter delays a thread by its switch interval, 5 ms, a few times over.
-_MAX_GAP_SECONDS = 0.02
-# Of the energy, for bursts shorter than a gap, which show in no sample. Trades a wider interval for one that holds the
-# truth; tests/monitor/test_truth.py asks for at least 95 % of the windows.
+# The slowest of published sensors is refreshed every 0.1 s (Yang et al., "Part-time Power Measurements: nvidia-smi's
+# Lack of Attention", SC24). The rest is for the jitter of that, and for power that lags.
+_SENSOR_DELAY_SECONDS = 0.12
+# Times the root of the sum of squares of what each change can be wrong by: 2.4 standard deviations if each shows late
+# by any time up to the longest with equal chance.
+_CANCELLING = 0.7
+# Of the energy, for bursts shorter than the time between two samples, which show in no sample.
 _UNSEEN_FRACTION = 0.02
 
 
-class Integral(Protocol):
-    """Takes in samples in the order of time, each with a power, and tells the energy between any two of them."""
-
-    def add(self, sample: GpuEdge) -> RunningEnergy:
-        """Take in a sample; return the energy up to it."""
-        ...
-
-    def between(self, begin: RunningEnergy, end: RunningEnergy) -> DeviceEnergy:
-        """Compute the energy from one sample to a later one."""
-        ...
-
-
-class HoldIntegral:
-    """The integral of power alone, for GPUs without an energy counter.
+def next_sums(last: GpuEdge | None, at: float, power_watts: float) -> PowerSums:
+    """Add a sample to the sums of the one before.
 
     Args:
-        average_seconds: How long each power looks back: a change of the power shows that much later at most.
+        last: The sample before; None at the first one.
+        at: When the sample was taken.
+        power_watts: The power.
     """
-
-    def __init__(self, average_seconds: float = 0.0) -> None:
-        self._average_seconds = average_seconds
-        self._last: GpuEdge | None = None
-        self._energy_joules = 0.0
-        self._uncertainty_joules = 0.0
-
-    def add(self, sample: GpuEdge) -> RunningEnergy:
-        """Take in a sample; return the energy up to it."""
-        assert sample.power_watts is not None
-        if self._last is not None and self._last.power_watts is not None:
-            seconds = sample.at - self._last.at
-            self._energy_joules += self._last.power_watts * seconds
-            change_watts = abs(sample.power_watts - self._last.power_watts)
-            self._uncertainty_joules += change_watts * (seconds + self._average_seconds)
-            self._uncertainty_joules += _UNSEEN_FRACTION * self._last.power_watts * seconds
-        self._last = sample
-        return RunningEnergy(self._energy_joules, self._uncertainty_joules)
-
-    def between(self, begin: RunningEnergy, end: RunningEnergy) -> DeviceEnergy:
-        """Compute the energy from one sample to a later one."""
-        uncertainty_joules = end.uncertainty_joules - begin.uncertainty_joules  # both only grow
-        return DeviceEnergy(end.energy_joules - begin.energy_joules, uncertainty_joules, "integrated")
+    if last is None or last.power_watts is None or last.sums is None:
+        return PowerSums()
+    seconds = at - last.at
+    change_watts = abs(power_watts - last.power_watts)
+    sums = last.sums
+    late_joules = change_watts * (seconds + _SENSOR_DELAY_SECONDS)
+    return PowerSums(
+        sums.energy_joules + (last.power_watts + power_watts) / 2 * seconds,
+        sums.change_watts + change_watts,
+        sums.delay_joules + change_watts * seconds,
+        sums.squares + late_joules * late_joules,
+    )
 
 
-class AnchoredIntegral:
-    """The integral of power since the counter's latest update, on top of the counter.
-
-    The update itself happened somewhere between two samples: in the middle, give or take half of the gap. In a gap of
-    more than a few sampling periods, as where the interpreter was busy elsewhere, the GPU may have drawn anything.
+def integrated_energy(
+    begin: GpuEdge, end: GpuEdge, seconds: float, peak_watts: float, average_seconds: float
+) -> DeviceEnergy:
+    """Compute the energy between two edges that are samples of the power.
 
     Args:
-        period_seconds: The longest time the counter stands still.
+        begin: The first edge.
+        end: The second edge.
+        seconds: The time between them.
         peak_watts: The most the GPU can draw.
+        average_seconds: The time over which the sensor averages.
     """
-
-    def __init__(self, period_seconds: float, peak_watts: float) -> None:
-        self._period_seconds = period_seconds
-        self._peak_watts = peak_watts
-        self._last: GpuEdge | None = None
-        self._since_update_joules = 0.0
-        self._uncertainty_joules = 0.0
-
-    def add(self, sample: GpuEdge) -> RunningEnergy:
-        """Take in a sample; return the energy up to it."""
-        assert sample.power_watts is not None
-        assert sample.counter_joules is not None
-        if self._last is None:
-            # Nothing is known of when the counter was updated: at most a period ago.
-            self._start_anew(sample.power_watts * self._period_seconds)
-        else:
-            self._go_on(self._last, sample.at, sample.counter_joules, sample.power_watts)
-        self._last = sample
-        return RunningEnergy(sample.counter_joules + self._since_update_joules, self._uncertainty_joules)
-
-    def between(self, begin: RunningEnergy, end: RunningEnergy) -> DeviceEnergy:
-        """Compute the energy from one sample to a later one."""
-        uncertainty_joules = begin.uncertainty_joules + end.uncertainty_joules
-        return DeviceEnergy(end.energy_joules - begin.energy_joules, uncertainty_joules)
-
-    def _go_on(self, last: GpuEdge, at: float, counter_joules: float, power_watts: float) -> None:
-        assert last.power_watts is not None
-        seconds = at - last.at
-        is_long = seconds > _MAX_GAP_SECONDS
-        if counter_joules != last.counter_joules:
-            max_watts = self._peak_watts if is_long else max(power_watts, last.power_watts)
-            self._start_anew(max_watts * min(seconds, self._period_seconds))
-        else:
-            self._since_update_joules += last.power_watts * seconds
-            change_watts = self._peak_watts if is_long else abs(power_watts - last.power_watts)
-            self._uncertainty_joules += change_watts * seconds
-
-    def _start_anew(self, max_joules: float) -> None:
-        self._since_update_joules = self._uncertainty_joules = max_joules / 2
+    first, last, begin_watts, end_watts = begin.sums, end.sums, begin.power_watts, end.power_watts
+    if first is None or last is None or begin_watts is None or end_watts is None:
+        return DeviceEnergy.lost(begin.fault or end.fault or "the GPU has no power reading")
+    late_seconds = (average_seconds + _SENSOR_DELAY_SECONDS) / 2
+    energy_joules = last.energy_joules - first.energy_joules + (end_watts - begin_watts) * late_seconds
+    change_watts = last.change_watts - first.change_watts
+    late_joules = (last.delay_joules - first.delay_joules + change_watts * _SENSOR_DELAY_SECONDS) / 2
+    seen_joules = min(late_joules, _CANCELLING * sqrt(max(last.squares - first.squares, 0.0)))
+    averaged_joules = average_seconds * (_spread(begin_watts, peak_watts) + _spread(end_watts, peak_watts))
+    unseen_joules = _UNSEEN_FRACTION * energy_joules
+    reach_joules = seen_joules + averaged_joules + unseen_joules
+    recent_seconds = min(_SENSOR_DELAY_SECONDS, seconds)
+    min_joules = max(energy_joules - reach_joules - end_watts * recent_seconds, 0.0)
+    max_joules = energy_joules + reach_joules + max(peak_watts - end_watts, 0.0) * recent_seconds
+    max_joules = min(max_joules, peak_watts * seconds)
+    min_joules = min(min_joules, max_joules)
+    energy_joules = min(max(energy_joules, min_joules), max_joules)
+    uncertainty_joules = max(max_joules - energy_joules, energy_joules - min_joules)
+    return DeviceEnergy(energy_joules, uncertainty_joules, "integrated")
 
 
-class PendingIntegral:
-    """The energy from an edge to the counter's next update, and so what the counter did not show at the edge.
+def _spread(mean_watts: float, peak_watts: float) -> float:
+    """Return how far, for each second of averaging, a mean leaves it open when its energy was used.
 
-    Args:
-        edge: Holds a counter and a power.
+    With the mean m over a second and the peak P, the energy-weighted moment lies between m/2P from the end and m/2P
+    from the beginning: half of m, give or take (m - m^2/P) / 2.
     """
-
-    def __init__(self, edge: GpuEdge) -> None:
-        self._edge = self._last = edge
-        self._energy_joules = 0.0
-        self._uncertainty_joules = 0.0
-        self.is_over = False
-        """Whether the update was seen, or never will be."""
-
-    def add(self, sample: GpuEdge) -> RunningEnergy | None:
-        """Take in a later sample; return what the counter did not show at the edge once the sample shows an update."""
-        last, self._last = self._last, sample
-        seconds = sample.at - last.at
-        if sample.counter_joules is None or sample.power_watts is None or seconds > _MAX_GAP_SECONDS:
-            self.is_over = True
-            return None
-        assert last.power_watts is not None
-        assert self._edge.counter_joules is not None
-        max_watts = max(sample.power_watts, last.power_watts)
-        if sample.counter_joules != self._edge.counter_joules:
-            self.is_over = True
-            half_gap_joules = max_watts * seconds / 2  # the update came somewhere between the two samples
-            shown_joules = sample.counter_joules - self._edge.counter_joules
-            pending_joules = shown_joules - self._energy_joules - half_gap_joules
-            return RunningEnergy(max(pending_joules, 0.0), self._uncertainty_joules + half_gap_joules)
-        self._energy_joules += last.power_watts * seconds
-        self._uncertainty_joules += abs(sample.power_watts - last.power_watts) * seconds
-        return None
+    return max(mean_watts * (1 - mean_watts / peak_watts), 0.0) / 2

@@ -1,4 +1,4 @@
-"""Meters: the energy of one GPU by its counter, by integrating its power, or by both."""
+"""Meters: the energy of one GPU by its counter, or by sampling its power."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from zeus_core._process.lock import ProcessLock
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.monitor._counted_energy import counted_energy
-from zeus_core.monitor._integral import AnchoredIntegral, HoldIntegral, Integral, PendingIntegral
-from zeus_core.monitor._reading import GpuEdge, read_gpu
+from zeus_core.monitor._counted_energy import TRANSIENTS, counted_energy
+from zeus_core.monitor._counter import CounterTrail
+from zeus_core.monitor._integral import integrated_energy, next_sums
+from zeus_core.monitor._reading import GpuEdge
 from zeus_core.ports import TimeSource
 
-__all__ = ["CountingMeter", "Meter", "SamplingMeter", "make_meter"]
+__all__ = ["CountingMeter", "Meter", "PowerMeter", "make_meter"]
 
-_UNKNOWN_PEAK_WATTS = 1000.0  # no less than boards that do not tell draw; more only widens the stated intervals
+_UNKNOWN_LIMIT_WATTS = 1000.0  # no less than boards that do not tell draw; more only widens the stated intervals
 
 
 class Meter(Protocol):
@@ -31,83 +32,88 @@ class Meter(Protocol):
         """Read the GPU. Never raises."""
         ...
 
-    def between(self, begin: GpuEdge, end: GpuEdge) -> DeviceEnergy:
-        """Compute the energy between two readings."""
-        ...
-
-    def watch(self, edge: GpuEdge) -> PendingIntegral | None:
-        """Make an accumulator that refines an edge from the readings that follow it; None if they would not help."""
+    def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
+        """Compute the energy between two readings, `seconds` apart."""
         ...
 
 
 class CountingMeter:
-    """Takes the difference of the energy counter: two driver calls at each edge, and none in between."""
-
-    needs_sampling = False
-
-    def __init__(self, gpu: Gpu, time_source: TimeSource) -> None:
-        self._gpu = gpu
-        self._time_source = time_source
-        self._period_seconds = gpu.energy_counter_period_seconds
-        self._peak_watts = _peak_watts(gpu)
-        self._has_instant_power = gpu.power_average_seconds <= gpu.energy_counter_period_seconds
-
-    def read(self) -> GpuEdge:
-        """Read the counter and the power."""
-        return read_gpu(self._gpu, True, self._time_source)
-
-    def between(self, begin: GpuEdge, end: GpuEdge) -> DeviceEnergy:
-        """Compute the energy between two readings; see `counted_energy`."""
-        return counted_energy(begin, end, self._period_seconds, self._peak_watts, self._has_instant_power)
-
-    def watch(self, edge: GpuEdge) -> PendingIntegral | None:
-        """Refine an edge up to the counter's next update, if its power is that of the moment."""
-        is_of_use = edge.fault is None and edge.power_watts is not None and self._has_instant_power
-        return PendingIntegral(edge) if is_of_use else None
-
-
-class SamplingMeter:
-    """Integrates the power over all readings, those at the edges and those in between.
+    """Takes the difference of the energy counter: two driver calls at each edge.
 
     Args:
         gpu: The GPU.
         time_source: Tells when a reading was taken.
-        counting: If given, the integral is anchored to the counter, and the energy with the smaller uncertainty counts.
+        needs_sampling: Whether to read in between too, which tells more closely when the counter is updated.
+    """
+
+    def __init__(self, gpu: Gpu, time_source: TimeSource, needs_sampling: bool) -> None:
+        self.needs_sampling = needs_sampling
+        self._read_counter_joules = gpu.read_energy_counter_joules
+        self._read_power_watts = gpu.read_power_watts
+        self._now = time_source.now
+        self._period_seconds = gpu.energy_counter_period_seconds
+        self._peak_watts = _peak_watts(gpu)
+        self._has_instant_power = gpu.power_average_seconds <= gpu.energy_counter_period_seconds
+        self._trail = CounterTrail(self._period_seconds, self._peak_watts, time_source.now)
+        self._follow = self._trail.follow
+
+    def read(self) -> GpuEdge:
+        """Read the counter and the power."""
+        at = self._now()
+        try:
+            counter_joules = self._read_counter_joules()
+        except DeviceError as error:
+            return self._trail.fail(at, str(error), self._try_power_watts())
+        try:
+            power_watts = self._read_power_watts()
+        except DeviceError:
+            return self._follow(at, counter_joules, None)
+        return self._follow(at, counter_joules, power_watts)
+
+    def _try_power_watts(self) -> float | None:
+        try:
+            return self._read_power_watts()
+        except DeviceError:
+            return None
+
+    def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
+        """Compute the energy between two readings; see `counted_energy`."""
+        return counted_energy(begin, end, seconds, self._period_seconds, self._peak_watts, self._has_instant_power)
+
+
+class PowerMeter:
+    """Integrates the power over all readings, those at the edges and those in between; see `integrated_energy`.
+
+    Args:
+        gpu: The GPU.
+        time_source: Tells when a reading was taken.
     """
 
     needs_sampling = True
 
-    def __init__(self, gpu: Gpu, time_source: TimeSource, counting: CountingMeter | None) -> None:
+    def __init__(self, gpu: Gpu, time_source: TimeSource) -> None:
         self._gpu = gpu
         self._time_source = time_source
-        self._counting = counting
-        self._integral: Integral = (
-            AnchoredIntegral(gpu.energy_counter_period_seconds, _peak_watts(gpu))
-            if counting is not None
-            else HoldIntegral(gpu.power_average_seconds)
-        )
+        self._peak_watts = _peak_watts(gpu)
+        self._last: GpuEdge | None = None
         self._lock = ProcessLock()
 
     def read(self) -> GpuEdge:
         """Take a sample."""
         with self._lock:  # samples of several threads must come in the order of time
-            edge = read_gpu(self._gpu, self._counting is not None, self._time_source)
-            return edge if edge.power_watts is None else edge._replace(running=self._integral.add(edge))
+            at = self._time_source.now()
+            try:
+                power_watts = self._gpu.read_power_watts()
+            except NotSupportedError:
+                return GpuEdge(at, None, None)
+            except DeviceError as error:
+                return GpuEdge(at, None, None, str(error))
+            edge = self._last = GpuEdge(at, None, power_watts, sums=next_sums(self._last, at, power_watts))
+            return edge
 
-    def between(self, begin: GpuEdge, end: GpuEdge) -> DeviceEnergy:
-        """Compute the energy by the integral, or by the counter where that is surer."""
-        counted = self._counting.between(begin, end) if self._counting is not None else None
-        if counted is not None and counted.method == "lost":
-            return counted
-        if begin.running is None or end.running is None:
-            return counted or DeviceEnergy.lost(begin.fault or end.fault or "the GPU has no power reading")
-        integrated = self._integral.between(begin.running, end.running)
-        if counted is None:
-            return integrated
-        return min(counted, integrated, key=lambda energy: energy.uncertainty_joules or 0.0)
-
-    def watch(self, edge: GpuEdge) -> None:
-        """Do nothing: samples are taken all the time."""
+    def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
+        """Compute the energy between two samples; see `integrated_energy`."""
+        return integrated_energy(begin, end, seconds, self._peak_watts, self._gpu.power_average_seconds)
 
 
 def make_meter(gpu: Gpu, time_source: TimeSource, precise: bool) -> Meter:
@@ -122,10 +128,7 @@ def make_meter(gpu: Gpu, time_source: TimeSource, precise: bool) -> Meter:
             f"precise=True needs an energy counter and a power reading of the moment, and {gpu.name} lacks one; "
             "leave it out"
         )
-    counting = CountingMeter(gpu, time_source) if has_counter else None
-    if counting is not None and not precise:
-        return counting
-    return SamplingMeter(gpu, time_source, counting)
+    return CountingMeter(gpu, time_source, precise) if has_counter else PowerMeter(gpu, time_source)
 
 
 def _has(read: Callable[[], float]) -> bool:
@@ -141,6 +144,6 @@ def _has(read: Callable[[], float]) -> bool:
 
 def _peak_watts(gpu: Gpu) -> float:
     try:
-        return gpu.read_power_limit_range_watts().highest_watts
+        return TRANSIENTS * gpu.read_power_limit_range_watts().highest_watts
     except DeviceError:
-        return _UNKNOWN_PEAK_WATTS
+        return TRANSIENTS * _UNKNOWN_LIMIT_WATTS

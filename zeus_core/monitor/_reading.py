@@ -4,18 +4,66 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from zeus_core.device import Cpu, Gpu
-from zeus_core.errors import DeviceError, NotSupportedError
-from zeus_core.ports import TimeSource
+from zeus_core.device import Cpu
+from zeus_core.errors import DeviceError
 
-__all__ = ["CpuEdge", "GpuEdge", "Reading", "RunningEnergy", "read_cpu", "read_gpu"]
+__all__ = ["Breaks", "CounterUpdate", "CpuEdge", "GpuEdge", "PowerSums", "Reading", "read_cpu"]
 
 
-class RunningEnergy(NamedTuple):
-    """The energy up to a moment, since an arbitrary one, and how far it can be off, in joules."""
+class Breaks(NamedTuple):
+    """The failures of a counter up to an update, which left energy to be estimated.
 
-    energy_joules: float
-    uncertainty_joules: float
+    Attributes:
+        number: How many there were.
+        because: What happened the latest time.
+        excess_joules: How much lower the true energy can be for all of them.
+        missing_joules: How much higher it can be.
+    """
+
+    number: int = 0
+    because: str | None = None
+    excess_joules: float = 0.0
+    missing_joules: float = 0.0
+
+
+class CounterUpdate:
+    """One update of an energy counter, which tells the energy up to the moment it happened.
+
+    Attributes:
+        joules: The energy up to the update. It goes on where a counter was reset: what was used meanwhile is estimated.
+        counter_joules: The counter's value.
+        after: The update happened after this moment.
+        until: And by this one, the end of the first call that showed it.
+        breaks: The failures of the counter before.
+        next_joules: The energy up to the next update; None until it is seen, and if the counter fails before.
+        next_until: When the next update had happened.
+    """
+
+    next_joules: float | None = None
+    next_until = 0.0
+
+    def __init__(self, joules: float, counter_joules: float, after: float, until: float, breaks: Breaks) -> None:
+        self.joules = joules
+        self.counter_joules = counter_joules
+        self.after = after
+        self.until = until
+        self.breaks = breaks
+
+
+class PowerSums(NamedTuple):
+    """Sums over the samples of a GPU's power up to a moment, from which an energy and its uncertainty follow.
+
+    Attributes:
+        energy_joules: The integral, by trapezoids.
+        change_watts: All changes from one sample to the next, as magnitudes.
+        delay_joules: Each change times the time between its two samples.
+        squares: The square of the most that each change can be seen too late, in square joules.
+    """
+
+    energy_joules: float = 0.0
+    change_watts: float = 0.0
+    delay_joules: float = 0.0
+    squares: float = 0.0
 
 
 class GpuEdge(NamedTuple):
@@ -23,19 +71,28 @@ class GpuEdge(NamedTuple):
 
     Attributes:
         at: The moment, in seconds of the monitor's time source.
-        counter_joules: The energy counter; None if the GPU has none.
+        counter_joules: The energy counter; None if the GPU has none, or it could not be read.
         power_watts: The power at that moment; None if it could not be read.
-        fault: Why nothing could be read; None if all went well.
-        running: The integral of power up to then; None if nothing is integrated.
-        pending: The energy that the counter did not show yet; None if that is not known. See `align`.
+        fault: Why the energy up to this moment cannot be told from the counter, or from the power where there is none.
+        update: The counter's latest update; None if no counter was read yet.
+        seen_at: When the counter was last seen at that update.
+        held_joules: The power readings since that update, each times the time until the next.
+        sums: The sums over the samples; None if power is not sampled.
     """
 
     at: float
     counter_joules: float | None
     power_watts: float | None
     fault: str | None = None
-    running: RunningEnergy | None = None
-    pending: RunningEnergy | None = None
+    update: CounterUpdate | None = None
+    seen_at: float = 0.0
+    held_joules: float = 0.0
+    sums: PowerSums | None = None
+
+    @property
+    def awaits_update(self) -> bool:
+        """Whether the counter works, and has not been updated since."""
+        return self.fault is None and self.update is not None and self.update.next_joules is None
 
 
 class CpuEdge(NamedTuple):
@@ -57,24 +114,6 @@ class Reading(NamedTuple):
     def has_fault(self) -> bool:
         """Whether a GPU could not be read."""
         return any(edge.fault is not None for edge in self.gpus)
-
-
-def read_gpu(gpu: Gpu, has_counter: bool, time_source: TimeSource) -> GpuEdge:
-    """Read the counter, if there is one, and the power of a GPU: two driver calls. A fault is part of the answer."""
-    at = time_source.now()
-    counter_joules = None
-    if has_counter:
-        try:
-            counter_joules = gpu.read_energy_counter_joules()
-        except DeviceError as error:
-            return GpuEdge(at, None, None, str(error))
-    try:
-        return GpuEdge(at, counter_joules, gpu.read_power_watts())
-    except NotSupportedError:
-        return GpuEdge(at, counter_joules, None)
-    except DeviceError as error:
-        # The counter alone is enough.
-        return GpuEdge(at, counter_joules, None, None if has_counter else str(error))
 
 
 def read_cpu(cpu: Cpu) -> CpuEdge:

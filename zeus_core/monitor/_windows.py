@@ -73,8 +73,8 @@ class ZeusMonitor:
             no energy counter was updated is always estimated from the power, and marked as estimated.
         log_file: Append each finished window to this file; see `WindowLog` for the format.
         sync_execution_with: The framework to wait for at both edges of a window: "torch", "jax" or "cupy".
-        precise: Sample the GPUs every 4 ms, to know when their counters are updated. Short windows become several times
-            surer, for 3 to 10 % of a CPU core (1 to 8 GPUs).
+        precise: Sample the GPUs every 4 ms, to know when their counters are updated. Windows become about twice as
+            sure, for 3 to 10 % of a CPU core (1 to 8 GPUs).
         gpus: The machine's GPUs; those of `discover_gpus` if None.
         cpus: The machine's CPU packages; those of `discover_cpus` if None.
         time_source: Source of time; monotonic real time if None.
