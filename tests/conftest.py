@@ -1,4 +1,5 @@
 import gc
+import logging
 import os
 import signal
 
@@ -31,6 +32,17 @@ def _signal_handlers():
     for number, handler in handlers.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture
+def loggers_of_others():
+    """The program takes the loggers of the process for its own, which is that of the tests here."""
+    loggers = [logging.getLogger(name) for name in ("zeus_core", "zeus_core.monitor")]
+    before = [(logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture

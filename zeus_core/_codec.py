@@ -21,13 +21,13 @@ import dataclasses
 import enum
 import math
 import re
-import reprlib
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 
 __all__ = ["decode", "encode"]
@@ -239,8 +239,4 @@ def _fields_of(kind: type) -> Mapping[str, Any]:
 
 
 def _unfit(value: Any, wanted: str) -> _MismatchError:
-    try:
-        shown = reprlib.repr(value)
-    except ValueError:  # Python 3.10 and 3.11 refuse to print a very long whole number
-        shown = f"a very large {type(value).__name__}"
-    return _MismatchError(f" is {shown}; it must be {wanted}")
+    return _MismatchError(f" is {shown(value)}; it must be {wanted}")

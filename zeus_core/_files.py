@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 
 __all__ = [
@@ -194,7 +195,7 @@ class JsonFormat:
             raise UsageError(f'it does not say "format": "{self.name}"')
         version = document.get("version")
         if version != self.version or isinstance(version, bool):
-            raise UsageError(f"its version is {version!r}; this program reads version {self.version}")
+            raise UsageError(f"its version is {shown(version)}; this program reads version {self.version}")
         return {name: value for name, value in document.items() if name not in {"format", "version"}}
 
     def read(self, path: Path) -> dict[str, Any]:

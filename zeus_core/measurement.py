@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from zeus_core._codec import decode, encode
+from zeus_core._validate import checked_instance, checked_list, checked_mapping
 from zeus_core.errors import UsageError
 
 __all__ = ["Device", "DeviceEnergy", "Kind", "Measurement", "Method"]
@@ -125,11 +126,14 @@ class Measurement:
             cpu_energy: Joules of each CPU package; None if CPUs were not measured.
             dram_energy: Joules of the DRAM of each CPU package; None if it was not measured.
             uncertainty_joules: How far each energy can be off.
+
+        Raises:
+            UsageError: The energies of a kind are no mapping.
         """
         kinds: dict[Kind, Mapping[int, float | None]] = {
             "gpu": gpu_energy,
-            "cpu": cpu_energy or {},
-            "dram": dram_energy or {},
+            "cpu": {} if cpu_energy is None else cpu_energy,
+            "dram": {} if dram_energy is None else dram_energy,
         }
         return cls(
             time,
@@ -138,7 +142,7 @@ class Measurement:
                 if joules is None
                 else DeviceEnergy(joules, uncertainty_joules)
                 for kind, energies in kinds.items()
-                for index, joules in energies.items()
+                for index, joules in checked_mapping(f"{kind}_energy", energies, "{0: 250.0}").items()
             },
         )
 
@@ -151,9 +155,13 @@ class Measurement:
 
         Args:
             measurements: One for each rank, at least one. The result takes as long as the longest.
+
+        Raises:
+            UsageError: They are no measurements.
         """
         time, counted = 0.0, dict[tuple[Kind, str], tuple[Device, DeviceEnergy]]()
-        for measurement in measurements:
+        ranks = checked_list("measurements", measurements, _checked_measurement, "a list of measurements")
+        for measurement in ranks:
             time = max(time, measurement.time)
             for device, energy in measurement.devices.items():
                 identity = device.kind, device.uuid
@@ -297,6 +305,10 @@ class Measurement:
                 f"measurements of different devices cannot be combined: ({first}) and ({second}); "
                 "take windows of one monitor on one machine"
             )
+
+
+def _checked_measurement(argument: str, measurement: Measurement) -> Measurement:
+    return checked_instance(argument, measurement, Measurement, "that of a window")
 
 
 def _with_unique_indices(energies: Iterable[tuple[Device, DeviceEnergy]]) -> dict[Device, DeviceEnergy]:

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import logging
 
 import pytest
 
@@ -11,16 +10,7 @@ from zeus_core.cli import main
 from zeus_core.pipeline import read_plan
 from zeus_core.testing import simulate_pipeline
 
-
-@pytest.fixture(autouse=True)
-def _loggers():
-    """The program takes the loggers of the process for its own, which is that of the tests here."""
-    loggers = [logging.getLogger(name) for name in ("zeus_core", "zeus_core.monitor")]
-    before = [(logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
-    yield
-    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("loggers_of_others")
 
 
 @pytest.fixture

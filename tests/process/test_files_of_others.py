@@ -15,6 +15,8 @@ from zeus_core.training._journal import Entry, Journal
 
 __all__ = ["common_folder"]
 
+pytestmark = pytest.mark.usefixtures("loggers_of_others")  # `main` changes them
+
 CONTENT = "root:x:0:0\n"
 PROFILE = """\
 stage,instruction,frequency,time,energy

@@ -6,6 +6,8 @@ import importlib.util
 import re
 from typing import NamedTuple
 
+from zeus_core._validate import checked_one_of
+
 __all__ = ["require"]
 
 
@@ -33,10 +35,11 @@ def require(module: str) -> None:
         module: Its module, one of those in the table above.
 
     Raises:
+        UsageError: It is not in the table.
         ModuleNotFoundError: It is not installed; the message contains the pip command.
         ImportError: It is too old; the message contains the pip command.
     """
-    extra, floor = _REQUIREMENTS[module]
+    extra, floor = _REQUIREMENTS[checked_one_of("module", module, _REQUIREMENTS)]
     hint = f"pip install 'zeus-core[{extra}]'"
     if importlib.util.find_spec(module) is None:
         raise ModuleNotFoundError(f"{module} is not installed: {hint}", name=module)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
 
-__all__ = ["add_gpus", "add_period", "check_gpu_indices", "count", "factor", "seconds", "seconds_or_zero"]
+__all__ = ["add_gpus", "add_period", "check_gpu_indices", "count", "factor", "path", "seconds", "seconds_or_zero"]
 
 
 def add_gpus(parser: argparse.ArgumentParser) -> None:
@@ -28,30 +30,42 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
 def add_period(parser: argparse.ArgumentParser) -> None:
     """Declare `--period`."""
     parser.add_argument(
-        "--period", type=seconds, default=1.0, metavar="SECONDS", help="time from one line to the next (1)"
+        "--period", type=_period, default=1.0, metavar="SECONDS", help="time from one line to the next (1)"
     )
 
 
 def seconds(text: str) -> float:
     """Parse a time above 0."""
-    return _number(text, _ABOVE_ZERO, "is not a number of seconds above 0, such as 1 or 0.5")
+    return _number(text, _ABOVE_ZERO, _MAX_SECONDS, "is not a number of seconds above 0, such as 1 or 0.5")
 
 
 def seconds_or_zero(text: str) -> float:
     """Parse a time that may be 0."""
-    return _number(text, 0.0, "is not a number of seconds, at least 0, such as 0.005")
+    return _number(text, 0.0, _MAX_SECONDS, "is not a number of seconds, at least 0, such as 0.005")
 
 
 def factor(text: str) -> float:
     """Parse a factor above 0."""
-    return _number(text, _ABOVE_ZERO, "is not a factor above 0, such as 1.1")
+    return _number(text, _ABOVE_ZERO, 1e9, "is not a factor above 0, such as 1.1")
 
 
 def count(text: str) -> int:
     """Parse a whole number above 0."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0, such as 10")
+    # Not more digits than the highest number has: Python refuses to convert thousands of them.
+    if not text.isdecimal() or len(text) > len(str(_MAX_COUNT)) or not 0 < int(text) <= _MAX_COUNT:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number above 0, such as 10")
     return int(text)
+
+
+def path(text: str) -> Path:
+    """Parse a path."""
+    if not text or "\0" in text:  # such as that of a shell variable that is not set
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a path, such as output")
+    return Path(text)
+
+
+def _period(text: str) -> float:
+    return _number(text, 0.001, _MAX_SECONDS, "is not a number of seconds above 0, at least 0.001, such as 1 or 0.5")
 
 
 def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> list[int]:
@@ -71,24 +85,27 @@ def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> lis
     return list(indices)
 
 
+_MAX_SECONDS = 1e9  # 31 years, and less than Python can wait
+_MAX_COUNT = 10**9
 _ABOVE_ZERO = math.nextafter(0.0, 1.0)  # the lowest number above 0, as an inclusive bound
 
 
-def _number(text: str, minimum: float, complaint: str) -> float:
+def _number(text: str, minimum: float, maximum: float, complaint: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not minimum <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} {complaint}")
+    if not minimum <= value <= maximum:
+        raise argparse.ArgumentTypeError(f"{shown(text)} {complaint}")
     return value
 
 
 def _indices(text: str) -> list[int]:
     entries = [entry.strip() for entry in text.split(",")]
-    if not all(entry.isdecimal() for entry in entries):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of GPU indices, such as 0 or 0,1")
+    # No machine has a GPU with an index of ten digits.
+    if not all(entry.isdecimal() and len(entry) < 10 for entry in entries):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a list of GPU indices, such as 0 or 0,1")
     indices = [int(entry) for entry in entries]
     if len(set(indices)) < len(indices):
-        raise argparse.ArgumentTypeError(f"{text!r} names a GPU twice; name each once")
+        raise argparse.ArgumentTypeError(f"{shown(text)} names a GPU twice; name each once")
     return indices

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._files import parse_json, write_atomically
-from zeus_core.cli._arguments import count, factor, seconds, seconds_or_zero
+from zeus_core.cli._arguments import count, factor, path, seconds, seconds_or_zero
 from zeus_core.cli._text import write
 from zeus_core.errors import UsageError
 
@@ -27,9 +27,9 @@ _SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zbv")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("profile", type=Path, help="CSV (stage,instruction,frequency,time,energy) or JSON")
+    parser.add_argument("profile", type=path, help="CSV (stage,instruction,frequency,time,energy) or JSON")
     parser.add_argument("--microbatches", type=count, required=True, metavar="N", help="microbatches of an iteration")
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="folder for frontier and plan")
+    parser.add_argument("--output", type=path, required=True, metavar="FOLDER", help="folder for frontier and plan")
     parser.add_argument("--schedule", choices=_SCHEDULES, default="1f1b", help="order of the instructions (1f1b)")
     parser.add_argument("--stages-per-rank", type=count, default=2, metavar="N", help="for `interleaved` (2)")
     parser.add_argument(
@@ -89,19 +89,19 @@ def execute(arguments: argparse.Namespace) -> int:
 def _read_profile(arguments: argparse.Namespace) -> PipelineProfile:
     from zeus_core.pipeline import PipelineProfile
 
-    path: Path = arguments.profile
-    if path.suffix == ".json":
+    file: Path = arguments.profile
+    if file.suffix == ".json":
         if arguments.blocking_power is not None:
             raise UsageError("--blocking-power is for CSV; a JSON profile holds its own")
         try:
-            profile = PipelineProfile.from_json(parse_json(path.read_text(encoding="utf-8")))
+            profile = PipelineProfile.from_json(parse_json(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:  # a UsageError is a ValueError too
-            raise UsageError(f"the profile {path} cannot be read: {error}") from error
+            raise UsageError(f"the profile {file} cannot be read: {error}") from error
     elif arguments.blocking_power is None:
         raise UsageError("a CSV profile lacks the power of a GPU that waits; give --blocking-power, such as 80")
     else:
         powers = arguments.blocking_power
-        profile = PipelineProfile.from_csv(path, powers[0] if len(powers) == 1 else powers, arguments.gpus)
+        profile = PipelineProfile.from_csv(file, powers[0] if len(powers) == 1 else powers, arguments.gpus)
     if arguments.device is not None:
         from zeus_core.device import find_preset
 

@@ -16,12 +16,13 @@ import zeus_core.cli._plan as _plan
 import zeus_core.cli._power as _power
 import zeus_core.cli._run as _run
 from zeus_core import __version__
-from zeus_core.cli._text import write
+from zeus_core._validate import checked_list, checked_text
+from zeus_core.cli._text import complain
 from zeus_core.errors import UsageError, ZeusError
 
 __all__ = ["Command", "main", "run_program"]
 
-_WRONG_DEVICE, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
+_FAILED, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
 
 
 class Command(Protocol):
@@ -55,7 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments after the program's name; those of this process if None.
 
     Returns:
-        The exit code: 0; 1 if a device could not do it; 2 for wrong arguments. `run` returns that of its command.
+        The exit code: 0; 1 if a device could not do it, or the output could not be written; 2 for wrong arguments.
+        `run` returns that of its command.
+
+    Raises:
+        SystemExit: With the code 2 for arguments that cannot be parsed, 0 after `--help` and `--version`.
     """
     return run_program(sys.argv[1:] if arguments is None else arguments, "zeus-core", _COMMANDS)
 
@@ -63,19 +68,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_program(arguments: Sequence[str], name: str, commands: Iterable[str]) -> int:
     """Run a program with some of the commands; see `main`."""
     try:
-        parsed = _parse(arguments, name, commands)
-        _show_warnings()
-        return _COMMANDS[parsed.command_name].execute(parsed)
+        return _execute(arguments, name, commands)
     except ZeusError as error:
-        write(f"zeus-core: {error}", sys.stderr)
-        return _WRONG_USE if isinstance(error, UsageError) else _WRONG_DEVICE
+        complain(f"zeus-core: {error}")
+        return _WRONG_USE if isinstance(error, UsageError) else _FAILED
     except KeyboardInterrupt:
         return _CTRL_C
     except BrokenPipeError:  # the reader has seen enough, as in `zeus-core power | head`
         return _BROKEN_PIPE
+    except OSError as error:
+        complain(f"zeus-core: the output could not be written: {error}")
+        return _FAILED
     finally:
         for stream in (sys.stdout, sys.stderr):
             _drop_unwritten_output(stream)
+
+
+def _execute(arguments: Sequence[str], name: str, commands: Iterable[str]) -> int:
+    try:
+        texts = checked_list("arguments", arguments, checked_text, 'a list of texts, such as ["power"]')
+        parsed = _parse(texts, name, commands)
+        _show_warnings()
+        return _COMMANDS[parsed.command_name].execute(parsed)
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what argparse has printed
 
 
 def _drop_unwritten_output(stream: TextIO | None) -> None:
@@ -84,7 +101,7 @@ def _drop_unwritten_output(stream: TextIO | None) -> None:
         return
     try:
         stream.flush()
-    except OSError:
+    except (OSError, ValueError):  # or it was closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

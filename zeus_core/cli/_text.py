@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO, TypeVar
 
 from zeus_core.errors import DeviceError
 
-__all__ = ["NOT_MEASURED", "joules", "readable", "table", "watts", "write"]
+__all__ = ["NOT_MEASURED", "complain", "joules", "readable", "table", "watts", "write"]
 
 NOT_MEASURED = "-"
 
@@ -23,6 +25,12 @@ def write(text: str, stream: TextIO | None) -> None:
     except UnicodeEncodeError:
         stream.write(text.encode("ascii", "replace").decode() + "\n")
     stream.flush()
+
+
+def complain(text: str) -> None:
+    """Write a line to standard error; if that cannot be written, there is nobody left to tell."""
+    with contextlib.suppress(OSError, ValueError):
+        write(text, sys.stderr)
 
 
 def readable(read: Callable[[], _Value]) -> _Value | None:

@@ -8,6 +8,7 @@ from functools import cache, partial
 
 from zeus_core._process.deadline import OPEN_SECONDS
 from zeus_core._process.parallel import ParallelCalls
+from zeus_core._validate import checked_mapping, checked_text
 from zeus_core.device._gpu import Gpu
 from zeus_core.device._silent import SilentGpu
 from zeus_core.device.nvml._gpu import NvmlGpu
@@ -40,7 +41,11 @@ def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
         DeviceError: The driver does not work, or has not answered after a minute.
         UsageError: `ZEUS_SIMULATED_GPUS` cannot be read.
     """
-    simulated_machine = environment.get(SIMULATED_GPUS_VARIABLE, "").strip()
+    checked_mapping("environment", environment, "os.environ")
+    wanted = 'a text, such as "A40:1"'
+    simulated_machine = checked_text(
+        SIMULATED_GPUS_VARIABLE, environment.get(SIMULATED_GPUS_VARIABLE, ""), wanted
+    ).strip()
     if simulated_machine:
         return list(_simulated_gpus(simulated_machine))
     find = partial(_nvidia_gpus, environment, torch_gpu_uuids())

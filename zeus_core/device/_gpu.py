@@ -1,10 +1,12 @@
 """The interface of all GPUs."""
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from zeus_core._validate import checked_list, checked_object, shown
 from zeus_core.errors import DeviceError, UsageError
 
-__all__ = ["Gpu", "PowerRange", "read_driver_version"]
+__all__ = ["Gpu", "PowerRange", "checked_gpu", "checked_gpus", "read_driver_version"]
 
 
 class PowerRange(NamedTuple):
@@ -15,9 +17,14 @@ class PowerRange(NamedTuple):
 
     def checked(self, limit_watts: float, gpu_name: str) -> float:
         """Return a limit the board accepts. Raises `UsageError` for any other, NaN included."""
-        if not self.lowest_watts <= limit_watts <= self.highest_watts:
+        try:
+            is_accepted = bool(self.lowest_watts <= limit_watts <= self.highest_watts)
+        except Exception:  # it is no number
+            is_accepted = False
+        if not is_accepted:
             raise UsageError(
-                f"limit_watts is {limit_watts!r}; {gpu_name} accepts {self.lowest_watts:g} to {self.highest_watts:g} W"
+                f"limit_watts is {shown(limit_watts)}; {gpu_name} accepts {self.lowest_watts:g} to "
+                f"{self.highest_watts:g} W"
             )
         return float(limit_watts)
 
@@ -107,3 +114,21 @@ def read_driver_version(gpu: Gpu) -> str | None:
         return None if read is None else str(read())
     except DeviceError:
         return None
+
+
+def checked_gpu(argument: str, gpu: Gpu) -> Gpu:
+    """Return the GPU of an argument.
+
+    Raises:
+        UsageError: It is something else, such as an index.
+    """
+    return checked_object(argument, gpu, "read_power_watts", "a Gpu object, such as discover_gpus()[0]")
+
+
+def checked_gpus(argument: str, gpus: Iterable[Gpu], minimum: int = 0) -> list[Gpu]:
+    """Return the GPUs of an argument.
+
+    Raises:
+        UsageError: They are something else, such as indices, or too few.
+    """
+    return checked_list(argument, gpus, checked_gpu, "a list of Gpu objects, such as discover_gpus()", minimum)

@@ -10,7 +10,9 @@ from functools import partial
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core._process.restore import restore_registry
+from zeus_core._validate import checked_whole_number, shown
 from zeus_core.device import Gpu, PowerRange
+from zeus_core.device._gpu import checked_gpus
 from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.knobs._restoration import Restoration
@@ -32,10 +34,13 @@ class PowerLimitKnob:
         step_watts: The distance between two settings, in watts.
 
     Raises:
+        UsageError: An argument is wrong; the message names it.
         DeviceError: A limit cannot be read, or the driver does not answer.
     """
 
     def __init__(self, gpus: Sequence[Gpu], step_watts: int) -> None:
+        step_watts = checked_whole_number("step_watts", step_watts, 1)
+        gpus = checked_gpus("gpus", gpus, minimum=1)
         calls = ParallelCalls()
         self._ranges = [
             (gpu, calls.call_one_within(CALL_SECONDS, number, partial(_usable_range, gpu)))
@@ -81,9 +86,13 @@ def power_limit_settings(ranges: Iterable[PowerRange], step_watts: int) -> tuple
 
 def check_power_limit(limit_watts: int, settings: Sequence[int]) -> None:
     """Raise `UsageError` for a limit outside some settings, which are sorted with the highest first."""
-    if not settings[-1] <= limit_watts <= settings[0]:
+    try:
+        is_accepted = bool(settings[-1] <= limit_watts <= settings[0])
+    except Exception:  # it is no number
+        is_accepted = False
+    if not is_accepted:
         raise UsageError(
-            f"a power limit of {limit_watts!r} W is outside {settings[-1]} to {settings[0]} W: "
+            f"a power limit of {shown(limit_watts)} W is outside {settings[-1]} to {settings[0]} W: "
             "choose one between the lowest the boards accept and the original limit"
         )
 

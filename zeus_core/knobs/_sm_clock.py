@@ -6,7 +6,9 @@ from functools import partial
 
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
+from zeus_core._validate import checked_whole_number
 from zeus_core.device import Gpu
+from zeus_core.device._gpu import checked_gpu
 from zeus_core.device._retry import retried
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.knobs._restoration import Restoration
@@ -30,7 +32,9 @@ class SmClockKnob:
     """
 
     def __init__(self, gpu: Gpu, original_mhz: int | None = None) -> None:
-        self._gpu = gpu
+        self._gpu = checked_gpu("gpu", gpu)
+        if original_mhz is not None:
+            original_mhz = checked_whole_number("original_clock_mhz", original_mhz, 1)
         calls = ParallelCalls()
         supported = calls.call_one_within(CALL_SECONDS, 0, partial(_supported_clocks_mhz, gpu))
         if supported and original_mhz is not None and original_mhz not in supported:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from zeus_core._validate import checked_instance
 from zeus_core.measurement import Measurement
 from zeus_core.ports import World
+from zeus_core.ports._world import checked_world
 
 __all__ = ["measure_job"]
 
@@ -21,6 +23,9 @@ def measure_job(measurement: Measurement, world: World) -> Measurement:
         The same value on every rank.
 
     Raises:
+        UsageError: An argument is wrong; the message names it.
         WorldError: A rank did not answer in time.
     """
+    checked_instance("measurement", measurement, Measurement, "monitor.end_window(name)")
+    world = checked_world(world)
     return Measurement.from_ranks(map(Measurement.from_json, world.gather(measurement.to_json())))

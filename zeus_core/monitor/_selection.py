@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from zeus_core._validate import checked_list, shown
 from zeus_core.device import Cpu, CpuDiscovery, Gpu
 from zeus_core.device._silent import SilentGpu
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.ports._accelerator import torch_gpu_uuids
 
-__all__ = ["select_cpus", "select_gpus", "warn_unless_measured"]
+__all__ = ["checked_indices", "select_cpus", "select_gpus", "warn_unless_measured"]
 
 # Set by torchrun and accelerate; by deepspeed; by all. The last counts the ranks of all nodes: better than nothing.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE")
@@ -19,6 +21,24 @@ _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE")
 _Device = TypeVar("_Device")
 
 _logger = logging.getLogger(__name__)
+
+
+def checked_indices(argument: str, indices: Iterable[int] | None) -> list[int] | None:
+    """Return the indices of an argument as whole numbers of Python, also those of numpy or torch; None stays None.
+
+    Raises:
+        UsageError: It is no list, such as a single index. Whether there are such devices is checked with the choice.
+    """
+    if indices is None:
+        return None
+    return checked_list(argument, indices, _to_index, "a list of indices, such as [0] or [0, 1]")
+
+
+def _to_index(name: str, index: Any) -> Any:
+    try:
+        return index if isinstance(index, bool) else operator.index(index)
+    except Exception:  # it is no whole number, and so no index of a device
+        return index
 
 
 def select_gpus(gpus: Sequence[Gpu], indices: Sequence[int] | None, environment: Mapping[str, str]) -> dict[int, Gpu]:
@@ -62,7 +82,7 @@ def select_cpus(
     if indices is not None:
         if indices and not packages:
             raise UsageError(
-                f"cpu_indices is {list(indices)!r}, but no CPU can be measured: {discovery.unavailable_because}"
+                f"cpu_indices is {shown(list(indices))}, but no CPU can be measured: {discovery.unavailable_because}"
             )
         return _chosen(packages, indices, "cpu_indices", "CPU package")
     if discovery.unavailable_because is not None:
@@ -136,7 +156,9 @@ def _chosen(devices: Mapping[int, _Device], indices: Sequence[int], argument: st
     known = ", ".join(map(str, devices)) or "none"
     for index in indices:
         if isinstance(index, bool) or not isinstance(index, int) or index not in devices:
-            raise UsageError(f"{argument} is {list(indices)!r}, but there is no {kind} {index!r}; there are: {known}")
+            raise UsageError(
+                f"{argument} is {shown(list(indices))}, but there is no {kind} {shown(index)}; there are: {known}"
+            )
     if len(set(indices)) != len(indices):
-        raise UsageError(f"{argument} is {list(indices)!r}, which names a {kind} twice; name each once")
+        raise UsageError(f"{argument} is {shown(list(indices))}, which names a {kind} twice; name each once")
     return {index: devices[index] for index in indices}

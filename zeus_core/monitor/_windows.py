@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from zeus_core._validate import checked_flag, checked_function, checked_instance, checked_path
 from zeus_core.device import Cpu, CpuDiscovery, Gpu, discover_cpus, discover_gpus
+from zeus_core.device._gpu import checked_gpus
 from zeus_core.device.rapl._keeper import RaplKeeper
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Device, Measurement
 from zeus_core.monitor._instruments import Instruments
 from zeus_core.monitor._log import WindowLog
 from zeus_core.monitor._reading import Reading
-from zeus_core.monitor._selection import select_cpus, select_gpus
+from zeus_core.monitor._selection import checked_indices, select_cpus, select_gpus
 from zeus_core.ports import TimeSource
 from zeus_core.ports._accelerator import Synchronize, synchronize_with
-from zeus_core.ports._time_source import MonotonicTime
+from zeus_core.ports._time_source import checked_time_source
 
 __all__ = ["Window", "ZeusMonitor"]
 
@@ -99,28 +101,36 @@ class ZeusMonitor:
         time_source: TimeSource | None = None,
         synchronize: Synchronize | None = None,
     ) -> None:
+        gpu_indices = checked_indices("gpu_indices", gpu_indices)
+        cpu_indices = checked_indices("cpu_indices", cpu_indices)
         self.gpus: dict[int, Gpu] = {}
         """The measured GPUs by index."""
+        given_gpus = None if gpus is None else checked_gpus("gpus", gpus)
         if gpu_indices is None or len(gpu_indices) > 0:
-            self.gpus = select_gpus(discover_gpus() if gpus is None else gpus, gpu_indices, os.environ)
-        discovered_cpus = discover_cpus() if cpus is None else cpus
+            self.gpus = select_gpus(discover_gpus() if given_gpus is None else given_gpus, gpu_indices, os.environ)
+        found_cpus = discover_cpus() if cpus is None else cpus
+        checked_instance("cpus", found_cpus, CpuDiscovery, "discover_cpus()")
         self.gpu_indices: list[int] = list(self.gpus)
         """Indices of the measured GPUs."""
-        self.cpus: dict[int, Cpu] = select_cpus(discovered_cpus, cpu_indices, os.environ)
+        self.cpus: dict[int, Cpu] = select_cpus(found_cpus, cpu_indices, os.environ)
         """The measured CPU packages by index."""
         self.cpu_indices: list[int] = list(self.cpus)
         """Indices of the measured CPU packages."""
-        self.time_source: TimeSource = time_source or MonotonicTime()
+        self.time_source: TimeSource = checked_time_source(time_source)
         """The source of time of the windows."""
-        self.approx_instant_energy = approx_instant_energy
-        self._synchronize = synchronize or synchronize_with(sync_execution_with)
-        self._log = WindowLog(Path(log_file), self.gpu_indices) if log_file is not None else None
-        self._instruments = Instruments(self.gpus, self.cpus, self.time_source, precise)
+        self.approx_instant_energy = checked_flag("approx_instant_energy", approx_instant_energy)
+        if synchronize is None:
+            synchronize = synchronize_with(sync_execution_with)
+        self._synchronize = checked_function("synchronize", synchronize, "a function that waits for some GPUs")
+        self._log: WindowLog | None = None
+        if log_file is not None:
+            self._log = WindowLog(Path(checked_path("log_file", log_file, "energy.csv")), self.gpu_indices)
+        self._instruments = Instruments(self.gpus, self.cpus, self.time_source, checked_flag("precise", precise))
         self.devices: tuple[Device, ...] = self._instruments.devices
         """All measured devices: the keys of `Measurement.devices`, in the same order."""
         self._open_windows: dict[str, _OpenWindow] = {}
         self._reported_losses: set[tuple[str, str]] = set()
-        self._keeper = RaplKeeper(discovered_cpus.zones) if self.cpus else None
+        self._keeper = RaplKeeper(found_cpus.zones) if self.cpus else None
 
     def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
         """Open a window.

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from zeus_core._codec import decode, encode
 from zeus_core._files import JsonFormat, JsonStore, is_special
+from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 from zeus_core.search import Trial
 
@@ -68,5 +69,5 @@ class JsonTrialStore:
 
 def _trials_on(device_names: Sequence[str], fields: Mapping[str, Any]) -> list[Trial]:
     if fields.get("devices") != list(device_names):
-        raise UsageError(f"it was measured on {fields.get('devices')}, not on {list(device_names)}")
+        raise UsageError(f"it was measured on {shown(fields.get('devices'))}, not on {list(device_names)}")
     return decode(list[Trial], fields.get("trials"), "trials")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 
 __all__ = ["COMPUTE_KINDS", "FIXED_KINDS", "SCHEDULED_KINDS", "TRANSFER_KINDS", "Instruction", "check_kind"]
@@ -45,5 +46,5 @@ def check_kind(kind: object, known: tuple[str, ...], where: str) -> str:
         UsageError: It is not; the message begins with `where`.
     """
     if not isinstance(kind, str) or kind not in known:
-        raise UsageError(f"{where}: {kind!r} is not a kind of instruction; use one of {', '.join(known)}")
+        raise UsageError(f"{where}: {shown(kind)} is not a kind of instruction; use one of {', '.join(known)}")
     return kind

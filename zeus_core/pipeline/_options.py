@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zeus_core._validate import checked_number
+from zeus_core._validate import checked_number, shown
 from zeus_core.errors import UsageError
 
-__all__ = ["MAX_CLOCK_MHZ", "CostedOption", "MeasuredOption", "lower_hull", "pareto_options"]
+__all__ = ["MAX_CLOCK_MHZ", "MAX_QUANTITY", "CostedOption", "MeasuredOption", "lower_hull", "pareto_options"]
 
 MAX_CLOCK_MHZ = 10_000  # above any GPU: such a number is a clock in kHz or Hz
+# Sums and slopes of larger numbers, or slopes over shorter times, overflow: a plan would hold infinities and NaN.
+MAX_QUANTITY = 1e9  # seconds, joules or watts of one instruction on one GPU
+_MIN_SECONDS = 1e-9
 _STANDARD_ERRORS = 2.0  # about 95 % confidence; fewer keep options that are faster by chance, more drop real ones
 
 
@@ -40,22 +43,25 @@ class MeasuredOption:
     def __post_init__(self) -> None:
         """Check all values."""
         _check_clock(self.clock_mhz)
-        wanted = "a number of seconds above 0"
-        object.__setattr__(
-            self, "time_seconds", checked_number("time", self.time_seconds, 0.0, math.inf, wanted, is_open=True)
-        )
+        wanted = f"a number of seconds above 0, from {_MIN_SECONDS:g} to {MAX_QUANTITY:g}"
+        time_seconds = checked_number("time", self.time_seconds, _MIN_SECONDS, MAX_QUANTITY, wanted)
+        object.__setattr__(self, "time_seconds", time_seconds)
         for name in ("energy_joules", "time_stderr_seconds", "energy_stderr_joules"):
-            value = checked_number(name, getattr(self, name), 0.0, math.inf, "a finite number, at least 0")
-            object.__setattr__(self, name, value)
+            wanted = f"a finite number, at least 0, up to {MAX_QUANTITY:g}"
+            object.__setattr__(self, name, checked_number(name, getattr(self, name), 0.0, MAX_QUANTITY, wanted))
 
 
 def _check_clock(clock_mhz: object) -> None:
     if clock_mhz is None:
         return
     if isinstance(clock_mhz, bool) or not isinstance(clock_mhz, int):
-        raise UsageError(f"frequency is {clock_mhz!r}, a {type(clock_mhz).__name__}; it must be an int, such as 1410")
+        raise UsageError(
+            f"frequency is {shown(clock_mhz)}, a {type(clock_mhz).__name__}; it must be an int, such as 1410"
+        )
     if not 0 < clock_mhz < MAX_CLOCK_MHZ:
-        raise UsageError(f"frequency is {clock_mhz!r}; no device supports that: it must be whole MHz, such as 1410")
+        raise UsageError(
+            f"frequency is {shown(clock_mhz)}; no device supports that: it must be whole MHz, such as 1410"
+        )
 
 
 class CostedOption(NamedTuple):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from zeus_core._validate import checked_instance, checked_list, checked_number, checked_text
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._dependencies import ROUNDING
 from zeus_core.pipeline._execution import Execution, execute
 from zeus_core.pipeline._options import CostedOption
-from zeus_core.pipeline._problem import Problem
+from zeus_core.pipeline._problem import Problem, checked_problem
 from zeus_core.pipeline._profile import PipelineProfile
 from zeus_core.pipeline._schedule import Schedule
 
@@ -54,7 +57,20 @@ class Plan:
             problem: The instructions.
             chosen: The option of each instruction, in the order of `problem.graph`. [instructions]
             switch_seconds: Duration of a clock switch.
+
+        Raises:
+            UsageError: An argument is wrong, such as fewer options than instructions; the message names it.
         """
+        checked_text("name", name)
+        checked_problem(problem)
+        check = partial(checked_instance, kind=CostedOption, example="one of problem.options")
+        chosen = checked_list("chosen", chosen, check, "a list of options, one for each instruction")
+        if len(chosen) != len(problem.graph.instructions):
+            raise UsageError(
+                f"chosen has {len(chosen)} options; there are {len(problem.graph.instructions)} instructions"
+            )
+        wanted = "a finite number, at least 0"
+        switch_seconds = checked_number("switch_seconds", switch_seconds, 0.0, math.inf, wanted)
         result = execute(problem, chosen, switch_seconds)
         clocks = dict(zip(problem.graph.instructions, (option.clock_mhz for option in chosen), strict=True))
         return cls(

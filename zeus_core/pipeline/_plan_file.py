@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from zeus_core._codec import decode, encode
 from zeus_core._files import JsonFormat
-from zeus_core._validate import checked_number, checked_whole_number
+from zeus_core._validate import checked_instance, checked_number, checked_path, checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._instruction import Instruction
 from zeus_core.pipeline._options import MAX_CLOCK_MHZ
@@ -56,8 +56,11 @@ def write_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan to a file, which is replaced as a whole.
 
     Raises:
+        UsageError: An argument is wrong; the message names it.
         OSError: The file cannot be written.
     """
+    checked_instance("plan", plan, Plan, "make_plan(frontier, slowdown_factor=1.1)")
+    file = Path(checked_path("path", path))
     ranks = tuple(
         tuple(_PlannedInstruction(*instruction, clock) for instruction, clock in zip(order, clocks, strict=True))
         for order, clocks in zip(plan.schedule.ranks, plan.clocks_mhz, strict=True)
@@ -73,7 +76,7 @@ def write_plan(plan: Plan, path: str | Path) -> None:
         schedule=plan.schedule.name,
         ranks=ranks,
     )
-    _FORMAT.write(Path(path), encode(fields), indent=None)
+    _FORMAT.write(file, encode(fields), indent=None)
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -82,6 +85,7 @@ def read_plan(path: str | Path) -> Plan:
     Raises:
         UsageError: The file cannot be read, or is not a plan; the message names it.
     """
+    path = checked_path("path", path)
     try:
         fields = decode(_PlanFields, _FORMAT.read(Path(path)), "the plan")
         return Plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from zeus_core._validate import checked_number
+from zeus_core._validate import checked_instance, checked_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._dependencies import ROUNDING
 from zeus_core.pipeline._frontier import Frontier
@@ -46,9 +46,12 @@ def make_plan(
     Raises:
         UsageError: An argument is out of its range, the time is below T_min, or too short for the switches.
     """
+    checked_instance("frontier", frontier, Frontier, "Frontier.from_profile(profile, schedule)")
     limit = _limit_seconds(frontier, time_seconds, slowdown_factor, straggler_seconds)
-    for name, value in (("switch_seconds", switch_seconds), ("dwell_seconds", dwell_seconds), ("effort", effort)):
+    switch_seconds, dwell_seconds, effort = (
         checked_number(name, value, 0.0, math.inf, "a finite number, at least 0")
+        for name, value in (("switch_seconds", switch_seconds), ("dwell_seconds", dwell_seconds), ("effort", effort))
+    )
     is_waiting = straggler_seconds is not None
     if switch_seconds or dwell_seconds:
         chosen = plan_switches(frontier, limit, is_waiting, switch_seconds, dwell_seconds)

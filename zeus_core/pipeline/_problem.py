@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from zeus_core._validate import checked_instance
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._dependencies import DependencyGraph, Indices, Numbers
 from zeus_core.pipeline._instruction import TRANSFER_KINDS
@@ -15,7 +16,7 @@ from zeus_core.pipeline._options import CostedOption, MeasuredOption, lower_hull
 from zeus_core.pipeline._profile import PipelineProfile
 from zeus_core.pipeline._schedule import Schedule
 
-__all__ = ["Problem"]
+__all__ = ["Problem", "checked_problem"]
 
 _NOTHING = (CostedOption(None, 0.0, 0.0),)
 
@@ -28,8 +29,8 @@ class Problem:
     the blocking power of all GPUs times the iteration time (Perseus, SOSP'24, section 4).
 
     Raises:
-        UsageError: The profile lacks a stage or a kind of the schedule, or two stages of a rank differ in blocking
-            power or GPUs.
+        UsageError: An argument is of another type; the profile lacks a stage or a kind of the schedule; or two stages
+            of a rank differ in blocking power or GPUs.
     """
 
     profile: PipelineProfile
@@ -37,6 +38,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         """Check that profile and schedule fit."""
+        checked_instance("profile", self.profile, PipelineProfile, "PipelineProfile.from_csv(path, 80)")
+        checked_instance("schedule", self.schedule, Schedule, "schedules.one_f_one_b(4, 8)")
         if self.profile.stages != self.schedule.stages:
             raise UsageError(
                 f"the profile has {self.profile.stages} stages, but the schedule {self.schedule.name} has "
@@ -201,3 +204,12 @@ class Problem:
     def durations_of(self, options: Sequence[CostedOption]) -> Numbers:
         """Return the durations with one option for each of `kinds`, [instructions]."""
         return np.array([option.time_seconds for option in options])[self.kind_of]
+
+
+def checked_problem(problem: Problem) -> Problem:
+    """Return the problem of an argument.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    return checked_instance("problem", problem, Problem, "Problem(profile, schedule)")

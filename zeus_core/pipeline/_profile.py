@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core._files import JsonFormat
-from zeus_core._validate import checked_number, checked_whole_number
+from zeus_core._validate import (
+    checked_instance,
+    checked_list,
+    checked_number,
+    checked_path,
+    checked_whole_number,
+)
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._instruction import COMPUTE_KINDS, FIXED_KINDS, check_kind
-from zeus_core.pipeline._options import MeasuredOption
+from zeus_core.pipeline._options import MAX_QUANTITY, MeasuredOption
 from zeus_core.pipeline._profile_csv import read_options, write_options
 
 __all__ = ["InstructionProfile", "PipelineProfile"]
 
 _FORMAT = JsonFormat("zeus-core pipeline profile", 2)
+_MAX_GPUS = 1_000_000  # more than any cluster has
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,9 @@ class InstructionProfile:
         """Check all values, and sort the options."""
         object.__setattr__(self, "stage", checked_whole_number("stage", self.stage, 0))
         check_kind(self.kind, COMPUTE_KINDS + FIXED_KINDS, f"stage {self.stage}")
-        options = tuple(sorted(self.options, key=lambda option: -(option.clock_mhz or 0)))
+        check = partial(checked_instance, kind=MeasuredOption, example="MeasuredOption(1410, 0.05, 24.0)")
+        given = checked_list("options", self.options, check, "a list of measured options")
+        options = tuple(sorted(given, key=lambda option: -(option.clock_mhz or 0)))
         object.__setattr__(self, "options", options)
         if self.kind in FIXED_KINDS:
             if len(options) != 1:
@@ -98,7 +106,9 @@ class PipelineProfile:
         gpus: int | Sequence[int] = 1,
     ) -> None:
         kinds = COMPUTE_KINDS + FIXED_KINDS
-        ordered = tuple(sorted(instructions, key=lambda profile: (profile.stage, kinds.index(profile.kind))))
+        check = partial(checked_instance, kind=InstructionProfile, example='InstructionProfile(0, "forward", options)')
+        given = checked_list("instructions", instructions, check, "a list of instruction profiles")
+        ordered = tuple(sorted(given, key=lambda profile: (profile.stage, kinds.index(profile.kind))))
         stages = _check_stages(ordered)
         powers = _one_each(blocking_power_watts, stages, "blocking_power_watts")
         counts = _one_each(gpus, stages, "gpus")
@@ -108,7 +118,7 @@ class PipelineProfile:
             "blocking_power_watts",
             tuple(
                 checked_number(
-                    f"blocking_power_watts of stage {stage}", power, 0.0, math.inf, "watts, at least 0, such as 80"
+                    f"blocking_power_watts of stage {stage}", power, 0.0, MAX_QUANTITY, "watts, 0 to 1e9, such as 80"
                 )
                 for stage, power in enumerate(powers)
             ),
@@ -116,7 +126,7 @@ class PipelineProfile:
         object.__setattr__(
             self,
             "gpus",
-            tuple(checked_whole_number(f"gpus of stage {stage}", count, 1) for stage, count in enumerate(counts)),
+            tuple(_checked_gpus(stage, count) for stage, count in enumerate(counts)),
         )
 
     @property
@@ -189,6 +199,7 @@ class PipelineProfile:
         Raises:
             OSError: The file cannot be written.
         """
+        path = checked_path("path", path, "profile.csv")
         rows = [(profile.stage, profile.kind, option) for profile in self.instructions for option in profile.options]
         write_options(Path(path), rows)
 
@@ -206,7 +217,7 @@ class PipelineProfile:
         Raises:
             UsageError: The file cannot be read, or a row is wrong; the message names the file and the line.
         """
-        options = read_options(Path(path))
+        options = read_options(Path(checked_path("path", path, "profile.csv")))
         try:
             profiles = [InstructionProfile(stage, kind, tuple(rows)) for (stage, kind), rows in options.items()]
             return cls(profiles, blocking_power_watts, gpus)
@@ -233,3 +244,8 @@ def _one_each(values: Any, stages: int, name: str) -> list[Any]:
     if len(values) != stages:
         raise UsageError(f"{name} has {len(values)} values, but the profile has {stages} stages")
     return list(values)
+
+
+def _checked_gpus(stage: int, count: int) -> int:
+    wanted = f"the number of GPUs that share the stage, 1 to {_MAX_GPUS}"
+    return checked_whole_number(f"gpus of stage {stage}", count, 1, wanted, _MAX_GPUS)

@@ -43,7 +43,9 @@ def read_options(path: Path) -> dict[tuple[int, str], list[MeasuredOption]]:
                     f"{earlier}; keep one row, with the mean if it was measured more than once"
                 )
             options.setdefault((stage, kind), []).append(option)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
+        if isinstance(error, UsageError):
+            raise
         raise UsageError(f"the profile {path} cannot be read: {error}") from error
     return options
 

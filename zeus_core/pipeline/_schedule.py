@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
+from zeus_core._validate import checked_instance, checked_list, checked_text, checked_whole_number, shown
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._instruction import COMPUTE_KINDS, SCHEDULED_KINDS, TRANSFER_KINDS, Instruction, check_kind
 
-__all__ = ["Schedule"]
+__all__ = ["Schedule", "checked_counts"]
+
+_MAX_FORWARDS = 1_000_000  # 64 ranks of 8 stages with 1024 microbatches, the largest published, have half as many
 
 _PARTNER = {"receive-activation": ("send-activation", -1), "receive-gradient": ("send-gradient", +1)}
 
@@ -27,8 +31,9 @@ class Schedule:
         ranks: The instructions of each rank in their order.
 
     Raises:
-        UsageError: An instruction is unknown, missing, duplicated or on the wrong rank; a receive has no send, or a
-            send no receive; or the ranks wait for each other in a circle. The message names the instruction.
+        UsageError: An argument is of another type; an instruction is unknown, missing, duplicated or on the wrong rank;
+            a receive has no send, or a send no receive; or the ranks wait for each other in a circle. The message names
+            the instruction.
     """
 
     name: str
@@ -36,6 +41,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Check that the schedule can run."""
+        checked_text("name", self.name)
+        ranks = checked_list("ranks", self.ranks, _checked_rank, "a list of instructions for each rank")
+        object.__setattr__(self, "ranks", tuple(ranks))
         _check_known(self.ranks)
         _check_complete(self)
         if self.has_transfers:
@@ -125,6 +133,24 @@ class Schedule:
         return needed
 
 
+def checked_counts(**counts: int) -> list[int]:
+    """Return the numbers of ranks, stages and microbatches of a schedule.
+
+    Raises:
+        UsageError: One is below 1, or the schedule would be too large to plan.
+    """
+    checked = [checked_whole_number(name, count, 1) for name, count in counts.items()]
+    if math.prod(checked) > _MAX_FORWARDS:
+        given = ", ".join(f"{name} is {shown(count)}" for name, count in counts.items())
+        raise UsageError(f"{given}; their product must be at most {_MAX_FORWARDS}, as larger schedules take hours")
+    return checked
+
+
+def _checked_rank(argument: str, instructions: Iterable[Instruction]) -> tuple[Instruction, ...]:
+    check = partial(checked_instance, kind=Instruction, example='Instruction("forward", 0, 0)')
+    return tuple(checked_list(argument, instructions, check, "a list of instructions"))
+
+
 def _sender(receive: Instruction) -> Instruction:
     kind, offset = _PARTNER[receive.kind]
     return Instruction(kind, receive.stage + offset, receive.microbatch)
@@ -141,7 +167,7 @@ def _check_known(ranks: Sequence[Iterable[Instruction]]) -> None:
             for name in ("stage", "microbatch"):
                 number = getattr(instruction, name)
                 if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                    raise UsageError(f"{where} has {name} {number!r}; it counts from 0")
+                    raise UsageError(f"{where} has {name} {shown(number)}; it counts from 0")
             if instruction in seen:
                 raise UsageError(f"{where}: {instruction} is in the schedule twice")
             seen.add(instruction)

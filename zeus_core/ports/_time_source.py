@@ -4,7 +4,9 @@ import threading
 import time
 from typing import Protocol
 
-__all__ = ["MonotonicTime", "TimeSource"]
+from zeus_core._validate import checked_object
+
+__all__ = ["MonotonicTime", "TimeSource", "checked_time_source"]
 
 
 class TimeSource(Protocol):
@@ -32,3 +34,14 @@ class MonotonicTime:
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
         """Block the calling thread, releasing the interpreter lock."""
         event.wait(max(timeout_seconds, 0.0))
+
+
+def checked_time_source(time_source: TimeSource | None) -> TimeSource:
+    """Return the time source of an argument; real time if it is None.
+
+    Raises:
+        UsageError: It is something else, such as the class of a time source.
+    """
+    if time_source is None:
+        return MonotonicTime()
+    return checked_object("time_source", time_source, "now", "a TimeSource object, such as VirtualTime()")

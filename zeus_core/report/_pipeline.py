@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zeus_core._validate import checked_instance, checked_list
 from zeus_core.pipeline import TRANSFER_KINDS, Frontier, PipelineProfile, Plan, Problem
 from zeus_core.report._figure import new_figure, write_figure
 
@@ -67,8 +69,12 @@ def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: str | 
         path: The file to write; its suffix (`.png`, `.svg`) is the format.
 
     Raises:
-        UsageError: matplotlib is not installed, or a plan was made from another profile.
+        UsageError: An argument is wrong, matplotlib is not installed, a plan was made from another profile, or the
+            suffix is no format.
+        OSError: The file cannot be written.
     """
+    checked_instance("profile", profile, PipelineProfile, "PipelineProfile.from_csv(path, 80)")
+    plans = checked_list("plans", plans, partial(checked_instance, kind=Plan, example="make_plan(...)"), "plans", 1)
     figure = new_figure(12, 1 + 2.6 * len(plans))
     panels = figure.subplots(len(plans), 1, sharex=True, squeeze=False)[:, 0]
     bars = [_bars(profile, plan) for plan in plans]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from zeus_core._validate import checked_instance, checked_list, checked_text, checked_whole_number
 from zeus_core.report._figure import new_figure, write_figure
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
@@ -28,17 +30,28 @@ def trial_table(
         steps: Steps of each measurement.
         selector: The rule of the search. The cost of an `Objective` is a column.
         chosen_limit_watts: The limit to mark.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
     """
+    check = partial(checked_instance, kind=PowerLimitMeasurement, example="PowerLimitMeasurement.from_trial(trial, 40)")
+    measurements = checked_list("measurements", measurements, check, "at least one measurement", minimum=1)
+    steps = checked_whole_number("steps", steps, 1)
+    chosen = _checked_limit(chosen_limit_watts)
     baseline = max(measurements, key=lambda each: each.power_limit)
     lines = [f"{'limit':>6} {'s/step':>9} {'J/step':>9} {'time':>7} {'energy':>7} {'cost':>12}"]
     for each in measurements:
-        mark = "  <- chosen" if each.power_limit == chosen_limit_watts else ""
+        mark = "  <- chosen" if each.power_limit == chosen else ""
         lines.append(
             f"{each.power_limit:4d} W {each.time / steps:9.4f} {each.energy / steps:9.2f} "
             f"{each.time / baseline.time - 1:+7.1%} {each.energy / baseline.energy - 1:+7.1%} "
             f"{_cost_text(selector, each, baseline):>12}{mark}"
         )
     return "\n".join(lines)
+
+
+def _checked_limit(limit_watts: int | None) -> int | None:
+    return None if limit_watts is None else checked_whole_number("chosen_limit_watts", limit_watts, 1)
 
 
 def _cost_text(selector: OptimumSelector, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> str:
@@ -58,9 +71,13 @@ def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, ti
         path: The file to write; its suffix (`.png`, `.svg`) is the format.
 
     Raises:
-        UsageError: matplotlib is not installed, or the suffix is no format.
+        UsageError: An argument is wrong, matplotlib is not installed, or the suffix is no format.
         OSError: The file cannot be written.
     """
+    check = partial(checked_instance, kind=Trial, example="one of optimizer.trials")
+    trials = checked_list("trials", trials, check, "a list of trials")
+    chosen = _checked_limit(chosen_limit_watts)
+    checked_text("title", title)
     figure = new_figure(7, 5)
     from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 
@@ -77,7 +94,7 @@ def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, ti
     for trial in trials:
         point = trial.seconds_per_step, trial.joules_per_step
         axes.annotate(f"{trial.setting} W", point, (7, 6), textcoords="offset points", fontsize=8)
-        if trial.setting == chosen_limit_watts:
+        if trial.setting == chosen:
             axes.plot(*point, "o", markersize=14, fillstyle="none", color="#cc3311", label="chosen")
             axes.legend()
     axes.set_xscale("log")  # the lowest limits take several times as long

@@ -1,17 +1,24 @@
 """All settings, in order."""
 
 from collections.abc import Sequence
+from functools import partial
 
+from zeus_core._validate import checked_list, checked_whole_number
 from zeus_core.search._trial import Trial
 
 __all__ = ["GridSearch"]
 
 
 class GridSearch:
-    """A `Search` that tries each of the given settings once, in the given order."""
+    """A `Search` that tries each of the given settings once, in the given order.
+
+    Raises:
+        UsageError: The settings are no list of whole numbers.
+    """
 
     def __init__(self, settings: Sequence[int]) -> None:
-        self._untried = list(settings)
+        check = partial(checked_whole_number, minimum=0)
+        self._untried = checked_list("settings", settings, check, "a list of settings, such as [300, 250]")
 
     def ask(self) -> int | None:
         """Return the first setting that has not been tried."""

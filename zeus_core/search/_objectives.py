@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zeus_core._validate import checked_number, checked_whole_number
+from zeus_core._validate import checked_instance, checked_number, checked_whole_number
 from zeus_core.search._trial import Trial
 
 __all__ = [
@@ -43,7 +43,13 @@ class PowerLimitMeasurement:
 
     @classmethod
     def from_trial(cls, trial: Trial, steps: int) -> PowerLimitMeasurement:
-        """Scale a trial to a number of steps."""
+        """Scale a trial to a number of steps.
+
+        Raises:
+            UsageError: An argument is wrong; the message names it.
+        """
+        checked_instance("trial", trial, Trial, "Trial(setting=250, steps=40, measurement=...)")
+        steps = checked_whole_number("steps", steps, 1)
         return cls(
             trial.setting,
             energy=trial.joules_per_step * steps,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from zeus_core._validate import checked_instance, checked_number, checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 
@@ -32,10 +33,13 @@ class Trial:
 
     def __post_init__(self) -> None:
         """Check the attributes."""
-        if self.setting <= 0 or self.steps <= 0 or self.measurement.time <= 0 or self.measurement.total_energy is None:
-            raise UsageError(f"the trial at {self.setting} has no steps, no time or no energy")
-        if not 0 <= self.step_seconds_deviation < math.inf:
-            raise UsageError(f"the trial at {self.setting} has a deviation of {self.step_seconds_deviation} s")
+        object.__setattr__(self, "setting", checked_whole_number("Trial.setting", self.setting, 1))
+        object.__setattr__(self, "steps", checked_whole_number("Trial.steps", self.steps, 1))
+        checked_instance("Trial.measurement", self.measurement, Measurement, "that of a window")
+        if not self.measurement.time > 0 or self.measurement.total_energy is None:
+            raise UsageError(f"the trial at {self.setting} has no time or no energy")
+        wanted = "seconds, at least 0"
+        checked_number("Trial.step_seconds_deviation", self.step_seconds_deviation, 0.0, math.inf, wanted)
 
     @property
     def seconds_per_step(self) -> float:

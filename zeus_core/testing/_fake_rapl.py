@@ -2,8 +2,9 @@
 
 import errno
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
+from zeus_core._validate import checked_one_of, checked_path
 from zeus_core.errors import UsageError
 
 __all__ = ["FakeRapl"]
@@ -33,10 +34,15 @@ class FakeRapl:
 
     Attributes:
         root: The folder in the place of /sys/class/powercap.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+        OSError: The folder cannot be made.
     """
 
     def __init__(self, folder: Path, layout: Layout = "sysfs") -> None:
-        folder = folder.resolve()
+        folder = Path(checked_path("folder", folder, "tree", "folder")).resolve()
+        checked_one_of("layout", layout, get_args(Layout))
         self.root: Path = folder / "class" / "powercap"
         self._devices = folder / "devices" / "virtual" / "powercap" if layout == "sysfs" else self.root
         self._layout = layout

@@ -7,9 +7,11 @@ its clock if that is another, and runs it. Messages between ranks travel while t
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from zeus_core._validate import checked_instance, checked_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Instruction, MeasuredOption, PipelineProfile, Plan
 
@@ -55,9 +57,13 @@ def simulate_pipeline(profile: PipelineProfile, plan: Plan, switch_seconds: floa
         switch_seconds: Time of a switch of a clock; that of the plan if None.
 
     Raises:
-        UsageError: The ranks wait for each other for ever.
+        UsageError: An argument is wrong, or the ranks wait for each other for ever.
     """
-    run = _Run(profile, plan, plan.switch_seconds if switch_seconds is None else switch_seconds)
+    checked_instance("profile", profile, PipelineProfile, "PipelineProfile.from_csv(path, 80)")
+    checked_instance("plan", plan, Plan, "make_plan(frontier, slowdown_factor=1.1)")
+    seconds = plan.switch_seconds if switch_seconds is None else switch_seconds
+    seconds = checked_number("switch_seconds", seconds, 0.0, math.inf, "a finite number, at least 0")
+    run = _Run(profile, plan, seconds)
     return run.result()
 
 

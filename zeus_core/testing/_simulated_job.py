@@ -10,6 +10,7 @@ import queue
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from zeus_core._validate import checked_flag, checked_function, checked_instance, checked_mapping, checked_whole_number
 from zeus_core.device import CpuDiscovery, SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
@@ -64,6 +65,9 @@ class SimulatedJob:
         grants_control: Whether this process may set clocks.
         slowed_by: Factor by which a pipeline is slowed in a step, both counted from 0.
         schedule_of: Schedule of a step, where it is not always `schedule`.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
     """
 
     def __init__(
@@ -78,13 +82,16 @@ class SimulatedJob:
         slowed_by: Callable[[int, int], float] = lambda pipeline, step: 1.0,
         schedule_of: Callable[[int], Schedule] | None = None,
     ) -> None:
-        self._schedule_of = schedule_of or (lambda step: schedule)
-        self._work = work
+        checked_instance("schedule", schedule, Schedule, "schedules.one_f_one_b(4, 8)")
+        checked_function("slowed_by", slowed_by, "a function of a pipeline and a step")
+        of_step = (lambda step: schedule) if schedule_of is None else schedule_of
+        self._schedule_of = checked_function("schedule_of", of_step, "a function of a step")
+        self._work = checked_mapping("work", work, '{(0, "forward"): Work(0.1, 300.0)}')
         self._preset = find_preset(gpu_model)
-        self._pipelines = pipelines
+        self._pipelines = checked_whole_number("pipelines", pipelines, 1)
         self._ranks = len(schedule.ranks)
         self._noise = noise
-        self._grants_control = grants_control
+        self._grants_control = checked_flag("grants_control", grants_control)
         self._slowed_by = slowed_by
         self._timeout_seconds = 0.0
         self._transfers: dict[int, _Transfers] = {}

@@ -9,13 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from zeus_core._validate import checked_whole_number
+from zeus_core._validate import checked_function, checked_number, checked_whole_number
 from zeus_core.errors import WorldError
 from zeus_core.ports import World
 
 __all__ = ["ThreadWorld"]
 
 _Result = TypeVar("_Result")
+
+_MAX_THREADS = 10_000  # Python starts so many in about a second; more may be a typing error
 
 
 @dataclass
@@ -57,10 +59,13 @@ class ThreadWorld:
             timeout_seconds: How long a rank waits for the others.
 
         Raises:
-            UsageError: There is no rank.
+            UsageError: An argument is wrong, such as no rank; the message names it.
             Exception: The error of the lowest rank whose function raised one, once all ranks have ended.
         """
-        checked_whole_number("size", size, 1, "the number of ranks, at least 1")
+        wanted = f"the number of ranks, 1 to {_MAX_THREADS}"
+        checked_whole_number("size", size, 1, wanted, _MAX_THREADS)
+        checked_function("rank_main", rank_main, "a function of a World")
+        checked_number("timeout_seconds", timeout_seconds, 0.0, threading.TIMEOUT_MAX, "seconds, at least 0")
         meeting = _Meeting(threading.Barrier(size, timeout=timeout_seconds))
         with ThreadPoolExecutor(size) as pool:
             return list(pool.map(rank_main, [cls(rank, meeting) for rank in range(size)]))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from zeus_core._validate import checked_number
 
 __all__ = ["VirtualBackground", "VirtualTime"]
 
@@ -24,7 +27,7 @@ class VirtualTime:
 
     def __init__(self, start_seconds: float = 1000.0) -> None:
         self._lock = threading.Lock()
-        self._now_seconds = start_seconds
+        self._now_seconds = checked_number("start_seconds", start_seconds, -math.inf, math.inf, "a finite number")
         self._repeated: list[_Repeated] = []
 
     def now(self) -> float:

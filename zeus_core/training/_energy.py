@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
-from zeus_core._validate import checked_flag, checked_number
+from zeus_core._validate import checked_flag, checked_number, checked_path, shown
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
@@ -17,7 +17,7 @@ from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.ports import World
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports._world import SoloWorld, checked_world
 from zeus_core.training._account import Account
 from zeus_core.training._evaluation_detector import EvaluationDetector
 from zeus_core.training._hook import Hooked, hook
@@ -99,6 +99,7 @@ class TrainingEnergy(Hooked):
         quiet: bool = False,
         grams_co2_per_kwh: float | None = None,
     ) -> None:
+        checked_flag("strict", strict)
         _check_optimizer(optimizer, monitor)
         if monitor is None and optimizer is not None:
             monitor = optimizer.monitor
@@ -111,9 +112,13 @@ class TrainingEnergy(Hooked):
             optimizer.quiet = True  # its result is part of the one shown here
         self._is_result_due = False
         self._grams_co2_per_kwh = checked_intensity(grams_co2_per_kwh)
-        self._recorder = RunRecorder(self.monitor, SoloWorld(), None if folder is None else Path(folder))
+        self._recorder = RunRecorder(
+            self.monitor,
+            SoloWorld(),
+            None if folder is None else Path(checked_path("folder", folder, "output", "folder")),
+        )
         self._evaluations = EvaluationDetector(self._on_detected)
-        self._detects_evaluations = detects_evaluations
+        self._detects_evaluations = checked_flag("detects_evaluations", detects_evaluations)
         self.detected_evaluations = 0
         self._pauses = 0
         self._is_in_step = False
@@ -134,6 +139,7 @@ class TrainingEnergy(Hooked):
 
     def use_world(self, world: World) -> None:
         """Set the ranks. Call before training begins."""
+        checked_world(world)
         self._recorder.use_world(world)
         self._observer.use_world(world)
 
@@ -144,7 +150,7 @@ class TrainingEnergy(Hooked):
             folder: The folder.
             from_checkpoint: Write nothing before the first `state_dict`, which every rank must then call.
         """
-        self._recorder.use_folder(Path(folder), from_checkpoint)
+        self._recorder.use_folder(Path(checked_path("folder", folder, "output", "folder")), from_checkpoint)
 
     @hook
     def forget(self) -> None:
@@ -356,6 +362,6 @@ def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor |
     if optimizer is None:
         return
     if not isinstance(optimizer, TrainingOptimizer):
-        raise UsageError(f"optimizer is {optimizer!r}; it must be one such as GlobalPowerLimitOptimizer(monitor)")
-    if monitor not in {None, optimizer.monitor}:
+        raise UsageError(f"optimizer is {shown(optimizer)}; it must be one such as GlobalPowerLimitOptimizer(monitor)")
+    if monitor is not None and monitor is not optimizer.monitor:
         raise UsageError("optimizer has another monitor than the one given; give both the same, or only the optimizer")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zeus_core._validate import checked_function, checked_path
 from zeus_core.device.rapl._cpu import RaplCpu
 from zeus_core.device.rapl._powercap import (
     POWERCAP_ROOT,
@@ -48,15 +49,19 @@ class CpuDiscovery:
 
 
 def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = read_file) -> CpuDiscovery:
-    """Find the CPU packages whose energy this process can read. Never raises.
+    """Find the CPU packages whose energy this process can read. No fault of the machine raises.
 
     A package is left out if one of its dies cannot be read: its energy would be too low.
 
     Args:
         root: The powercap tree; elsewhere if a container has it mounted elsewhere.
         read_text: Reads a file.
+
+    Raises:
+        UsageError: An argument is of another type.
     """
-    survey = _Survey(root, read_text)
+    folder = Path(checked_path("root", root, str(POWERCAP_ROOT), "folder"))
+    survey = _Survey(folder, checked_function("read_text", read_text, "a function that reads a file"))
     cpus = tuple(survey.find_cpus())
     psys = tuple(zone for folder in survey.named(_PSYS) for zone in survey.open([folder]))
     return CpuDiscovery(cpus, survey.explain(cpus), psys)

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
-from zeus_core._validate import checked_number
+from zeus_core._validate import checked_flag, checked_instance, checked_number, checked_whole_number
 from zeus_core.device._gpu import PowerRange
 from zeus_core.device.simulated._power_model import OperatingPoint, Work
 from zeus_core.device.simulated._presets import GpuPreset
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.ports import TimeSource
-from zeus_core.ports._time_source import MonotonicTime
+from zeus_core.ports._time_source import checked_time_source
 
 __all__ = ["SimulatedGpu", "SimulatedNoise"]
 
@@ -37,6 +37,7 @@ class SimulatedNoise:
         """Check that both coefficients are small enough for factors to stay positive."""
         for argument, value in (("time_cv", self.time_cv), ("power_cv", self.power_cv)):
             checked_number(f"SimulatedNoise.{argument}", value, 0.0, 0.2, "0 to 0.2, such as 0.01")
+        checked_whole_number("SimulatedNoise.seed", self.seed, 0)
 
 
 @dataclass
@@ -89,7 +90,7 @@ class SimulatedGpu:
         grants_control: Whether this process may change limits and clocks; False imitates a process without rights.
 
     Raises:
-        UsageError: `power_limit_watts` is outside the range of the board.
+        UsageError: An argument is wrong, such as a limit outside the range of the board; the message names it.
     """
 
     is_simulated = True
@@ -105,14 +106,16 @@ class SimulatedGpu:
         noise: SimulatedNoise | None = None,
         grants_control: bool = True,
     ) -> None:
-        self.preset = preset
+        self.preset = checked_instance("preset", preset, GpuPreset, 'find_preset("A40")')
+        index = checked_whole_number("index", index, 0)
+        self._noise = SimulatedNoise(time_cv=0.0, power_cv=0.0) if noise is None else noise
+        checked_instance("noise", self._noise, SimulatedNoise, "SimulatedNoise(time_cv=0.01)")
         self.name: str = f"{preset.name} (simulated)"
         self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
         self.energy_counter_period_seconds: float = preset.counter_period_seconds
-        self._time_source = time_source or MonotonicTime()
-        self._noise = noise or SimulatedNoise(time_cv=0.0, power_cv=0.0)
+        self._time_source = checked_time_source(time_source)
         self._random = random.Random(f"{self._noise.seed} {index}")
-        self._grants_control = grants_control
+        self._grants_control = checked_flag("grants_control", grants_control)
         self._operating_point = lru_cache(maxsize=256)(preset.physics.operating_point)
         # Re-entrant, because a limit may be restored by a signal handler that interrupts a change.
         self._lock = threading.RLock()

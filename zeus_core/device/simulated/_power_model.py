@@ -12,9 +12,10 @@ Fitted to public sweeps of power limits, the model is within 0.3 to 2.3 % of the
 (see `_presets.py`), and a locked clock enters as an upper bound on f.
 """
 
+import math
 from dataclasses import dataclass
 
-from zeus_core.errors import UsageError
+from zeus_core._validate import checked_number
 
 __all__ = ["GpuPhysics", "OperatingPoint", "Work"]
 
@@ -40,20 +41,15 @@ class Work:
 
     def __post_init__(self) -> None:
         """Check every field against its range."""
-        _require(0 < self.seconds < float("inf"), "seconds", self.seconds, "a positive number of seconds, such as 0.1")
-        _require(
-            0 < self.active_power_watts < float("inf"),
-            "active_power_watts",
-            self.active_power_watts,
-            "positive, such as 450.0",
-        )
-        _require(0 < self.active_fraction <= 1, "active_fraction", self.active_fraction, "above 0 up to 1, such as 0.9")
-        _require(
-            0 <= self.compute_bound_fraction <= 1,
-            "compute_bound_fraction",
-            self.compute_bound_fraction,
-            "0 (memory-bound) to 1 (compute-bound), such as 0.7",
-        )
+        positive = math.nextafter(0.0, 1.0)
+        for name, minimum, maximum, wanted in (
+            ("seconds", positive, math.inf, "a positive number of seconds, such as 0.1"),
+            ("active_power_watts", positive, math.inf, "positive, such as 450.0"),
+            ("active_fraction", positive, 1.0, "above 0 up to 1, such as 0.9"),
+            ("compute_bound_fraction", 0.0, 1.0, "0 (memory-bound) to 1 (compute-bound), such as 0.7"),
+        ):
+            value = checked_number(f"Work.{name}", getattr(self, name), minimum, maximum, wanted)
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -135,8 +131,3 @@ class GpuPhysics:
             else:
                 high = middle
         return low
-
-
-def _require(holds: bool, argument: str, value: float, example: str) -> None:
-    if not holds:
-        raise UsageError(f"Work.{argument} is {value!r}; it must be {example}")

@@ -10,6 +10,7 @@ import itertools
 import re
 from dataclasses import dataclass
 
+from zeus_core._validate import checked_text, shown
 from zeus_core.device._gpu import PowerRange
 from zeus_core.device.simulated._power_model import GpuPhysics
 from zeus_core.errors import UsageError
@@ -163,11 +164,11 @@ def find_preset(model: str) -> GpuPreset:
     Raises:
         UsageError: There is no such preset; the message lists those there are.
     """
-    wanted = "".join(_words(model))
+    wanted = "".join(_words(checked_text("model", model, "the name of a GPU, such as A100-SXM4-80GB")))
     for preset in PRESETS.values():
         if wanted in itertools.accumulate(_words(preset.name)):
             return preset
-    raise UsageError(f"there is no simulated GPU model {model!r}; choose one of: {', '.join(PRESETS)}")
+    raise UsageError(f"there is no simulated GPU model {shown(model)}; choose one of: {', '.join(PRESETS)}")
 
 
 def _words(model: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from zeus_core._validate import checked_instance, checked_number
+from zeus_core._validate import checked_function, checked_instance, checked_number, checked_object, shown
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
 from zeus_core.errors import UsageError
@@ -130,9 +130,10 @@ class PipelineFrequencyOptimizer:
         self._settings = checked_instance(
             "settings", settings, PipelineFrequencySettings, "PipelineFrequencySettings(slowdown_factor=1.05)"
         )
-        self._identity = _checked_identity(identity or {})
-        self._device_events: DeviceEvents = device_events or HostEvents(monitor.time_source)
-        self._backgrounds = (make_background(), make_background())
+        self._identity = _checked_identity({} if identity is None else identity)
+        events = HostEvents(monitor.time_source) if device_events is None else device_events
+        self._device_events: DeviceEvents = checked_function("device_events", events, "a function that makes events")
+        self._backgrounds = (_made_background(make_background), _made_background(make_background))
         self._timeline = Timeline(self._mark, self._pipeline_rank.rank)
         self._board = AnnouncementBoard()
         self._checkpoint: Any = None
@@ -350,9 +351,18 @@ class PipelineFrequencyOptimizer:
             self._follow(Fault())
 
 
+def _made_background(make_background: Callable[[], Background]) -> Background:
+    wanted = "a function that makes a Background"
+    try:
+        background = checked_function("make_background", make_background, wanted)()
+    except TypeError as error:  # it wants arguments
+        raise UsageError(f"make_background is {shown(make_background)}; it must be {wanted}: {error}") from error
+    return checked_object("make_background()", background, "soon", "a Background")
+
+
 def _checked_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
     try:
         checked: dict[str, Any] = json.loads(json.dumps(dict(identity)))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"identity is {identity!r}; it must hold numbers and text, as JSON can") from error
+    except Exception as error:  # also that of an object whose own methods fail
+        raise UsageError(f"identity is {shown(identity)}; it must hold numbers and text, as JSON can") from error
     return checked

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from zeus_core._codec import decode, encode
-from zeus_core._validate import checked_flag, checked_object, checked_whole_number
+from zeus_core._validate import checked_flag, checked_object, checked_path, checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
 from zeus_core.adapters._result import show_result
@@ -108,7 +108,11 @@ class GlobalPowerLimitOptimizer:
         wanted = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
         selector = ZeusCost(world_size=max(len(self._gpus), 1)) if optimum_selector is None else optimum_selector
         self._selector: OptimumSelector = checked_object("optimum_selector", selector, "select", wanted)
-        self._store: TrialStore = NoTrialStore() if profile_path is None else JsonTrialStore(Path(profile_path))
+        self._store: TrialStore = (
+            NoTrialStore()
+            if profile_path is None
+            else JsonTrialStore(Path(checked_path("profile_path", profile_path, "profile.json")))
+        )
         self._recorder = TrialRecorder(monitor)
         self._limiter: Limiter | None = None  # of the latest training
         self._search: LimitSearch | None = None  # of the latest training

@@ -10,7 +10,7 @@ from zeus_core.pipeline._dependencies import ROUNDING, Numbers
 from zeus_core.pipeline._instruction import Instruction
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._plan import Plan
-from zeus_core.pipeline._problem import Problem
+from zeus_core.pipeline._problem import Problem, checked_problem
 
 __all__ = ["envpipe_plan"]
 
@@ -24,6 +24,7 @@ def envpipe_plan(problem: Problem) -> Plan:
     runs at the highest clocks. All else begins at its clock of lowest energy. While a longest path contains other
     instructions that can be faster, all of these are raised by 30 MHz.
     """
+    checked_problem(problem)
     numbers = {instruction: number for number, instruction in enumerate(problem.graph.instructions)}
     envelope = {
         numbers[instruction]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
+from zeus_core._validate import checked_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._plan import Plan
-from zeus_core.pipeline._problem import Problem
+from zeus_core.pipeline._problem import Problem, checked_problem
 
 __all__ = ["clocks_in_common", "global_clock_plan", "highest_clocks_plan", "one_clock"]
 
 
 def highest_clocks_plan(problem: Problem) -> Plan:
     """Return the plan with every instruction at its highest clock: the meaning of "no slowdown"."""
+    checked_problem(problem)
     options = problem.highest_clock_options
     return Plan.from_options("highest clocks", problem, [options[kind] for kind in problem.kind_of.tolist()])
 
@@ -22,6 +26,8 @@ def global_clock_plan(problem: Problem, time_seconds: float) -> Plan:
     Raises:
         UsageError: No clock was measured for all instructions, or none keeps the time.
     """
+    checked_problem(problem)
+    time_seconds = checked_number("time_seconds", time_seconds, 0.0, math.inf, "a finite number of seconds")
     clocks = clocks_in_common(problem, range(len(problem.kinds)))
     if not clocks:
         raise UsageError("no clock was measured for all instructions; measure the stages at the same clocks")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+from zeus_core._validate import checked_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._plan import Plan
-from zeus_core.pipeline._problem import Problem
+from zeus_core.pipeline._problem import Problem, checked_problem
 from zeus_core.pipeline.baselines._global_clock import clocks_in_common, one_clock
 
 __all__ = ["stage_clocks_plan"]
@@ -20,6 +23,8 @@ def stage_clocks_plan(problem: Problem, time_seconds: float) -> Plan:
         UsageError: A stage has no clock that all its instructions were measured at, or the highest ones do not keep
             the time.
     """
+    checked_problem(problem)
+    time_seconds = checked_number("time_seconds", time_seconds, 0.0, math.inf, "a finite number of seconds")
     stages = range(problem.profile.stages)
     clocks = [
         clocks_in_common(problem, [number for number, kind in enumerate(problem.kinds) if kind[0] == stage])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from zeus_core._validate import checked_whole_number
 from zeus_core.pipeline._instruction import Instruction
-from zeus_core.pipeline._schedule import Schedule
+from zeus_core.pipeline._schedule import Schedule, checked_counts
 
 __all__ = ["gpipe"]
 
@@ -13,10 +12,9 @@ def gpipe(stages: int, microbatches: int) -> Schedule:
     """Return the GPipe schedule: one stage per rank.
 
     Raises:
-        UsageError: A number is below 1.
+        UsageError: A number is below 1, or their product above a million.
     """
-    stages = checked_whole_number("stages", stages, 1)
-    microbatches = checked_whole_number("microbatches", microbatches, 1)
+    stages, microbatches = checked_counts(stages=stages, microbatches=microbatches)
     return Schedule(
         "gpipe",
         tuple(

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from zeus_core._validate import checked_flag, checked_list, checked_mapping, shown
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._instruction import Instruction
 from zeus_core.pipeline._schedule import Schedule
@@ -49,10 +50,10 @@ def from_instruction_lists(
         UsageError: See `Schedule`.
     """
     lists: list[tuple[Instruction, ...]] = []
-    for rank, instructions in enumerate(ranks):
+    for rank, instructions in enumerate(_checked_lists("ranks", ranks, "the instructions of each rank")):
         try:
             lists.append(tuple(Instruction(*instruction) for instruction in instructions))
-        except TypeError as error:
+        except Exception as error:  # also that of an object whose own methods fail
             raise UsageError(
                 f"rank {rank} has an instruction that is not (kind, stage, microbatch): {error}"
             ) from error
@@ -71,13 +72,22 @@ def from_deepspeed(streams: Sequence[Iterable[Iterable[Any]]], has_fixed: bool =
     Raises:
         UsageError: An instruction is unknown; or see `Schedule`.
     """
-    return Schedule("deepspeed", tuple(_deepspeed_rank(stage, steps, has_fixed) for stage, steps in enumerate(streams)))
+    checked_flag("has_fixed", has_fixed)
+    stages = _checked_lists("streams", streams, "the steps of each stage")
+    return Schedule("deepspeed", tuple(_deepspeed_rank(stage, steps, has_fixed) for stage, steps in enumerate(stages)))
 
 
-def _deepspeed_rank(stage: int, steps: Iterable[Iterable[Any]], has_fixed: bool) -> tuple[Instruction, ...]:
+def _checked_lists(argument: str, lists: Iterable[Iterable[Any]], wanted: str) -> list[list[Any]]:
+    def check(name: str, elements: Iterable[Any]) -> list[Any]:
+        return checked_list(name, elements, lambda _, element: element, "a list")
+
+    return checked_list(argument, lists, check, f"{wanted}, as lists")
+
+
+def _deepspeed_rank(stage: int, steps: list[Any], has_fixed: bool) -> tuple[Instruction, ...]:
     counts: dict[str, int] = {}
     order = []
-    for step in steps:
+    for step in _checked_lists(f"streams[{stage}]", steps, "the instructions of each step"):
         for command in step:
             name = type(command).__name__
             if name not in _DEEPSPEED:
@@ -101,21 +111,30 @@ def from_torch(orders: Mapping[int, Sequence[Any]], name: str = "torch") -> Sche
     Raises:
         UsageError: An action is not of that form, or a rank is missing; or see `Schedule`.
     """
-    if sorted(orders) != list(range(len(orders))):
-        raise UsageError(f"orders are of the ranks {sorted(orders)}; give one for each rank from 0")
-    return Schedule(name, tuple(_torch_rank(rank, orders[rank]) for rank in range(len(orders))))
+    checked_mapping("orders", orders, '{0: ["0F0", "0B0"]}')
+    if set(orders) != set(range(len(orders))):
+        raise UsageError(f"orders are of the ranks {shown(list(orders))}; give one for each rank from 0")
+    actions = _checked_lists("orders", (orders[rank] for rank in range(len(orders))), "the actions of each rank")
+    return Schedule(name, tuple(_torch_rank(rank, actions[rank]) for rank in range(len(orders))))
 
 
 def _torch_rank(rank: int, actions: Sequence[Any]) -> tuple[Instruction, ...]:
     order = []
     for position, action in enumerate(actions):
-        text = "" if action is None else str(action).strip()
+        text = "" if action is None else _text(action).strip()
         if not text:
             continue
         match = _TORCH_ACTION.fullmatch(text)
         if match is None or match[2] not in _TORCH:
-            raise UsageError(f"rank {rank}, action {position}: {text!r} is not known; an action looks like 0F0")
+            raise UsageError(f"rank {rank}, action {position}: {shown(text)} is not known; an action looks like 0F0")
         kind = _TORCH[match[2]]
         if kind is not None:
             order.append(Instruction(kind, int(match[1]), int(match[3] or 0)))
     return tuple(order)
+
+
+def _text(action: object) -> str:
+    try:
+        return str(action)
+    except Exception:  # it is no action, and prints itself as nothing
+        return shown(action)

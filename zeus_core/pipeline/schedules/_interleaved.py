@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from zeus_core._validate import checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._instruction import Instruction
-from zeus_core.pipeline._schedule import Schedule
+from zeus_core.pipeline._schedule import Schedule, checked_counts
 
 __all__ = ["interleaved"]
 
@@ -19,11 +18,11 @@ def interleaved(ranks: int, microbatches: int, stages_per_rank: int = 2) -> Sche
         stages_per_rank: Stages on each rank.
 
     Raises:
-        UsageError: A number is below 1, or `microbatches` is not a multiple of `ranks`.
+        UsageError: A number is below 1, their product above a million, or `microbatches` is not a multiple of `ranks`.
     """
-    ranks = checked_whole_number("ranks", ranks, 1)
-    microbatches = checked_whole_number("microbatches", microbatches, 1)
-    stages_per_rank = checked_whole_number("stages_per_rank", stages_per_rank, 1)
+    ranks, microbatches, stages_per_rank = checked_counts(
+        ranks=ranks, microbatches=microbatches, stages_per_rank=stages_per_rank
+    )
     if microbatches % ranks:
         raise UsageError(f"microbatches is {microbatches}; interleaved 1F1B needs a multiple of the {ranks} ranks")
     return Schedule(

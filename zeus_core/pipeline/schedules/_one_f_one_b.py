@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from zeus_core._validate import checked_whole_number
 from zeus_core.pipeline._instruction import Instruction
-from zeus_core.pipeline._schedule import Schedule
+from zeus_core.pipeline._schedule import Schedule, checked_counts
 
 __all__ = ["one_f_one_b"]
 
@@ -13,10 +12,9 @@ def one_f_one_b(stages: int, microbatches: int) -> Schedule:
     """Return the 1F1B schedule: one stage per rank; the earlier the stage, the more forward passes it is ahead.
 
     Raises:
-        UsageError: A number is below 1.
+        UsageError: A number is below 1, or their product above a million.
     """
-    stages = checked_whole_number("stages", stages, 1)
-    microbatches = checked_whole_number("microbatches", microbatches, 1)
+    stages, microbatches = checked_counts(stages=stages, microbatches=microbatches)
     return Schedule("1f1b", tuple(_rank(stage, stages - stage - 1, microbatches) for stage in range(stages)))
 
 

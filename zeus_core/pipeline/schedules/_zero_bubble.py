@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zeus_core._validate import checked_whole_number
 from zeus_core.pipeline._instruction import Instruction
-from zeus_core.pipeline._schedule import Schedule
+from zeus_core.pipeline._schedule import Schedule, checked_counts
 
 __all__ = ["zb_h1", "zbv"]
 
@@ -18,10 +17,9 @@ def zb_h1(stages: int, microbatches: int) -> Schedule:
     the rest fills the waits of the cool-down.
 
     Raises:
-        UsageError: A number is below 1.
+        UsageError: A number is below 1, or their product above a million.
     """
-    stages = checked_whole_number("stages", stages, 1)
-    microbatches = checked_whole_number("microbatches", microbatches, 1)
+    stages, microbatches = checked_counts(stages=stages, microbatches=microbatches)
     return Schedule("zb-h1", tuple(tuple(_zb_h1_rank(stage, stages, microbatches)) for stage in range(stages)))
 
 
@@ -52,10 +50,9 @@ def zbv(ranks: int, microbatches: int) -> Schedule:
     a weight gradient if the rank would wait otherwise.
 
     Raises:
-        UsageError: A number is below 1.
+        UsageError: A number is below 1, or their product above a million.
     """
-    ranks = checked_whole_number("ranks", ranks, 1)
-    microbatches = checked_whole_number("microbatches", microbatches, 1)
+    ranks, microbatches = checked_counts(ranks=ranks, microbatches=microbatches)
     return Schedule("zbv", _ZbvRun(ranks, microbatches).orders())
 
 

@@ -1,0 +1,174 @@
+"""Random command lines: whatever is typed, `zeus-core` ends with a documented exit code and without a traceback."""
+
+import io
+import random
+import signal
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+
+import pytest
+
+from zeus_core.cli import main
+
+pytestmark = pytest.mark.usefixtures("loggers_of_others")  # `main` changes them
+
+HUGE = "1" + "0" * 400
+NUMBERS = [
+    "0",
+    "1",
+    "2",
+    "-1",
+    "0.5",
+    "1e300",
+    "1e308",
+    "5e-324",
+    "nan",
+    "inf",
+    "-inf",
+    HUGE,
+    "1_0",
+    "\u0663",
+    " 1",
+    "1e",
+]
+TEXTS = ["", "x", "-", "--", "\0", "\udcff", "x" * 5000, "%s", "{0}", "a=b", "~", "../x", "@file", "\n", "--help"]
+FILES = [
+    "good.csv",
+    "huge.csv",
+    "tiny.csv",
+    "short.csv",
+    "nested.json",
+    "list.json",
+    "nan.json",
+    "binary",
+    "none.csv",
+    ".",
+]
+OUTPUTS = ["out", "out/deep", "good.csv", "/dev/null", "/dev/full", "/proc/none/x", ""]
+OPTIONS = {
+    "--gpus": ["0", "0,1", "1,1", "0,", *NUMBERS, *TEXTS],
+    "--period": ["0.01", *NUMBERS],
+    "--count": ["1", *NUMBERS],
+    "--seconds": ["0.01", *NUMBERS],
+    "--output": OUTPUTS,
+    "--microbatches": ["2", "4", *NUMBERS],
+    "--schedule": ["1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "x"],
+    "--stages-per-rank": ["1", *NUMBERS],
+    "--blocking-power": ["80", "80,75", "1e308", *NUMBERS, *TEXTS],
+    "--device": ["A40", *TEXTS],
+    "--slowdown": ["1.1", *NUMBERS],
+    "--time": ["1", *NUMBERS],
+    "--straggler": ["2", *NUMBERS],
+    "--switch-seconds": ["0.005", *NUMBERS],
+    "--dwell-seconds": ["0.1", *NUMBERS],
+    "--pictures": ["none", "none", "none", "x"],
+    "--json": [],
+    "--quiet": [],
+    "--version": [],
+    "-h": [],
+}
+OF_COMMAND = {
+    "devices": ["--json"],
+    "power": ["--gpus", "--period", "--count"],
+    "energy": ["--gpus", "--period", "--seconds"],
+    "run": ["--gpus", "--output", "--quiet"],
+    "doctor": [],
+    "plan": [
+        *("--microbatches", "--schedule", "--stages-per-rank", "--blocking-power", "--gpus", "--device", "--slowdown"),
+        *("--time", "--straggler", "--switch-seconds", "--dwell-seconds"),
+    ],
+}
+MACHINES = ["A40:2", "A40:2", "A100", "", "x", "A40:99999", "A40:", "\u0663", "A40:1,V100:1"]
+UNTIL_CTRL_C = {"power", "energy"}
+
+
+def csv(*options):
+    rows = [f"{stage},{kind},{option}" for stage in (0, 1) for kind in ("forward", "backward") for option in options]
+    return "\n".join(["stage,instruction,frequency,time,energy", *rows, ""])
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.csv").write_text(csv("1410,0.1,40", "1200,0.12,36"))
+    (tmp_path / "huge.csv").write_text(csv("1410,0.1,1e308", "1200,1e308,3e307"))
+    (tmp_path / "tiny.csv").write_text(csv("1410,5e-324,40", "1200,1e-300,36"))
+    (tmp_path / "short.csv").write_text("stage,instruction\n0,forward\n")
+    (tmp_path / "nested.json").write_text("[" * 100_000 + "]" * 100_000)
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "nan.json").write_text('{"format": "zeus-core pipeline profile", "version": NaN}')
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    return tmp_path
+
+
+def random_line(choose):
+    command = choose.choice([*OF_COMMAND, *OF_COMMAND, "", "x", "--version", "-h"])
+    line = [command]
+    if command == "plan":
+        line += [choose.choice(["good.csv", "good.csv", *FILES]), "--pictures", "none"]
+        line += ["--microbatches", "2", "--blocking-power", "80", "--output", choose.choice(["out", *OUTPUTS])]
+    for _ in range(choose.randrange(4)):
+        is_usual = command in OF_COMMAND and OF_COMMAND[command] and choose.random() < 0.8
+        name = choose.choice(OF_COMMAND[command] if is_usual else list(OPTIONS))
+        values = OPTIONS[name]
+        line.append(name)
+        if values and choose.random() < 0.95:
+            line.append(choose.choice(values))
+    if choose.random() < 0.1:
+        line.insert(choose.randrange(len(line) + 1), choose.choice(TEXTS))
+    return line
+
+
+@contextmanager
+def ctrl_c_after(seconds):
+    """Interrupt this process as Ctrl-C does, again and again until the block has ended."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def run_in_process(line):
+    """Return the exit code, and what was printed."""
+    output, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors):
+        try:
+            with ctrl_c_after(0.05 if line[0] in UNTIL_CTRL_C else 30):
+                code = main(line)
+        except SystemExit as end:
+            code = end.code
+    return code, output.getvalue() + errors.getvalue()
+
+
+def all_files(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+def check_lines(files, monkeypatch, seed, count):
+    choose = random.Random(seed)
+    before = all_files(files)
+    for _ in range(count):
+        line = random_line(choose)
+        monkeypatch.setenv("ZEUS_SIMULATED_GPUS", choose.choice(MACHINES))
+        code, text = run_in_process(line)
+        assert code in ({0, 1, 2, 130} if line[0] in UNTIL_CTRL_C else {0, 1, 2}), (line, code, text)
+        assert "Traceback" not in text, (line, text)
+        assert "nan" not in text.partition("usage:")[0].replace("nan.json", "").lower() or code == 2, (line, text)
+        assert code != 2 or text.strip(), line
+        written = all_files(files) - before
+        assert all(name.partition("/")[0] == "out" for name in written), (line, written)
+
+
+def test_random_command_lines_end_with_a_message(files, monkeypatch):
+    check_lines(files, monkeypatch, 0, 60)
+
+
+@pytest.mark.long
+def test_many_random_command_lines_end_with_a_message(files, monkeypatch):
+    check_lines(files, monkeypatch, 1, 500)

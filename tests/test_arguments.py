@@ -1,0 +1,120 @@
+"""Wrong arguments: every public constructor, class method and function answers with one of our errors."""
+
+import random
+import threading
+
+import pytest
+
+from tests.support.arguments import callables, documented_errors, random_call
+from zeus_core.device import SimulatedGpu, Work, discover_gpus, find_preset
+from zeus_core.errors import UsageError
+from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+from zeus_core.measurement import Measurement
+from zeus_core.monitor import ZeusMonitor, measure_job
+from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencyOptimizer
+from zeus_core.pipeline import PipelineProfile, read_plan, schedules
+from zeus_core.search import Trial
+from zeus_core.training import TrainingEnergy
+
+pytestmark = pytest.mark.usefixtures("loggers_of_others")  # `main` changes them
+
+
+def monitor_with(**arguments):
+    gpu = SimulatedGpu(find_preset("A40"))
+    return ZeusMonitor(**{"gpus": [gpu], "cpu_indices": [], **arguments})
+
+
+A40 = SimulatedGpu(find_preset("A40"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: monitor_with(gpu_indices=0), r"gpu_indices is 0; it must be a list of indices, such as \[0\]"),
+        (lambda: monitor_with(gpu_indices="0"), "gpu_indices is '0'; it must be a list of indices"),
+        (lambda: monitor_with(gpu_indices=[1.5]), r"gpu_indices is \[1.5\], but there is no GPU 1.5"),
+        (lambda: monitor_with(cpu_indices=0), "cpu_indices is 0; it must be a list of indices"),
+        (lambda: monitor_with(log_file=1), "log_file is 1; it must be the path of a file, such as energy.csv"),
+        (lambda: monitor_with(gpus=A40), r"gpus is <.*SimulatedGpu.*>; it must be a list of Gpu objects"),
+        (lambda: monitor_with(gpus=[0]), r"gpus\[0\] is 0; it must be a Gpu object, such as discover_gpus\(\)\[0\]"),
+        (lambda: monitor_with(cpus=[0]), r"cpus is \[0\]; it must be a CpuDiscovery, such as discover_cpus\(\)"),
+        (lambda: monitor_with(time_source=1), "time_source is 1; it must be a TimeSource object"),
+        (lambda: monitor_with(precise="no"), "precise is 'no'; it must be true or false"),
+        (lambda: monitor_with(approx_instant_energy=1), "approx_instant_energy is 1; it must be true or false"),
+        (lambda: monitor_with(synchronize=True), "synchronize is True; it must be a function that waits for some GPUs"),
+        (lambda: TrainingEnergy(monitor_with(), world=1), "world is 1; it must be a World object"),
+        (lambda: TrainingEnergy(monitor_with(), folder=1), "folder is 1; it must be the path of a folder"),
+        (lambda: TrainingEnergy(monitor_with(), strict=1), "strict is 1; it must be true or false"),
+        (lambda: TrainingEnergy({}, optimizer=1), "optimizer is 1; it must be one such as"),
+        (lambda: GlobalPowerLimitOptimizer(monitor_with(), profile_path=1), "profile_path is 1; it must be the path"),
+        (
+            lambda: PipelineFrequencyOptimizer(monitor_with(), device_events="x"),
+            "device_events is 'x'; it must be a func",
+        ),
+        (
+            lambda: PipelineFrequencyOptimizer(monitor_with(), make_background=1),
+            "make_background is 1; it must be a fu",
+        ),
+        (
+            lambda: PipelineFrequencyOptimizer(monitor_with(), identity=1),
+            "identity is 1; it must hold numbers and text",
+        ),
+        (lambda: read_plan(3), "path is 3; it must be the path of a file, such as plan.json"),
+        (lambda: read_plan("/dev/null"), "/dev/null: it is not JSON"),
+        (lambda: PipelineProfile.from_csv(1, 80), "path is 1; it must be the path of a file, such as profile.csv"),
+        (lambda: PowerLimitKnob([], 25), r"gpus is \[\]; it must be a list of Gpu objects"),
+        (lambda: PowerLimitKnob([A40], -1), "step_watts is -1; it must be a whole number, at least 1"),
+        (lambda: PowerLimitKnob([A40], 0.5), "step_watts is 0.5; it must be a whole number, at least 1"),
+        (lambda: PowerLimitKnob([A40], 25).apply("300"), "a power limit of '300' W is outside"),
+        (lambda: SmClockKnob(0), "gpu is 0; it must be a Gpu object"),
+        (lambda: Work(seconds="x", active_power_watts=300.0), "Work.seconds is 'x'; it must be a positive number"),
+        (lambda: find_preset(None), "model is None; it must be the name of a GPU, such as A100-SXM4-80GB"),
+        (lambda: SimulatedGpu("A40"), "preset is 'A40'; it must be a GpuPreset"),
+        (lambda: discover_gpus({"ZEUS_SIMULATED_GPUS": 1}), "ZEUS_SIMULATED_GPUS is 1; it must be a text"),
+        (lambda: Trial("300", 10, None), "Trial.setting is '300'; it must be a whole number, at least 1"),
+        (lambda: Measurement.from_energies(1.0, [250.0]), r"gpu_energy is \[250.0\]; it must be a mapping"),
+        (lambda: measure_job(None, None), "measurement is None; it must be a Measurement"),
+        (lambda: schedules.gpipe(10**9, 10**9), "stages is 1000000000, microbatches is 1000000000; their product must"),
+    ],
+)
+def test_the_error_names_the_argument_its_value_and_what_to_give(call, message, monkeypatch):
+    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
+    with pytest.raises(UsageError, match=message):
+        call()
+
+
+def check_calls(packages, count, seed, monkeypatch, tmp_path, skip=()):
+    """Make random calls of everything in turn. A call may succeed, or raise one of the errors it is documented to."""
+    choose = random.Random(seed)
+    found = list(callables(packages, skip))
+    assert len(found) > 20
+    for number in range(count):
+        name, function = found[number % len(found)]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)  # what a call writes lies in its own folder
+        arguments = random_call(name, function, choose)
+        kinds = {argument: type(value).__name__ for argument, value in arguments.items()}
+        try:
+            function(**arguments)
+        except documented_errors(function) as error:
+            if not str(error):
+                raise AssertionError(f"call {number}, {name}({kinds}), raised an error without a message") from error
+        except Exception as error:
+            raise AssertionError(f"call {number}, {name}({kinds}), raised {error!r}") from error
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_are_left():
+    before = threading.active_count()
+    yield
+    assert threading.active_count() <= before + 2
+
+
+def test_random_calls_raise_our_errors_only(monkeypatch, tmp_path):
+    check_calls(["zeus_core"], 1_500, 0, monkeypatch, tmp_path, skip={"zeus_core.pytorch"})
+
+
+@pytest.mark.long
+def test_10_000_random_calls_raise_our_errors_only(monkeypatch, tmp_path):
+    check_calls(["zeus_core"], 10_000, 1, monkeypatch, tmp_path, skip={"zeus_core.pytorch"})
