@@ -79,6 +79,6 @@ def _run_script(results: Results, words: list[str], environment: dict[str, str])
     os.environ.update(environment)
     sys.argv = words
     sys.path.insert(0, str(Path(words[0]).parent))
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(printed):
         runpy.run_path(words[0], run_name="__main__")
     results.put(printed.getvalue())

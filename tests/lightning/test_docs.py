@@ -75,5 +75,5 @@ def test_the_examples_run_from_the_shell(tmp_path, arguments):
         timeout=250,
     )
     assert finished.returncode == 0, finished.stderr
-    assert "saved per step" in finished.stdout or script == "cli.py"
+    assert "W is the best of" in finished.stderr or script == "cli.py"
     assert [path.name for path in tmp_path.iterdir()] == ["zeus-lightning"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.search._trial import Trial
 
-__all__ = ["Comparison", "energy_error_fraction", "percentage"]
+__all__ = ["Comparison", "energy_error_fraction", "mean_uncertainty", "percentage", "quotient_uncertainty"]
 
 # Two normal standard errors hold the truth in 95 % of cases.
 _STANDARD_ERRORS = 1.96
@@ -75,6 +77,19 @@ def percentage(fraction: float, uncertainty: float, sign: str = "") -> str:
     """Format a fraction and its uncertainty as percentages."""
     known = f"±{100 * uncertainty:.1f}" if math.isfinite(uncertainty) else "±?"
     return f"{fraction:{sign}.1%} {known}"
+
+
+def mean_uncertainty(values: Sequence[float]) -> float:
+    """Return how far the mean of some values can be off by their scatter; infinite for fewer than two."""
+    if len(values) < 2:
+        return math.inf
+    return _student_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def quotient_uncertainty(before: tuple[float, float], after: tuple[float, float]) -> float:
+    """Return how far `after / before` can be off; each is a positive value with its own uncertainty."""
+    errors = (uncertainty / value if value > 0 else math.inf for value, uncertainty in (before, after))
+    return after[0] / before[0] * math.hypot(*errors) if before[0] > 0 else math.inf
 
 
 def _described(trial: Trial) -> str:

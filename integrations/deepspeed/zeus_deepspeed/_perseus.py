@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from zeus_core.adapters import Patches
 from zeus_core.device import discover_gpus
@@ -30,6 +31,15 @@ class Optimizer(PipelineObserver, Stateful, Protocol):
 
     def set_straggler(self, time_seconds: float | None) -> None:
         """Announce how long an iteration takes elsewhere, in seconds; None if this job waits for nothing."""
+        ...
+
+
+@runtime_checkable
+class ShowsResult(Protocol):
+    """An optimizer that can show its result, once."""
+
+    def show_result(self) -> None:
+        """Show it to people."""
         ...
 
 
@@ -59,18 +69,26 @@ class Perseus:
         self._wraps.wrap("destroy", self._destroy)
         if monitor_events is not None:
             self._wraps.wrap("train_batch", monitor_events.measure)
+        # Most scripts never destroy their engine.
+        self._at_exit = weakref.finalize(self, _show_result, optimizer)
         engine.perseus = self
 
     def detach(self) -> None:
-        """Leave the engine as it was, and close the optimizer, which restores the clocks."""
+        """Leave the engine as it was, and close the optimizer, which restores the clocks and shows the result."""
         self._wraps.undo()
         self.tap.detach()
         vars(self._engine).pop("perseus", None)
         self.optimizer.close()
+        self._at_exit.detach()
 
     def _destroy(self, destroy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.detach()
         return destroy(*args, **kwargs)
+
+
+def _show_result(optimizer: Optimizer) -> None:
+    if isinstance(optimizer, ShowsResult):
+        optimizer.show_result()
 
 
 def _pipeline_frequency_optimizer(*args: Any, **kwargs: Any) -> Optimizer:

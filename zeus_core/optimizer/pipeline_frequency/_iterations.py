@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -10,8 +11,11 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._reading import Reading
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
+from zeus_core.search._comparison import mean_uncertainty
 
 __all__ = ["Iteration", "StepWindow", "WindowReport"]
+
+_MEDIAN_FACTOR = 1.25  # standard error of the median of normal values over that of their mean
 
 
 @dataclass(frozen=True)
@@ -22,11 +26,13 @@ class WindowReport:
         step_seconds: Duration of each step that the device has finished.
         work_seconds: Time from the beginning to the last computation, of each that has one.
         energy_joules: Mean energy of a step; None if that of any was lost.
+        uncertainty_joules: How far that can be off, by the scatter of the steps.
     """
 
     step_seconds: tuple[float, ...]
     work_seconds: tuple[float, ...]
     energy_joules: float | None
+    uncertainty_joules: float | None
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,15 @@ class Iteration:
         step_seconds: Median duration, on the slowest rank.
         work_seconds: Median time from the beginning to the last computation, for each pipeline.
         energy_joules: Mean energy of all GPUs, from the beginning to the end of a step; None if it was lost.
+        seconds_uncertainty: How far `step_seconds` can be off, by the scatter of the steps; infinite for a single step.
+        uncertainty_joules: How far `energy_joules` can be off, likewise.
     """
 
     step_seconds: float
     work_seconds: tuple[float, ...]
     energy_joules: float | None
+    seconds_uncertainty: float = math.inf
+    uncertainty_joules: float = math.inf
 
     @classmethod
     def from_reports(cls, job: PipelineJob, reports: Sequence[WindowReport]) -> Iteration | None:
@@ -50,10 +60,14 @@ class Iteration:
             return None
         medians = [median(report.work_seconds) for report in reports]
         energies = [report.energy_joules for report in reports if report.energy_joules is not None]
+        slowest = max(reports, key=lambda report: median(report.step_seconds))
+        uncertainties = [math.inf if each.uncertainty_joules is None else each.uncertainty_joules for each in reports]
         return cls(
-            max(median(report.step_seconds) for report in reports),
+            median(slowest.step_seconds),
             tuple(max(job.of_pipeline(medians, pipeline)) for pipeline in range(job.pipelines)),
             sum(energies) if len(energies) == len(reports) else None,
+            _MEDIAN_FACTOR * mean_uncertainty(slowest.step_seconds),
+            math.hypot(*uncertainties),
         )
 
     def tail_seconds(self, pipeline: int) -> float:
@@ -90,10 +104,12 @@ class StepWindow:
         """Report the steps; the device may still be busy with the last of them."""
         done = [(whole.seconds, step.work_seconds) for step in self._steps if (whole := step.whole) is not None]
         known = [joules for joules in self._joules if joules is not None]
+        is_known = len(known) == len(self._joules) > 0
         return WindowReport(
             step_seconds=tuple(seconds for seconds, _ in done),
             work_seconds=tuple(seconds for _, seconds in done if seconds is not None),
-            energy_joules=fmean(known) if len(known) == len(self._joules) > 0 else None,
+            energy_joules=fmean(known) if is_known else None,
+            uncertainty_joules=mean_uncertainty(known) if is_known and len(known) > 1 else None,
         )
 
     def _step_joules(self) -> float | None:

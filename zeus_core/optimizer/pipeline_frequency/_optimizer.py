@@ -11,6 +11,7 @@ from typing import Any
 from zeus_core._validate import checked_function, checked_instance, checked_number, checked_object, shown
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
+from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
@@ -38,6 +39,7 @@ from zeus_core.optimizer.pipeline_frequency._profiling import Profiling
 from zeus_core.optimizer.pipeline_frequency._rank_information import PipelineRank
 from zeus_core.optimizer.pipeline_frequency._rank_profile import RankProfile
 from zeus_core.optimizer.pipeline_frequency._replaying import Replaying
+from zeus_core.optimizer.pipeline_frequency._result import PlanResult
 from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
 from zeus_core.optimizer.pipeline_frequency._stages import (
     Judging,
@@ -102,6 +104,8 @@ class PipelineFrequencyOptimizer:
         UsageError: An argument is wrong; the message names it.
     """
 
+    _profiling_steps: int
+    _profiling_seconds: float
     _baseline: Iteration | None
     _profile: JobProfile | None
     _observations: Sequence[RankProfile]
@@ -138,6 +142,9 @@ class PipelineFrequencyOptimizer:
         self._board = AnnouncementBoard()
         self._checkpoint: Any = None
         self._stage: Stage = Resting(Phase.RESTING)
+        self._step_begin_seconds = 0.0
+        self._is_result_due = False
+        self._last_result: dict[str, str] = {}
         self._begin_training()
 
     @property
@@ -205,9 +212,39 @@ class PipelineFrequencyOptimizer:
         """Use the measurements of an earlier run, if they fit this job. Call this before training begins."""
         self._checkpoint = state.get("profile") if isinstance(state, Mapping) else None
 
+    @contained(default=dict[str, str])
+    def result(self) -> dict[str, str]:
+        """Return the result so far for people, as labelled lines; empty before the first step.
+
+        They say whether a plan is in force, what it saves, and what profiling cost. After the end of training they are
+        those of its end.
+        """
+        if not self._is_result_due:
+            return self._last_result
+        result = PlanResult(
+            self.phase,
+            self.baseline,
+            self.predicted,
+            self.measured,
+            self._profiling_steps,
+            self._profiling_seconds,
+        )
+        return {"measured on": self._context.gpu.name, **result.rows()}
+
+    @contained
+    def show_result(self) -> None:
+        """Show the result on standard error, on the first rank, unless it was shown or `settings.quiet` is true."""
+        if self._is_result_due:
+            self._last_result = self.result()
+            self._is_result_due = False
+            if self._exchange.rank == 0 and not self._settings.quiet:
+                show_result(self._last_result)
+
     @_hook
     def on_step_begin(self) -> None:
         """Begin an iteration."""
+        self._is_result_due = True
+        self._step_begin_seconds = self._monitor.time_source.now()
         self._follow(Event.STEP_BEGIN)
         self._timeline.begin_step()
         if self._timeline.step is not None:
@@ -241,6 +278,9 @@ class PipelineFrequencyOptimizer:
     @contained(on_fault=lambda self, error: self._end_for_good(error))
     def on_step_end(self) -> None:
         """End the iteration."""
+        if self.phase is Phase.PROFILING:
+            self._profiling_steps += 1
+            self._profiling_seconds += self._monitor.time_source.now() - self._step_begin_seconds
         step = self._timeline.end_step()
         conclusion = None if step is None else self._stage.end_step(step)
         if conclusion is not None:
@@ -255,7 +295,11 @@ class PipelineFrequencyOptimizer:
         """End the latest pause. The next step resumes the plan."""
 
     def close(self) -> None:
-        """End training, for any reason: restore the clocks. A later step starts over with the measured profile."""
+        """End training, for any reason: restore the clocks, and show the result.
+
+        A later step starts over with the measured profile.
+        """
+        self.show_result()
         self._follow(Event.TRAIN_END)
         self._context.restore()  # again, where it failed before
         self._checkpoint = self._kept()
@@ -323,6 +367,7 @@ class PipelineFrequencyOptimizer:
         self._delays = DelayWatch(self._settings.slowdown_factor, self._settings.tolerance_fraction)
         self._baseline = self._profile = None
         self._observations = ()
+        self._profiling_steps, self._profiling_seconds = 0, 0.0
 
     def _kept(self) -> Any:
         """Return the measured profile, or that of the checkpoint."""

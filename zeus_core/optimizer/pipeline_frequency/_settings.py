@@ -31,6 +31,7 @@ class PipelineFrequencySettings:
             then exchange their times about twice a second, or in each longer iteration.
         profile_path: File in which the profile is kept; the same job does not measure again. Not kept if None.
         plan_path: A plan made beforehand, such as by `zeus-core plan`, which is deployed without profiling.
+        quiet: Whether no result is shown at the end.
 
     Raises:
         UsageError: A value is of the wrong type or out of its range.
@@ -48,6 +49,7 @@ class PipelineFrequencySettings:
     follow_stragglers: bool = True
     profile_path: str | None = None
     plan_path: str | None = None
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -58,6 +60,7 @@ class PipelineFrequencySettings:
         self._check("max_clocks", checked_whole_number, 2)
         self._check("check_steps", checked_whole_number, 1)
         self._check("follow_stragglers", checked_flag)
+        self._check("quiet", checked_flag)
         self._check_if_given("lowest_clock_mhz", checked_whole_number, 1)
         self._check_if_given("original_clock_mhz", checked_whole_number, 1)
         self._check_if_given("switch_seconds", checked_number, 0.0, 1.0, "seconds from 0.0 to 1.0, such as 0.005")
