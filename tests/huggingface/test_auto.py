@@ -42,9 +42,13 @@ def test_a_script_that_knows_nothing_of_it_logs_energy(tmp_path, auto):
     assert losses_of(trainer) == losses_of(without)
 
 
-def test_the_callback_of_the_script_itself_is_the_one_that_works(tmp_path, auto, monitor, caplog):
+@pytest.mark.parametrize("is_added_late", [False, True])
+def test_the_callback_of_the_script_itself_is_the_one_that_works(tmp_path, auto, monitor, caplog, is_added_late):
     callback = ZeusTrainerCallback(monitor)
-    trainer = train(tmp_path, [callback])
+    trainer = make_trainer(tmp_path, [] if is_added_late else [callback], max_steps=4)
+    if is_added_late:
+        trainer.add_callback(callback)
+    trainer.train()
     assert [type(each) for each in trainer.callback_handler.callbacks].count(ZeusTrainerCallback) == 1
     assert callback.summary.steps == 4
     assert "does nothing here" not in caplog.text

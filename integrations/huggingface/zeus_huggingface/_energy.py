@@ -9,6 +9,7 @@ from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerStat
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zeus_core.adapters import contained
+from zeus_core.adapters._result import energy_text
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
@@ -211,10 +212,10 @@ class EnergyReporter(Reporter):
         """Show power and energy in the progress bar."""
         if "power_w" not in values:
             return
+        total = f", {energy_text(values['total_energy_j'])}" if "total_energy_j" in values else ""
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, ProgressCallback) and callback.training_bar is not None:
-                text = f"{values['power_w']:.0f} W, {values.get('total_energy_j', 0.0) / 1000:.4g} kJ"
-                callback.training_bar.set_postfix_str(text, refresh=False)
+                callback.training_bar.set_postfix_str(f"{values['power_w']:.0f} W{total}", refresh=False)
 
 
 def _resumed_checkpoint(training: Training | None, args: TrainingArguments, state: TrainerState) -> Path:

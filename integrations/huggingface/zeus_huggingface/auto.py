@@ -26,6 +26,7 @@ def enable() -> None:
     if not _patches:
         patches = Patches(Trainer)
         patches.wrap("__init__", _construct)
+        patches.wrap("add_callback", _add_callback)
         _patches.append(patches)
 
 
@@ -37,11 +38,18 @@ def disable() -> None:
 
 def _construct(constructor: Callable[..., None], trainer: Trainer, *args: Any, **kwargs: Any) -> None:
     constructor(trainer, *args, **kwargs)
+    callbacks: list[Any] = trainer.callback_handler.callbacks
     try:
-        if not any(isinstance(callback, ZeusTrainerCallback) for callback in trainer.callback_handler.callbacks):
-            trainer.add_callback(ZeusTrainerCallback())
+        if not any(isinstance(callback, ZeusTrainerCallback) for callback in callbacks):
+            callbacks.append(ZeusTrainerCallback())
     except Exception as error:  # the script has not asked for anything: it must not end by this
         _logger.warning("the energy of this training is not measured: %s", error)
+
+
+def _add_callback(add: Callable[..., None], trainer: Trainer, callback: Any) -> None:
+    if isinstance(callback, ZeusTrainerCallback):
+        trainer.pop_callback(ZeusTrainerCallback)  # the script has one of its own after all
+    add(trainer, callback)
 
 
 enable()
