@@ -94,6 +94,20 @@ def test_a_counter_that_does_not_step_is_taken_for_one_of_its_architecture(make_
     assert NvmlGpu(NvmlSession(), driver[0].uuid).energy_counter_period_seconds == period_seconds
 
 
+@pytest.mark.parametrize("read", [lambda gpu: gpu.energy_counter_period_seconds, lambda gpu: gpu.lock_sm_clock(1200)])
+def test_a_gpu_that_hangs_keeps_no_other_from_its_period_and_clocks(make_driver, read):
+    driver = make_driver(DeviceSpec(), DeviceSpec())
+    hanging, other = discover_gpus({})
+    driver[0].hang(None)
+    threads = [threading.Thread(target=read, args=(gpu,), daemon=True) for gpu in (hanging, other)]
+    for thread in threads:
+        thread.start()
+    threads[1].join(30.0)
+    assert not threads[1].is_alive()
+    driver[0].release()
+    threads[0].join(30.0)
+
+
 def test_a_mig_device_stands_for_its_gpu_with_a_warning(make_driver, caplog):
     driver = make_driver(DeviceSpec(), DeviceSpec(mig_uuids=("MIG-aaaa-1", "MIG-bbbb-2")))
     for entry in ("MIG-bbbb-2", "MIG-a", f"MIG-{driver[1].uuid}/1/0", "MIG-bbbb-2,MIG-aaaa-1"):

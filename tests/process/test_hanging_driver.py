@@ -88,6 +88,28 @@ def test_training_goes_on_while_readings_hang(driver, function):
     assert driver[0].power_limit_watts == driver[1].power_limit_watts == ORIGINAL_WATTS
 
 
+def test_a_log_goes_on_without_a_limit_that_is_not_read_in_time(driver):
+    process = Process(
+        driver,
+        """
+        with TrainingEnergy(ZeusMonitor()) as energy:
+            train(energy, 8)
+            assert energy.log()["power_limit_w"] == 450
+            tell("trained")
+            for _ in range(20):
+                train(energy, 1)
+                logged = energy.log()
+                assert "power_limit_w" not in logged
+                assert logged["total_energy_j"] > 0
+        """,
+    )
+    process.expect("trained")
+    driver[1].hang("nvmlDeviceGetPowerManagementLimit")
+    process.go_on_after("trained")
+    code, errors = process.end()
+    assert code == 0, errors
+
+
 def test_a_search_whose_limit_is_not_set_in_time_steps_aside_and_what_is_set_late_is_restored(driver):
     process = Process(
         driver,

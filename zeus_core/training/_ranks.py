@@ -20,11 +20,10 @@ class Ranks(Exchange):
 
     def share(self, monitor: ZeusMonitor) -> list[int]:
         """Return the indices of the GPUs this rank counts: those that no rank before it measures too."""
-        uuids = {gpu.uuid: index for index, gpu in monitor.gpus.items()}
-        ranks = self.gather(lambda: list(uuids))
-        self.gpu_count = len({uuid for rank in ranks for uuid in rank})
-        others = {uuid for rank in ranks[: self.rank] for uuid in rank}
-        return [index for uuid, index in uuids.items() if uuid not in others]
+        told = self.gather(lambda: [gpu.uuid for gpu in monitor.gpus.values()])
+        self.gpu_count = len({uuid for uuids in told for uuid in uuids})
+        others = {uuid for uuids in told[: self.rank] for uuid in uuids}
+        return [index for index, uuid in zip(monitor.gpus, told[self.rank], strict=True) if uuid not in others]
 
     def combine(self, account: Callable[[], Account]) -> Account:
         """Add up the accounts of all ranks."""

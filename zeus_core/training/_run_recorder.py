@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.parallel import ParallelCalls
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
@@ -61,6 +63,7 @@ class RunRecorder:
 
     def __init__(self, monitor: ZeusMonitor, world: World, folder: Path | None) -> None:
         self._monitor = monitor
+        self._calls = ParallelCalls()
         self._folder = folder
         self._waits = False
         self._window = f"__zeus_core_training_energy_{next(_numbers)}"
@@ -235,7 +238,10 @@ class RunRecorder:
         return own
 
     def _power_limit_watts(self) -> float | None:
-        try:
+        def read() -> float | None:
             return max((gpu.read_power_limit_watts() for gpu in self._monitor.gpus.values()), default=None)
+
+        try:
+            return self._calls.call_one_within(CALL_SECONDS, 0, read)
         except DeviceError:
             return None

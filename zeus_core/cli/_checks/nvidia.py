@@ -57,6 +57,8 @@ def find_driver() -> Driver:
 
     try:
         return ParallelCalls().call_one_within(OPEN_SECONDS, 0, _find_driver)
+    except ImportError:
+        return Driver(fault="nvidia-ml-py is not installed")
     except DeviceError as error:
         return Driver(fault=str(error))
 
@@ -65,12 +67,7 @@ def _find_driver() -> Driver:
     from zeus_core.device.nvml._session import NvmlSession
 
     session = NvmlSession()
-    try:
-        uuids = session.read_uuids()
-    except ImportError:
-        return Driver(fault="nvidia-ml-py is not installed")
-    except DeviceError as error:
-        return Driver(fault=str(error))
+    uuids = session.read_uuids()
     import pynvml
 
     version = _ask(session.read_driver_version)

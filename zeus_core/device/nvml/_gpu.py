@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 from zeus_core._units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
@@ -49,19 +48,20 @@ class NvmlGpu:
         self._nvml_error = pynvml.NVMLError
         self._get_energy = pynvml.nvmlDeviceGetTotalEnergyConsumption
         self._power_field = FieldReader(_POWER_INSTANT_FIELD)
+        # Read once, by the first who needs them: `cached_property` has one lock for all objects before Python 3.12, so
+        # that all GPUs would wait for one that hangs.
+        self._counter_period_seconds: float | None = None
+        self._supported_clocks_mhz: tuple[int, ...] | None = None  # they never change, and reading them takes long
         self.name = str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
         self._architecture = self._find_architecture()
         self._has_instant_power = self._find_instant_power()
 
-    @cached_property
+    @property
     def energy_counter_period_seconds(self) -> float:
         """Measured by watching the counter, for a quarter of a second at most, when it is read first."""
-        try:
-            watched_seconds = watch_counter_period_seconds(self.read_energy_counter_joules)
-        except DeviceError:
-            watched_seconds = None
-        usual_seconds = _VOLTA_PERIOD_SECONDS if self._architecture == _VOLTA else _PERIOD_SECONDS
-        return watched_seconds or usual_seconds
+        if self._counter_period_seconds is None:
+            self._counter_period_seconds = self._watch_counter_period_seconds()
+        return self._counter_period_seconds
 
     @property
     def power_average_seconds(self) -> float:
@@ -142,6 +142,8 @@ class NvmlGpu:
 
     def lock_sm_clock(self, clock_mhz: int) -> None:
         """Call `nvmlDeviceSetGpuLockedClocks`, which takes about 10 ms and needs root."""
+        if self._supported_clocks_mhz is None:
+            self._supported_clocks_mhz = self.read_supported_sm_clocks_mhz()
         supported = self._supported_clocks_mhz
         if clock_mhz not in supported:
             raise UsageError(f"clock_mhz is {clock_mhz!r}; {self.name} supports {', '.join(map(str, supported))}")
@@ -159,10 +161,13 @@ class NvmlGpu:
             f"sudo nvidia-smi -i {self.uuid} -rgc", "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks"
         )
 
-    @cached_property
-    def _supported_clocks_mhz(self) -> tuple[int, ...]:
-        """The clocks `lock_sm_clock` accepts, read once: they never change, and reading them delays every change."""
-        return self.read_supported_sm_clocks_mhz()
+    def _watch_counter_period_seconds(self) -> float:
+        try:
+            watched_seconds = watch_counter_period_seconds(self.read_energy_counter_joules)
+        except DeviceError:
+            watched_seconds = None
+        usual_seconds = _VOLTA_PERIOD_SECONDS if self._architecture == _VOLTA else _PERIOD_SECONDS
+        return watched_seconds or usual_seconds
 
     def _call(self, action: str, function: str, *arguments: object) -> Any:
         return self._session.call(self.uuid, action, function, *arguments)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import asdict, replace
+from functools import partial
 
+from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.device._gpu import read_driver_version
 from zeus_core.errors import DeviceError, UsageError
@@ -144,7 +147,7 @@ class WarmingUp(Stage):
         return RankInformation(
             pipeline_rank=context.pipeline_rank,
             order=step.order,
-            gpu=GpuFacts(gpu.uuid, gpu.name, _power_limit_watts(gpu), read_driver_version(gpu)),
+            gpu=ParallelCalls().call_one_within(CALL_SECONDS, 0, partial(_read_facts, gpu)),
             counter_update_period_seconds=gpu.energy_counter_period_seconds,
             clocks_mhz=clocks,
             identity=context.identity,
@@ -307,9 +310,10 @@ class Planning(Stage):
         return Planned(profile.job, baseline, deployments, profile)
 
 
-def _power_limit_watts(gpu: Gpu) -> float | None:
-    """Times and energies depend on it; None where it cannot be read."""
+def _read_facts(gpu: Gpu) -> GpuFacts:
+    """Read what times and energies depend on; a limit that cannot be read is None."""
     try:
-        return gpu.read_power_limit_watts()
+        limit_watts = gpu.read_power_limit_watts()
     except DeviceError:
-        return None
+        limit_watts = None
+    return GpuFacts(gpu.uuid, gpu.name, limit_watts, read_driver_version(gpu))

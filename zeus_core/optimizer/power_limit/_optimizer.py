@@ -387,12 +387,7 @@ class GlobalPowerLimitOptimizer:
         exchange = self._exchange
         # No rank changes a limit before all ranks have read theirs: some may share a GPU.
         limiter = exchange.make(self._read_limits, phase=self.phase)
-        information = RankInformation(
-            {**asdict(self._counts), "pl_step": self._step_watts},
-            PowerRange(limiter.settings[-1], limiter.settings[0]),
-            {gpu.uuid: gpu.name for gpu in self._gpus},
-        )
-        told = exchange.gather(lambda: encode(information), self.phase)
+        told = exchange.gather(lambda: encode(self._information(limiter)), self.phase)
         group = SearchGroup.from_ranks(decode(list[RankInformation], told))
         if not self._has_own_selector:
             self._selector = ZeusCost(world_size=len(group.gpu_names))
@@ -402,6 +397,13 @@ class GlobalPowerLimitOptimizer:
             group, trials, limiter, exchange, self._recorder, self._store, self._selector, self.profile_steps
         )
         return self._search.ask()
+
+    def _information(self, limiter: Limiter) -> RankInformation:
+        return RankInformation(
+            {**asdict(self._counts), "pl_step": self._step_watts},
+            PowerRange(limiter.settings[-1], limiter.settings[0]),
+            {gpu.uuid: gpu.name for gpu in self._gpus},
+        )
 
     def _read_limits(self) -> Limiter:
         if not self._gpus:
