@@ -32,6 +32,7 @@ MEASURING = {*BASE, "device", "knobs", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, *TOOLS} for part in (*VALUES, *TOOLS)},
+    "_launch": set(),  # it also runs alone, in any Python
     "ports": {*VALUES, *TOOLS},
     "events": {*VALUES, "ports"},
     "adapters": {*VALUES, *TOOLS},
@@ -41,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "optimizer": {*MEASURING, *PURE},
     "training": OPTIMIZING,
     **{part: {*OPTIMIZING, "training"} for part in ("pytorch", "report")},
-    "cli": {*OPTIMIZING, "training", "report"},
+    "cli": {*OPTIMIZING, "training", "report", "_launch"},
     "testing": {*OPTIMIZING, "training"},
 }
 

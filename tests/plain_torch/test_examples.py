@@ -41,6 +41,12 @@ def test_five_lines_measure(tmp_path):
     assert sum(line.rstrip().endswith(f"# {i}") for i in range(9) for line in source("measure.py")) == 5
 
 
+@pytest.mark.long
+def test_events_measure_the_same_as_blocks(tmp_path):
+    printed = run_script(EXAMPLES / "measure_by_events.py", *SIMULATED, "--steps", 30, "--output", tmp_path)
+    assert printed_joules(printed).keys() == {"steps", "evaluation", "idle", "total"}
+
+
 def source(name):
     return (EXAMPLES / name).read_text().splitlines()
 

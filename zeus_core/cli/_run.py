@@ -29,8 +29,13 @@ _EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.usage = "%(prog)s [-h] [--gpus 0,1] [--output FILE] [--quiet] -- command ..."
+    parser.usage = "%(prog)s [-h] [--trainer] [--gpus 0,1] [--output FILE] [--quiet] -- command ..."
     parser.epilog = f"Example: {_EXAMPLE}. The command's exit code is returned; signals are passed on to it."
+    parser.add_argument(
+        "--trainer",
+        action="store_true",
+        help="in the command, add the energy to the logs of each Trainer of transformers, TRL and Lightning",
+    )
     add_gpus(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
@@ -46,11 +51,32 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError(f"the command to run is missing; write it after --, for example: {_EXAMPLE}")
     if arguments.output is not None:
         check_writable(arguments.output)
-    return run_measured(arguments.command, GuardedMeter(arguments.gpus), arguments.output, arguments.quiet)
+    started = _with_trainer(arguments.command) if arguments.trainer else None
+    meter = GuardedMeter(arguments.gpus)
+    return run_measured(arguments.command, meter, arguments.output, arguments.quiet, started)
+
+
+def _with_trainer(command: Sequence[str]) -> Sequence[str]:
+    """Return the command that enables the callbacks of trainers in a command."""
+    from zeus_core._launch import VARIABLE, launched
+
+    os.environ[VARIABLE] = "1"
+    started = launched(command)
+    if started is None:
+        write(
+            f"zeus-core: {command[0]} is not known to run a script or module of Python: --trainer reaches trainers of "
+            "Lightning in it, and no others; write `zeus-core run --trainer --` before the Python program it starts",
+            sys.stderr,
+        )
+    return started or command
 
 
 def run_measured(
-    command: Sequence[str], meter: GuardedMeter, output: Path | None = None, is_quiet: bool = False
+    command: Sequence[str],
+    meter: GuardedMeter,
+    output: Path | None = None,
+    is_quiet: bool = False,
+    started: Sequence[str] | None = None,
 ) -> int:
     """Run a command between the two edges of the meter's window, and report.
 
@@ -59,6 +85,7 @@ def run_measured(
         meter: Not yet begun.
         output: The file to write.
         is_quiet: Print no summary.
+        started: The command to start in its place; the same if None.
 
     Returns:
         The exit code. If a signal killed the command, this process dies of the same signal instead.
@@ -68,7 +95,7 @@ def run_measured(
     meter.begin()
     try:
         with blocked_signals() as mask:
-            status, record = _run(command, mask, meter)
+            status, record = _run(command, started or command, mask, meter)
             _report(record, output, is_quiet)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
@@ -76,11 +103,11 @@ def run_measured(
     return end_like(status)
 
 
-def _run(command: Sequence[str], mask: set[int], meter: GuardedMeter) -> tuple[int, RunRecord]:
+def _run(command: Sequence[str], started: Sequence[str], mask: set[int], meter: GuardedMeter) -> tuple[int, RunRecord]:
     from zeus_core.cli._child import spawn, wait_for
 
     start_time, begin = time.time(), time.monotonic()
-    status = wait_for(spawn(command, mask))
+    status = wait_for(spawn(started, mask))
     elapsed_seconds = time.monotonic() - begin
     # The energies are those between two readings, which lie a little apart from the command's start and end.
     measurement = meter.end() or Measurement(elapsed_seconds, {})
