@@ -138,7 +138,7 @@ def integrated(device, begin, end, windows):
     moments = [*sample_moments(begin, end, 0.05), *(moment for window in windows for moment in window)]
     for moment in sorted(moments):
         power_watts = device.true_power_watts(moment)
-        last = GpuEdge(moment, None, power_watts, sums=next_sums(last, moment, power_watts))
+        last = GpuEdge(moment, None, power_watts, sums=next_sums(last, moment, power_watts, MOST_WATTS))
         edges[moment] = last
     return [
         integrated_energy(edges[first], edges[second], second - first, MOST_WATTS, 0.0) for first, second in windows

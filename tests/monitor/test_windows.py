@@ -324,3 +324,18 @@ def test_no_gpus_on_purpose_measures_time_alone(time_source):
         time_source.advance(1)
     assert window.measurement.time == pytest.approx(1)
     assert window.measurement.gpu_energy == {}
+
+
+def test_the_background_samples_at_uneven_times_and_leaves_the_programs_chance_alone():
+    from zeus_core.monitor._instruments import _uneven_wait
+
+    class Waits(list):
+        def wait(self, seconds):
+            self.append(seconds)
+
+    state, waits, wait = random.getstate(), Waits(), _uneven_wait()
+    for _ in range(200):
+        wait(waits, 0.05)
+    assert random.getstate() == state
+    assert min(waits) < 0.03 < 0.07 < max(waits)
+    assert sum(waits) / len(waits) == pytest.approx(0.05, rel=0.1)

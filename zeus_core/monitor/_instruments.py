@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import random
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 
@@ -64,7 +65,7 @@ class Instruments:
         sampled = [meter.read for meter in self._meters if meter.needs_sampling]
         period_seconds = _PRECISE_PERIOD_SECONDS if precise else _SAMPLING_PERIOD_SECONDS
         sampling = ParallelCalls()
-        self._sampler = Sampler(lambda: sampling.call(sampled), period_seconds) if sampled else None
+        self._sampler = Sampler(lambda: sampling.call(sampled), period_seconds, _uneven_wait()) if sampled else None
         if self._sampler is not None:
             weakref.finalize(self, self._sampler.stop)
             if precise:
@@ -139,6 +140,15 @@ class Instruments:
         """End sampling: the last window was closed."""
         if self._sampler is not None and not self._samples_always:
             self._sampler.stop()
+
+
+def _uneven_wait() -> Callable[[threading.Event, float], object]:
+    """Return a wait of half to one and a half times as long: a load in step with the samples would show one side only.
+
+    It has a source of chance of its own: that of the program is the program's.
+    """
+    chance = random.Random()
+    return lambda event, seconds: event.wait(seconds * chance.uniform(0.5, 1.5))
 
 
 @cache

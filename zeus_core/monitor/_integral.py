@@ -24,15 +24,19 @@ _SENSOR_DELAY_SECONDS = 0.12
 _CANCELLING = 0.7
 # Of the energy, for bursts shorter than the time between two samples, which show in no sample.
 _UNSEEN_FRACTION = 0.02
+# Samples come every 0.05 s, give or take half of that. Beyond this the GPU may have drawn anything: nobody sampled it,
+# or the interpreter was busy.
+_MAX_GAP_SECONDS = 0.2
 
 
-def next_sums(last: GpuEdge | None, at: float, power_watts: float) -> PowerSums:
+def next_sums(last: GpuEdge | None, at: float, power_watts: float, peak_watts: float) -> PowerSums:
     """Add a sample to the sums of the one before.
 
     Args:
         last: The sample before; None at the first one.
         at: When the sample was taken.
         power_watts: The power.
+        peak_watts: The most the GPU can draw.
     """
     if last is None or last.power_watts is None or last.sums is None:
         return PowerSums()
@@ -40,11 +44,16 @@ def next_sums(last: GpuEdge | None, at: float, power_watts: float) -> PowerSums:
     change_watts = abs(power_watts - last.power_watts)
     sums = last.sums
     late_joules = change_watts * (seconds + _SENSOR_DELAY_SECONDS)
+    mean_watts = (last.power_watts + power_watts) / 2
+    unseen_joules = _UNSEEN_FRACTION * mean_watts * seconds
+    if seconds > _MAX_GAP_SECONDS:
+        unseen_joules += max(mean_watts, peak_watts - mean_watts) * (seconds - _MAX_GAP_SECONDS)
     return PowerSums(
-        sums.energy_joules + (last.power_watts + power_watts) / 2 * seconds,
+        sums.energy_joules + mean_watts * seconds,
         sums.change_watts + change_watts,
         sums.delay_joules + change_watts * seconds,
         sums.squares + late_joules * late_joules,
+        sums.unseen_joules + unseen_joules,
     )
 
 
@@ -69,7 +78,7 @@ def integrated_energy(
     late_joules = (last.delay_joules - first.delay_joules + change_watts * _SENSOR_DELAY_SECONDS) / 2
     seen_joules = min(late_joules, _CANCELLING * sqrt(max(last.squares - first.squares, 0.0)))
     averaged_joules = average_seconds * (_spread(begin_watts, peak_watts) + _spread(end_watts, peak_watts))
-    unseen_joules = _UNSEEN_FRACTION * energy_joules
+    unseen_joules = last.unseen_joules - first.unseen_joules
     reach_joules = seen_joules + averaged_joules + unseen_joules
     recent_seconds = min(_SENSOR_DELAY_SECONDS, seconds)
     min_joules = max(energy_joules - reach_joules - end_watts * recent_seconds, 0.0)

@@ -108,7 +108,8 @@ class PowerMeter:
                 return GpuEdge(at, None, None)
             except DeviceError as error:
                 return GpuEdge(at, None, None, str(error))
-            edge = self._last = GpuEdge(at, None, power_watts, sums=next_sums(self._last, at, power_watts))
+            sums = next_sums(self._last, at, power_watts, self._peak_watts)
+            edge = self._last = GpuEdge(at, None, power_watts, sums=sums)
             return edge
 
     def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:

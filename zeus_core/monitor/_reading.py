@@ -58,12 +58,14 @@ class PowerSums(NamedTuple):
         change_watts: All changes from one sample to the next, as magnitudes.
         delay_joules: Each change times the time between its two samples.
         squares: The square of the most that each change can be seen too late, in square joules.
+        unseen_joules: What the GPU may have drawn more, or less, between two samples.
     """
 
     energy_joules: float = 0.0
     change_watts: float = 0.0
     delay_joules: float = 0.0
     squares: float = 0.0
+    unseen_joules: float = 0.0
 
 
 class GpuEdge(NamedTuple):
