@@ -87,9 +87,11 @@ def check_calls(packages, count, seed, monkeypatch, tmp_path, skip=()):
     """Make random calls of everything in turn. A call may succeed, or raise one of the errors it is documented to."""
     choose = random.Random(seed)
     found = list(callables(packages, skip))
-    assert len(found) > 20
+    assert len(found) > 15
     for number in range(count):
         name, function = found[number % len(found)]
+        if name == "initialize":  # its arguments are those of deepspeed.initialize, and so are their errors
+            continue
         folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)  # what a call writes lies in its own folder
@@ -104,17 +106,23 @@ def check_calls(packages, count, seed, monkeypatch, tmp_path, skip=()):
             raise AssertionError(f"call {number}, {name}({kinds}), raised {error!r}") from error
 
 
-@pytest.fixture(autouse=True)
-def _no_threads_are_left():
+@pytest.fixture
+def threads_end():
     before = threading.active_count()
     yield
     assert threading.active_count() <= before + 2
 
 
-def test_random_calls_raise_our_errors_only(monkeypatch, tmp_path):
+def test_random_calls_raise_our_errors_only(monkeypatch, tmp_path, threads_end):
     check_calls(["zeus_core"], 1_500, 0, monkeypatch, tmp_path, skip={"zeus_core.pytorch"})
 
 
 @pytest.mark.long
-def test_10_000_random_calls_raise_our_errors_only(monkeypatch, tmp_path):
+def test_10_000_random_calls_raise_our_errors_only(monkeypatch, tmp_path, threads_end):
     check_calls(["zeus_core"], 10_000, 1, monkeypatch, tmp_path, skip={"zeus_core.pytorch"})
+
+
+@pytest.mark.long
+def test_random_calls_of_the_integrations_raise_our_errors_only(monkeypatch, tmp_path):
+    packages = ["zeus_core.pytorch", "zeus_huggingface", "zeus_lightning", "zeus_deepspeed"]
+    check_calls(packages, 1_500, 2, monkeypatch, tmp_path)

@@ -221,6 +221,11 @@ GOOD = {
     "size": [2],
     "rank_main": [lambda: lambda world: world.gather(1)],
     "timeout_seconds": [1.0],
+    "device": ["cpu"],
+    "run_name": ["run"],
+    "logging_dir": ["folder"],
+    "forward": [WORK],
+    "backward": [None, WORK],
 }
 
 

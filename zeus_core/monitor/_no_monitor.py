@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from zeus_core._validate import checked_instance
+from zeus_core._validate import checked_flag, checked_instance
 from zeus_core.device import CpuDiscovery
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.monitor._windows import ZeusMonitor
@@ -43,6 +43,7 @@ def training_monitor(
         UsageError: `monitor` is something else, or measures no GPU on purpose.
         DeviceError: No GPU can be measured, and `strict` is true.
     """
+    checked_flag("strict", strict)
     if monitor is None:
         try:
             monitor = make()

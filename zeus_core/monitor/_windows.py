@@ -168,7 +168,7 @@ class ZeusMonitor:
         """
         window = self._open_windows.pop(key, None)
         if window is None:
-            names = ", ".join(map(repr, sorted(self._open_windows))) or "none"
+            names = ", ".join(sorted(map(repr, self._open_windows))) or "none"
             raise UsageError(f"window {key!r} is not open; open windows: {names}")
         if sync_execution:
             self._synchronize(self.gpu_indices)

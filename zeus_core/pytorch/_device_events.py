@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 
+from zeus_core._validate import shown
+from zeus_core.errors import UsageError
 from zeus_core.ports import DeviceEvent, DeviceEvents, TimeSource
 from zeus_core.ports._device_events import HostEvents
+from zeus_core.ports._time_source import checked_time_source
 
 __all__ = ["CudaEvents", "device_events_for"]
 
@@ -141,7 +144,16 @@ def device_events_for(device: torch.device | str, time_source: TimeSource) -> De
     Args:
         device: The device.
         time_source: The monitor's time source.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
     """
-    if torch.device(device).type == "cuda":
+    time_source = checked_time_source(time_source)
+    try:
+        kind = torch.device(device).type
+    except Exception as error:  # torch knows no such device, or refuses the type of the argument
+        wanted = 'a torch.device or its name, such as "cuda:0"'
+        raise UsageError(f"device is {shown(device)}; it must be {wanted}: {error}") from error
+    if kind == "cuda":
         return CudaEvents(device, time_source)
     return HostEvents(time_source)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
+from zeus_core._validate import checked_instance, shown
 from zeus_core.device import SimulatedGpu, Work
 from zeus_core.errors import UsageError
 
@@ -32,15 +33,20 @@ class SimulatedCompute:
         backward: The work of one backward pass; twice as long as the forward pass if None.
 
     Raises:
-        UsageError: `gpu` is not simulated.
+        UsageError: An argument is wrong, such as a GPU that is not simulated; the message names it.
     """
 
     def __init__(self, module: torch.nn.Module, gpu: object, forward: Work, backward: Work | None = None) -> None:
         if not isinstance(gpu, SimulatedGpu):
-            raise UsageError(f"gpu is {gpu!r}; only a SimulatedGpu can simulate (set ZEUS_SIMULATED_GPUS to get one)")
+            raise UsageError(
+                f"gpu is {shown(gpu)}; only a SimulatedGpu can simulate (set ZEUS_SIMULATED_GPUS to get one)"
+            )
         self._gpu = gpu
-        self._forward = forward
-        self._backward = backward or replace(forward, seconds=_BACKWARD_PER_FORWARD * forward.seconds)
+        checked_instance("module", module, torch.nn.Module, "torch.nn.Linear(8, 8)")
+        self._forward = checked_instance("forward", forward, Work, "Work(0.1, 300.0)")
+        if backward is None:
+            backward = replace(forward, seconds=_BACKWARD_PER_FORWARD * forward.seconds)
+        self._backward = checked_instance("backward", backward, Work, "Work(0.2, 300.0)")
         self._latest_run = -1
         self._hooks = [
             module.register_forward_pre_hook(self._begin_forward),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.distributed
 
+from zeus_core._validate import checked_number
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.ports import World
 from zeus_core.ports._world import SoloWorld
@@ -19,6 +20,7 @@ __all__ = ["TorchWorld", "torch_world"]
 # How long the end of a process is delayed, so that gloo can release its tensors. Users feel a longer delay; a shorter
 # one risks that a busy machine does not run gloo's thread in time.
 _GLOO_RELEASE_SECONDS = 0.05
+_MAX_TIMEOUT_SECONDS = 1e9  # 31 years, and less than a timedelta can hold
 
 
 class TorchWorld:
@@ -84,7 +86,12 @@ def torch_world(timeout_seconds: float = 60.0) -> World:
 
     Args:
         timeout_seconds: How long to wait for the other ranks, in seconds.
+
+    Raises:
+        UsageError: It is no number above 0.
     """
+    wanted = "a number of seconds above 0, such as 60"
+    checked_number("timeout_seconds", timeout_seconds, 0.0, _MAX_TIMEOUT_SECONDS, wanted, is_open=True)
     is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
     if is_initialized and torch.distributed.get_world_size() > 1:
         return TorchWorld(timeout_seconds)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from zeus_core._validate import shown
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, PipelineObserver
@@ -146,7 +147,9 @@ def check_schedule(schedule: Any) -> None:
         UsageError: It is not a schedule, or this release of torch lacks something; the message names what.
     """
     if not callable(getattr(schedule, "step", None)):
-        raise UsageError(f"schedule is {schedule!r}; pass one of torch.distributed.pipelining, such as Schedule1F1B")
+        raise UsageError(
+            f"schedule is {shown(schedule)}; pass one of torch.distributed.pipelining, such as Schedule1F1B"
+        )
     missing = [name for name in _SCHEDULE_ATTRIBUTES if not hasattr(schedule, name)]
     stages = _stages_of(schedule)
     missing += [f"stage.{name}" for name in _STAGE_ATTRIBUTES if not all(hasattr(stage, name) for stage in stages)]

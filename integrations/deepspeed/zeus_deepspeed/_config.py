@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from zeus_core._validate import checked_flag, checked_whole_number
+from zeus_core._validate import checked_flag, checked_whole_number, shown
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
 from zeus_deepspeed._engine_facts import config_of
@@ -70,7 +70,7 @@ def read_perseus_block(engine_or_config: Any) -> PerseusConfig | None:
         return None
     block = config[_BLOCK]
     if not isinstance(block, Mapping):
-        raise UsageError(f'{_BLOCK} is {block!r}; it must be a block, such as {{"enabled": true}}')
+        raise UsageError(f'{_BLOCK} is {shown(block)}; it must be a block, such as {{"enabled": true}}')
     for key in block:
         _check_key(key)
     return _config_of({key: value for key, value in block.items() if value != "auto"})

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from zeus_core._validate import shown
 from zeus_core.adapters import Patches
 from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
@@ -115,6 +116,8 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
         UsageError: The block is wrong; the message names the key, and what is accepted.
         Exception: Perseus cannot start on some rank, and the block is strict.
     """
+    if not hasattr(engine, "__dict__"):
+        raise UsageError(f"engine is {shown(engine)}; it must be that of deepspeed.initialize")
     attached = vars(engine).get("perseus")
     if isinstance(attached, Perseus):
         return attached

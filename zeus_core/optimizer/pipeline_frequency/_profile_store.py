@@ -10,6 +10,7 @@ from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core._files import JsonFormat, JsonStore
+from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
@@ -74,7 +75,7 @@ def _check_fingerprint(saved: Any, wanted: Sequence[Mapping[str, Any]]) -> None:
     if saved == wanted:
         return
     if not isinstance(saved, list):
-        raise UsageError(f"its fingerprint is {saved!r}; it must be a list")
+        raise UsageError(f"its fingerprint is {shown(saved)}; it must be a list")
     if len(saved) != len(wanted):
         raise UsageError(f"it was measured with {len(saved)} ranks; this job has {len(wanted)}")
     for rank, (theirs, ours) in enumerate(zip(saved, wanted, strict=True)):

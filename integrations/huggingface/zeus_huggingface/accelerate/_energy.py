@@ -93,7 +93,8 @@ class ZeusAccelerate(AcceleratorLoop):
         grams_co2_per_kwh: float | None = None,
     ) -> None:
         self._counts_batches = samples_per_step is None
-        self._samples_per_step = checked_whole_number("samples_per_step", samples_per_step or 0, minimum=0)
+        samples = 0 if samples_per_step is None else samples_per_step
+        self._samples_per_step = checked_whole_number("samples_per_step", samples, minimum=0)
         self._exchange_steps = checked_whole_number("exchange_steps", exchange_steps, minimum=1)
         if isinstance(optimizer, PowerLimitOptimizer):
             optimizer.close()  # this object reports to it from now on

@@ -12,6 +12,7 @@ from typing import Any
 from accelerate import tracking
 
 from zeus_core._files import without_links
+from zeus_core._validate import checked_path, checked_text
 from zeus_core.adapters import contained
 
 __all__ = ["ZeusTracker"]
@@ -30,6 +31,9 @@ class ZeusTracker(tracking.GeneralTracker):  # type: ignore[misc]
     Args:
         run_name: Name of the project, as given to `accelerator.init_trackers`.
         logging_dir: Folder.
+
+    Raises:
+        UsageError: An argument is of another type.
     """
 
     name = "zeus"
@@ -37,7 +41,8 @@ class ZeusTracker(tracking.GeneralTracker):  # type: ignore[misc]
 
     def __init__(self, run_name: str, logging_dir: str | Path) -> None:
         super().__init__()
-        self.path = Path(logging_dir) / f"{run_name}.jsonl"
+        folder = Path(checked_path("logging_dir", logging_dir, "logs", "folder"))
+        self.path = folder / f"{checked_text('run_name', run_name)}.jsonl"
         """The file."""
 
     @property
