@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 
+from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.report import Comparison
 from zeus_core.search import Trial
@@ -52,6 +53,22 @@ def test_a_single_step_has_no_known_scatter():
 
 def test_no_energy_at_all_saves_nothing():
     assert not Comparison(trial(400, 0.0), trial(300, 0.0)).is_certain
+
+
+def test_a_drift_shows_in_two_trials_at_the_chosen_setting():
+    before, after = trial(400, 4000.0), trial(300, 3400.0, seconds=22.0)
+    sure = Comparison(before, after)
+    drifted = Comparison(before, after, trial(300, 3000.0, seconds=20.0))
+    assert sure.saving_fraction == drifted.saving_fraction
+    assert sure.is_certain
+    assert 0.10 < drifted.saving_uncertainty < 0.11
+    assert drifted.slowdown_uncertainty == pytest.approx(0.1)
+    assert not Comparison(before, after, trial(300, 4100.0)).is_certain
+
+
+def test_only_trials_can_be_compared():
+    with pytest.raises(UsageError, match="after is None; it must be"):
+        Comparison(trial(400, 4000.0), None)
 
 
 @pytest.mark.parametrize("steps", [3, 10, 40])

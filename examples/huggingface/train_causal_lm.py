@@ -163,7 +163,7 @@ def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, a
         return 1
     picture = arguments.output / f"time-energy.{arguments.picture}"
     draw_time_energy(optimizer.trials, optimizer.chosen_limit_watts, gpu_name, picture)
-    comparison = Comparison(before=optimizer.trials[0], after=optimizer.confirmation)
+    comparison = optimizer.comparison or Comparison(before=optimizer.trials[0], after=optimizer.confirmation)
     print(f"\nPower limits tried on {gpu_name}, {selector}")
     print(trial_table(optimizer.measurements, arguments.profile_steps, selector, optimizer.chosen_limit_watts))
     print(f"\n{comparison}")

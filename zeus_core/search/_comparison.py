@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zeus_core._validate import checked_instance
 from zeus_core.search._trial import Trial
 
 __all__ = ["Comparison", "energy_error_fraction", "mean_uncertainty", "percentage", "quotient_uncertainty"]
@@ -26,16 +27,29 @@ _MAX_UNCERTAINTY_FRACTION = 0.5
 class Comparison:
     """A training step before and after a change.
 
-    The uncertainties are half-widths of intervals that hold the truth in 95 % of cases. They contain the uncertainty of
-    both measured energies and the scatter of the steps, but no drift of the work from one trial to the other.
+    The uncertainties are half-widths of intervals that hold the truth in 95 % of cases, if the work does not drift from
+    one trial to the other. They contain the uncertainty of both measured energies, the scatter of the steps, and the
+    difference between two trials at the chosen setting.
 
     Attributes:
         before: Steps at the original setting.
         after: Steps at the chosen setting.
+        repeated: Other steps at the chosen setting; None without any.
+
+    Raises:
+        UsageError: One of them is no trial.
     """
 
     before: Trial
     after: Trial
+    repeated: Trial | None = None
+
+    def __post_init__(self) -> None:
+        """Check that both are trials."""
+        checked_instance("before", self.before, Trial, "optimizer.trials[0]")
+        checked_instance("after", self.after, Trial, "optimizer.confirmation")
+        if self.repeated is not None:
+            checked_instance("repeated", self.repeated, Trial, "optimizer.trials[1], or None")
 
     @property
     def saving_fraction(self) -> float:
@@ -46,7 +60,10 @@ class Comparison:
     def saving_uncertainty(self) -> float:
         """How far `saving_fraction` can be off; infinite if one of the trials is too short to tell."""
         errors = energy_error_fraction(self.before), energy_error_fraction(self.after)
-        return abs(1 - self.saving_fraction) * math.hypot(*errors) if math.isfinite(sum(errors)) else math.inf
+        if not math.isfinite(sum(errors)):
+            return math.inf
+        error = abs(1 - self.saving_fraction) * math.hypot(*errors)
+        return error if self.repeated is None else math.hypot(error, self._difference("joules_per_step"))
 
     @property
     def slowdown_factor(self) -> float:
@@ -56,7 +73,13 @@ class Comparison:
     @property
     def slowdown_uncertainty(self) -> float:
         """How far `slowdown_factor` can be off; infinite if one of the trials has a single step."""
-        return self.slowdown_factor * math.hypot(_time_error_fraction(self.before), _time_error_fraction(self.after))
+        error = self.slowdown_factor * math.hypot(_time_error_fraction(self.before), _time_error_fraction(self.after))
+        return error if self.repeated is None else math.hypot(error, self._difference("seconds_per_step"))
+
+    def _difference(self, cost: str) -> float:
+        """Return how far the two trials at the chosen setting are apart, over the cost at the original one."""
+        before, after, repeated = (float(getattr(trial, cost)) for trial in (self.before, self.after, self.repeated))
+        return _quotient(abs(after - repeated), before)
 
     @property
     def is_certain(self) -> bool:

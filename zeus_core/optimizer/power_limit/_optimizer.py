@@ -185,11 +185,11 @@ class GlobalPowerLimitOptimizer:
     @property
     def comparison(self) -> Comparison | None:
         """Steps at the original limit, and at the confirmed choice; None until it is confirmed, or if they are one."""
-        search = self._search
-        baseline = None if search is None else search.trials.get(search.original_watts)
-        if baseline is None or self.confirmation is None or self.confirmation.setting == baseline.setting:
+        search, after = self._search, self.confirmation
+        if search is None or after is None or after.setting == search.original_watts:
             return None
-        return Comparison(baseline, self.confirmation)
+        before = search.trials.get(search.original_watts)
+        return None if before is None else Comparison(before, after, search.trials.get(after.setting))
 
     @property
     def saving_fraction(self) -> float | None:
