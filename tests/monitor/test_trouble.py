@@ -107,6 +107,32 @@ def test_a_counter_that_is_reset_is_lost_not_negative(make_driver):
     assert "went back" in measurement.lost_because["GPU 0"]
 
 
+@pytest.mark.parametrize("trouble", ["stands still", "starts again"])
+def test_what_an_inner_window_loses_the_outer_one_does_not_count(make_driver, trouble):
+    driver = make_driver(DeviceSpec(follows_limit=False))
+    driver[0].set_load(400.0)
+    monitor = nvml_monitor(driver)
+    monitor.begin_window("outer")
+    begun = time.monotonic()
+    time.sleep(0.7)
+    monitor.begin_window("inner")
+    if trouble == "stands still":
+        driver[0].stick_counter()
+    else:
+        driver[0].reset_counter(to_joules=1000.0)  # lower than before, but higher by the end than at the beginning
+    time.sleep(0.5)
+    inner = monitor.end_window("inner")
+    time.sleep(0.3)
+    ending = time.monotonic()
+    outer = monitor.end_window("outer")
+    least, most = driver[0].true_energy_joules(begun, ending), driver[0].true_energy_joules(begun, time.monotonic())
+    assert inner.gpu_method == {0: "lost"}
+    assert outer.gpu_method[0] in {"estimated", "lost"}
+    if outer.total_energy is not None:
+        uncertainty = outer.total_uncertainty_joules
+        assert least - uncertainty <= outer.total_energy <= most + uncertainty
+
+
 @pytest.mark.parametrize("lacking", ["read_energy_counter_joules", "read_power_watts"])
 def test_precise_on_a_gpu_without_readings_is_an_error_at_construction(gpu, time_source, lacking):
     from zeus_core.errors import NotSupportedError
