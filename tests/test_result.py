@@ -69,11 +69,12 @@ def test_a_closed_stream_or_none_gets_no_box(monkeypatch):
     ("joules", "uncertainty", "text"),
     [
         (0.0, None, "0 J"),
-        (3.7, 178.0, "3.7 ±178 J"),
-        (62524.4, 40.2, "62.52 ±0.0402 kJ"),
+        (3.7, 178.0, "4 ±178 J"),
+        (3.7, 0.0, "3.7 J"),
+        (62524.4, 40.2, "62.524 ±0.040 kJ"),
         (999.96, None, "1000 J"),
-        (1.5e7, 2e4, "15 ±0.02 MJ"),
-        (10.0, 2500.0, "0.01 ±2.5 kJ"),
+        (1.5e7, 2e4, "15.000 ±0.020 MJ"),
+        (10.0, 2500.0, "0.0 ±2.5 kJ"),
     ],
 )
 def test_an_energy_and_its_uncertainty_have_one_unit(joules, uncertainty, text):
@@ -81,10 +82,11 @@ def test_an_energy_and_its_uncertainty_have_one_unit(joules, uncertainty, text):
 
 
 def test_durations_are_in_a_unit_that_people_use():
-    assert [duration_text(seconds) for seconds in (0.04, 119.9, 121, 7199, 7500)] == [
+    assert [duration_text(seconds) for seconds in (0.04, 119.9, 121, 3599.4, 7199, 7500)] == [
         "0.0 s",
         "119.9 s",
-        "2 min",
+        "2 min 1 s",
+        "59 min 59 s",
         "2 h 0 min",
         "2 h 5 min",
     ]

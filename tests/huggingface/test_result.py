@@ -4,7 +4,7 @@ import re
 
 import pytest
 from huggingface_hub import ModelCard
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, RaiseAt, make_trainer
 from tests.support.result_boxes import ENERGY, LIMIT, QUICK, SEARCH_STEPS, boxes, labels
@@ -81,6 +81,24 @@ def test_each_training_of_one_callback_shows_its_own(tmp_path, monitor, gpu, cap
     trainer = trained(tmp_path, gpu, [ZeusTrainerCallback(monitor)])
     trainer.train()
     assert len(boxes(capsys)) == 2
+
+
+class TrainsAnother(TrainerCallback):
+    """Trains another trainer, with the same callback of ours, in the middle of a training."""
+
+    def __init__(self, folder, ours):
+        self.folder, self.ours = folder, ours
+
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 2:
+            make_trainer(self.folder, [self.ours], max_steps=1).train()
+
+
+def test_a_training_within_a_training_is_part_of_it(tmp_path, monitor, gpu, capsys):
+    callback = ZeusTrainerCallback(monitor)
+    trained(tmp_path, gpu, [callback, TrainsAnother(tmp_path / "inner", callback)])
+    (box,) = boxes(capsys)
+    assert labels(box) == ENERGY
 
 
 class OwnTrain(Trainer):

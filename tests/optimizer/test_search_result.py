@@ -79,9 +79,9 @@ def test_the_cost_of_the_search_is_what_its_steps_took_beyond_the_original_limit
     points = {trial.setting: gpu.preset.physics.operating_point(WORK, trial.setting) for trial in optimizer.trials}
     seconds = sum(220 * (point.seconds - points[400].seconds) for point in points.values())
     joules = sum(220 * (point.energy_joules - points[400].energy_joules) for point in points.values())
-    pattern = r"660 steps, (\d+) min longer and ([\d.]+) ±([\d.]+) kJ (\w+) than at 400 W"
+    pattern = r"660 steps, (\d+) min \d+ s longer and ([\d.]+) ±([\d.]+) kJ (\w+) than at 400 W"
     row = re.match(pattern, optimizer.result()["search"])
-    assert float(row[1]) == pytest.approx(seconds / 60, abs=0.6)
+    assert float(row[1]) == pytest.approx(seconds / 60, abs=1.1)
     assert float(row[2]) == pytest.approx(abs(joules) / 1000, abs=float(row[3]))
     assert row[4] == ("more" if joules > 0 else "less")
 
@@ -93,9 +93,9 @@ def made_trial(setting, seconds, joules):
 @pytest.mark.parametrize(
     ("chosen_steps", "chosen_joules", "text"),
     [
-        (50, 90.0, "20 steps, 20.0 s longer and 200 ±15.5 J more than at 400 W; earned back after 20 steps at 200 W"),
-        (15, 90.0, "20 steps, 20.0 s longer and 200 ±15.5 J more than at 400 W; earned back in 5 more steps at 200 W"),
-        (15, 100.0, "20 steps, 20.0 s longer and 200 ±15.5 J more than at 400 W; not earned back"),
+        (50, 90.0, "20 steps, 20.0 s longer and 200 ±15 J more than at 400 W; earned back after 20 steps at 200 W"),
+        (15, 90.0, "20 steps, 20.0 s longer and 200 ±15 J more than at 400 W; earned back in 5 more steps at 200 W"),
+        (15, 100.0, "20 steps, 20.0 s longer and 200 ±15 J more than at 400 W; not earned back"),
     ],
 )
 def test_a_search_that_cost_energy_says_when_that_is_earned_back(chosen_steps, chosen_joules, text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 
@@ -45,8 +46,10 @@ def energy_text(joules: float, uncertainty_joules: float | None = None) -> str:
     """Format an energy with its uncertainty, in the unit that keeps the digits few."""
     largest = max(abs(joules), uncertainty_joules or 0.0)
     scale, unit = next(((scale, unit) for scale, unit in _UNITS if largest >= scale), (1.0, "J"))
-    uncertainty = "" if uncertainty_joules is None else f" ±{uncertainty_joules / scale:.3g}"
-    return f"{joules / scale:.4g}{uncertainty} {unit}"
+    if not uncertainty_joules:
+        return f"{joules / scale:.4g} {unit}"
+    decimals = max(1 - math.floor(math.log10(uncertainty_joules / scale)), 0)  # two digits of the uncertainty
+    return f"{joules / scale:.{decimals}f} ±{uncertainty_joules / scale:.{decimals}f} {unit}"
 
 
 _UNITS = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"))
@@ -56,8 +59,11 @@ def duration_text(seconds: float) -> str:
     """Format a duration in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+    if seconds < 3600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min"
 
 
 def _boxed(rows: Mapping[str, str]) -> str:

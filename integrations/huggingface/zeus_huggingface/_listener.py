@@ -172,6 +172,8 @@ class TrainerListener:
             show_result(self._result_of(self.reporter, state.is_world_process_zero))
 
     def _result_of(self, reporter: Reporter, is_first_rank: bool) -> dict[str, str]:
+        if reporter is not self._own_reporter:
+            return {}
         has_begun, self._has_begun = self._has_begun, False
         return reporter.observer.result() if has_begun and is_first_rank and not self._is_quiet else {}
 
