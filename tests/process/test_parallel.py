@@ -11,7 +11,7 @@ import pytest
 from zeus_core._process.deadline import in_hook, is_in_hook
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import SimulatedGpu, find_preset
-from zeus_core.errors import DriverFaultError
+from zeus_core.errors import DriverFaultError, NotSupportedError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports._background import ThreadBackground
 from zeus_core.testing import FaultyGpu
@@ -33,6 +33,10 @@ class Device:
         self.is_called.set()
         assert self.may_answer.wait(LONG)
         return self.calls
+
+
+def reason_of(number, reason):
+    return reason
 
 
 @pytest.fixture
@@ -61,39 +65,39 @@ def test_each_call_gets_its_own_answer():
     calls = ParallelCalls()
     functions = [lambda number=number: number for number in range(5)]
     assert calls.call(functions) == calls.call_at_once(functions) == [0, 1, 2, 3, 4]
-    assert calls.call_within(LONG, functions, int) == [0, 1, 2, 3, 4]
-    assert calls.call_at_once([]) == calls.call_within(LONG, [], int) == []
+    assert calls.call_within(LONG, functions, reason_of) == [0, 1, 2, 3, 4]
+    assert calls.call_at_once([]) == calls.call_within(LONG, [], reason_of) == []
 
 
 def test_a_device_that_hangs_is_not_waited_for_and_keeps_no_other_from_its_answer(device):
     calls = ParallelCalls()
     is_called = threading.Event()
-    reason = calls.call_within(SHORT, [lambda: "a", device, is_called.set], str)[1]
+    reason = calls.call_within(SHORT, [lambda: "a", device, is_called.set], reason_of)[1]
     assert "the driver has not answered within 0.05 s" in reason
     assert "dmesg" in reason
     assert is_called.wait(LONG)
     # It is still occupied: the next call fails at once, and does not reach the driver.
-    answers = calls.call_within(LONG, [lambda: "a", device], str)
+    answers = calls.call_within(LONG, [lambda: "a", device], reason_of)
     assert "has not answered" in answers[1]
     assert device.calls == 1
 
 
 def test_a_device_that_answers_again_is_called_again(device):
     calls = ParallelCalls()
-    calls.call_within(SHORT, [device], str)
+    calls.call_within(SHORT, [device], reason_of)
     device.may_answer.set()
     wait_until(lambda: calls._threads[0].late.is_done)
-    wait_until(lambda: calls.call_within(LONG, [lambda: "b"], lambda reason: None) == ["b"])
+    wait_until(lambda: calls.call_within(LONG, [lambda: "b"], lambda _, reason: None) == ["b"])
     assert calls._threads[0].late is None
 
 
 def test_a_device_that_was_late_is_not_trusted_before_it_has_answered_quickly(device):
     calls, slow = ParallelCalls(), Device()
-    calls.call_within(SHORT, [device], str)
+    calls.call_within(SHORT, [device], reason_of)
     device.may_answer.set()
     wait_until(lambda: calls._threads[0].late.is_done)
     begin = time.monotonic()
-    assert "has not answered" in calls.call_within(LONG, [slow], str)[0]
+    assert "has not answered" in calls.call_within(LONG, [slow], reason_of)[0]
     assert time.monotonic() - begin < LONG / 2
     slow.may_answer.set()
 
@@ -111,7 +115,7 @@ def test_one_call_raises_its_error_or_that_the_driver_does_not_answer(device):
 
 def test_a_queued_call_waits_for_those_before_it(device):
     calls = ParallelCalls()
-    calls.call_within(SHORT, [device], str)
+    calls.call_within(SHORT, [device], reason_of)
     queued = calls.put(0, lambda: "after")
     assert not queued.wait(0.0)
     device.may_answer.set()
@@ -146,7 +150,7 @@ def test_monitors_that_are_dropped_leave_no_threads():
 
 def test_a_thread_whose_call_hangs_ends_with_its_owner_once_the_driver_answers(device):
     calls = ParallelCalls()
-    calls.call_within(SHORT, [device], str)
+    calls.call_within(SHORT, [device], reason_of)
     thread = calls._threads[0].thread
     del calls
     gc.collect()
@@ -158,11 +162,11 @@ def test_a_thread_whose_call_hangs_ends_with_its_owner_once_the_driver_answers(d
 
 def test_a_forked_child_starts_threads_of_its_own_and_does_not_wait_for_its_parents(device):
     calls = ParallelCalls()
-    calls.call_within(SHORT, [device, lambda: 2], str)
+    calls.call_within(SHORT, [device, lambda: 2], reason_of)
     child = os.fork()
     if child == 0:
         signal.alarm(30)  # ends a child that waits for a thread it does not have
-        answers = calls.call_within(20.0, [lambda: 1, lambda: 2], lambda reason: None)
+        answers = calls.call_within(20.0, [lambda: 1, lambda: 2], lambda _, reason: None)
         del calls
         os._exit(int(answers != [1, 2]))
     assert os.waitpid(child, 0)[1] == 0
@@ -198,3 +202,24 @@ def test_a_gpu_that_hangs_while_a_monitor_is_made_is_refused_by_name(monkeypatch
     with pytest.raises(DriverFaultError, match=rf"{faulty.uuid}\) cannot be measured: the driver has not answered"):
         ZeusMonitor(gpus=[faulty])
     faulty.heal()
+
+
+def test_a_gpu_that_hangs_keeps_no_other_from_being_sampled(monkeypatch):
+    monkeypatch.setattr("zeus_core.monitor._instruments.CALL_SECONDS", SHORT)
+    sampled = threading.Semaphore(0)
+
+    class CounterlessGpu(FaultyGpu):
+        def read_power_watts(self):
+            sampled.release()
+            return super().read_power_watts()
+
+    hanging, other = FaultyGpu(gpus(1)[0]), CounterlessGpu(gpus(2)[1])
+    for gpu in (hanging, other):
+        gpu.fail("read_energy_counter_joules", NotSupportedError("there is none"))
+    monitor = ZeusMonitor(gpus=[hanging, other])
+    monitor.begin_window("sampled")
+    hanging.hang("read_power_watts")
+    for _ in range(10):
+        assert sampled.acquire(timeout=LONG)
+    monitor.cancel("sampled")
+    hanging.heal()

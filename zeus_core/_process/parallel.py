@@ -36,16 +36,20 @@ class DeviceCall(Generic[_Answer]):
         self._error: BaseException | None = None
         self.is_done = False
         """Whether the device has answered."""
+        self.seconds = 0.0
+        """How long the device took to answer."""
         self._running = threading.Lock()
         self._running.acquire()
 
     def make(self) -> None:
         """Call the function. Never raises."""
+        begin = time.perf_counter()
         try:
             self._answer = self._function()
         except BaseException as error:
             self._error = error
         finally:
+            self.seconds = time.perf_counter() - begin
             self.is_done = True
             self._running.release()
 
@@ -120,31 +124,33 @@ class ParallelCalls:
         """Call a function of each device at the same time. See `call`."""
         if len(functions) < 2 or not self.start(len(functions)):
             return [function() for function in functions]
-        calls = [self._threads[number].put(function) for number, function in enumerate(functions) if number > 0]
-        first = functions[0]()
+        first = DeviceCall(functions[0])
+        calls = [first, *(self._threads[number].put(function) for number, function in enumerate(functions) if number)]
+        first.make()
         for call in calls:
             call.wait()
-        return [first, *(call.answer() for call in calls)]
+        self._note_seconds(calls)
+        return [call.answer() for call in calls]
 
     def call_within(
-        self, seconds: float, functions: Sequence[Callable[[], _Answer]], late: Callable[[str], _Answer]
+        self, seconds: float, functions: Sequence[Callable[[], _Answer]], late: Callable[[int, str], _Answer]
     ) -> list[_Answer]:
         """Call a function of each device at the same time, and wait no longer than a deadline.
 
         Args:
             seconds: The deadline.
             functions: The functions, which must not raise.
-            late: Makes the answer of a device that has not answered, from the reason.
+            late: Makes the answer of a device that has not answered, from its number and the reason.
         """
         begin = time.monotonic()
         calls = [self._begin(number, function) for number, function in enumerate(functions)]
         answers = [
             call.answer()
             if call is not None and self._is_in_time(number, call, begin + seconds)
-            else late(no_answer(seconds))
+            else late(number, no_answer(seconds))
             for number, call in enumerate(calls)
         ]
-        self._is_slow = time.monotonic() - begin > _MAX_QUICK_CALL_SECONDS * len(functions)
+        self._note_seconds([call for call in calls if call is not None and call.is_done])
         return answers
 
     def call_one_within(self, seconds: float, number: int, function: Callable[[], _Answer]) -> _Answer:
@@ -184,6 +190,10 @@ class ParallelCalls:
             except RuntimeError:
                 return False
             return True
+
+    def _note_seconds(self, calls: Sequence[DeviceCall[Any]]) -> None:
+        """Note whether calls take long: apart from the time that the threads take."""
+        self._is_slow = sum(call.seconds for call in calls) > _MAX_QUICK_CALL_SECONDS * len(calls)
 
     def _begin(self, number: int, function: Callable[[], _Answer]) -> DeviceCall[_Answer] | None:
         """Call a function in the thread of its device, unless a late call still occupies it."""

@@ -32,6 +32,7 @@ TRANSIENTS = 1.1
 _SAME_POWER = 0.03  # relative difference between two readings of a constant power
 _WHOLE_UPDATES = 0.02  # how far a difference of counters may be from a whole number of updates
 _STEADY_UNCERTAINTY = 0.45  # of one update
+_QUICK_CALL = 0.1  # periods; a call that takes longer moves its edge by more than a steady energy's uncertainty allows
 _MAX_RELATIVE_UNCERTAINTY = 0.5  # of an energy that a failed counter left unknown in part; beyond, it counts as lost
 _RAPL_PERIOD_SECONDS = 0.001  # RAPL counters are updated about every millisecond (Intel SDM, volume 3B, 15.10)
 
@@ -59,7 +60,10 @@ def counted_energy(
         return DeviceEnergy.lost(begin.fault or end.fault or "the energy counter could not be read")
     min_joules, max_joules = _possible(begin, end, first, last, seconds, period_seconds, peak_watts)
     fault = end.fault or begin.fault if last.breaks is first.breaks else last.breaks.because
-    likely_joules, uncertainty_joules = _likely(begin, end, seconds, period_seconds, has_instant_power and not fault)
+    slack_seconds = _QUICK_CALL * period_seconds
+    is_quick = first.until - begin.at <= slack_seconds and last.until - end.at <= slack_seconds
+    may_be_steady = has_instant_power and is_quick and not fault
+    likely_joules, uncertainty_joules = _likely(begin, end, seconds, period_seconds, may_be_steady)
     if likely_joules is None:
         return DeviceEnergy.lost("the energy counter was not updated, and the power could not be read")
     if likely_joules < min_joules:

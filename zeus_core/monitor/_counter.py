@@ -54,7 +54,8 @@ class CounterTrail:
         latest = self._latest
         fault, held_joules = None, 0.0
         if latest is None or latest.update is None:
-            update = CounterUpdate(counter_joules, counter_joules, at - self._period_seconds, at, _NO_BREAKS)
+            after = at - self._period_seconds
+            update = CounterUpdate(counter_joules, counter_joules, after, self._now(), _NO_BREAKS)
         elif at < latest.at:  # another thread was quicker, and has compared a later reading
             return GpuEdge(at, counter_joules, power_watts, latest.fault, latest.update, at, latest.held_joules)
         elif counter_joules == latest.update.counter_joules:
@@ -81,12 +82,9 @@ class CounterTrail:
         shown_joules, seen_at = counter_joules - last.counter_joules, latest.seen_at
         # Readings that come close together tell when the counter was updated.
         is_close = seen_at > at - self._period_seconds
-        after, until = (seen_at, self._now()) if is_close else (at - self._period_seconds, at)
+        after, until = seen_at if is_close else at - self._period_seconds, self._now()  # the call may have taken long
         # One period more, for a time source as coarse as a period.
         max_joules = self._peak_watts * (until - last.after + self._period_seconds)
-        if shown_joules > max_joules:  # or the call took long
-            until = self._now()
-            max_joules = self._peak_watts * (until - last.after + self._period_seconds)
         if latest.fault is not None or not 0 < shown_joules <= max_joules:
             return self._after_trouble(latest, last, counter_joules, after, until, max_joules)
         if is_close:

@@ -64,8 +64,8 @@ class Instruments:
         self._samples_always = precise
         sampled = [meter.read for meter in self._meters if meter.needs_sampling]
         period_seconds = _PRECISE_PERIOD_SECONDS if precise else _SAMPLING_PERIOD_SECONDS
-        sampling = ParallelCalls()
-        self._sampler = Sampler(lambda: sampling.call(sampled), period_seconds, _uneven_wait()) if sampled else None
+        sample = _sampling(sampled, has_deadline=not precise)
+        self._sampler = Sampler(sample, period_seconds, _uneven_wait()) if sampled else None
         if self._sampler is not None:
             weakref.finalize(self, self._sampler.stop)
             if precise:
@@ -81,7 +81,7 @@ class Instruments:
                 return error
 
         attempts = [partial(attempt, gpu) for gpu in gpus]
-        made = self._together.call_within(SET_UP_SECONDS, attempts, DriverFaultError)
+        made = self._together.call_within(SET_UP_SECONDS, attempts, lambda _, reason: DriverFaultError(reason))
         meters: list[Meter] = []
         for gpu, meter in zip(gpus, made, strict=True):
             if isinstance(meter, DriverFaultError):
@@ -100,7 +100,9 @@ class Instruments:
     def _read_within(self, seconds: float) -> list[GpuEdge]:
         """Read the GPUs beside this thread, which must go on: a GPU that has not answered after so long is a fault."""
         at = self._time_source.now()
-        return self._together.call_within(seconds, self._read_gpus, lambda reason: GpuEdge(at, None, None, reason))
+        return self._together.call_within(
+            seconds, self._read_gpus, lambda number, reason: self._meters[number].miss(at, reason)
+        )
 
     def between(self, begin: Reading, end: Reading) -> Measurement:
         """Compute what was measured from one reading to another."""
@@ -140,6 +142,20 @@ class Instruments:
         """End sampling: the last window was closed."""
         if self._sampler is not None and not self._samples_always:
             self._sampler.stop()
+
+
+def _sampling(reads: list[Callable[[], GpuEdge]], has_deadline: bool) -> Callable[[], object]:
+    """Return a function that takes one sample of each GPU.
+
+    Args:
+        reads: Read one GPU each.
+        has_deadline: Whether a GPU that hangs keeps the others from being sampled no longer than a deadline. It costs
+            two switches of threads a sample, too much for one every 4 ms; with a counter, samples may be missed.
+    """
+    calls = ParallelCalls()
+    if not has_deadline:
+        return partial(calls.call, reads)
+    return partial(calls.call_within, CALL_SECONDS, reads, lambda _, reason: None)
 
 
 def _uneven_wait() -> Callable[[threading.Event, float], object]:

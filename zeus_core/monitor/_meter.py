@@ -7,6 +7,7 @@ from typing import Protocol
 
 from zeus_core._process.lock import ProcessLock
 from zeus_core.device import Gpu
+from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor._counted_energy import TRANSIENTS, counted_energy
@@ -30,6 +31,10 @@ class Meter(Protocol):
 
     def read(self) -> GpuEdge:
         """Read the GPU. Never raises."""
+        ...
+
+    def miss(self, at: float, reason: str) -> GpuEdge:
+        """Return the reading of a moment at which the GPU was not read, for this reason."""
         ...
 
     def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
@@ -69,6 +74,10 @@ class CountingMeter:
         except DeviceError:
             return self._follow(at, counter_joules, None)
         return self._follow(at, counter_joules, power_watts)
+
+    def miss(self, at: float, reason: str) -> GpuEdge:
+        """Return the reading of a moment at which the GPU was not read: the counter may make up for it."""
+        return self._trail.fail(at, reason, None)
 
     def _try_power_watts(self) -> float | None:
         try:
@@ -112,6 +121,10 @@ class PowerMeter:
             edge = self._last = GpuEdge(at, None, power_watts, sums=sums)
             return edge
 
+    def miss(self, at: float, reason: str) -> GpuEdge:
+        """Return the reading of a moment at which the GPU was not read."""
+        return GpuEdge(at, None, None, reason)
+
     def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
         """Compute the energy between two samples; see `integrated_energy`."""
         return integrated_energy(begin, end, seconds, self._peak_watts, self._gpu.power_average_seconds)
@@ -145,6 +158,6 @@ def _has(read: Callable[[], float]) -> bool:
 
 def _peak_watts(gpu: Gpu) -> float:
     try:
-        return TRANSIENTS * gpu.read_power_limit_range_watts().highest_watts
+        return TRANSIENTS * retried(gpu.read_power_limit_range_watts).highest_watts
     except DeviceError:
         return TRANSIENTS * _UNKNOWN_LIMIT_WATTS
