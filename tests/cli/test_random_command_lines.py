@@ -2,8 +2,11 @@
 
 import io
 import random
+import re
 import signal
+import subprocess
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +82,8 @@ OF_COMMAND = {
 }
 MACHINES = ["A40:2", "A40:2", "A100", "", "x", "A40:99999", "A40:", "\u0663", "A40:1,V100:1"]
 UNTIL_CTRL_C = {"power", "energy"}
+PLANNING = ["--pictures", "none", "--microbatches", "2", "--output", "out"]
+OF_CSV = [*PLANNING, "--blocking-power", "80,75"]
 
 
 def csv(*options):
@@ -94,6 +99,9 @@ def files(tmp_path, monkeypatch):
     (tmp_path / "tiny.csv").write_text(csv("1410,5e-324,40", "1200,1e-300,36"))
     (tmp_path / "short.csv").write_text("stage,instruction\n0,forward\n")
     (tmp_path / "nested.json").write_text("[" * 100_000 + "]" * 100_000)
+    numbers = '"gpus": [1], "blocking_power_watts": [80]'
+    fields = f'{{"format": "zeus-core pipeline profile", "version": 2, {numbers}, "instructions": '
+    (tmp_path / "deep.json").write_text(fields + "[" * 500 + "]" * 500 + "}")
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "nan.json").write_text('{"format": "zeus-core pipeline profile", "version": NaN}')
     (tmp_path / "binary").write_bytes(bytes(range(256)))
@@ -105,7 +113,8 @@ def random_line(choose):
     line = [command]
     if command == "plan":
         line += [choose.choice(["good.csv", "good.csv", *FILES]), "--pictures", "none"]
-        line += ["--microbatches", "2", "--blocking-power", "80", "--output", choose.choice(["out", *OUTPUTS])]
+        line += ["--microbatches", "2", "--output", choose.choice(["out", *OUTPUTS])]
+        line += [] if line[1].endswith(".json") else ["--blocking-power", "80"]
     for _ in range(choose.randrange(4)):
         is_usual = command in OF_COMMAND and OF_COMMAND[command] and choose.random() < 0.8
         name = choose.choice(OF_COMMAND[command] if is_usual else list(OPTIONS))
@@ -172,3 +181,61 @@ def test_random_command_lines_end_with_a_message(files, monkeypatch):
 @pytest.mark.long
 def test_many_random_command_lines_end_with_a_message(files, monkeypatch):
     check_lines(files, monkeypatch, 1, 500)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["devices"], ["devices", "--json"], ["power", "--count", "1"], ["energy", "--seconds", "0.01"], ["--help"]],
+    ids=" ".join,
+)
+def test_output_that_cannot_be_written_is_said_and_ends_with_1(on_simulated, arguments):
+    with Path("/dev/full").open("w") as full:
+        ended = on_simulated(*arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("zeus-core: the output could not be written: ")
+    assert "Traceback" not in ended.stderr
+
+
+def test_nobody_can_be_told_that_nothing_can_be_written(on_simulated):
+    with Path("/dev/full").open("w") as full:
+        ended = on_simulated("devices", capture_output=False, stdout=full, stderr=full)
+        assert ended.returncode == 1
+        ended = on_simulated("run", "--", "true", capture_output=False, stdout=full, stderr=full)
+        assert ended.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["power", "--period", "1e300"], "'1e300' is not a number of seconds"),
+        (["power", "--period", "5e-324"], "'5e-324' is not a number of seconds"),
+        (["energy", "--seconds", "1e300"], "'1e300' is not a number of seconds"),
+        (["power", "--count", HUGE], "is not a whole number above 0"),
+        (["plan", "nested.json", *PLANNING], "the profile nested.json cannot be read: it is nested too deeply"),
+        (["plan", "deep.json", *PLANNING], "the profile deep.json cannot be read: "),
+        (["plan", "nan.json", *PLANNING], "its version is nan; this program reads version 2"),
+        (
+            ["plan", "huge.csv", *OF_CSV],
+            "energy_joules is 1e\\+308; it must be a finite number, at least 0, up to 1e",
+        ),
+        (["plan", "tiny.csv", *OF_CSV], "time is 5e-324; it must be a number of seconds above 0"),
+        (["plan", "good.csv", *OF_CSV, "--blocking-power", "1e308"], "is 1e\\+308; it must be watts"),
+        (["plan", "good.csv", *OF_CSV, "--microbatches", "999999999"], "their product must be at most 1000000"),
+        (["plan", "good.csv", *OF_CSV, "--output", ""], "'' is not a path"),
+    ],
+)
+def test_numbers_and_files_beyond_all_bounds_are_refused(files, arguments, message):
+    code, text = run_in_process(arguments)
+    assert code == 2
+    assert re.search(message, text)
+    assert not (files / "out").exists()
+
+
+def test_random_lines_of_processes_end_as_those_here(files, on_simulated, monkeypatch):
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:2")
+    choose = random.Random(3)
+    lines = [line for line in (random_line(choose) for _ in range(40)) if line[0] not in UNTIL_CTRL_C]
+    for line in [line for line in lines if "\0" not in "".join(line)][:6]:
+        ended = on_simulated(*line)
+        assert "Traceback" not in ended.stderr, line
+        assert ended.returncode == run_in_process(line)[0], line
