@@ -519,6 +519,16 @@ def test_nothing_is_written_outside_of_the_output_folder(tmp_path, callback, gpu
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_a_trainer_that_returns_something_of_its_own_may(tmp_path, callback, gpu):
+    class OwnLoop(Trainer):
+        def _inner_training_loop(self, *args, **kwargs):
+            super()._inner_training_loop(*args, **kwargs)
+
+    trainer = simulate(make_trainer(tmp_path, [callback], OwnLoop, max_steps=4), gpu)
+    assert trainer.train() is None
+    assert callback.summary.steps == 4
+
+
 def test_generation_is_told_apart(tmp_path, callback, gpu):
     class Generating(Trainer):
         def training_step(self, model, inputs, *args, **kwargs):

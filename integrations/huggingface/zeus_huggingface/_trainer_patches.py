@@ -64,8 +64,10 @@ def _train(
         listener.enter_training(Training(trainer, resume_from_checkpoint))
     try:
         output = train(trainer, resume_from_checkpoint, *args, **kwargs)
-        for listener in listeners:
-            output.metrics.update(listener.reporter.training_metrics())
+        metrics = getattr(output, "metrics", None)
+        if isinstance(metrics, dict):  # a Trainer with a loop of its own may return anything
+            for listener in listeners:
+                metrics.update(listener.reporter.training_metrics())
         return output
     finally:
         results = [listener.leave_training() for listener in listeners]
