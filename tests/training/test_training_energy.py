@@ -93,10 +93,12 @@ def test_without_an_evaluation_there_is_no_energy_of_one(energy):
 def test_two_accounts_on_one_monitor_leave_each_other_alone(monitor, gpu):
     outer, inner = TrainingEnergy(monitor), TrainingEnergy(monitor)
     with outer:
+        gpu.execute(WORK)
         with inner, inner.during(Activity.EVALUATION):
-            pass
-        with pytest.raises(UsageError, match="open windows: '__zeus_core_training_energy"):
-            monitor.end_window("anything")
+            gpu.execute(WORK)
+        gpu.execute(WORK)
+    assert inner.summary.account.total.seconds < outer.summary.account.total.seconds / 2
+    assert inner.summary.account.total.energy_joules < outer.summary.account.total.energy_joules / 2
 
 
 actions = st.lists(
@@ -136,7 +138,8 @@ def test_whatever_is_reported_in_whatever_order_all_time_and_energy_has_its_plac
     spent = gpu.exact_energy_joules() - begin_joules
     begins = 1 + sum(name == "on_train_begin" for name, _ in reported)
     assert abs(account.total.measured_joules - spent) <= account.total.measured.uncertainty_joules + 1e-6
-    assert account.total.measured.uncertainty_joules <= begins * 41
+    assert sum(activity.measured_joules for activity in account.activities.values()) == account.total.measured_joules
+    assert account.total.measured.uncertainty_joules <= begins * 2 * 44, "one period of the highest power at each edge"
     assert all(activity.lost_seconds == 0 for activity in account.activities.values())
 
 
@@ -188,25 +191,39 @@ def test_a_fault_for_once_loses_nothing(gpu, time_source):
         assert energy.log()["energy_j"] > 0
 
 
-def test_what_is_lost_is_left_out_and_never_zero(gpu, time_source):
+def test_while_the_counter_is_silent_nothing_is_logged_and_what_it_then_shows_is_not_lost(gpu, time_source):
     faulty = FaultyGpu(gpu)
     energy = TrainingEnergy(ZeusMonitor(gpus=[faulty], time_source=time_source))
     with energy:
         train(energy, gpu, 10)
         faulty.fail("read_energy_counter_joules", DriverFaultError("unknown error"))
+        train(energy, gpu, 5)
         logged = energy.log()
         assert "energy_j" not in logged
         assert "total_energy_j" not in logged
+        before = gpu.exact_energy_joules()
         with energy.during(Activity.EVALUATION):
             gpu.execute(WORK)
+        spent = gpu.exact_energy_joules() - before
         faulty.heal()
         train(energy, gpu, 10)
         energy.log()
         train(energy, gpu, 10)
         assert energy.log()["energy_j"] > 0
-    values = energy.summary.values()
-    assert values["train_energy_j"] > 0, "from end to end it was measured"
-    assert "train_energy_evaluation_j" not in values
+    account = energy.summary.account
+    evaluation = account.activities[Activity.EVALUATION].measured
+    assert abs(evaluation.energy_joules - spent) <= evaluation.uncertainty_joules
+    assert account.total.measured_joules == pytest.approx(gpu.exact_energy_joules(), rel=0.02)
+
+
+def test_what_a_counter_that_never_answers_would_have_shown_is_lost_and_never_zero(gpu, time_source):
+    faulty = FaultyGpu(gpu)
+    energy = TrainingEnergy(ZeusMonitor(gpus=[faulty], time_source=time_source))
+    faulty.fail("read_energy_counter_joules", DriverFaultError("not ready"))
+    with energy:
+        train(energy, gpu, 10)
+        assert "total_energy_j" not in energy.log()
+    assert "train_energy_j" not in energy.summary.values()
     assert "lost" in str(energy.summary)
 
 
@@ -400,9 +417,7 @@ def test_a_rank_that_does_not_answer_is_waited_for_once(monitor, gpu, caplog):
     assert caplog.text.count("did not answer") == 1
 
 
-@pytest.mark.parametrize(
-    ("breaks", "breaks_at"), [("between", "log"), ("read", "log"), ("read", "evaluation"), ("begin_window", "begin")]
-)
+@pytest.mark.parametrize(("breaks", "breaks_at"), [("read", "log"), ("read", "evaluation"), ("read", "begin")])
 def test_a_rank_that_fails_does_not_leave_the_others_waiting(time_source, breaks, breaks_at):
     gpus = [SimulatedGpu(find_preset("A100"), index, time_source=time_source) for index in range(2)]
 

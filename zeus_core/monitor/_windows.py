@@ -27,7 +27,7 @@ from zeus_core.ports import TimeSource
 from zeus_core.ports._accelerator import Synchronize, synchronize_with
 from zeus_core.ports._time_source import checked_time_source
 
-__all__ = ["Window", "ZeusMonitor"]
+__all__ = ["Window", "ZeusMonitor", "synchronize"]
 
 _logger = logging.getLogger(__name__)
 
@@ -277,3 +277,8 @@ class ZeusMonitor:
         for device, reason in set(measurement.lost_because.items()) - self._reported_losses:
             self._reported_losses.add((device, reason))
             _logger.warning("the energy of %s is lost for %s, and maybe from now on: %s", device, span, reason)
+
+
+def synchronize(monitor: ZeusMonitor) -> None:
+    """Wait for the accelerator, as a window of the monitor does at its edges."""
+    monitor._synchronize(monitor.gpu_indices)

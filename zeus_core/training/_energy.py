@@ -187,6 +187,7 @@ class TrainingEnergy(Hooked):
         self._pauses, self._is_in_step = 0, True
         self._observer.on_step_begin()
         self._recorder.switch(Activity.STEPS)
+        self._recorder.begin_step()
 
     @hook
     def on_step_end(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from zeus_core.training._account import Account
@@ -20,9 +21,13 @@ class LogIntervals:
 
     Energy that could not be measured at a log, but can be at the next one, is part of the next one. Energy that is lost
     for good is left out.
+
+    Args:
+        max_watts: The most that all GPUs can draw: what a counter makes up for after a fault is no power of the moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_watts: float = math.inf) -> None:
+        self._max_watts = max_watts
         self._logged = self._seen = Account()
         self._recent = deque([self._logged])
 
@@ -48,6 +53,7 @@ class LogIntervals:
             return {}
         samples, tokens = now.samples - self._logged.samples, now.tokens - self._logged.tokens
         self._logged = now
+        power_watts = min(power_watts, self._max_watts)
         joules = power_watts * seconds
         unit, count = ("token", tokens) if tokens > 0 else ("sample", samples)
         per_unit = {f"energy_per_{unit}_j": joules / count} if count > 0 else {}

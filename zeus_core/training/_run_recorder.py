@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import uuid
 from collections.abc import Mapping
@@ -31,7 +30,6 @@ __all__ = ["RunRecorder"]
 _logger = logging.getLogger(__name__)
 
 _JOURNAL_FOLDER = "zeus-energy"
-_numbers = itertools.count(1)
 
 
 @dataclass
@@ -43,10 +41,10 @@ class _Part:
     step: int
     earlier: Account  # of all ranks, before this part
     split: ActivitySplit
+    intervals: LogIntervals
     samples: int = 0
     tokens: int = 0
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    intervals: LogIntervals = field(default_factory=LogIntervals)
 
 
 class RunRecorder:
@@ -66,7 +64,6 @@ class RunRecorder:
         self._calls = ParallelCalls()
         self._folder = folder
         self._waits = False
-        self._window = f"__zeus_core_training_energy_{next(_numbers)}"
         self._part: _Part | None = None
         self._split: ActivitySplit | None = None  # the latest one, which also measures evaluations outside of training
         self._checkpoint: Checkpoint | None = None
@@ -100,15 +97,21 @@ class RunRecorder:
         abandoned, checkpoint = self._part, self._checkpoint
         self._part = self._checkpoint = None
         if abandoned is not None:
-            spent = self._ranks.combine(lambda: self._write_down(abandoned))
+            spent = self._ranks.combine(lambda: self._write_down(abandoned, is_last=True))
+            abandoned.split.stop()
             run = abandoned.run
             earlier = abandoned.earlier + Account(spent.total, spent.activities, redone=spent.total)
         else:
             if step > 0:
                 self._begin_writing()
             run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks)
-        self._split = self._ranks.make(lambda: self._begun_split(gpu_indices))  # on all ranks, or on none
-        self._part = _Part(run, step, step, earlier, self._split)
+        if self._split is not None:
+            self._split.stop()
+        # On all ranks, or on none.
+        self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices))
+        # The boards of a job are alike.
+        intervals = LogIntervals(self._split.max_watts * self._ranks.gpu_count)
+        self._part = _Part(run, step, step, earlier, self._split, intervals)
 
     def switch(self, activity: Activity) -> None:
         """Begin an activity of the training, and forget the one it interrupts; nothing outside of training."""
@@ -120,9 +123,14 @@ class RunRecorder:
         if self._part is None:
             gpu_indices = self._shared_gpu_indices()
             if self._ranks.gpu_count > 0:
-                self._keep_sampling()
-                self._split = self._split or self._begun_split(gpu_indices)
+                self._split = self._split or ActivitySplit(self._monitor, gpu_indices)
+                self._split.start()
         self.enter(activity)
+
+    def begin_step(self) -> None:
+        """Begin a step of the training; nothing outside of training."""
+        if self._part is not None:
+            self._part.split.begin_step()
 
     def enter(self, activity: Activity) -> None:
         """Begin an activity within another one, until `leave`."""
@@ -136,8 +144,8 @@ class RunRecorder:
 
     def stop_sampling(self) -> None:
         """Outside of training, stop what `pause` started."""
-        if self._part is None:
-            self._monitor.cancel(self._window)
+        if self._part is None and self._split is not None:
+            self._split.stop()
 
     def count(self, steps: int = 0, samples: int = 0, tokens: int = 0) -> None:
         """Count work of this rank."""
@@ -168,15 +176,15 @@ class RunRecorder:
         part = self._part
         if part is None:
             return None
-        return part.step - part.begin_step, part.earlier + self._ranks.combine(lambda: self._own(part))
+        return part.step - part.begin_step, part.earlier + self._ranks.combine(lambda: self._own(part, is_last=True))
 
     def end(self) -> tuple[int, Account] | None:
         """End the part. Not collective: only a job of one rank gets what `account` returns."""
         part, self._part = self._part, None
         if part is None:
             return None
-        self._monitor.cancel(self._window)
-        own = self._write_down(part)
+        own = self._write_down(part, is_last=True)
+        part.split.stop()
         return (part.step - part.begin_step, part.earlier + own) if self._ranks.size == 1 else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -205,22 +213,14 @@ class RunRecorder:
         if self._journal is not None:
             self._journal.begin_writing()
 
-    def _keep_sampling(self) -> None:
-        """Open a window: GPUs without an energy counter are sampled only during one."""
-        self._monitor.begin_window(self._window, restart=True)
-
     def _shared_gpu_indices(self) -> list[int]:
         if self._gpu_indices is None:
             self._gpu_indices = self._ranks.share(self._monitor)
         return self._gpu_indices
 
-    def _begun_split(self, gpu_indices: list[int]) -> ActivitySplit:
-        self._keep_sampling()
-        return ActivitySplit(self._monitor, gpu_indices)
-
-    def _own(self, part: _Part) -> Account:
-        """Return the account of this rank, of a part so far."""
-        part.split.update()
+    def _own(self, part: _Part, is_last: bool = False) -> Account:
+        """Return the account of this rank, of a part so far; at its end, with all energy divided once more."""
+        part.split.update(is_last)
         # Counts may be floats, or scalars of a framework, which JSON does not have.
         return Account(part.split.total, part.split.tallies, samples=int(part.samples), tokens=int(part.tokens))
 
@@ -230,9 +230,9 @@ class RunRecorder:
         self._split.update()
         return Account(total=self._split.evaluation or Tally())
 
-    def _write_down(self, part: _Part) -> Account:
+    def _write_down(self, part: _Part, is_last: bool = False) -> Account:
         """Bring the journal up to date. Return the account of this rank, of the part so far."""
-        own = self._own(part)
+        own = self._own(part, is_last)
         if self._journal is not None:
             self._journal.append(Entry(part.run, part.name, part.begin_step, part.step, own))
         return own

@@ -1,0 +1,353 @@
+"""The energy of one GPU, divided among the classes of a timeline, from reads of its counter now and then. Pure.
+
+Energy is exact between *knots*, the updates of the counter. A counter that stands still and catches up makes one long
+interval, which is exact too. Where it steps back, jumps, or does not catch up, a model of what each class draws tells
+the energy of the gap, with the error that the model had elsewhere; where a class was never seen elsewhere, it is lost.
+
+Energies are whole multiples of 2^-10 J, so sums of them are exact in any order, up to 8 TJ: parts add up to their total
+to the last bit, over ranks, interruptions and files too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from zeus_core.monitor._class_energy import ClassEnergy, Estimate, Part
+from zeus_core.monitor._counter_phase import Knot
+from zeus_core.monitor._timeline import Timeline
+
+__all__ = ["Amount", "DividedEnergy", "EnergySource", "whole_quanta"]
+
+_QUANTUM_JOULES = 2.0**-10
+_SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can be near, and some updates
+_UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
+_OUTAGE_PERIODS = 6  # a driver may skip one update, not five
+_STILL_PERIODS = 1.6  # longer than any jitter; a driver may skip an update
+_KNOWN_SECONDS = 0.5  # of a class, by which its power is known well enough to tell that half is missing
+_CAUGHT_UP = 0.5  # of what the model tells: a counter that has counted less has lost something
+
+
+class EnergySource(Protocol):
+    """Knows the energy at some moments, from reads."""
+
+    @property
+    def is_of_power(self) -> bool:
+        """Whether it is the power that is read, not a counter of energy."""
+        ...
+
+    @property
+    def uncertainty_joules(self) -> float:
+        """How far the energy from the first knot to the last can be off."""
+        ...
+
+    @property
+    def period_seconds(self) -> float:
+        """The usual time between two knots."""
+        ...
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the moments of the knots are known well."""
+        ...
+
+    @property
+    def half_width_seconds(self) -> float:
+        """How far all knots can be off together."""
+        ...
+
+    def add(self, begin: float, end: float, value: float) -> None:
+        """Take in a read that was made between two moments."""
+        ...
+
+    def knots_before(self, moment: float) -> list[Knot]:
+        """Return the knots of the reads before a moment, each once."""
+        ...
+
+    def pending_knots(self) -> list[Knot]:
+        """Return the knots that were not returned yet."""
+        ...
+
+    def next_read_at(self, now: float) -> float:
+        """Return when to read next."""
+        ...
+
+
+@dataclass
+class Amount:
+    """Energy of one class.
+
+    Attributes:
+        energy_joules: The energy, as far as it is known; a whole multiple of 2^-10 J.
+        uncertainty_joules: How far that can be off.
+        lost_seconds: The time whose energy is not known.
+        is_estimated: Whether a model has told some of it.
+    """
+
+    energy_joules: float = 0.0
+    uncertainty_joules: float = 0.0
+    lost_seconds: float = 0.0
+    is_estimated: bool = False
+
+
+class Division(NamedTuple):
+    """The energy of one GPU by class and span, and how far the sum of the classes can be off."""
+
+    amounts: dict[Hashable, Amount]
+    total_uncertainty_joules: float
+
+
+class DividedEnergy:
+    """The energy of one GPU by class.
+
+    Args:
+        source: Knows its energy at some moments.
+        peak_watts: The most the GPU can draw.
+        timeline: What was going on when.
+        before: The class of the time before the first moment that counts.
+    """
+
+    def __init__(self, source: EnergySource, peak_watts: float, timeline: Timeline, before: Hashable) -> None:
+        self.source = source
+        self._peak_watts = peak_watts
+        self._timeline = timeline
+        self._before = before
+        self._classes = ClassEnergy(peak_watts)
+        self._knot: Knot | None = None  # up to which all is settled
+        self._suspect: Knot | None = None
+        self._missed: list[Part] = []  # before the first knot
+        self._settled: dict[Hashable, Amount] = {}
+        self._gaps: list[list[Part]] = []  # what was not counted
+        self._total_joules = 0.0  # as told last
+        self._power_watts: float | None = None  # for the time before the first update
+
+    @property
+    def settled_until(self) -> float:
+        """The moment up to which all is settled."""
+        return -math.inf if self._knot is None else self._knot.at
+
+    def settle(self, now: float, is_last: bool = False) -> None:
+        """Divide what has become known well enough.
+
+        Args:
+            now: This moment.
+            is_last: Divide all that is known.
+        """
+        delay = _SETTLED_AFTER_SECONDS if self.source.is_known else _UNKNOWN_PHASE_SECONDS
+        for knot in self.source.knots_before(math.inf if is_last else now - delay):
+            self._take_in(knot)
+
+    def division(self, now: float, is_last: bool = False) -> Division:
+        """Return the energy of each class up to now. The total never falls from one call to the next.
+
+        Args:
+            now: This moment.
+            is_last: Revise how all was divided, by what is known by now.
+        """
+        amounts = {key: Amount(**vars(amount)) for key, amount in self._settled.items()}
+        estimates = {key: self._classes.estimate(key) for key in amounts}
+        for key, estimate in estimates.items():
+            if not _is_class(key):
+                amounts[key].energy_joules = whole_quanta(estimate.energy_joules)
+            off = 0.0 if is_last else abs(estimate.energy_joules - amounts[key].energy_joules)
+            amounts[key].uncertainty_joules = estimate.uncertainty_joules + off
+        if is_last:
+            self._revise(amounts, estimates)
+        off = estimates[self._before].uncertainty_joules if self._before in estimates else 0.0
+        off += self.source.uncertainty_joules + self._add_gaps(amounts)
+        off += self._add_unsettled(amounts, now, is_last)
+        return Division(amounts, off + self._keep_total(amounts))
+
+    def forget_spans_before(self, span: int) -> None:
+        """Drop the spans with lower numbers."""
+        for key in [key for key in self._settled if isinstance(key, int) and key < span]:
+            self._classes.forget(key)
+            del self._settled[key]
+
+    def add_edge(self, begin: float, end: float, counter_joules: float | None, power_watts: float | None) -> None:
+        """Take in a read that was made between two moments; None is what was not read."""
+        if power_watts is not None:
+            self._power_watts = power_watts
+        value = power_watts if self.source.is_of_power else counter_joules
+        if value is not None:
+            self.source.add(begin, end, value)
+
+    def _take_in(self, knot: Knot) -> None:
+        last, suspect = self._knot, self._suspect
+        self._suspect = None
+        if last is None:
+            self._knot = knot
+            if knot.at - knot.half_width_seconds > self._timeline.begin:  # the first reads have failed
+                self._missed = self._timeline.parts(self._timeline.begin, knot.at)
+            return
+        if self._may_follow(last, knot):
+            self._divide(last, knot)  # a suspect in between was a slip of the driver
+        elif suspect is not None and self._may_follow(suspect, knot):
+            self._divide(last, suspect)
+            self._divide(suspect, knot)
+        elif suspect is not None:
+            self._divide(last, knot)
+        else:
+            self._suspect = knot
+            return
+        self._knot = knot
+
+    def _may_follow(self, first: Knot, second: Knot) -> bool:
+        joules = second.energy_joules - first.energy_joules
+        seconds = second.at - first.at + first.half_width_seconds + second.half_width_seconds
+        return 0 <= joules <= self._peak_watts * seconds
+
+    def _divide(self, first: Knot, second: Knot) -> None:
+        parts = self._timeline.parts(first.at, second.at)
+        if not parts:
+            return
+        if not self._may_follow(first, second) or self._has_lost(first, second, parts):
+            self._gaps.append(parts)
+            return
+        energy_joules = whole_quanta(second.energy_joules - first.energy_joules)
+        self._classes.timing_seconds = self.source.half_width_seconds
+        divided = self._classes.add(energy_joules, parts, first.half_width_seconds + second.half_width_seconds)
+        for key, joules in _in_quanta(divided, energy_joules).items():
+            self._settled.setdefault(key, Amount()).energy_joules += joules
+        for part in parts:
+            if part.span is not None:
+                self._settled.setdefault(part.span, Amount())
+
+    def _has_lost(self, first: Knot, second: Knot, parts: list[Part]) -> bool:
+        """Tell whether a counter that stood still has not caught up."""
+        if second.still_seconds < _STILL_PERIODS * self.source.period_seconds:
+            return False
+        (fit,) = self._classes.fit([(None, parts)])
+        known = {part.key for part in parts if self._classes.seconds(part.key) >= _KNOWN_SECONDS}
+        modelled = sum(fit[key].energy_joules for key in known)
+        return second.energy_joules - first.energy_joules < _CAUGHT_UP * modelled
+
+    def _add_gaps(self, amounts: dict[Hashable, Amount]) -> float:
+        """Add what a model tells of the time that was not counted. Return how far the sum of that can be off."""
+        off = 0.0
+        fits = self._classes.fit([(None, parts) for parts in self._gaps])
+        for parts, fit in zip(self._gaps, fits, strict=True):
+            for key, estimate in fit.items():
+                _add(amounts, key, estimate)
+                off += estimate.uncertainty_joules if _is_class(key) else 0.0
+            _lose(amounts, [part for part in parts if part.key not in fit])
+        return off
+
+    def _add_unsettled(self, amounts: dict[Hashable, Amount], now: float, is_last: bool) -> float:
+        """Add what came after the last settled knot. Return how far the sum of that can be off."""
+        chain = [] if self._knot is None else [self._knot]
+        for knot in self.source.pending_knots():
+            if not chain or self._may_follow(chain[-1], knot):
+                chain.append(knot)
+        begin = chain[-1].at if chain else self._timeline.begin
+        intervals: list[tuple[float | None, list[Part]]] = [
+            (second.energy_joules - first.energy_joules, self._timeline.parts(first.at, second.at))
+            for first, second in itertools.pairwise(chain)
+        ]
+        tail = self._timeline.parts(begin, now)
+        if self._missed:
+            intervals.append((None, self._missed))
+        is_outage = now - begin > max(_OUTAGE_PERIODS * self.source.period_seconds, 2 * _SETTLED_AFTER_SECONDS)
+        if is_outage and not is_last:
+            _lose(amounts, tail)
+        else:
+            intervals.append((None, tail))
+        off = self._peak_watts / 2 * (chain[-1].half_width_seconds if chain else 0.0)
+        for (energy_joules, parts), fit in zip(intervals, self._classes.fit(intervals), strict=True):
+            if energy_joules is None:
+                fit = self._with_unknown(fit, parts, not is_outage and parts is not self._missed)
+            elif not fit:
+                fit = _by_time(energy_joules, parts)
+            for key, estimate in fit.items():
+                _add(amounts, key, estimate, energy_joules is None and (is_outage or parts is self._missed))
+                if _is_class(key) and (energy_joules is None or key == self._before):
+                    off += estimate.uncertainty_joules
+            _lose(amounts, [part for part in parts if part.key not in fit])
+        return off
+
+    def _with_unknown(
+        self, fit: dict[Hashable, Estimate], parts: list[Part], is_short: bool
+    ) -> dict[Hashable, Estimate]:
+        """Add classes that were never seen, for a time so short that the highest power bounds their energy."""
+        watts = self._classes.mean_watts
+        watts = self._power_watts if watts is None else watts
+        if not is_short or watts is None:
+            return fit
+        unknown: dict[Hashable, float] = {}
+        for part in parts:
+            for key in {part.key, part.span} - {None}:
+                if key not in fit:
+                    unknown[key] = unknown.get(key, 0.0) + part.seconds
+        watts = min(watts, self._peak_watts)
+        reach = max(watts, self._peak_watts - watts)
+        return {**fit, **{key: Estimate(watts * seconds, reach * seconds) for key, seconds in unknown.items()}}
+
+    def _keep_total(self, amounts: dict[Hashable, Amount]) -> float:
+        """Let none of the total be taken back; return how much would have been."""
+        counted = [key for key in amounts if _is_class(key) and key != self._before]
+        if not counted or any(amounts[key].lost_seconds for key in counted):
+            return 0.0
+        total_joules = sum(amounts[key].energy_joules for key in counted)
+        missing = max(self._total_joules - total_joules, 0.0)
+        if missing > 0:
+            largest = max(counted, key=lambda key: amounts[key].uncertainty_joules)
+            amounts[largest].energy_joules += missing
+            amounts[largest].uncertainty_joules += missing
+        self._total_joules = max(total_joules, self._total_joules)
+        return missing
+
+    def _revise(self, amounts: dict[Hashable, Amount], estimates: dict[Hashable, Estimate]) -> None:
+        """Divide all that was counted once more, by what is known by now."""
+        counted = [key for key in amounts if _is_class(key) and key != self._before]
+        total_joules = sum(amounts[key].energy_joules for key in counted)
+        for key in counted:
+            amounts[key].energy_joules = whole_quanta(estimates[key].energy_joules)
+        left = total_joules - sum(amounts[key].energy_joules for key in counted)
+        for key in sorted(counted, key=lambda key: -amounts[key].uncertainty_joules):
+            given = max(left, -amounts[key].energy_joules)
+            amounts[key].energy_joules += given
+            amounts[key].uncertainty_joules += abs(given)
+            left -= given
+
+
+def whole_quanta(energy_joules: float) -> float:
+    """Return the nearest multiple of 2^-10 J."""
+    return round(energy_joules / _QUANTUM_JOULES) * _QUANTUM_JOULES
+
+
+def _in_quanta(divided: dict[Hashable, float], total_joules: float) -> dict[Hashable, float]:
+    rounded = {key: whole_quanta(joules) for key, joules in divided.items()}
+    largest = max(rounded, key=lambda key: rounded[key])
+    rounded[largest] += total_joules - sum(rounded.values())
+    return rounded
+
+
+def _is_class(key: Hashable) -> bool:
+    return not isinstance(key, int)
+
+
+def _add(amounts: dict[Hashable, Amount], key: Hashable, estimate: Estimate, is_estimated: bool = True) -> None:
+    amount = amounts.setdefault(key, Amount())
+    amount.energy_joules += whole_quanta(estimate.energy_joules)
+    amount.uncertainty_joules += estimate.uncertainty_joules
+    amount.is_estimated = amount.is_estimated or is_estimated
+
+
+def _lose(amounts: dict[Hashable, Amount], parts: Iterable[Part]) -> None:
+    for part in parts:
+        for key in {part.key, part.span} - {None}:
+            amounts.setdefault(key, Amount()).lost_seconds += part.seconds
+
+
+def _by_time(energy_joules: float, parts: list[Part]) -> dict[Hashable, Estimate]:
+    """Divide the energy of the first interval, of which no model tells anything."""
+    seconds = sum(part.seconds for part in parts)
+    times: dict[Hashable, float] = {}
+    for part in parts:
+        for key in {part.key, part.span} - {None}:
+            times[key] = times.get(key, 0.0) + part.seconds
+    shares = {key: energy_joules * time / seconds for key, time in times.items()}
+    return {key: Estimate(joules, min(joules, energy_joules - joules)) for key, joules in shares.items()}

@@ -1,0 +1,76 @@
+"""The energy of a GPU without an energy counter, from samples of its power. Pure.
+
+A sensor shows the power of a while ago, or the mean of some time. So the samples add up to the energy by a moment that
+lies half of its delay before the latest one.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+
+from zeus_core.monitor._counter_phase import Knot
+
+__all__ = ["PowerSum"]
+
+# The worst of published sensors: a refresh every 0.1 s (Yang et al., "Part-time Power Measurements: nvidia-smi's Lack
+# of Attention", SC24), with a jitter of a tenth, and a power that rises and falls with a time constant of 10 ms.
+_SENSOR_DELAY_SECONDS = 0.12
+_CANCELLING = 0.7  # times the root of the sum of squares of what each change can be wrong by: 2.4 standard deviations
+_UNSEEN_FRACTION = 0.02  # of the energy, for bursts between two samples
+
+
+class PowerSum:
+    """Adds up the power of one GPU.
+
+    Args:
+        average_seconds: The time that each power is the mean of.
+        reads_per_second: How often the power may be read, about.
+        seed: Of the times of the reads, which must not be in step with the load.
+    """
+
+    is_of_power = True
+    is_known = True
+
+    def __init__(self, average_seconds: float, reads_per_second: float = 16.0, seed: int = 0) -> None:
+        self.period_seconds = 1 / reads_per_second
+        self.half_width_seconds = (average_seconds + _SENSOR_DELAY_SECONDS) / 2
+        self._random = random.Random(seed)
+        self._last: tuple[float, float] | None = None
+        self._joules = 0.0
+        self._squares = 0.0
+        self._knots: deque[Knot] = deque()
+
+    @property
+    def uncertainty_joules(self) -> float:
+        """How far the energy from the first knot to the last can be off."""
+        return _CANCELLING * math.sqrt(self._squares) + _UNSEEN_FRACTION * self._joules
+
+    def add(self, begin: float, end: float, power_watts: float) -> None:
+        """Take in a read of the power, which was made between two moments."""
+        at = (begin + end) / 2
+        if self._last is not None:
+            last_at, last_watts = self._last
+            if at <= last_at:
+                return
+            seconds = at - last_at
+            self._joules += (power_watts + last_watts) / 2 * seconds
+            self._squares += ((power_watts - last_watts) * (seconds + 2 * self.half_width_seconds)) ** 2
+        self._last = at, power_watts
+        self._knots.append(Knot(at - self.half_width_seconds, self.half_width_seconds, self._joules))
+
+    def knots_before(self, moment: float) -> list[Knot]:
+        """Return the knots of the reads before a moment, each once."""
+        knots = []
+        while self._knots and self._knots[0].at + self.half_width_seconds < moment:
+            knots.append(self._knots.popleft())
+        return knots
+
+    def pending_knots(self) -> list[Knot]:
+        """Return the knots that `knots_before` has not returned yet."""
+        return list(self._knots)
+
+    def next_read_at(self, now: float) -> float:
+        """Return when the power should be read next."""
+        return now + self.period_seconds * self._random.uniform(0.6, 1.4)

@@ -1,0 +1,134 @@
+"""What was going on when: an unbroken row of parts, each of one class. Pure."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from zeus_core.monitor._class_energy import EDGES_SECONDS, Part, Piece
+
+__all__ = ["Timeline"]
+
+_PHASES = 10  # of a step
+_MIN_STEP_SECONDS = (
+    0.05  # phases of shorter steps would tell little: an interval between two updates holds several steps
+)
+
+
+class _Change(NamedTuple):
+    at: float
+    key: Hashable
+    span: Hashable
+
+
+class Timeline:
+    """The classes of all time, from the first moment on.
+
+    Moments are told in the order of time, by one thread; another one may ask for parts meanwhile.
+
+    Args:
+        at: The first moment.
+        before: The class of the time before it.
+        key: The class that begins there.
+    """
+
+    def __init__(self, at: float, before: Hashable, key: Hashable) -> None:
+        self._changes = [_Change(-math.inf, before, None), _Change(at, key, None)]
+        self._steps = [-math.inf]
+        self.begin = at
+        """The first moment."""
+
+    def change(self, at: float, key: Hashable, span: Hashable = None) -> None:
+        """Begin another class."""
+        self._changes.append(_Change(at, key, span))
+
+    def begin_step(self, at: float) -> None:
+        """Tell that a step begins, whose power is likely that of the step before."""
+        self._steps.append(at)
+
+    def forget_before(self, moment: float) -> None:
+        """Drop what is not needed for the parts after a moment."""
+        first = bisect.bisect_right(self._changes, moment, key=lambda change: change.at) - 1
+        if first > 64:
+            del self._changes[:first]
+        first = bisect.bisect_right(self._steps, moment) - 2
+        if first > 64:
+            del self._steps[:first]
+
+    def parts(self, begin: float, end: float) -> list[Part]:
+        """Return the parts between two moments."""
+        changes, steps = self._changes[:], self._steps[:]
+        number = bisect.bisect_right(changes, begin, key=lambda change: change.at) - 1
+        parts = []
+        while begin < end:
+            last = changes[number + 1].at if number + 1 < len(changes) else math.inf
+            pieces = _pieces(begin, min(end, last), changes[number].at, last, steps)
+            if pieces:
+                parts.append(Part(changes[number].key, pieces, changes[number].span))
+            begin = max(begin, last)
+            number += 1
+        return parts
+
+
+def _pieces(begin: float, end: float, part_begin: float, part_end: float, steps: list[float]) -> list[Piece]:
+    if end <= begin:
+        return []
+    middle = (part_begin + part_end) / 2 if math.isfinite(part_begin + part_end) else None
+    cuts = [begin, end]
+    for distance in EDGES_SECONDS:
+        for cut, is_first in ((part_begin + distance, True), (part_end - distance, False)):
+            if begin < cut < end and (middle is None or (cut < middle) is is_first):
+                cuts.append(cut)
+    if middle is not None and begin < middle < end and part_end - part_begin < 2 * EDGES_SECONDS[-1]:
+        cuts.append(middle)
+    number = bisect.bisect_right(steps, begin) - 1
+    first = number
+    spans = []
+    while number < len(steps) and steps[number] < end:
+        span = _step_span(steps, number, part_begin, part_end)
+        if span is not None:
+            spans.append((number, *span))
+            cuts += [
+                cut
+                for phase in range(_PHASES)
+                if begin < (cut := span[0] + (span[1] - span[0]) * phase / _PHASES) < end
+            ]
+        number += 1
+    cuts.sort()
+    pieces = []
+    for low, high in itertools.pairwise(cuts):
+        if high > low:
+            at = (low + high) / 2
+            pieces.append(Piece(high - low, _phase(at, steps, first, spans), _edge(at - part_begin, part_end - at)))
+    return pieces
+
+
+def _step_span(steps: list[float], number: int, part_begin: float, part_end: float) -> tuple[float, float] | None:
+    """Return the time of a step; None if it is too short, or not known."""
+    begin = steps[number]
+    if not math.isfinite(begin):
+        return None
+    end = steps[number + 1] if number + 1 < len(steps) else math.inf
+    end = min(end, part_end)
+    if math.isinf(end) and number > 0:  # it has not ended: it will likely take as long as the one before
+        end = begin + (begin - steps[number - 1])
+    if begin < part_begin - 2.0 or not _MIN_STEP_SECONDS <= end - begin < 60.0:
+        return None
+    return begin, end
+
+
+def _phase(at: float, steps: list[float], first: int, spans: list[tuple[int, float, float]]) -> int:
+    for _, begin, end in spans:
+        if begin <= at < end:
+            return 1 + min(int((at - begin) / (end - begin) * _PHASES), _PHASES - 1)
+    return 0
+
+
+def _edge(after: float, before: float) -> int:
+    place = bisect.bisect_right(EDGES_SECONDS, min(after, before)) + 1
+    if place > len(EDGES_SECONDS):
+        return 0
+    return place if after <= before else -place
