@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
@@ -163,6 +163,27 @@ def test_trials_shorter_than_the_counter_resolves_save_nothing():
     assert optimizer.comparison is None or not optimizer.comparison.is_certain
     assert optimizer.saving_fraction is None
     assert optimizer.saving_uncertainty is None
+
+
+@pytest.mark.parametrize(("draw_watts", "has_saving"), [(95.0, False), (484.9, True)])
+def test_the_interval_of_a_saving_holds_the_truth_and_none_is_claimed_where_there_is_none(draw_watts, has_saving):
+    """Work that draws less than the lowest limit takes the same energy at all of them."""
+    work, outcomes = Work(0.3, draw_watts, 0.9, 0.7), []
+    for seed in range(10):
+        gpu, monitor = simulated(noise=SimulatedNoise(0.01, 0.01, seed))
+        optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), quiet=True, **{**QUICK, "profile_steps": 20})
+        train(optimizer, gpu, 2 + 8 * 23, work)
+        comparison = optimizer.comparison
+        if comparison is not None:  # else the original limit was chosen, by chance
+            before, after = (
+                gpu.preset.physics.operating_point(work, trial.setting)
+                for trial in (comparison.before, comparison.after)
+            )
+            truth = 1 - after.energy_joules / before.energy_joules
+            is_inside = abs(comparison.saving_fraction - truth) <= comparison.saving_uncertainty
+            outcomes.append((is_inside, optimizer.saving_fraction is not None))
+    assert sum(is_inside for is_inside, _ in outcomes) >= len(outcomes) - 1
+    assert all(is_claimed is has_saving for _, is_claimed in outcomes)
 
 
 def test_a_search_that_a_fault_stopped_says_so(capsys):
