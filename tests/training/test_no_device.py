@@ -81,6 +81,16 @@ def test_a_driver_that_fails_at_first_ends_no_script_and_a_wrong_setting_does(ca
         TrainingEnergy()
 
 
+def test_of_the_processes_on_a_machine_one_warns(caplog, monkeypatch):
+    for name, value in (("LOCAL_WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    assert trained(TrainingEnergy()) == [{}, {}, {}, {}]
+    assert messages(caplog) == []
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    TrainingEnergy()
+    assert len(messages(caplog)) == 1
+
+
 @pytest.mark.parametrize("has_gpu", [(True, False), (False, True), (False, False)])
 def test_a_rank_without_a_gpu_takes_part_and_counts_nothing(caplog, has_gpu):
     time_source = VirtualTime()
@@ -101,4 +111,6 @@ def test_a_rank_without_a_gpu_takes_part_and_counts_nothing(caplog, has_gpu):
     first.pop("power_limit_w", None), second.pop("power_limit_w", None)
     assert first == second
     assert bool(first) == any(has_gpu)
-    assert len(messages(caplog)) == has_gpu.count(False)
+    some = [message for message in messages(caplog) if "the totals exclude" in message]
+    assert len(some) == (1 if any(has_gpu) else 0)
+    assert len(messages(caplog)) == has_gpu.count(False) + len(some)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 
 from zeus_core._validate import checked_flag, checked_instance
 from zeus_core.device import CpuDiscovery
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
+from zeus_core.monitor._selection import local_rank_of
 from zeus_core.monitor._windows import ZeusMonitor
 
 __all__ = ["NoMonitor", "checked_monitor", "training_monitor"]
@@ -50,7 +52,9 @@ def training_monitor(
         except DeviceError as error:
             if strict:
                 raise
-            _logger.warning("no energy is measured, and training goes on without it: %s", error)
+            is_repeated = isinstance(error, NoDeviceError) and local_rank_of(os.environ)[0] > 0
+            level = logging.INFO if is_repeated else logging.WARNING  # the first rank of the machine says it for all
+            _logger.log(level, "no energy is measured, and training goes on without it: %s", error)
             return NoMonitor(str(error))
     if strict and isinstance(monitor, NoMonitor):
         raise NoDeviceError(monitor.reason)

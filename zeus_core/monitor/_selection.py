@@ -13,7 +13,7 @@ from zeus_core.device._silent import SilentGpu
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.ports._accelerator import torch_gpu_uuids
 
-__all__ = ["checked_indices", "select_cpus", "select_gpus", "warn_unless_measured"]
+__all__ = ["checked_indices", "local_rank_of", "select_cpus", "select_gpus", "warn_unless_measured"]
 
 # Set by torchrun and accelerate; by deepspeed; by all. The last counts the ranks of all nodes: better than nothing.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE")
@@ -59,7 +59,7 @@ def select_gpus(gpus: Sequence[Gpu], indices: Sequence[int] | None, environment:
     visible = dict(enumerate(gpus))
     if indices is not None:
         return _answering(_chosen(visible, indices, "gpu_indices", "GPU"))
-    local_rank, local_size = _local_rank(environment)
+    local_rank, local_size = local_rank_of(environment)
     if local_size == 1 or len(visible) == 1:
         return _answering(visible, is_choice=False)
     return _answering(_own_gpu(visible, local_rank, local_size))
@@ -87,7 +87,7 @@ def select_cpus(
         return _chosen(packages, indices, "cpu_indices", "CPU package")
     if discovery.unavailable_because is not None:
         _logger.info("CPU energy is not measured: %s", discovery.unavailable_because)
-    local_rank, _ = _local_rank(environment)
+    local_rank, _ = local_rank_of(environment)
     return packages if local_rank == 0 else {}
 
 
@@ -143,7 +143,7 @@ def _answering(gpus: dict[int, Gpu], is_choice: bool = True) -> dict[int, Gpu]:
     return {index: gpu for index, gpu in gpus.items() if index not in silent}
 
 
-def _local_rank(environment: Mapping[str, str]) -> tuple[int, int]:
+def local_rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
     """Read this rank and the number of ranks on this node; 0 and 1 without a launcher."""
     sizes = [environment[name] for name in _LOCAL_SIZES if name in environment]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from zeus_core._codec import decode, encode
@@ -10,6 +11,8 @@ from zeus_core.ports._exchange import Exchange
 from zeus_core.training._account import Account
 
 __all__ = ["Ranks"]
+
+_logger = logging.getLogger(__name__)
 
 
 class Ranks(Exchange):
@@ -22,6 +25,9 @@ class Ranks(Exchange):
         """Return the indices of the GPUs this rank counts: those that no rank before it measures too."""
         told = self.gather(lambda: [gpu.uuid for gpu in monitor.gpus.values()])
         self.gpu_count = len({uuid for uuids in told for uuid in uuids})
+        without = [str(rank) for rank, uuids in enumerate(told) if not uuids]
+        if self.rank == 0 and 0 < len(without) < self.size:
+            _logger.warning("no GPU can be measured by rank %s: the totals exclude theirs", ", ".join(without))
         others = {uuid for uuids in told[: self.rank] for uuid in uuids}
         return [index for index, uuid in zip(monitor.gpus, told[self.rank], strict=True) if uuid not in others]
 
