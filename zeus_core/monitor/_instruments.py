@@ -53,6 +53,7 @@ class Instruments:
         self._aligning = ParallelCalls()
         self._meters = self._make_meters(list(gpus.values()), precise)
         self._read_gpus = [meter.read for meter in self._meters]
+        self._energy_between = [meter.between for meter in self._meters]
         self._read_within(SET_UP_SECONDS)  # tells whether calls are slow, before it matters
         packages = [Device("cpu", index, f"{_machine()}/{index}") for index in cpus]
         self.devices = (
@@ -95,7 +96,7 @@ class Instruments:
         """Read all devices, close together. Never raises."""
         at = self._time_source.now()
         gpus = self._read_within(CALL_SECONDS) if is_in_hook() else self._together.call(self._read_gpus)
-        return Reading(at, gpus, [read_cpu(cpu) for cpu in self._cpus])
+        return Reading(at, gpus, [read_cpu(cpu) for cpu in self._cpus] if self._cpus else [])
 
     def _read_within(self, seconds: float) -> list[GpuEdge]:
         """Read the GPUs beside this thread, which must go on: a GPU that has not answered after so long is a fault."""
@@ -107,10 +108,8 @@ class Instruments:
     def between(self, begin: Reading, end: Reading) -> Measurement:
         """Compute what was measured from one reading to another."""
         seconds = end.at - begin.at
-        energies = [
-            meter.between(first, last, seconds)
-            for meter, first, last in zip(self._meters, begin.gpus, end.gpus, strict=True)
-        ]
+        edges_of_gpus = zip(self._energy_between, begin.gpus, end.gpus, strict=True)
+        energies = [energy_between(first, last, seconds) for energy_between, first, last in edges_of_gpus]
         if self._cpus:
             edges = list(zip(self._cpus, begin.cpus, end.cpus, strict=True))
             energies += [package_energy(first, last, seconds) for _, first, last in edges]
