@@ -99,6 +99,32 @@ def test_passes_without_gradients_are_an_evaluation_in_training_mode_too(monitor
     assert energy.summary.detected_evaluations == 1
 
 
+@pytest.mark.parametrize("scope", [torch.no_grad, torch.inference_mode])
+def test_a_loop_that_switches_no_mode_is_understood_too(monitor, gpu, model, scope):
+    metric = torch.nn.Linear(1, 1).requires_grad_(False)
+    average = torch.optim.swa_utils.AveragedModel(torch.nn.Linear(1, 1))
+
+    @scope()
+    def evaluate():
+        with torch.no_grad():
+            metric(torch.ones(1))
+        for _ in range(8):
+            model(BATCH)
+
+    torch._dynamo.utils.counters.clear()  # of other tests, which compile
+    hooks = torch.nn.modules.module._global_forward_pre_hooks
+    with TrainingEnergy(monitor) as energy:
+        for _ in range(3):
+            step(energy, model)
+            with torch.no_grad():
+                average.update_parameters(torch.nn.Linear(1, 1))
+            assert not hooks
+            evaluate()
+            assert not hooks
+    assert joules(energy, Activity.EVALUATION) == pytest.approx(passes_joules(gpu, 24), rel=0.05)
+    assert energy.summary.detected_evaluations == 3
+
+
 def test_an_evaluation_that_is_announced_counts_once(monitor, gpu, model):
     with TrainingEnergy(monitor) as energy:
         step(energy, model)
@@ -160,7 +186,7 @@ def test_a_search_measures_no_evaluation(monitor, gpu, model):
 
 
 def test_nothing_is_left_on_models_and_torch(monitor, model):
-    train = torch.nn.Module.train
+    train, enter = torch.nn.Module.train, torch.no_grad.__enter__
     found = dict(vars(model))
 
     def interrupted():
@@ -173,13 +199,16 @@ def test_nothing_is_left_on_models_and_torch(monitor, model):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert vars(model).keys() == found.keys()
-    assert torch.nn.Module.train is train
+    assert (torch.nn.Module.train, torch.no_grad.__enter__) == (train, enter)
+    assert not torch.nn.modules.module._global_forward_pre_hooks
 
 
 # The taps.
 
 
 class Listener:
+    wants_any_pass = False
+
     def __init__(self):
         self.passes, self.modes = [], []
 
@@ -247,6 +276,13 @@ def test_a_tapped_module_compiles_as_before(listener, taps):
     around = torch.compile(lambda batch: model(batch) + 1, backend="eager", fullgraph=True)
     assert around(BATCH) == model(BATCH) + 1
     compiled_in_place(BATCH)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def without_gradients(batch):
+        with torch.no_grad():
+            return batch + 1
+
+    assert not without_gradients(torch.ones(1, requires_grad=True)).requires_grad
     assert [module for module, _ in listener.passes] == [model, compiled_in_place]
     torch.compile(model, backend="eager", fullgraph=True)(BATCH)
     compiled = vars(compiled_in_place)["_compiled_call_impl"]._earlier

@@ -25,6 +25,15 @@ _ATTRIBUTE = "_compiled_call_impl"
 class PassListener(Protocol):
     """Told what happens to modules, often, between two calls of the program's own: must be quick, and never raise."""
 
+    @property
+    def wants_any_pass(self) -> bool:
+        """Whether to report passes without gradients of all modules, as none is known yet."""
+        ...
+
+    def on_any_pass(self, module: Any) -> None:
+        """Report that a forward pass of a module without gradients begins, though it is not tapped."""
+        ...
+
     def on_pass(self, module: Any, has_gradients: bool) -> None:
         """Report that a forward pass of a tapped module begins; not those of tapped modules within it."""
         ...
@@ -118,24 +127,71 @@ def _no_taps() -> None:
     """Stand in for taps that were removed."""
 
 
-# `torch.nn.Module.train`, which `eval` calls too, is patched once, while there are taps.
-_listeners: dict[int, weakref.ref[ForwardTaps]] = {}
+# Classes of torch are patched once, while there are taps: `torch.nn.Module.train`, which `eval` calls too, and the
+# scopes without gradients.
+_taps: dict[int, weakref.ref[ForwardTaps]] = {}
 _patches: list[Patches] = []
 _switching_threads: set[int] = set()
+_hooks: list[Any] = []  # at most one, for all modules, within a scope without gradients
 
 
 def _listen(taps: ForwardTaps) -> None:
-    _listeners[id(taps)] = weakref.ref(taps)
+    _taps[id(taps)] = weakref.ref(taps)
     weakref.finalize(taps, _release, id(taps)).atexit = False
     if not _patches:
-        _patches.append(Patches(sys.modules["torch"].nn.Module))
+        torch: Any = sys.modules["torch"]
+        _patches.append(Patches(torch.nn.Module))
         _patches[0].wrap("train", _train)
+        for scope in (torch.no_grad, torch.inference_mode):
+            _patches.append(Patches(scope))
+            _patches[-1].wrap("__enter__", _enter)
+            _patches[-1].wrap("__exit__", _exit)
 
 
 def _release(taps_id: int) -> None:
-    _listeners.pop(taps_id, None)
-    while _patches and not _listeners:
+    _taps.pop(taps_id, None)
+    while _patches and not _taps:
         _patches.pop().undo()
+        _remove_hook()
+
+
+def _listeners() -> list[PassListener]:
+    taps = [reference() for reference in list(_taps.values())]
+    listeners = [each.listener() for each in taps if each is not None]
+    return [listener for listener in listeners if listener is not None]
+
+
+def _enter(enter: Callable[..., Any], scope: Any) -> Any:
+    result = enter(scope)
+    if not _hooks and not _has_compiled() and any(listener.wants_any_pass for listener in _listeners()):
+        _hooks.append(sys.modules["torch"].nn.modules.module.register_module_forward_pre_hook(_on_any_pass))
+    return result
+
+
+def _exit(exit_scope: Callable[..., Any], scope: Any, *error: Any) -> Any:
+    result = exit_scope(scope, *error)
+    if _hooks and sys.modules["torch"].is_grad_enabled():
+        _remove_hook()
+    return result
+
+
+def _has_compiled() -> bool:
+    """Return whether dynamo has compiled anything: compiled modules warn of hooks for all modules."""
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters)
+
+
+def _on_any_pass(module: Any, inputs: Any) -> None:
+    listeners = [listener for listener in _listeners() if listener.wants_any_pass]
+    for listener in listeners:
+        listener.on_any_pass(module)
+    if not any(listener.wants_any_pass for listener in listeners):
+        _remove_hook()
+
+
+def _remove_hook() -> None:
+    while _hooks:
+        _hooks.pop().remove()
 
 
 def _train(train: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -148,9 +204,6 @@ def _train(train: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) ->
         result = train(module, *args, **kwargs)
     finally:
         _switching_threads.discard(thread)
-    for reference in list(_listeners.values()):
-        taps = reference()
-        listener = None if taps is None else taps.listener()
-        if listener is not None:
-            listener.on_mode(module)
+    for listener in _listeners():
+        listener.on_mode(module)
     return result

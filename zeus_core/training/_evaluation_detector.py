@@ -30,8 +30,8 @@ class EvaluationDetector:
     """Detects evaluations by the forward passes of torch's modules between two steps.
 
     A pass in evaluation mode or without gradients begins an evaluation. It ends when the module is in training mode
-    again, or when the loop reports something. A module is known from the first time that the loop switches its mode,
-    and only if some of its parameters are trained.
+    again, or when the loop reports something. A module is known from the first time that the loop switches its mode; if
+    it switches none, from the first pass without gradients; and only if some of its parameters are trained.
 
     Args:
         report: Called with True when an evaluation begins, and with False when the module ends it; not by the other
@@ -42,6 +42,7 @@ class EvaluationDetector:
         self._report = weakref.WeakMethod(report)
         self._taps: ForwardTaps | None = None
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._knows_none = True
         self._is_watching = False
         self._evaluated: Evaluated | None = None  # while an evaluation is under way
 
@@ -58,6 +59,7 @@ class EvaluationDetector:
             self._taps.remove()
             self._taps = None
         self._known.clear()
+        self._knows_none = True
         return self.ignore()
 
     def watch(self) -> None:
@@ -74,6 +76,18 @@ class EvaluationDetector:
         evaluated, self._evaluated = self._evaluated, None
         return evaluated is not None
 
+    @property
+    def wants_any_pass(self) -> bool:
+        """Whether no module is known, and one that is evaluated now would begin an evaluation."""
+        return self._is_watching and self._knows_none
+
+    @contained
+    def on_any_pass(self, module: Any) -> None:
+        """Report that a forward pass of a module that is not tapped begins, without gradients."""
+        self._learn(module)
+        if not self._knows_none:
+            self.on_pass(module, has_gradients=False)
+
     @contained
     def on_pass(self, module: Any, has_gradients: bool) -> None:
         """Report that a forward pass begins."""
@@ -89,12 +103,17 @@ class EvaluationDetector:
     @contained
     def on_mode(self, module: Any) -> None:
         """Report that a module has switched its mode."""
+        self._learn(module)
+        if self._evaluated is not None and self._evaluated.has_switched and self.end():
+            self._call(False)
+
+    def _learn(self, module: Any) -> None:
+        """Tap a module that is new, if some of its parameters are trained."""
         if self._taps is not None and module not in self._known:
             self._known.add(module)
             if any(parameter.requires_grad for parameter in module.parameters()):
+                self._knows_none = False
                 self._taps.add(module)
-        if self._evaluated is not None and self._evaluated.has_switched and self.end():
-            self._call(False)
 
     def _call(self, is_evaluating: bool) -> None:
         report = self._report()

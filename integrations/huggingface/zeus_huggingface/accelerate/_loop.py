@@ -154,6 +154,11 @@ class AcceleratorLoop:
     def on_end(self) -> None:
         """Prepare for the end of training, without an exception and on all processes."""
 
+    wants_any_pass = False  # the models are known
+
+    def on_any_pass(self, module: torch.nn.Module) -> None:
+        """Do nothing."""
+
     @contained
     def on_pass(self, module: torch.nn.Module, has_gradients: bool) -> None:
         """Begin a forward pass of a trained model."""
