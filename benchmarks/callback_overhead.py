@@ -42,7 +42,7 @@ class Stopwatch:
         if listener is not None:
             for name in ("enter_training", "leave_training", "pause", "resume"):
                 self._time(listener, name)
-            for name in ("values_to_log", "training_metrics", "evaluation_metrics"):
+            for name in ("values_to_log", "training_metrics"):
                 self._time(listener.reporter, name)
         return callback
 
