@@ -1,6 +1,7 @@
 """The box at the end of a training: what is in it, where it goes, and that it never gets in the way."""
 
 import io
+import math
 import sys
 
 import pytest
@@ -75,6 +76,7 @@ def test_a_closed_stream_or_none_gets_no_box(monkeypatch):
         (999.96, None, "1000 J"),
         (1.5e7, 2e4, "15.000 ±0.020 MJ"),
         (10.0, 2500.0, "0.0 ±2.5 kJ"),
+        (10.0, math.inf, "an unknown energy"),
     ],
 )
 def test_an_energy_and_its_uncertainty_have_one_unit(joules, uncertainty, text):

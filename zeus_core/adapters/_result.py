@@ -44,6 +44,8 @@ def _in_ascii(text: str) -> str:
 
 def energy_text(joules: float, uncertainty_joules: float | None = None) -> str:
     """Format an energy with its uncertainty, in the unit that keeps the digits few."""
+    if uncertainty_joules is not None and not math.isfinite(uncertainty_joules):
+        return "an unknown energy"
     largest = max(abs(joules), uncertainty_joules or 0.0)
     scale, unit = next(((scale, unit) for scale, unit in _UNITS if largest >= scale), (1.0, "J"))
     if not uncertainty_joules:
