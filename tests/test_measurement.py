@@ -177,3 +177,9 @@ class TestJson:
         assert Measurement.from_json(difference.to_json()) == difference
         with pytest.raises(UsageError, match=r"\[GPU 0\]\.uncertainty_joules is -1\.0"):
             Measurement.from_json(Measurement(1.0, {GPUS[0]: DeviceEnergy(2.0, -1.0)}).to_json())
+
+
+def test_devices_that_differ_by_their_identity_alone_are_told_apart_by_it():
+    first, second = (Measurement(1.0, {Device("gpu", 0, uuid): DeviceEnergy(5.0, 0.1)}) for uuid in ("GPU-a", "GPU-b"))
+    with pytest.raises(UsageError, match=r"\(GPU 0 GPU-a\) and \(GPU 0 GPU-b\)"):
+        first + second

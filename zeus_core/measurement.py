@@ -300,7 +300,10 @@ class Measurement:
 
     def _check_same_devices(self, other: Measurement) -> None:
         if self.devices.keys() != other.devices.keys():
-            first, second = (", ".join(sorted(device.label for device in part.devices)) for part in (self, other))
+            labels = [sorted(device.label for device in part.devices) for part in (self, other)]
+            if labels[0] == labels[1]:  # devices of the same numbers on two machines
+                labels = [sorted(f"{device.label} {device.uuid}" for device in part.devices) for part in (self, other)]
+            first, second = map(", ".join, labels)
             raise UsageError(
                 f"measurements of different devices cannot be combined: ({first}) and ({second}); "
                 "take windows of one monitor on one machine"

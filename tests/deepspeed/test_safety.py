@@ -31,7 +31,7 @@ from zeus_core.pytorch._world import TorchWorld
 
 RANKS = 2
 MICROBATCHES = 4
-FOUND_MHZ = 1200
+ORIGINAL_MHZ = 1200
 NOT_CHANGED = 99  # exit code
 FORK = multiprocessing.get_context("fork")
 
@@ -263,7 +263,7 @@ IN_A_STEP = [
     ("phase", "original_mhz"),
     [
         ("profiling", 0),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in [("profiling", FOUND_MHZ), ("replaying", 0)]),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [("profiling", ORIGINAL_MHZ), ("replaying", 0)]),
     ],
 )
 def test_clocks_are_restored_where_training_ends_between_steps(tmp_path, phase, original_mhz, ends, codes):
@@ -276,8 +276,8 @@ def test_clocks_are_restored_where_training_ends_between_steps(tmp_path, phase, 
 @pytest.mark.parametrize(
     ("phase", "original_mhz"),
     [
-        ("replaying", FOUND_MHZ),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in [("replaying", 0), ("profiling", FOUND_MHZ)]),
+        ("replaying", ORIGINAL_MHZ),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [("replaying", 0), ("profiling", ORIGINAL_MHZ)]),
     ],
 )
 def test_clocks_are_restored_where_training_ends_in_a_step(tmp_path, phase, original_mhz, ends, codes):
@@ -289,12 +289,12 @@ def test_clocks_are_restored_where_training_ends_in_a_step(tmp_path, phase, orig
 
 @pytest.mark.parametrize("phase", ["baseline", pytest.param("planning", marks=pytest.mark.long)])
 def test_original_clocks_stay(tmp_path, phase):
-    hardware = Hardware(tmp_path, FOUND_MHZ)
+    hardware = Hardware(tmp_path, ORIGINAL_MHZ)
     end(hardware, phase, [terminated, raising], [-signal.SIGTERM, 1])
     assert hardware.changed == []
 
 
-@pytest.mark.parametrize(("phase", "original_mhz"), [("profiling", FOUND_MHZ), ("replaying", 0)])
+@pytest.mark.parametrize(("phase", "original_mhz"), [("profiling", ORIGINAL_MHZ), ("replaying", 0)])
 def test_the_clock_of_a_killed_rank_stays_and_that_of_the_other_is_restored(tmp_path, phase, original_mhz):
     hardware = Hardware(tmp_path, original_mhz)
     end(hardware, phase, [going_on, partial(during_a_step, killed)], [1, -signal.SIGKILL])
@@ -393,7 +393,7 @@ SENT |= {"Ctrl-C": [(INT, 0), (INT, 1)], "Ctrl-C under torchrun": [(INT, 0), (IN
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 9))])
 def test_clocks_are_restored_after_signals_at_any_moment_of_a_replay(tmp_path, seed):
     moments = random.Random(seed)
-    hardwares = {name: slow_hardware(tmp_path / name, moments.choice([0, FOUND_MHZ])) for name in SENT}
+    hardwares = {name: slow_hardware(tmp_path / name, moments.choice([0, ORIGINAL_MHZ])) for name in SENT}
     jobs = {
         name: Job(hardware.folder, train_in_real_time, hardware, [going_on, going_on])
         for name, hardware in hardwares.items()

@@ -104,7 +104,7 @@ class Journal:
         return number.isdigit() and int(number) % self._world_size == self._rank
 
     def _read(self, path: Path, run: str) -> list[Entry]:
-        entries, damaged_lines = [], 0
+        entries, damaged_lines, unknown_lines, reason = [], 0, 0, ""
         try:
             with open(path, encoding="utf-8", errors="replace", opener=without_links) as file:
                 lines = file.read().splitlines()
@@ -112,13 +112,26 @@ class Journal:
                 if run not in line:  # an entry of another of the runs that use this folder
                     continue
                 try:
-                    entries.append(decode(Entry, parse_json(line)))
+                    fields = parse_json(line)
                 except UsageError:
                     damaged_lines += 1
+                    continue
+                try:
+                    entries.append(decode(Entry, fields))
+                except UsageError as error:
+                    unknown_lines, reason = unknown_lines + 1, str(error)
         except OSError as error:
             _logger.warning("the energy journal %s cannot be read: %s", path, error)
         if damaged_lines:
             _logger.warning("%d lines of the energy journal %s are damaged and left out", damaged_lines, path)
+        if unknown_lines:
+            _logger.warning(
+                "%d lines of the energy journal %s are left out: another version of zeus-core wrote them, or they were "
+                "changed since (%s)",
+                unknown_lines,
+                path,
+                reason,
+            )
         return entries
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy, Measurement
 
 __all__ = ["Tally"]
@@ -21,11 +22,19 @@ class Tally:
         seconds: Elapsed time.
         measured: The energy of all GPUs together, without that of `lost_seconds`.
         lost_seconds: Time in which the energy of some GPU was lost.
+
+    Raises:
+        UsageError: `measured` is lost, as in a file that others have changed: it would count as 0 J.
     """
 
     seconds: float = 0.0
     measured: DeviceEnergy = field(default_factory=DeviceEnergy)
     lost_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check that the energy is known."""
+        if self.measured.energy_joules is None:
+            raise UsageError("measured.energy_joules is None; time without a known energy belongs to lost_seconds")
 
     @classmethod
     def from_measurement(cls, measurement: Measurement, gpu_indices: Collection[int]) -> Tally:

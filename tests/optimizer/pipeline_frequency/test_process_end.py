@@ -10,7 +10,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 
-FOUND_MHZ = 1710
+ORIGINAL_MHZ = 1710
 
 SETTING = """
     import os, signal, sys, time
@@ -85,12 +85,12 @@ def clocks_locked(driver):
     return [call.argument for call in driver.calls("nvmlDeviceSetGpuLockedClocks") if call.code == 0]
 
 
-def check_put_back(driver, original_mhz=None):
+def check_restored(driver, original_mhz=None):
     assert clocks_locked(driver), "the clock had been changed"
     assert driver[0].locked_clock_mhz == original_mhz
 
 
-@pytest.mark.parametrize("original_mhz", [None, FOUND_MHZ])
+@pytest.mark.parametrize("original_mhz", [None, ORIGINAL_MHZ])
 @pytest.mark.parametrize(("end", "code"), [*ENDS, pytest.param("setter.restore()", 0, id="put back")])
 def test_a_process_that_ends_by_itself_puts_the_clock_back(make_driver, end, code, original_mhz):
     driver = make_driver(DeviceSpec())
@@ -98,7 +98,7 @@ def test_a_process_that_ends_by_itself_puts_the_clock_back(make_driver, end, cod
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
     assert min(clocks_locked(driver)) < 1410
-    check_put_back(driver, original_mhz)
+    check_restored(driver, original_mhz)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
@@ -113,7 +113,7 @@ def test_a_process_that_is_told_to_end_while_clocks_change_puts_it_back_and_dies
     process.send_signal(signal_number)
     process.communicate(timeout=60)
     assert process.returncode == -signal_number
-    check_put_back(driver)
+    check_restored(driver)
 
 
 def test_a_forked_child_that_ends_leaves_the_clock_of_its_parent_alone(make_driver):
@@ -128,7 +128,7 @@ print(gpu.read_sm_clock_mhz(), flush=True)
 """
     output, errors = start(driver, SETTING, fork).communicate(timeout=60)
     assert output == "900\n", errors
-    check_put_back(driver)
+    check_restored(driver)
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ print(gpu.read_sm_clock_mhz(), flush=True)
 )
 def test_an_optimizer_puts_the_clock_back(make_driver, end, code):
     driver = make_driver(DeviceSpec())
-    process = start(driver, TRAINING, end, FOUND_MHZ)
+    process = start(driver, TRAINING, end, ORIGINAL_MHZ)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
-    check_put_back(driver, FOUND_MHZ)
+    check_restored(driver, ORIGINAL_MHZ)
 
 
 def test_an_optimizer_that_is_terminated_puts_the_clock_back(make_driver):
@@ -158,7 +158,7 @@ def test_an_optimizer_that_is_terminated_puts_the_clock_back(make_driver):
     process.terminate()
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
-    check_put_back(driver)
+    check_restored(driver)
 
 
 def test_without_rights_no_clock_is_changed_and_the_warning_holds_the_command(make_driver):
