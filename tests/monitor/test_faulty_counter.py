@@ -100,11 +100,12 @@ def test_a_counter_that_is_not_ready_from_the_start_counts_from_when_it_is():
     assert measured.energy(readings[2], readings[3]).method == "counted"
 
 
-def test_short_windows_see_together_that_a_counter_stands_still():
+def test_short_windows_see_together_that_a_counter_stands_still(caplog):
     measured = Measured(CounterFault(2.0, 60.0))
     readings = measured.read_at(*(1.0 + 0.1 * number for number in range(60)))
     methods = {measured.energy(first, second).method for first, second in itertools.pairwise(readings[30:])}
     assert methods == {"lost"}
+    assert caplog.text.count("is lost for") == 1
     outer = measured.energy(readings[0], readings[-1])
     assert outer.method == "lost"
     assert "stood still for" in outer.lost_because

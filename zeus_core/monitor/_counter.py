@@ -38,6 +38,8 @@ class CounterTrail:
     def __init__(self, period_seconds: float, peak_watts: float, now: Callable[[], float]) -> None:
         self._period_seconds = period_seconds
         self._stuck_seconds = _STUCK_PERIODS * period_seconds
+        # The same for every window, so that it is logged once.
+        self._stood_still = f"the energy counter stood still for more than {self._stuck_seconds:.3g} s"
         self._peak_watts = peak_watts
         self._now = now
         # Replaced as a whole: of two threads one may be forgotten, which the next reading makes up for.
@@ -61,7 +63,7 @@ class CounterTrail:
         elif counter_joules == latest.update.counter_joules:
             update, held_joules = latest.update, _held_joules(latest, at)
             if at - update.until > self._stuck_seconds:
-                fault = f"the energy counter stood still for {at - update.until:.3g} s"
+                fault = self._stood_still
         else:
             update = self._updated(latest, latest.update, at, counter_joules)
         edge: GpuEdge = _new_tuple(GpuEdge, (at, counter_joules, power_watts, fault, update, at, held_joules, None))
