@@ -34,7 +34,7 @@ def run(folder, callbacks):
         lambda: ZeusTrainerCallback(optimizer=HFGlobalPowerLimitOptimizer()),
     ],
 )
-def test_training_goes_on_with_one_warning_and_nothing_else(tmp_path, caplog, make_callback):
+def test_training_goes_on_with_one_warning_and_nothing_else(tmp_path, caplog, capsys, make_callback):
     undisturbed = run(tmp_path / "without", [])
     caplog.clear()
     callback = make_callback()
@@ -45,6 +45,7 @@ def test_training_goes_on_with_one_warning_and_nothing_else(tmp_path, caplog, ma
         if record.levelno >= logging.WARNING and record.name.startswith("zeus")
     ]
     assert "ZEUS_SIMULATED_GPUS=" in warning
+    assert "zeus-core" not in capsys.readouterr().err
     if callback.optimizer is not None:
         assert (callback.optimizer.chosen_limit_watts, callback.optimizer.trials) == (None, [])
     if isinstance(callback, ZeusTrainerCallback):
