@@ -12,6 +12,7 @@ from tests.nvml_driver import DeviceSpec
 from zeus_core.cli._child import CommandError, spawn
 from zeus_core.cli._guarded_meter import GuardedMeter, within
 from zeus_core.cli._metering import open_meter
+from zeus_core.cli._run_record import RunRecord
 from zeus_core.cli._summary import summarize, total_to_json
 from zeus_core.cli._text import table, write
 from zeus_core.device import discover_cpus
@@ -148,3 +149,30 @@ def test_no_stream_is_no_output_and_a_poor_one_gets_question_marks():
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     write("\u00b11", stream)
     assert stream.buffer.getvalue() == b"?1\n"
+
+
+def test_the_fields_of_version_1_of_a_record_stay():
+    """Programs read them. If one goes or means something else, raise the version."""
+    record = RunRecord(["true"], 0, None, 1.0, Measurement(10.0, {**PACKAGE, **GPU}), NAMES, False, ("a note",))
+    document = record.to_json()
+    assert document["version"] == 1
+    assert {name: type(value).__name__ for name, value in document.items()} == {
+        "format": "str",
+        "version": "int",
+        "command": "list",
+        "exit_code": "int",
+        "signal": "NoneType",
+        "start_time": "float",
+        "seconds": "float",
+        "is_simulated": "bool",
+        "devices": "list",
+        "totals": "dict",
+        "notes": "list",
+    }
+    numbers = dict.fromkeys(["energy_joules", "uncertainty_joules", "average_power_watts"], "float")
+    texts = dict.fromkeys(["kind", "uuid", "name", "method"], "str")
+    for device in document["devices"]:
+        types = {name: type(value).__name__ for name, value in device.items()}
+        assert types == {"index": "int", "lost_because": "NoneType", **numbers, **texts}
+    totals = {name: type(value).__name__ for name, value in document["totals"].items()}
+    assert totals == {"energy_kilowatt_hours": "float", "is_complete": "bool", **numbers}

@@ -164,3 +164,10 @@ def test_a_gain_in_time_within_the_noise_buys_nothing():
     faster = MeasuredOption(1425, 0.0998, 60.0, 0.0005)
     kept = [option.clock_mhz for option in pareto_options(costs_of((faster, fast, same, slow), 80.0))]
     assert kept == [1425, 1395, 1200]  # the fastest stays, so that T_min does
+
+
+def test_the_fingerprint_of_a_profile_stays():
+    """Plans in files name it. If it must change, raise the version of plans: they fit no profile any more."""
+    options = (MeasuredOption(1410, 0.1, 40), MeasuredOption(1200, 0.12, 36))
+    profile = PipelineProfile([InstructionProfile(0, kind, options) for kind in ("forward", "backward")], 80)
+    assert profile.fingerprint == "b4e8c5f0de8d489e42ce026cb98059aeb5be843a83068e939d8c1b868e9c89f5"

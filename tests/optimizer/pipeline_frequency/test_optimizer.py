@@ -298,6 +298,29 @@ def test_a_plan_that_is_too_slow_is_backed_off(caplog):
     assert run.is_restored()
 
 
+@pytest.mark.parametrize("factor", [1.1, 1.0])
+def test_a_profile_that_is_slower_than_training_makes_predictions_too_long_which_is_said(caplog, factor):
+    observers = []
+
+    def slowed_by(pipeline, step):
+        return factor if observers and observers[0].phase is Phase.PROFILING else 1.0
+
+    def make(rank):
+        observers.append(Watched(rank))
+        return observers[-1]
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 50, make)
+    assert Phase.REPLAYING in run.course
+    warnings = re.findall(
+        r"take ([\d.]+) s by the profile, .* took ([\d.]+) s: the predicted times are too long", caplog.text
+    )
+    if factor == 1.0:
+        assert not warnings
+        return
+    ((by_the_profile, taken),) = warnings
+    assert float(by_the_profile) == pytest.approx(factor * float(taken), rel=1e-3)
+
+
 def test_a_machine_that_has_become_slower_is_not_the_fault_of_the_plan():
     job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.1 if step > 50 else 1.0)
     run = Run(job, 110)
