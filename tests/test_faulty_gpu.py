@@ -1,5 +1,7 @@
 """The GPU that fails on demand."""
 
+import threading
+
 import pytest
 
 from zeus_core.device import SimulatedGpu, find_preset
@@ -44,6 +46,20 @@ def test_any_method_fails_until_the_gpu_is_healed(gpu, method, arguments):
             getattr(gpu, method)(*arguments)
     gpu.heal()
     getattr(gpu, method)(*arguments)
+
+
+def test_a_method_that_hangs_returns_once_the_gpu_is_healed(gpu):
+    gpu.hang("set_power_limit")
+    setting = threading.Thread(target=gpu.set_power_limit, args=(200.0,))
+    setting.start()
+    setting.join(0.02)
+    assert setting.is_alive()
+    assert gpu.read_power_limit_watts() == 300.0
+    gpu.heal()
+    setting.join(30.0)
+    assert gpu.read_power_limit_watts() == 200.0
+    with pytest.raises(UsageError, match="method is 'read_mood'"):
+        gpu.hang("read_mood")
 
 
 def test_a_method_can_fail_a_number_of_times(gpu):

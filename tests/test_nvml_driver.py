@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import pynvml
@@ -334,6 +335,17 @@ class TestFaults:
         assert pynvml.nvmlDeviceGetCount() == 1
         driver[0].recover()
         assert pynvml.nvmlDeviceGetName(handle)
+
+    def test_calls_that_hang_do_not_return_until_they_are_released(self, driver, handle):
+        driver[0].hang("nvmlDeviceGetName")
+        calling = threading.Thread(target=pynvml.nvmlDeviceGetName, args=(handle,))
+        calling.start()
+        assert pynvml.nvmlDeviceGetUUID(handle) == driver[0].uuid
+        calling.join(0.02)
+        assert calling.is_alive()
+        driver[0].release()
+        calling.join(30.0)
+        assert not calling.is_alive()
 
     def test_latency(self, driver, handle):
         driver.set_latency(0.02, "nvmlDeviceGetName")

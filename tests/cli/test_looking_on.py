@@ -89,6 +89,16 @@ def test_a_gpu_lost_meanwhile_is_not_measured_and_not_zero(on_driver):
     assert errors == ""
 
 
+def test_the_power_of_a_gpu_that_does_not_answer_is_not_shown_as_that_of_another(on_driver):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec())
+    driver[0].lose()
+    ended = program("power", "--count", "1")
+    assert ended.returncode == 0
+    assert "GPU 0 is not measured" in ended.stderr
+    assert "GPU 1: NVIDIA H200" in ended.stdout
+    assert "GPU 0: NVIDIA H200" not in ended.stdout
+
+
 @pytest.mark.parametrize("command", ["power", "energy"])
 def test_the_measuring_package_has_the_same_two_commands(on_simulated, command):
     arguments = {"power": ["--count", "1"], "energy": ["--seconds", "0.2"]}[command]

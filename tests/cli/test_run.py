@@ -202,6 +202,16 @@ def test_a_driver_that_fails_does_not_keep_the_command_from_running(on_driver, f
     assert "NVML error 999" in ended.stderr
 
 
+def test_a_gpu_that_is_lost_from_the_start_is_named_and_the_others_keep_their_indices(on_driver, tmp_path):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec())
+    driver[0].lose()
+    ended = program("run", "--output", tmp_path / "run.json", "--", "true")
+    assert ended.returncode == 0
+    assert "GPU 0 is not measured: GPU 0 does not answer" in ended.stderr
+    (device,) = read_json(tmp_path / "run.json")["devices"]
+    assert (device["index"], device["uuid"]) == (1, driver[1].uuid)
+
+
 def test_a_gpu_lost_during_the_run_is_reported_as_not_measured(on_driver, tmp_path):
     program, driver = on_driver(DeviceSpec(), DeviceSpec())
     process = program.start("run", "--output", tmp_path / "run.json", "--", "sh", "-c", "echo ready; read line; exit 3")

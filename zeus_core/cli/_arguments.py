@@ -14,7 +14,17 @@ from zeus_core.errors import UsageError
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
 
-__all__ = ["add_gpus", "add_period", "check_gpu_indices", "count", "factor", "path", "seconds", "seconds_or_zero"]
+__all__ = [
+    "add_gpus",
+    "add_period",
+    "check_gpu_indices",
+    "count",
+    "factor",
+    "notes_on_silent",
+    "path",
+    "seconds",
+    "seconds_or_zero",
+]
 
 
 def add_gpus(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +97,15 @@ def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> lis
 
 _MAX_SECONDS = 1e9  # 31 years, and less than Python can wait
 _MAX_COUNT = 10**9
+
+
+def notes_on_silent(gpus: Sequence[Gpu]) -> list[str]:
+    """Return a sentence for each GPU that does not answer."""
+    from zeus_core.device._silent import SilentGpu
+
+    return [f"GPU {index} is not measured: {gpu.fault}" for index, gpu in enumerate(gpus) if isinstance(gpu, SilentGpu)]
+
+
 _ABOVE_ZERO = math.nextafter(0.0, 1.0)  # the lowest number above 0, as an inclusive bound
 
 

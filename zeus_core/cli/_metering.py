@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import check_gpu_indices
+from zeus_core.cli._arguments import check_gpu_indices, notes_on_silent
 from zeus_core.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def open_meter(indices: Sequence[int] | None, cpus: CpuDiscovery | None = None) 
         notes.append(f"{subject}: {cpus.unavailable_because}")
     # Without indices, a monitor under a launcher would measure the devices of one rank alone.
     gpu_indices = check_gpu_indices(indices, gpus) if gpus else []
+    if indices is None:
+        notes.extend(notes_on_silent(gpus))
     monitor = ZeusMonitor(gpu_indices, [cpu.index for cpu in cpus.cpus], gpus=gpus, cpus=cpus)
     names = {device: _name(device, monitor) for device in monitor.devices}
     return MachineMeter(monitor, names, tuple(notes))

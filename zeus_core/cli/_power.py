@@ -8,7 +8,7 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import add_gpus, add_period, check_gpu_indices, count
+from zeus_core.cli._arguments import add_gpus, add_period, check_gpu_indices, count, notes_on_silent
 from zeus_core.cli._display import make_display, ticks
 from zeus_core.cli._text import watts
 from zeus_core.errors import DeviceError
@@ -37,6 +37,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
     visible = discover_gpus()
     gpus = {index: visible[index] for index in check_gpu_indices(arguments.gpus, visible)}
+    if arguments.gpus is None:
+        for note in notes_on_silent(visible):
+            _logger.warning("%s", note)
     reader = PowerReader(gpus)
     names = [f"GPU {index}: {gpu.name}" for index, gpu in gpus.items()]
     with contextlib.suppress(KeyboardInterrupt), make_display(names, "power") as display:

@@ -318,6 +318,23 @@ class TestPutBack:
             run_out(background)
             assert [None, *gpu.told][-1] is None
 
+    def test_a_driver_that_hangs_keeps_neither_the_background_nor_training_and_is_restored_later(self, monkeypatch):
+        monkeypatch.setattr("zeus_core.knobs._restoration.CALL_SECONDS", 0.05)
+        monkeypatch.setattr("zeus_core.knobs._restoration.RESTORE_SECONDS", 0.05)
+        gpu, background = RecordedGpu(), ThreadBackground()
+        setter = ClockSetter(gpu, MonotonicTime(), background, None)
+        gpu.hang("lock_sm_clock")
+        setter.request(900, PAST)
+        run_out(background)
+        assert isinstance(setter.fault, DriverFaultError)
+        assert not setter.restore()
+        assert gpu.told == []
+        gpu.heal()
+        while not setter.restore():
+            pass
+        assert gpu.told[0] == 900
+        assert set(gpu.told[1:]) == {None}
+
     def test_it_wins_over_a_call_of_the_driver_that_is_under_way(self):
         is_under_way, may_go_on = threading.Event(), threading.Event()
 
