@@ -92,11 +92,16 @@ def test_a_call_that_fails_once_leaves_the_counted_energy_around_it():
     assert abs(outer.energy_joules - measured.true_joules(1.0, 5.0)) <= outer.uncertainty_joules
 
 
-def test_a_counter_that_is_not_ready_from_the_start_counts_from_when_it_is():
+def test_a_counter_that_is_not_ready_from_the_start_is_bridged_until_it_is():
     measured = Measured(CounterFault(-1.0, 2.0, fails=True))
-    readings = measured.read_at(0.5, 1.0, 2.5, 6.0)
-    for first, second in [(0, 1), (0, 2), (0, 3)]:
-        assert measured.energy(readings[first], readings[second]).method == "lost"
+    readings = measured.read_at(0.5, 1.0, 2.5, 9.0)
+    for first, second in [(0, 1), (0, 2)]:
+        energy = measured.energy(readings[first], readings[second])
+        assert (energy.method, energy.lost_because) == ("lost", "not ready")
+    outer = measured.energy(readings[0], readings[3])
+    assert outer.method == "estimated"
+    assert abs(outer.energy_joules - measured.true_joules(0.5, 9.0)) <= outer.uncertainty_joules
+    assert outer.energy_joules == pytest.approx(measured.true_joules(0.5, 9.0), rel=0.1)
     assert measured.energy(readings[2], readings[3]).method == "counted"
 
 
@@ -158,3 +163,14 @@ def test_a_call_that_takes_long_shows_no_jump(monkeypatch):
         truth = measured.true_joules(1.0, moment)
         assert energy.method == "lost" or abs(energy.energy_joules - truth) <= energy.uncertainty_joules
     assert measured.energy(first, last).method == "counted"
+
+
+def test_a_gpu_that_answers_nothing_from_the_start_is_lost_with_the_drivers_reason(monkeypatch):
+    measured = Measured(CounterFault(-1.0, 60.0, fails=True))
+
+    def fail():
+        raise DriverFaultError("not ready")
+
+    monkeypatch.setattr(measured.monitor._instruments._meters[0], "_read_power_watts", fail)
+    first, last = measured.read_at(1.0, 3.0)
+    assert measured.energy(first, last).lost_because == "not ready"

@@ -65,7 +65,7 @@ def counted_energy(
     may_be_steady = has_instant_power and is_quick and not fault
     likely_joules, uncertainty_joules = _likely(begin, end, seconds, period_seconds, may_be_steady)
     if likely_joules is None:
-        return DeviceEnergy.lost("the energy counter was not updated, and the power could not be read")
+        return DeviceEnergy.lost(fault or "the energy counter was not updated, and the power could not be read")
     if likely_joules < min_joules:
         likely_joules = min_joules
     elif likely_joules > max_joules:

@@ -11,6 +11,7 @@ estimated, and with it all windows that span it; see `CounterUpdate.breaks`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from zeus_core.monitor._reading import Breaks, CounterUpdate, GpuEdge
@@ -73,10 +74,15 @@ class CounterTrail:
     def fail(self, at: float, fault: str, power_watts: float | None) -> GpuEdge:
         """Take in that the counter could not be read."""
         latest = self._latest
-        if latest is None or latest.update is None or at < latest.at:
+        if latest is None or latest.update is None:  # energy is counted from here on, once the counter has a value
+            update = CounterUpdate(0.0, math.nan, at, at, _NO_BREAKS)
+            edge = GpuEdge(at, None, power_watts, fault, update, at)
+        elif at < latest.at:
             return GpuEdge(at, None, power_watts, fault)
-        watts = latest.power_watts if power_watts is None else power_watts
-        edge = self._latest = GpuEdge(at, None, watts, fault, latest.update, latest.seen_at, _held_joules(latest, at))
+        else:
+            watts = latest.power_watts if power_watts is None else power_watts
+            edge = GpuEdge(at, None, watts, fault, latest.update, latest.seen_at, _held_joules(latest, at))
+        self._latest = edge
         return edge
 
     def _updated(self, latest: GpuEdge, last: CounterUpdate, at: float, counter_joules: float) -> CounterUpdate:
@@ -114,7 +120,7 @@ class CounterTrail:
         elif self._has_caught_up(latest, last, counter_joules, until):
             last.next_until, last.next_joules = until, last.joules + shown_joules
             return CounterUpdate(last.next_joules, counter_joules, after, until, last.breaks)
-        else:
+        elif not math.isnan(shown_joules):
             min_joules = shown_joules
         joules = min(max(_held_joules(latest, until), min_joules), max_joules)
         number, _, excess_joules, missing_joules = last.breaks
