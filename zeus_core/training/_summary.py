@@ -79,7 +79,8 @@ class TrainingSummary:
         if self._redone is not None:
             rows["done twice"] = energy_text(self._redone.measured_joules)
         if self.detected_evaluations > 0:
-            rows["detected"] = f"{self.detected_evaluations} evaluations that nothing announced"
+            noun = "evaluation" if self.detected_evaluations == 1 else "evaluations"
+            rows["detected"] = f"{self.detected_evaluations} {noun} that nothing announced"
         return rows
 
     def __str__(self) -> str:

@@ -169,7 +169,7 @@ class ZeusAccelerate(AcceleratorLoop):
     @contained
     def on_end(self) -> None:
         """Log the summary of the run: a collective call."""
-        self.end_detected_evaluation()
+        self._end_detected_evaluation()
         self._tell_detected_evaluations()
         self._pending.exchange()
         summary = self.energy.finish()
@@ -179,7 +179,7 @@ class ZeusAccelerate(AcceleratorLoop):
 
     def _log(self, log: Any, values: Any, step: int | None = None, *args: Any, **kwargs: Any) -> Any:
         self._latest_step = step
-        self.end_detected_evaluation()
+        self._end_detected_evaluation()
         energy_values = self._values_to_log()
         if energy_values:
             try:

@@ -71,7 +71,8 @@ class AcceleratorLoop:
         warn_unless_measured(monitor.gpus, accelerator.device)
         observer.use_world(self._world)
         self._hooks = [accelerator._optimizers[0].optimizer.register_step_post_hook(self._on_optimizer_step)]
-        self._taps = ForwardTaps(self)
+        self._passes = _Passes(self)
+        self._taps = ForwardTaps(self._passes)
         self._models = trained_models(accelerator)
         self._known: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # those whose mode was switched
         if not is_compiling(accelerator):  # then the passes are those of a wrapper, known once its mode is switched
@@ -87,7 +88,7 @@ class AcceleratorLoop:
     @contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
         """Announce the activity of a `with` block, such as an evaluation or generation. Not collective."""
-        self.end_detected_evaluation()
+        self._end_detected_evaluation()
         self.on_activity_begin(activity)
         self._activities += 1
         try:
@@ -109,7 +110,7 @@ class AcceleratorLoop:
         self._hooks.clear()
         self._taps.remove()
         self._wraps.undo()
-        self.end_detected_evaluation()
+        self._end_detected_evaluation()
         self._observer.on_train_end()
         if self._is_open:
             self._is_open = False
@@ -128,7 +129,7 @@ class AcceleratorLoop:
         """Begin a backward pass for training."""
         if self._pass_rules.on_backward():
             self.detected_evaluations -= self._evaluated is not None
-        self.end_detected_evaluation()
+        self._end_detected_evaluation()
         self._begin_step()
 
     @contained
@@ -154,19 +155,14 @@ class AcceleratorLoop:
     def on_end(self) -> None:
         """Prepare for the end of training, without an exception and on all processes."""
 
-    wants_any_pass = False  # the models are known
-
-    def on_any_pass(self, module: torch.nn.Module) -> None:
-        """Do nothing."""
-
     @contained
-    def on_pass(self, module: torch.nn.Module, has_gradients: bool) -> None:
+    def _on_pass(self, module: torch.nn.Module, has_gradients: bool) -> None:
         """Begin a forward pass of a trained model."""
         if self._activities:
             return
         kind = self._pass_rules.kind_of(module.training, has_gradients)
         if kind is PassKind.TRAINING:
-            self.end_detected_evaluation()
+            self._end_detected_evaluation()
             self._begin_step()
         elif kind is PassKind.EVALUATION and self._evaluated is None:
             self._evaluated = Evaluated(weakref.ref(module), module.training)
@@ -174,17 +170,17 @@ class AcceleratorLoop:
             self.on_activity_begin(Activity.EVALUATION)
 
     @contained
-    def on_mode(self, module: torch.nn.Module) -> None:
+    def _on_mode(self, module: torch.nn.Module) -> None:
         """Switch the mode of a module."""
         if self._evaluated is not None and self._evaluated.has_switched:
-            self.end_detected_evaluation()
+            self._end_detected_evaluation()
         if module not in self._known:
             self._known.add(module)
             parts = set(module.modules())
             if any(model in parts for model in self._models):  # it is one, or a wrapper of one
                 self._taps.add(module)
 
-    def end_detected_evaluation(self) -> None:
+    def _end_detected_evaluation(self) -> None:
         """End the evaluation that is under way, if it was detected."""
         if self._evaluated is not None:
             self._evaluated = None
@@ -197,7 +193,7 @@ class AcceleratorLoop:
 
     def _on_optimizer_step(self, *_: Any) -> None:
         if not self._activities:  # FSDP makes an optimizer step to save or load it
-            self.end_detected_evaluation()
+            self._end_detected_evaluation()
             self._begin_step()
             self._is_in_step = False
             self.steps += 1
@@ -243,3 +239,31 @@ class AcceleratorLoop:
         if is_success and self._hooks:
             self.on_end()
         self.close()
+
+
+class _Passes:
+    """Tells a loop what its models do.
+
+    Args:
+        loop: The loop; it is not kept alive.
+    """
+
+    wants_any_pass = False  # the models are known
+
+    def __init__(self, loop: AcceleratorLoop) -> None:
+        self._loop = weakref.ref(loop)
+
+    def on_any_pass(self, module: torch.nn.Module) -> None:
+        """Do nothing."""
+
+    def on_pass(self, module: torch.nn.Module, has_gradients: bool) -> None:
+        """Report that a forward pass of a trained model begins."""
+        loop = self._loop()
+        if loop is not None:
+            loop._on_pass(module, has_gradients)
+
+    def on_mode(self, module: torch.nn.Module) -> None:
+        """Report that a module has switched its mode."""
+        loop = self._loop()
+        if loop is not None:
+            loop._on_mode(module)
