@@ -321,7 +321,7 @@ class ClassEnergy:
         if low > high:
             low, high = sums.min_joules, sums.max_joules
         energy = min(max(energy, low), high)
-        return Estimate(energy, max(high - energy, energy - low))
+        return Estimate(energy, float(max(high - energy, energy - low)))
 
     def solve(self) -> None:
         """Find the power of all places, for each lag."""

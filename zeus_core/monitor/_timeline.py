@@ -33,9 +33,11 @@ class Timeline:
         at: The first moment.
         before: The class of the time before it.
         key: The class that begins there.
+        stepping: The class that consists of steps.
     """
 
-    def __init__(self, at: float, before: Hashable, key: Hashable) -> None:
+    def __init__(self, at: float, before: Hashable, key: Hashable, stepping: Hashable = None) -> None:
+        self._stepping = stepping
         self._changes = [_Change(-math.inf, before, None), _Change(at, key, None)]
         self._steps = [-math.inf]
         self.begin = at
@@ -65,7 +67,8 @@ class Timeline:
         parts = []
         while begin < end:
             last = changes[number + 1].at if number + 1 < len(changes) else math.inf
-            pieces = _pieces(begin, min(end, last), changes[number].at, last, steps)
+            in_part = steps if changes[number].key == self._stepping else []
+            pieces = _pieces(begin, min(end, last), changes[number].at, last, in_part)
             if pieces:
                 parts.append(Part(changes[number].key, pieces, changes[number].span))
             begin = max(begin, last)
@@ -84,13 +87,12 @@ def _pieces(begin: float, end: float, part_begin: float, part_end: float, steps:
                 cuts.append(cut)
     if middle is not None and begin < middle < end and part_end - part_begin < 2 * EDGES_SECONDS[-1]:
         cuts.append(middle)
-    number = bisect.bisect_right(steps, begin) - 1
-    first = number
+    number = max(bisect.bisect_right(steps, begin) - 1, 0)
     spans = []
     while number < len(steps) and steps[number] < end:
         span = _step_span(steps, number, part_begin, part_end)
         if span is not None:
-            spans.append((number, *span))
+            spans.append(span)
             cuts += [
                 cut
                 for phase in range(_PHASES)
@@ -102,26 +104,24 @@ def _pieces(begin: float, end: float, part_begin: float, part_end: float, steps:
     for low, high in itertools.pairwise(cuts):
         if high > low:
             at = (low + high) / 2
-            pieces.append(Piece(high - low, _phase(at, steps, first, spans), _edge(at - part_begin, part_end - at)))
+            pieces.append(Piece(high - low, _phase(at, spans), _edge(at - part_begin, part_end - at)))
     return pieces
 
 
 def _step_span(steps: list[float], number: int, part_begin: float, part_end: float) -> tuple[float, float] | None:
     """Return the time of a step; None if it is too short, or not known."""
     begin = steps[number]
-    if not math.isfinite(begin):
-        return None
     end = steps[number + 1] if number + 1 < len(steps) else math.inf
     end = min(end, part_end)
     if math.isinf(end) and number > 0:  # it has not ended: it will likely take as long as the one before
         end = begin + (begin - steps[number - 1])
-    if begin < part_begin - 2.0 or not _MIN_STEP_SECONDS <= end - begin < 60.0:
+    if begin < part_begin or not _MIN_STEP_SECONDS <= end - begin < 60.0:
         return None
     return begin, end
 
 
-def _phase(at: float, steps: list[float], first: int, spans: list[tuple[int, float, float]]) -> int:
-    for _, begin, end in spans:
+def _phase(at: float, spans: list[tuple[float, float]]) -> int:
+    for begin, end in spans:
         if begin <= at < end:
             return 1 + min(int((at - begin) / (end - begin) * _PHASES), _PHASES - 1)
     return 0

@@ -79,7 +79,7 @@ class ActivitySplit:
         self._seconds: dict[Hashable, float] = {}  # of activities and spans
         reading = self._read()
         self._first = self._since = self._settled_at = reading.at
-        self._timeline = Timeline(reading.at, _BEFORE, Activity.IDLE)
+        self._timeline = Timeline(reading.at, _BEFORE, Activity.IDLE, stepping=Activity.STEPS)
         counted = [(number, *item) for number, item in enumerate(monitor.gpus.items()) if item[0] in gpu_indices]
         calls = [functools.partial(_highest_limit_watts, gpu) for _, _, gpu in counted]
         limits = ParallelCalls().call_within(CALL_SECONDS, calls, lambda _number, _reason: _UNKNOWN_LIMIT_WATTS)
