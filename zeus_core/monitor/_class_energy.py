@@ -16,6 +16,8 @@ the classes always add up to all energy. Only sums are kept, so the memory is fi
 
 from __future__ import annotations
 
+import cmath
+import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
@@ -36,6 +38,8 @@ _PHASE_STDERR = 0.4  # of the mean power: how far a tenth of a step may differ f
 _EDGE_STDERR = 0.15  # of the mean power: how far the power near an edge may differ; beyond that, the lags tell
 _TIMING = 0.3  # of the highest power, times the half-width of a knot: the noise that it adds
 
+_MIN_LOCKED_EDGES = 12  # fewer may lie at the same place by chance
+_FREE, _LOCKED = 0.6, 0.9  # mean resultant lengths of the places of edges; those of random ones are below 0.5
 _QUANTILE = 2.1  # standard errors
 _BLOCK_LENGTHS = 8  # up to 128 intervals
 _SOLVE_EVERY = 16  # intervals of several classes
@@ -92,6 +96,15 @@ class _Sums:
         self.variance = 0.0  # of the shares, in units of the noise
         self.min_joules = self.max_joules = 0.0
         self.edges = np.zeros(features)  # how much power crosses its edges if the knots are late
+        self.turns, self.turn = 0, 0j  # where in an interval its edges lie
+
+    @property
+    def locked_fraction(self) -> float:
+        """How far parts are in step with the updates: then the counter hardly tells how energy is divided."""
+        if self.turns < _MIN_LOCKED_EDGES:
+            return 0.0
+        concentration = abs(self.turn) / self.turns
+        return min(max((concentration - _FREE) / (_LOCKED - _FREE), 0.0), 1.0)
 
 
 class _Block:
@@ -143,6 +156,7 @@ class ClassEnergy:
             The energy of each class.
         """
         taken, crossing = self._features(parts)
+        places = _places(parts)
         keys = {part.key for part in parts}
         whole = sum((taken[key] for key in keys), np.zeros((self._lags, len(self._columns))))
         times = _times(parts)
@@ -169,6 +183,9 @@ class ClassEnergy:
                 sums.max_joules += energy_joules
             if key in crossing:
                 sums.edges += crossing[key]
+            for place in places.get(key, ()):
+                sums.turns += 1
+                sums.turn += cmath.exp(2j * math.pi * place)
         self._unsolved += len(keys) > 1
         if self._unsolved >= _SOLVE_EVERY or self._counts[1] in (4, 8):
             self.solve()
@@ -318,6 +335,8 @@ class ClassEnergy:
         width = _QUANTILE * few * math.sqrt(float(weights @ (spread + noise + (energies - energy) ** 2)))
         width += self.timing_seconds * float(weights @ np.abs(self._power @ sums.edges))
         low, high = max(energy - width, sums.min_joules), min(energy + width, sums.max_joules)
+        locked = sums.locked_fraction
+        low, high = low + locked * (sums.min_joules - low), high + locked * (sums.max_joules - high)
         if low > high:
             low, high = sums.min_joules, sums.max_joules
         energy = min(max(energy, low), high)
@@ -427,6 +446,18 @@ class ClassEnergy:
         for sums in self._sums.values():
             sums.gain = np.pad(sums.gain, ((0, 0), (0, more)))
             sums.edges = np.pad(sums.edges, (0, more))
+
+
+def _places(parts: Sequence[Part]) -> dict[Hashable, list[float]]:
+    """Return where in an interval the edges of each class lie, from 0 to 1."""
+    seconds, elapsed = sum(part.seconds for part in parts), 0.0
+    places: dict[Hashable, list[float]] = {}
+    for part, following in itertools.pairwise(parts):
+        elapsed += part.seconds
+        if part.key != following.key:
+            for key in (part.key, following.key):
+                places.setdefault(key, []).append(elapsed / seconds)
+    return places
 
 
 def _times(parts: Sequence[Part]) -> dict[Hashable, float]:

@@ -36,6 +36,7 @@ _MAX_WATCH_READS = 40
 _WATCH_AGAIN_SECONDS = 10.0
 _GUARD = 1.5  # times the reach of an update: mistaking one for the next is worse than passing over it
 _GUARD_FRACTION = 0.003  # of the period, on top of that
+_BEYOND_FRACTION = 0.02  # of the period: a jitter of real boards
 _SHARP_FRACTION = 0.03  # of the period: updates known less closely are looked for more often
 _MAX_UNCLEAR = 6  # values in succession that cannot be told to be of one update
 _MARGIN_SECONDS = 1e-3  # a thread wakes no more precisely
@@ -196,7 +197,10 @@ class CounterPhase:
 
     def _near(self, grid: _Grid, number: int) -> float:
         """Return a time near an update: whether it has happened by then tells the phase."""
-        return grid.at(number) + 0.6 * grid.reach_seconds(number) * self._random.uniform(-1.0, 1.0)
+        reach = grid.reach_seconds(number)
+        # Half of them look beyond the jitter that is known, for that which is not.
+        reach = 0.6 * reach if self._random.random() < 0.5 else reach + _BEYOND_FRACTION * grid.period_seconds
+        return grid.at(number) + reach * self._random.uniform(-1.0, 1.0)
 
     def _knots(self, changes: Sequence[_Change]) -> list[Knot]:
         return [knot for change in changes if (knot := self._knot(change)) is not None]
@@ -302,7 +306,8 @@ class _Grid:
             early = _logistic((lows - at) / scales[:, None])  # how surprising it is that it had not happened
             late = _logistic((at - highs) / scales[:, None])
             slope = (early - late) / scales[:, None]
-            weight = (early * (1 - early) + late * (1 - late)) / scales[:, None] ** 2 + 1e-9 / scales[:, None] ** 2
+            curvature = (early * (1 - early) + late * (1 - late)) / scales[:, None] ** 2
+            weight = np.maximum(curvature, 3 / (highs - lows) ** 2)  # at least that of a uniform distribution
             a, b, c = weight.sum(axis=1), weight @ numbers, weight @ numbers**2 + precision
             u, v = slope.sum(axis=1), slope @ numbers + precision * (nominal_seconds - period)
             determinant = a * c - b * b

@@ -117,7 +117,7 @@ class DividedEnergy:
         self._before = before
         self._classes = ClassEnergy(peak_watts)
         self._knot: Knot | None = None  # up to which all is settled
-        self._suspect: Knot | None = None
+        self._following: Knot | None = None  # the next one, which is settled once the one after it is known
         self._missed: list[Part] = []  # before the first knot
         self._settled: dict[Hashable, Amount] = {}
         self._gaps: list[list[Part]] = []  # what was not counted
@@ -139,6 +139,9 @@ class DividedEnergy:
         delay = _SETTLED_AFTER_SECONDS if self.source.is_known else _UNKNOWN_PHASE_SECONDS
         for knot in self.source.knots_before(math.inf if is_last else now - delay):
             self._take_in(knot)
+        if is_last and self._knot is not None and self._following is not None:
+            self._divide(self._knot, self._following)
+            self._knot, self._following = self._following, None
 
     def division(self, now: float, is_last: bool = False) -> Division:
         """Return the energy of each class up to now. The total never falls from one call to the next.
@@ -176,24 +179,18 @@ class DividedEnergy:
             self.source.add(begin, end, value)
 
     def _take_in(self, knot: Knot) -> None:
-        last, suspect = self._knot, self._suspect
-        self._suspect = None
+        last, following = self._knot, self._following
+        self._following = knot
         if last is None:
-            self._knot = knot
+            self._knot, self._following = knot, None
             if knot.at - knot.half_width_seconds > self._timeline.begin:  # the first reads have failed
                 self._missed = self._timeline.parts(self._timeline.begin, knot.at)
-            return
-        if self._may_follow(last, knot):
-            self._divide(last, knot)  # a suspect in between was a slip of the driver
-        elif suspect is not None and self._may_follow(suspect, knot):
-            self._divide(last, suspect)
-            self._divide(suspect, knot)
-        elif suspect is not None:
-            self._divide(last, knot)
-        else:
-            self._suspect = knot
-            return
-        self._knot = knot
+        elif following is not None:
+            is_sound = self._may_follow(last, following)
+            if not self._may_follow(following, knot) or (not is_sound and self._may_follow(last, knot)):
+                return  # the one in between was a slip of the driver, or of an update that came late
+            self._divide(last, following)
+            self._knot = following
 
     def _may_follow(self, first: Knot, second: Knot) -> bool:
         joules = second.energy_joules - first.energy_joules
@@ -239,7 +236,7 @@ class DividedEnergy:
     def _add_unsettled(self, amounts: dict[Hashable, Amount], now: float, is_last: bool) -> float:
         """Add what came after the last settled knot. Return how far the sum of that can be off."""
         chain = [] if self._knot is None else [self._knot]
-        for knot in self.source.pending_knots():
+        for knot in [*filter(None, [self._following]), *self.source.pending_knots()]:
             if not chain or self._may_follow(chain[-1], knot):
                 chain.append(knot)
         begin = chain[-1].at if chain else self._timeline.begin
