@@ -111,19 +111,48 @@ class TestRoundTrip:
         assert path.read_text().endswith("\n")
 
 
+class TestJobsThatShareAFile:
+    OTHERS = ("A40", "V100")
+
+    def test_each_keeps_its_own_trials_whoever_starts_first(self, path, caplog):
+        JsonTrialStore(path).save(A40S, TRIALS)
+        text = path.read_text()
+        assert JsonTrialStore(path).load(self.OTHERS) == []
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert f"{path} is that of another job: it was measured on ['A40', 'A40']" in record.getMessage()
+        JsonTrialStore(path).save(self.OTHERS, TRIALS[:1])
+        assert path.read_text() == text
+        for _ in range(2):  # at each start
+            assert JsonTrialStore(path).load(self.OTHERS) == TRIALS[:1]
+            assert JsonTrialStore(path).load(A40S) == TRIALS
+        assert len(caplog.records) == 1
+        (own,) = set(names_in(path.parent)) - {path.name}
+        assert own in record.getMessage()
+
+    def test_two_that_start_together_do_not_overwrite_each_other(self, path):
+        first, second = JsonTrialStore(path), JsonTrialStore(path)
+        assert first.load(A40S) == second.load(self.OTHERS) == []
+        first.save(A40S, TRIALS)
+        second.save(self.OTHERS, TRIALS[:1])
+        assert (first.load(A40S), second.load(self.OTHERS)) == (TRIALS, TRIALS[:1])
+
+    def test_a_damaged_file_beside_the_shared_one_is_set_aside(self, path, caplog):
+        JsonTrialStore(path).save(A40S, TRIALS)
+        JsonTrialStore(path).save(self.OTHERS, TRIALS)
+        (own,) = set(names_in(path.parent)) - {path.name}
+        (path.parent / own).write_text("{")
+        assert JsonTrialStore(path).load(self.OTHERS) == []
+        assert names_in(path.parent) == sorted([path.name, f"{own}.aside-1"])
+        assert JsonTrialStore(path).load(A40S) == TRIALS
+
+
 class TestFilesThatAreNotUsed:
     @pytest.mark.parametrize("text", ["{", '{"power_limit": 250}'], ids=["cut off", "of another program"])
     def test_damaged_and_foreign_files_are_kept_aside(self, path, caplog, text):
         path.write_text(text)
         assert JsonTrialStore(path).load(A40S) == []
         assert_kept_aside_with_one_warning(path, caplog, text)
-
-    def test_trials_of_other_devices_are_kept_aside(self, path, caplog):
-        JsonTrialStore(path).save(A40S, TRIALS)
-        text = path.read_text()
-        assert JsonTrialStore(path).load(["A40", "V100"]) == []
-        assert_kept_aside_with_one_warning(path, caplog, text)
-        assert "A40" in caplog.text
 
     @pytest.mark.parametrize(
         "changes",

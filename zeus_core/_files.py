@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ import secrets
 import shlex
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -227,15 +228,20 @@ class JsonFormat:
 class JsonStore:
     """A document that is kept in a file from run to run. Neither method raises.
 
+    Jobs may share a file. The first one keeps its document there, and each other one in a file beside it, whose name
+    depends on what tells the jobs apart.
+
     Attributes:
         path: The file.
         format: The format of its content.
         contents: How warnings call it, such as "profile".
+        owner: The fields that tell the job of a document from other jobs, in JSON types.
     """
 
     path: Path
     format: JsonFormat
     contents: str
+    owner: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self, decode: Callable[[dict[str, Any]], T]) -> T | None:
         """Return what `decode` makes of the fields in the file; None if there is no file.
@@ -243,35 +249,63 @@ class JsonStore:
         A file that cannot be read, or that `decode` refuses with a `UsageError`, is set aside under another name, with
         one warning; None is returned.
         """
+        own = self._own_path()
+        if own != self.path:
+            self._log_other_job(decode, own)
         try:
-            if is_special(self.path):  # a pipe would be waited for
+            if is_special(own):  # a pipe would be waited for
                 raise UsageError("it is a folder or a device, not a file")
-            return decode(self.format.read(self.path))
+            return decode(self.format.read(own))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, UsageError) as error:
             _logger.warning(
-                "the %s %s is not used: %s. The file is kept %s", self.contents, self.path, error, self._set_aside()
+                "the %s %s is not used: %s. The file is kept %s", self.contents, own, error, _set_aside(own)
             )
             return None
 
     def save(self, fields: Mapping[str, Any]) -> None:
         """Replace the file; log a warning if it cannot be written."""
         try:
-            self.format.write(self.path, fields)
+            self.format.write(self._own_path(), fields)
         except (OSError, ValueError) as error:
             _logger.warning(
                 "the %s %s cannot be written; training continues without it: %s", self.contents, self.path, error
             )
 
-    def _set_aside(self) -> str:
-        if is_special(self.path):
-            return "where it is"
-        number = 1
+    def _own_path(self) -> Path:
+        """Return the file; if it holds the document of another job, the one beside it that is this job's."""
         try:
-            while (aside := self.path.with_name(f"{self.path.name}.aside-{number}")).exists():
-                number += 1
-            self.path.replace(aside)
-        except (OSError, ValueError) as error:
-            return f"where it is ({error})"
-        return f"as {aside.name}"
+            fields = {} if is_special(self.path) else self.format.read(self.path)
+        except (OSError, UsageError):  # there is none, or it holds nobody's document
+            return self.path
+        if all(name not in fields or fields[name] == value for name, value in self.owner.items()):
+            return self.path
+        job = hashlib.sha256(json.dumps(self.owner, sort_keys=True).encode()).hexdigest()[:8]
+        return self.path.with_name(f"{self.path.stem}-{job}{self.path.suffix}")
+
+    def _log_other_job(self, decode: Callable[[dict[str, Any]], T], own: Path) -> None:
+        try:
+            decode(self.format.read(self.path))
+        except (OSError, UsageError) as error:
+            _logger.log(
+                logging.INFO if own.exists() else logging.WARNING,  # once is enough
+                "the %s %s is that of another job: %s. It stays, and this job keeps its own in %s",
+                self.contents,
+                self.path,
+                error,
+                own.name,
+            )
+
+
+def _set_aside(path: Path) -> str:
+    if is_special(path):
+        return "where it is"
+    number = 1
+    try:
+        while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
+            number += 1
+        path.replace(aside)
+    except (OSError, ValueError) as error:
+        return f"where it is ({error})"
+    return f"as {aside.name}"

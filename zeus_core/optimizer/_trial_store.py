@@ -45,7 +45,8 @@ class JsonTrialStore:
     """Keeps trials in a JSON file.
 
     The file is replaced as a whole, so a kill leaves the old one or the new one. A file that is damaged, or was
-    written by something else or for other GPUs, is set aside under another name, with a warning.
+    written by something else, is set aside under another name, with a warning. A file of other GPUs stays: the trials
+    of these are kept beside it.
 
     Raises:
         UsageError: `path` is a folder or a device.
@@ -56,15 +57,18 @@ class JsonTrialStore:
             raise UsageError(
                 f"profile_path is {str(path)!r}, which is a folder or a device; name a file, such as profile.json"
             )
-        self._store = JsonStore(path, _FORMAT, "profile")
+        self._path = path
 
     def load(self, device_names: Sequence[str]) -> list[Trial]:
         """Return the trials in the file."""
-        return self._store.load(partial(_trials_on, device_names)) or []
+        return self._store(device_names).load(partial(_trials_on, device_names)) or []
 
     def save(self, device_names: Sequence[str], trials: Sequence[Trial]) -> None:
         """Write all trials."""
-        self._store.save({"devices": list(device_names), "trials": encode(trials)})
+        self._store(device_names).save({"devices": list(device_names), "trials": encode(trials)})
+
+    def _store(self, device_names: Sequence[str]) -> JsonStore:
+        return JsonStore(self._path, _FORMAT, "profile", {"devices": list(device_names)})
 
 
 def _trials_on(device_names: Sequence[str], fields: Mapping[str, Any]) -> list[Trial]:

@@ -64,6 +64,18 @@ def test_a_profile_comes_back_from_a_checkpoint_and_from_a_file_in_a_new_folder(
     assert [file.name for file in path.parent.iterdir()] == ["profile.json"]
 
 
+def test_two_jobs_that_share_a_file_keep_a_profile_each(tmp_path, caplog):
+    path = str(tmp_path / "profile.json")
+    other = a_job([(0,), (1,)], identity={"layers": [1, 3]})
+    save_profile(path, PROFILE)
+    assert kept_profile(other, {}, path) is None
+    assert "is that of another job: the identity of rank 0 was {'layers': [1, 2]}, and is now" in caplog.text
+    save_profile(path, JobProfile(other, PROFILE.ranks))
+    assert kept_profile(other, {}, path) == JobProfile(other, PROFILE.ranks)
+    assert kept_profile(JOB, {}, path) == PROFILE
+    assert not list(tmp_path.glob("*.aside-*"))
+
+
 def test_without_a_file_there_is_no_profile_and_no_warning(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     for path in (None, str(tmp_path / "none.json"), str(tmp_path / "file" / "profile.json")):

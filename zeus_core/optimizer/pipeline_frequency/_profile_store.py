@@ -30,7 +30,7 @@ def profile_to_json(profile: JobProfile) -> dict[str, Any]:
 
 def save_profile(path: str, profile: JobProfile) -> None:
     """Save a profile in a file, which is replaced as a whole. Never raises."""
-    _store(path).save(_fields(profile))
+    _store(path, profile.job).save(_fields(profile))
 
 
 def kept_profile(job: PipelineJob, checkpoint: Any, path: str | None) -> JobProfile | None:
@@ -50,11 +50,11 @@ def kept_profile(job: PipelineJob, checkpoint: Any, path: str | None) -> JobProf
         except UsageError as error:
             _logger.warning("the profile of the checkpoint is not used; measuring again: %s", error)
             return None
-    return None if path is None else _store(path).load(lambda fields: _profile(job, fields))
+    return None if path is None else _store(path, job).load(lambda fields: _profile(job, fields))
 
 
-def _store(path: str) -> JsonStore:
-    return JsonStore(Path(path), _FORMAT, "profile")
+def _store(path: str, job: PipelineJob) -> JsonStore:
+    return JsonStore(Path(path), _FORMAT, "profile", {"fingerprint": json.loads(json.dumps(job.fingerprint))})
 
 
 def _fields(profile: JobProfile) -> dict[str, Any]:
