@@ -39,11 +39,12 @@ def test_it_measures_and_goes_on_where_it_was(tmp_path):
     assert evaluations[0]["eval_energy_j"] > 0
 
 
+@pytest.mark.real_time
 def test_two_processes_have_one_total(tmp_path):
     run_script(EXAMPLE, *SIMULATED, "--steps", 30, "--output", tmp_path, ranks=2)
     first, last = logged(tmp_path)
     assert first["step"] == 25
-    assert 400 < first["power_w"] < 900
+    assert 110 < first["power_w"] < 900, "two GPUs: idle where the machine is busy, at most at their limit"
     assert last["train_energy_j"] > first["total_energy_j"]
 
 

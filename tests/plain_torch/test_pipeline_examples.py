@@ -28,7 +28,7 @@ def test_ten_lines_are_all_it_takes():
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_it_trains(name):
-    assert run_script(EXAMPLES / name, *SIMULATED, "--steps", 4, ranks=2).startswith("baseline; ")
+    assert "baseline; " in run_script(EXAMPLES / name, *SIMULATED, "--steps", 4, ranks=2)
 
 
 def train(times, steps):
