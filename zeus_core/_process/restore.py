@@ -1,6 +1,7 @@
 """The registry of everything that this process must restore before it ends.
 
-This is the only module-level state of the package: signal handlers belong to the whole process.
+This is module-level state, as signal handlers belong to the whole process. The only other is whether a thread is in a hook
+(`deadline.py`).
 """
 
 import atexit
