@@ -314,6 +314,11 @@ class ClassEnergy:
         """Return the time of a class that was added."""
         return self._sums[key].seconds if key in self._sums else 0.0
 
+    @property
+    def total_seconds(self) -> float:
+        """The time of all that was added."""
+        return self._seconds
+
     def forget(self, key: Hashable) -> None:
         """Drop the sums of a span."""
         self._sums.pop(key, None)
@@ -330,7 +335,7 @@ class ClassEnergy:
         energies = sums.shared + (sums.gain * self._power).sum(axis=1)
         spread = np.einsum("lf,lfg,lg->l", sums.gain, self._inverse, sums.gain)
         noise = sums.variance * self._noise[1]
-        few = 1 + 6 / (self._counts[1] + 1)
+        few = 1 + 12 / (self._counts[1] + 1)
         energy = float(weights @ energies)
         width = _QUANTILE * few * math.sqrt(float(weights @ (spread + noise + (energies - energy) ** 2)))
         width += self.timing_seconds * float(weights @ np.abs(self._power @ sums.edges))
@@ -339,7 +344,7 @@ class ClassEnergy:
         low, high = low + locked * (sums.min_joules - low), high + locked * (sums.max_joules - high)
         if low > high:
             low, high = sums.min_joules, sums.max_joules
-        energy = min(max(energy, low), high)
+        energy = min(max(energy, low), high, self._peak_watts * sums.seconds)
         return Estimate(energy, float(max(high - energy, energy - low)))
 
     def solve(self) -> None:

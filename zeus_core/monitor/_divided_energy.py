@@ -28,6 +28,7 @@ _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
 _OUTAGE_PERIODS = 6  # a driver may skip one update, not five
 _STILL_PERIODS = 1.6  # longer than any jitter; a driver may skip an update
 _KNOWN_SECONDS = 0.5  # of a class, by which its power is known well enough to tell that half is missing
+_SAMPLED = 0.5  # times the uncertainty of a class, on top, where power is sampled: its errors are not independent
 _CAUGHT_UP = 0.5  # of what the model tells: a counter that has counted less has lost something
 
 
@@ -152,15 +153,22 @@ class DividedEnergy:
         """
         amounts = {key: Amount(**vars(amount)) for key, amount in self._settled.items()}
         estimates = {key: self._classes.estimate(key) for key in amounts}
+        sample_joules = self.source.half_width_seconds * (self._classes.mean_watts or 0.0)
         for key, estimate in estimates.items():
             if not _is_class(key):
                 amounts[key].energy_joules = whole_quanta(estimate.energy_joules)
             off = 0.0 if is_last else abs(estimate.energy_joules - amounts[key].energy_joules)
             amounts[key].uncertainty_joules = estimate.uncertainty_joules + off
+            if self.source.is_of_power:  # energies between samples are themselves uncertain
+                part_joules = self.source.uncertainty_joules * (
+                    self._classes.seconds(key) / self._classes.total_seconds
+                )
+                amounts[key].uncertainty_joules += _SAMPLED * estimate.uncertainty_joules + part_joules + sample_joules
         if is_last:
             self._revise(amounts, estimates)
         off = estimates[self._before].uncertainty_joules if self._before in estimates else 0.0
         off += self.source.uncertainty_joules + self._add_gaps(amounts)
+        off += 2 * sample_joules if self.source.is_of_power else 0.0
         off += self._add_unsettled(amounts, now, is_last)
         return Division(amounts, off + self._keep_total(amounts))
 
@@ -304,7 +312,8 @@ class DividedEnergy:
             amounts[key].energy_joules = whole_quanta(estimates[key].energy_joules)
         left = total_joules - sum(amounts[key].energy_joules for key in counted)
         for key in sorted(counted, key=lambda key: -amounts[key].uncertainty_joules):
-            given = max(left, -amounts[key].energy_joules)
+            room_joules = self._peak_watts * self._classes.seconds(key) - amounts[key].energy_joules
+            given = whole_quanta(min(max(left, -amounts[key].energy_joules), max(room_joules, 0.0)))
             amounts[key].energy_joules += given
             amounts[key].uncertainty_joules += abs(given)
             left -= given

@@ -17,8 +17,8 @@ __all__ = ["PowerSum"]
 # The worst of published sensors: a refresh every 0.1 s (Yang et al., "Part-time Power Measurements: nvidia-smi's Lack
 # of Attention", SC24), with a jitter of a tenth, and a power that rises and falls with a time constant of 10 ms.
 _SENSOR_DELAY_SECONDS = 0.12
-_CANCELLING = 0.7  # times the root of the sum of squares of what each change can be wrong by: 2.4 standard deviations
-_UNSEEN_FRACTION = 0.02  # of the energy, for bursts between two samples
+_CANCELLING = 0.5  # times the root of the sum of squares of what each change can be wrong by: 2.4 standard deviations
+_UNSEEN_FRACTION = 0.01  # of the energy, for bursts between two samples
 
 
 class PowerSum:
