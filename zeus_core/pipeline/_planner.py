@@ -16,6 +16,7 @@ from zeus_core.pipeline._switching import plan_switches
 __all__ = ["make_plan", "make_plans"]
 
 _NAME = "frontier"
+_MAX_EFFORT = 1000.0  # minutes become days, for gains that ended long before
 
 
 def make_plan(
@@ -41,17 +42,17 @@ def make_plan(
             the plan uses time beyond T* too, up to `frontier.slowest_seconds`.
         switch_seconds: Duration of each clock switch; about 0.005 on an NVIDIA GPU.
         dwell_seconds: The shortest allowed time from one switch of a rank to its next.
-        effort: Search effort relative to the default; 0 is the quickest.
+        effort: Search effort relative to the default, up to 1000; 0 is the quickest.
 
     Raises:
         UsageError: An argument is out of its range, the time is below T_min, or too short for the switches.
     """
     checked_instance("frontier", frontier, Frontier, "Frontier.from_profile(profile, schedule)")
     limit = _limit_seconds(frontier, time_seconds, slowdown_factor, straggler_seconds)
-    switch_seconds, dwell_seconds, effort = (
-        checked_number(name, value, 0.0, math.inf, "a finite number, at least 0")
-        for name, value in (("switch_seconds", switch_seconds), ("dwell_seconds", dwell_seconds), ("effort", effort))
-    )
+    wanted = "a finite number, at least 0"
+    switch_seconds = checked_number("switch_seconds", switch_seconds, 0.0, math.inf, wanted)
+    dwell_seconds = checked_number("dwell_seconds", dwell_seconds, 0.0, math.inf, wanted)
+    effort = checked_number("effort", effort, 0.0, _MAX_EFFORT, f"0 to {_MAX_EFFORT:g}, such as 1")
     is_waiting = straggler_seconds is not None
     if switch_seconds or dwell_seconds:
         chosen = plan_switches(frontier, limit, is_waiting, switch_seconds, dwell_seconds)
