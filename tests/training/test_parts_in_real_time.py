@@ -30,23 +30,26 @@ def test_short_evaluations_between_steps(make_driver, period_seconds, step_secon
     truth = defaultdict(float)
 
     def charge(activity: Activity, since: float) -> float:
-        now = time.monotonic()
+        now = energy._recorder._split._since  # the moment that the hook has noted: this thread may have waited since
         truth[activity] += device.true_energy_joules(since, now)
         return now
 
     wait_until(begin)
     driver.clear_calls()
     energy.on_train_begin()
+    energy.on_epoch_begin()
+    since = energy._recorder._split._since
     for _ in range(40):
         energy.on_step_begin()
-        since = time.monotonic()
         wait_until(begin := begin + step_seconds)
         energy.on_step_end()
         energy.on_pause(Activity.EVALUATION)
         since = charge(Activity.STEPS, since)
         wait_until(begin := begin + evaluation_seconds)
         energy.on_resume()
-        charge(Activity.EVALUATION, since)
+        since = charge(Activity.EVALUATION, since)
+    energy.on_epoch_end()
+    charge(Activity.STEPS, since)
     energy.finish()
     energy.on_train_end()
     calls = driver.calls(device_index=0)
