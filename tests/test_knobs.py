@@ -82,6 +82,16 @@ class TestContractOfSmClocks(KnobContract):
         return lambda: [None, *gpu.clocks][-1]
 
 
+def test_a_simulated_gpu_is_restored_by_a_handler_that_interrupts_one_of_its_methods():
+    """The driver is called in another thread, which would wait for the lock of the method as long as the handler."""
+    gpu = a40()
+    knob = PowerLimitKnob([gpu], 25)
+    knob.apply(200)
+    with gpu._lock:
+        assert knob.restore()
+    assert limits_of(gpu) == [300.0]
+
+
 class TestSettings:
     def test_they_run_from_the_original_limit_down_to_the_lowest_of_the_board(self):
         assert PowerLimitKnob([a40(250.0)], 50).settings == (250, 200, 150, 100)

@@ -15,6 +15,8 @@ from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.testing._fake_rapl import FakeRapl
 
+PYTHON = shlex.quote(sys.executable)
+
 NAMES = {
     *("python", "zeus-core", "nvidia-ml-py", "NVIDIA driver", "GPUs"),
     *("set power limits", "lock clocks", "CPU energy", "torch", "extras", "live view"),
@@ -192,8 +194,8 @@ def test_a_simulation_that_cannot_be_read_is_reported_too(on_simulated):
         (0, ALL_BUT_SYS_ADMIN, OF_THE_MACHINE, True, False, "--cap-add=SYS_ADMIN"),
         (0, EVERYTHING, OF_A_NAMESPACE, False, False, "--cap-add=SYS_ADMIN"),
         (1000, NOTHING, OF_THE_MACHINE, True, False, "--cap-add=SYS_ADMIN"),
-        (1000, NOTHING, OF_THE_MACHINE, False, False, f"sudo {sys.executable} train.py"),
-        (1000, "", "", False, False, f"sudo {sys.executable} train.py"),
+        (1000, NOTHING, OF_THE_MACHINE, False, False, f"sudo {PYTHON} train.py"),
+        (1000, "", "", False, False, f"sudo {PYTHON} train.py"),
     ],
 )
 def test_the_right_to_control_follows_from_capability_and_namespace(
@@ -207,7 +209,7 @@ def test_the_right_to_control_follows_from_capability_and_namespace(
 def test_the_command_carries_nothing_to_root_but_the_choice_of_gpus():
     environment = {"CUDA_VISIBLE_DEVICES": "2,3", "PYTHONPATH": "/of/someone", "HOME": "/home/someone"}
     fix = rights_of(1000, NOTHING, OF_THE_MACHINE, False, environment).fix
-    assert fix == f"sudo env CUDA_VISIBLE_DEVICES=2,3 {sys.executable} train.py"
+    assert fix == f"sudo env CUDA_VISIBLE_DEVICES=2,3 {PYTHON} train.py"
 
 
 def test_rights_are_of_no_use_where_the_gpu_has_nothing_to_set(make_driver):

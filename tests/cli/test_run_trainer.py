@@ -99,8 +99,8 @@ def test_programs_that_it_starts_are_reached_too(folder, on_nothing):
     write(folder / "train.py", TRAINING)
     launcher = write(
         folder / "launch",
-        f"""\
-        #!{PYTHON}
+        """\
+        #!/usr/bin/env python
         import asyncio, subprocess, sys
         subprocess.run([sys.executable, "-u", "train.py", "script"])
         subprocess.check_call(("python", "-m", "train", "module"))

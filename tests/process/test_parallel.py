@@ -113,6 +113,23 @@ def test_one_call_raises_its_error_or_that_the_driver_does_not_answer(device):
     assert calls.call_one_within(LONG, 1, lambda: 2) == 2
 
 
+def test_the_time_in_which_a_process_is_stopped_does_not_count():
+    """As by a job manager, a debugger, or on a machine that is busy elsewhere."""
+
+    def answer_within_a_stop():
+        answer = ParallelCalls().call_within(0.5, [lambda: [time.sleep(0.03) for _ in range(10)]], reason_of)
+        os._exit(answer != [[None] * 10])
+
+    child = os.fork()
+    if child == 0:
+        answer_within_a_stop()
+    time.sleep(0.1)
+    os.kill(child, signal.SIGSTOP)
+    time.sleep(0.8)
+    os.kill(child, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_queued_call_waits_for_those_before_it(device):
     calls = ParallelCalls()
     calls.call_within(SHORT, [device], reason_of)

@@ -44,6 +44,23 @@ def test_what_is_logged_is_what_the_steps_took(energy, gpu):
     assert energy.summary.values()["train_energy_j"] == pytest.approx(second["total_energy_j"], rel=0.01)
 
 
+def test_logs_that_follow_each_other_quickly_add_up_and_never_fall(energy, gpu):
+    """Most of them extend the latest division: a division takes a millisecond."""
+    logs, begin = [], gpu.exact_energy_joules()
+    with energy:
+        for _ in range(300):
+            with energy.step():
+                gpu.execute(Work(0.05, 484.9, 0.938, 0.744))
+            logs.append(energy.log())
+        spent = gpu.exact_energy_joules() - begin
+    totals = [log["total_energy_j"] for log in logs]
+    assert totals == sorted(totals)
+    assert totals[-1] == pytest.approx(spent, rel=0.02)
+    assert sum(log["energy_j"] for log in logs) == pytest.approx(spent, rel=0.05)
+    assert max(log["power_w"] for log in logs) <= 1.1 * 400
+    assert energy.summary.values()["train_energy_j"] == pytest.approx(spent, rel=0.01)
+
+
 def test_outside_of_training_there_is_nothing_to_log(energy):
     assert energy.log() == {}
     assert energy.state_dict() == {}

@@ -23,7 +23,8 @@ _Answer = TypeVar("_Answer")
 _MAX_QUICK_CALL_SECONDS = 2e-4
 # A device that was late is trusted again once it answers within this: ten times what a reading takes at most.
 _PROBATION_SECONDS = 0.05
-# A signal that arrives just before a wait begins does not interrupt it: so much later its handler runs all the same.
+# Waits are made of slices. A signal that arrives just before a slice begins does not interrupt it, and its handler runs
+# after it. A process that was stopped, or got no turn on a busy machine, loses a slice and not its deadline.
 _SLICE_SECONDS = 0.05
 
 
@@ -54,10 +55,10 @@ class DeviceCall(Generic[_Answer]):
             self._running.release()
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Wait for the answer for so many seconds. Returns whether it is there."""
-        until = time.monotonic() + seconds
-        while not self._running.acquire(timeout=min(max(until - time.monotonic(), 0.0), _SLICE_SECONDS)):
-            if time.monotonic() >= until:
+        """Wait for the answer for so many seconds in which this thread could run. Returns whether it is there."""
+        while not self._running.acquire(timeout=min(max(seconds, 0.0), _SLICE_SECONDS)):
+            seconds -= _SLICE_SECONDS
+            if seconds <= 0:
                 return False
         self._running.release()
         return True
@@ -206,7 +207,7 @@ class ParallelCalls:
     def _is_in_time(self, number: int, call: DeviceCall[Any], until: float) -> bool:
         if number >= len(self._threads):  # no thread could be started, and the call was made here
             return True
-        thread, seconds = self._threads[number], max(until - time.monotonic(), 0.0)
+        thread, seconds = self._threads[number], max(until - time.monotonic(), _SLICE_SECONDS)
         if call.wait(seconds if thread.late is None else min(seconds, _PROBATION_SECONDS)):
             thread.late = None
             return True

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from zeus_core.monitor._class_energy import ClassEnergy, Estimate, Part
@@ -171,6 +171,25 @@ class DividedEnergy:
         off += 2 * sample_joules if self.source.is_of_power else 0.0
         off += self._add_unsettled(amounts, now, is_last)
         return Division(amounts, off + self._keep_total(amounts))
+
+    def extended(self, division: Division, key: Hashable, seconds: float, more_seconds: float) -> Division:
+        """Return a division up to a little later, by the mean power of the class that goes on.
+
+        Args:
+            division: The latest.
+            key: The class, which has lost no energy.
+            seconds: How long it has taken up to the division.
+            more_seconds: How long since.
+        """
+        amount = division.amounts[key]
+        watts = min(amount.energy_joules / seconds, self._peak_watts)
+        joules = whole_quanta(watts * more_seconds)
+        off = max(watts, self._peak_watts - watts) * more_seconds
+        longer = replace(
+            amount, energy_joules=amount.energy_joules + joules, uncertainty_joules=amount.uncertainty_joules + off
+        )
+        self._total_joules += joules
+        return Division({**division.amounts, key: longer}, division.total_uncertainty_joules + off)
 
     def forget_spans_before(self, span: int) -> None:
         """Drop the spans with lower numbers."""

@@ -118,7 +118,7 @@ class ZeusMonitor:
         """Indices of the measured CPU packages."""
         self.time_source: TimeSource = checked_time_source(time_source)
         """The source of time of the windows."""
-        self.approx_instant_energy = checked_flag("approx_instant_energy", approx_instant_energy)
+        self.approx_instant_energy: bool = checked_flag("approx_instant_energy", approx_instant_energy)
         if synchronize is None:
             synchronize = synchronize_with(sync_execution_with)
         self._synchronize = checked_function("synchronize", synchronize, "a function that waits for some GPUs")

@@ -119,7 +119,7 @@ class TrainingEnergy(Hooked):
         )
         self._evaluations = EvaluationDetector(self._on_detected)
         self._detects_evaluations = checked_flag("detects_evaluations", detects_evaluations)
-        self.detected_evaluations = 0
+        self.detected_evaluations: int = 0
         self._pauses = 0
         self._is_in_step = False
         if world is not None:

@@ -159,7 +159,7 @@ class RunRecorder:
         if self._part is None:
             return {}
         part = self._part
-        now = self._ranks.combine(lambda: self._write_down(part))
+        now = self._ranks.combine(lambda: self._write_down(part, is_quick=True))
         totals = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
             "power_limit_w": self._power_limit_watts(),
@@ -218,9 +218,10 @@ class RunRecorder:
             self._gpu_indices = self._ranks.share(self._monitor)
         return self._gpu_indices
 
-    def _own(self, part: _Part, is_last: bool = False) -> Account:
-        """Return the account of this rank, of a part so far; at its end, with all energy divided once more."""
-        part.split.update(is_last)
+    def _own(self, part: _Part, is_last: bool = False, is_quick: bool = False) -> Account:
+        """Return the account of this rank, of a part so far; see `ActivitySplit.update` and `extend`."""
+        if not (is_quick and part.split.extend()):
+            part.split.update(is_last)
         # Counts may be floats, or scalars of a framework, which JSON does not have.
         return Account(part.split.total, part.split.tallies, samples=int(part.samples), tokens=int(part.tokens))
 
@@ -230,9 +231,9 @@ class RunRecorder:
         self._split.update()
         return Account(total=self._split.evaluation or Tally())
 
-    def _write_down(self, part: _Part, is_last: bool = False) -> Account:
+    def _write_down(self, part: _Part, is_last: bool = False, is_quick: bool = False) -> Account:
         """Bring the journal up to date. Return the account of this rank, of the part so far."""
-        own = self._own(part, is_last)
+        own = self._own(part, is_last, is_quick)
         if self._journal is not None:
             self._journal.append(Entry(part.run, part.name, part.begin_step, part.step, own))
         return own

@@ -1,5 +1,6 @@
 """A GPU that exists only as a model: it takes the time and the energy that the model predicts."""
 
+import contextlib
 import math
 import random
 import threading
@@ -40,6 +41,10 @@ class SimulatedNoise:
         checked_whole_number("SimulatedNoise.seed", self.seed, 0)
 
 
+# How long a change waits for a method of another thread, which take microseconds; then that thread is in a handler.
+_LOCK_SECONDS = 0.2
+
+
 @dataclass
 class _Job:
     """Work in the queue, and the shares of its two stages that are still to be done."""
@@ -74,6 +79,28 @@ class _Job:
         return self.active_left == 0 and self.blocking_left == 0
 
 
+class _SettingChanged(threading.Event):
+    """An event, set once, whose `set` takes no lock that a thread in a signal handler may have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_pending = threading.Lock()
+        self._is_pending.acquire()
+
+    def is_set(self) -> bool:
+        return not self._is_pending.locked()
+
+    def set(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was set before
+            self._is_pending.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        is_set = self._is_pending.acquire(timeout=-1 if timeout is None else timeout)
+        if is_set:
+            self.set()
+        return is_set
+
+
 class SimulatedGpu:
     """A `Gpu` whose time and power follow `zeus_core.device.simulated._power_model`.
 
@@ -106,7 +133,7 @@ class SimulatedGpu:
         noise: SimulatedNoise | None = None,
         grants_control: bool = True,
     ) -> None:
-        self.preset = checked_instance("preset", preset, GpuPreset, 'find_preset("A40")')
+        self.preset: GpuPreset = checked_instance("preset", preset, GpuPreset, 'find_preset("A40")')
         index = checked_whole_number("index", index, 0)
         self._noise = SimulatedNoise(time_cv=0.0, power_cv=0.0) if noise is None else noise
         checked_instance("noise", self._noise, SimulatedNoise, "SimulatedNoise(time_cv=0.01)")
@@ -119,7 +146,7 @@ class SimulatedGpu:
         self._operating_point = lru_cache(maxsize=256)(preset.physics.operating_point)
         # Re-entrant, because a limit may be restored by a signal handler that interrupts a change.
         self._lock = threading.RLock()
-        self._waiting: dict[int, threading.Event] = {}  # by thread, set when a setting has changed
+        self._waiting: dict[int, _SettingChanged] = {}  # by thread, set when a setting has changed
         self._locked_clock_mhz = preset.highest_clock_mhz
         self._limit_watts = preset.default_limit_watts
         if power_limit_watts is not None:
@@ -150,7 +177,7 @@ class SimulatedGpu:
                     return
                 # At least an instant: a wait too short for the time source to tell would be waited for again, for ever.
                 seconds_left = max(sum(self._seconds_left(job) for job in self._jobs), _INSTANT_SECONDS)
-                self._waiting[threading.get_ident()] = setting_changed = threading.Event()
+                self._waiting[threading.get_ident()] = setting_changed = _SettingChanged()
             self._time_source.wait(setting_changed, seconds_left)
 
     def execute(self, work: Work) -> None:
@@ -237,17 +264,19 @@ class SimulatedGpu:
             raise PermissionDeniedError(
                 f"this process may not change the {setting} of {self.name}, which was made with grants_control=False"
             )
-        with self._lock:
-            self._integrate()
+        # A thread that has the lock may be in a signal handler, which waits for this change in another thread: then the
+        # latest instant is accounted for under the new setting.
+        has_lock = self._lock.acquire(timeout=_LOCK_SECONDS)
+        try:
+            if has_lock:
+                self._integrate()
             yield
             waiting, self._waiting = self._waiting, {}
-        # Without the lock: a thread that waits may be in a signal handler, which needs the lock, and have the event's
-        # own lock, as it was interrupted while it began to wait.
-        for thread, setting_changed in waiting.items():
-            # This thread itself waits if a signal handler has interrupted it. Setting its event could then block for
-            # ever; it notices the change when its wait ends.
-            if thread != threading.get_ident():
-                setting_changed.set()
+        finally:
+            if has_lock:
+                self._lock.release()
+        for setting_changed in waiting.values():
+            setting_changed.set()
 
     def _point(self, job: _Job) -> OperatingPoint:
         locked_clock_fraction = self._locked_clock_mhz / self.preset.highest_clock_mhz
