@@ -44,6 +44,7 @@ class _Part:
     intervals: LogIntervals
     samples: int = 0
     tokens: int = 0
+    summarized: Account | None = None  # of this rank, if nothing was reported since
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -116,6 +117,7 @@ class RunRecorder:
     def switch(self, activity: Activity) -> None:
         """Begin an activity of the training, and forget the one it interrupts; nothing outside of training."""
         if self._part is not None:
+            self._part.summarized = None
             self._part.split.switch(activity)
 
     def pause(self, activity: Activity) -> None:
@@ -130,10 +132,13 @@ class RunRecorder:
     def begin_step(self) -> None:
         """Begin a step of the training; nothing outside of training."""
         if self._part is not None:
+            self._part.summarized = None
             self._part.split.begin_step()
 
     def enter(self, activity: Activity) -> None:
         """Begin an activity within another one, until `leave`."""
+        if self._part is not None:
+            self._part.summarized = None
         if self._split is not None:
             self._split.enter(activity)
 
@@ -176,14 +181,16 @@ class RunRecorder:
         part = self._part
         if part is None:
             return None
-        return part.step - part.begin_step, part.earlier + self._ranks.combine(lambda: self._own(part, is_last=True))
+        account = part.earlier + self._ranks.combine(lambda: self._write_down(part, is_last=True))
+        return part.step - part.begin_step, account
 
     def end(self) -> tuple[int, Account] | None:
         """End the part. Not collective: only a job of one rank gets what `account` returns."""
         part, self._part = self._part, None
         if part is None:
             return None
-        own = self._write_down(part, is_last=True)
+        # What was told as the whole run is its whole in the journal too.
+        own = part.summarized or self._write_down(part, is_last=True)
         part.split.stop()
         return (part.step - part.begin_step, part.earlier + own) if self._ranks.size == 1 else None
 
@@ -234,6 +241,7 @@ class RunRecorder:
     def _write_down(self, part: _Part, is_last: bool = False, is_quick: bool = False) -> Account:
         """Bring the journal up to date. Return the account of this rank, of the part so far."""
         own = self._own(part, is_last, is_quick)
+        part.summarized = own if is_last else None
         if self._journal is not None:
             self._journal.append(Entry(part.run, part.name, part.begin_step, part.step, own))
         return own
