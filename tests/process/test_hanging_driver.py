@@ -20,7 +20,7 @@ BEGIN = """
     from zeus_core.training import TrainingEnergy
 
     def tell(word):
-        os.write(1, f"{word}\n".encode())  # a handler may interrupt it, and then print must not be called again
+        os.write(1, (word + os.linesep).encode())  # a handler may interrupt it, and then print must not be called again
         while not os.path.exists(os.environ["ZEUS_TEST_NVML_STATE"] + "-" + word):
             time.sleep(0.002)
 
