@@ -14,11 +14,11 @@ from math import sqrt
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor._reading import GpuEdge, PowerSums
 
-__all__ = ["integrated_energy", "next_sums"]
+__all__ = ["SENSOR_DELAY_SECONDS", "integrated_energy", "next_sums"]
 
 # The slowest of published sensors is refreshed every 0.1 s (Yang et al., "Part-time Power Measurements: nvidia-smi's
 # Lack of Attention", SC24). The rest is for the jitter of that, and for power that lags.
-_SENSOR_DELAY_SECONDS = 0.12
+SENSOR_DELAY_SECONDS = 0.12
 # Times the root of the sum of squares of what each change can be wrong by: 2.4 standard deviations if each shows late
 # by any time up to the longest with equal chance.
 _CANCELLING = 0.7
@@ -43,7 +43,7 @@ def next_sums(last: GpuEdge | None, at: float, power_watts: float, peak_watts: f
     seconds = at - last.at
     change_watts = abs(power_watts - last.power_watts)
     sums = last.sums
-    late_joules = change_watts * (seconds + _SENSOR_DELAY_SECONDS)
+    late_joules = change_watts * (seconds + SENSOR_DELAY_SECONDS)
     mean_watts = (last.power_watts + power_watts) / 2
     unseen_joules = _UNSEEN_FRACTION * mean_watts * seconds
     if seconds > _MAX_GAP_SECONDS:
@@ -72,15 +72,15 @@ def integrated_energy(
     first, last, begin_watts, end_watts = begin.sums, end.sums, begin.power_watts, end.power_watts
     if first is None or last is None or begin_watts is None or end_watts is None:
         return DeviceEnergy.lost(begin.fault or end.fault or "the GPU has no power reading")
-    late_seconds = (average_seconds + _SENSOR_DELAY_SECONDS) / 2
+    late_seconds = (average_seconds + SENSOR_DELAY_SECONDS) / 2
     energy_joules = last.energy_joules - first.energy_joules + (end_watts - begin_watts) * late_seconds
     change_watts = last.change_watts - first.change_watts
-    late_joules = (last.delay_joules - first.delay_joules + change_watts * _SENSOR_DELAY_SECONDS) / 2
+    late_joules = (last.delay_joules - first.delay_joules + change_watts * SENSOR_DELAY_SECONDS) / 2
     seen_joules = min(late_joules, _CANCELLING * sqrt(max(last.squares - first.squares, 0.0)))
     averaged_joules = average_seconds * (_spread(begin_watts, peak_watts) + _spread(end_watts, peak_watts))
     unseen_joules = last.unseen_joules - first.unseen_joules
     reach_joules = seen_joules + averaged_joules + unseen_joules
-    recent_seconds = min(_SENSOR_DELAY_SECONDS, seconds)
+    recent_seconds = min(SENSOR_DELAY_SECONDS, seconds)
     min_joules = max(energy_joules - reach_joules - end_watts * recent_seconds, 0.0)
     max_joules = energy_joules + reach_joules + max(peak_watts - end_watts, 0.0) * recent_seconds
     max_joules = min(max_joules, peak_watts * seconds)

@@ -16,9 +16,10 @@ from zeus_core.monitor._integral import integrated_energy, next_sums
 from zeus_core.monitor._reading import GpuEdge
 from zeus_core.ports import TimeSource
 
-__all__ = ["CountingMeter", "Meter", "PowerMeter", "make_meter"]
+__all__ = ["UNKNOWN_PEAK_WATTS", "CountingMeter", "Meter", "PowerMeter", "make_meter", "peak_watts"]
 
-_UNKNOWN_LIMIT_WATTS = 1000.0  # no less than boards that do not tell draw; more only widens the stated intervals
+UNKNOWN_PEAK_WATTS = TRANSIENTS * 1000.0
+"""No less than boards that do not tell draw; more only widens the stated intervals."""
 
 
 class Meter(Protocol):
@@ -57,7 +58,7 @@ class CountingMeter:
         self._read_power_watts = gpu.read_power_watts
         self._now = time_source.now
         self._period_seconds = gpu.energy_counter_period_seconds
-        self._peak_watts = _peak_watts(gpu)
+        self._peak_watts = peak_watts(gpu)
         self._has_instant_power = gpu.power_average_seconds <= gpu.energy_counter_period_seconds
         self._trail = CounterTrail(self._period_seconds, self._peak_watts, time_source.now)
         self._follow = self._trail.follow
@@ -103,7 +104,7 @@ class PowerMeter:
     def __init__(self, gpu: Gpu, time_source: TimeSource) -> None:
         self._gpu = gpu
         self._time_source = time_source
-        self._peak_watts = _peak_watts(gpu)
+        self._peak_watts = peak_watts(gpu)
         self._last: GpuEdge | None = None
         self._lock = ProcessLock()
 
@@ -156,8 +157,9 @@ def _has(read: Callable[[], float]) -> bool:
     return True
 
 
-def _peak_watts(gpu: Gpu) -> float:
+def peak_watts(gpu: Gpu) -> float:
+    """Return the most a GPU can draw: its highest limit, and transients above it."""
     try:
         return TRANSIENTS * retried(gpu.read_power_limit_range_watts).highest_watts
     except DeviceError:
-        return TRANSIENTS * _UNKNOWN_LIMIT_WATTS
+        return UNKNOWN_PEAK_WATTS

@@ -11,12 +11,10 @@ import random
 from collections import deque
 
 from zeus_core.monitor._counter_phase import Knot
+from zeus_core.monitor._integral import SENSOR_DELAY_SECONDS
 
 __all__ = ["PowerSum"]
 
-# The worst of published sensors: a refresh every 0.1 s (Yang et al., "Part-time Power Measurements: nvidia-smi's Lack
-# of Attention", SC24), with a jitter of a tenth, and a power that rises and falls with a time constant of 10 ms.
-_SENSOR_DELAY_SECONDS = 0.12
 _CANCELLING = 0.5  # times the root of the sum of squares of what each change can be wrong by: 2.4 standard deviations
 _UNSEEN_FRACTION = 0.01  # of the energy, for bursts between two samples
 
@@ -35,7 +33,7 @@ class PowerSum:
 
     def __init__(self, average_seconds: float, reads_per_second: float = 16.0, seed: int = 0) -> None:
         self.period_seconds = 1 / reads_per_second
-        self.half_width_seconds = (average_seconds + _SENSOR_DELAY_SECONDS) / 2
+        self.half_width_seconds = (average_seconds + SENSOR_DELAY_SECONDS) / 2
         self._random = random.Random(seed)
         self._last: tuple[float, float] | None = None
         self._joules = 0.0

@@ -21,6 +21,7 @@ from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._counter_phase import CounterPhase
 from zeus_core.monitor._divided_energy import Amount, DividedEnergy, Division, EnergySource
+from zeus_core.monitor._meter import UNKNOWN_PEAK_WATTS, peak_watts
 from zeus_core.monitor._power_sum import PowerSum
 from zeus_core.monitor._reading import GpuEdge, Reading
 from zeus_core.monitor._timeline import Timeline
@@ -31,12 +32,10 @@ from zeus_core.training._tally import Tally
 
 __all__ = ["ActivitySplit"]
 
-_READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a counter, and cheap (docs/accuracy.md)
+_READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a counter, and cheap (docs/measurement.md)
 # Between two rounds of dividing what has become known. A round takes a millisecond, 0.2 % of this time.
 _SETTLE_SECONDS = 0.5
 _STALE_SECONDS = 0.3  # without a read in the background for so long, hooks read
-_TRANSIENT = 1.1  # boards exceed their highest limit for moments
-_UNKNOWN_LIMIT_WATTS = 1000.0  # no less than boards that do not tell draw; more only widens the stated intervals
 _MIN_WAIT_SECONDS = 0.0005
 _BEFORE = "before"  # the class of the time before the run
 _UNKNOWN = Amount(lost_seconds=math.inf)
@@ -83,13 +82,13 @@ class ActivitySplit:
         self._first = self._since = self._settled_at = reading.at
         self._timeline = Timeline(reading.at, _BEFORE, Activity.IDLE, stepping=Activity.STEPS)
         counted = [(number, *item) for number, item in enumerate(monitor.gpus.items()) if item[0] in gpu_indices]
-        calls = [functools.partial(_highest_limit_watts, gpu) for _, _, gpu in counted]
-        limits = ParallelCalls().call_within(CALL_SECONDS, calls, lambda _number, _reason: _UNKNOWN_LIMIT_WATTS)
+        calls = [functools.partial(peak_watts, gpu) for _, _, gpu in counted]
+        peaks = ParallelCalls().call_within(CALL_SECONDS, calls, lambda _number, _reason: UNKNOWN_PEAK_WATTS)
         self._gpus = [
-            _Counted(number, gpu, self._divided(gpu, reading.gpus[number], limit_watts, len(counted)))
-            for (number, _, gpu), limit_watts in zip(counted, limits, strict=True)
+            _Counted(number, gpu, self._divided(gpu, reading.gpus[number], most_watts, len(counted)))
+            for (number, _, gpu), most_watts in zip(counted, peaks, strict=True)
         ]
-        self.max_watts = _TRANSIENT * max(limits, default=math.inf)
+        self.max_watts = max(peaks, default=math.inf)
         """The most that one of these GPUs can draw."""
         self._divisions: list[Division] = []
         self._divided_at = -math.inf
@@ -100,14 +99,14 @@ class ActivitySplit:
         self._stop_reading: Callable[[], None] | None = None
         self.start()
 
-    def _divided(self, gpu: Gpu, edge: GpuEdge, limit_watts: float, gpu_count: int) -> DividedEnergy:
+    def _divided(self, gpu: Gpu, edge: GpuEdge, most_watts: float, gpu_count: int) -> DividedEnergy:
         reads_per_second = _READS_PER_SECOND / gpu_count
         source: EnergySource
         if edge.counter_joules is None and edge.fault is None:
             source = PowerSum(gpu.power_average_seconds, reads_per_second)
         else:
             source = CounterPhase(gpu.energy_counter_period_seconds, reads_per_second)
-        return DividedEnergy(source, _TRANSIENT * limit_watts, self._timeline, _BEFORE)
+        return DividedEnergy(source, most_watts, self._timeline, _BEFORE)
 
     def start(self) -> None:
         """Begin to read in the background."""
@@ -302,13 +301,6 @@ def _method(source: EnergySource, amount: Amount) -> Method:
     if amount.is_estimated:
         return "estimated"
     return "integrated" if isinstance(source, PowerSum) else "counted"
-
-
-def _highest_limit_watts(gpu: Gpu) -> float:
-    try:
-        return gpu.read_power_limit_range_watts().highest_watts
-    except DeviceError:
-        return _UNKNOWN_LIMIT_WATTS
 
 
 def _repeatedly(time_source: TimeSource, method: weakref.WeakMethod[Callable[[], float]]) -> Callable[[], None]:
