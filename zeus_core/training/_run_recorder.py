@@ -229,8 +229,9 @@ class RunRecorder:
         """Return the account of this rank, of a part so far; see `ActivitySplit.update` and `extend`."""
         if not (is_quick and part.split.extend()):
             part.split.update(is_last)
+        tallies = part.split.tallies
         # Counts may be floats, or scalars of a framework, which JSON does not have.
-        return Account(part.split.total, part.split.tallies, samples=int(part.samples), tokens=int(part.tokens))
+        return Account(part.split.total(tallies), tallies, samples=int(part.samples), tokens=int(part.tokens))
 
     def _own_evaluation(self) -> Account:
         if self._split is None:

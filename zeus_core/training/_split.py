@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -193,10 +193,9 @@ class ActivitySplit:
         """Time and energy of each activity, up to the latest update; energies add up to the total exactly."""
         return {activity: self._tally(activity) for activity in Activity if activity in self._seconds}
 
-    @property
-    def total(self) -> Tally:
-        """All time and energy; the energy is more certain than the sum of the activities."""
-        parts = sum(self.tallies.values(), Tally())
+    def total(self, tallies: Mapping[Activity, Tally]) -> Tally:
+        """Return the sum of `tallies`, whose energy is more certain than they are one by one."""
+        parts = sum(tallies.values(), Tally())
         off = sum(division.total_uncertainty_joules for division in self._divisions)
         seconds = self._since - self._first
         off = self._bounded(off, parts.measured_joules, seconds * len(self._gpus))
