@@ -21,7 +21,7 @@ from tests.huggingface.trainers import (
     tensorboard_tags,
     tiny_model,
 )
-from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.device import CpuDiscovery, SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
@@ -680,3 +680,17 @@ def test_a_gpu_that_is_not_the_trainers_is_mentioned(monitor, caplog):
     assert caplog.text == ""
     warn_unless_measured(monitor.gpus, torch.device("cuda", 3))
     assert "training runs on GPU 3, but the measured GPUs are 0: pass ZeusMonitor(gpu_indices=[3])" in caplog.text
+
+
+def test_a_counter_that_never_answers_is_bridged_by_power(tmp_path, gpu, time_source):
+    faulty = FaultyGpu(gpu)
+    faulty.fail("read_energy_counter_joules", DriverFaultError("not ready"))
+    callback = ZeusTrainerCallback(ZeusMonitor(gpus=[faulty], cpus=CpuDiscovery(()), time_source=time_source))
+    trainer = make_trainer(tmp_path, [callback], max_steps=40, logging_steps=10, eval_strategy="steps", eval_steps=20)
+    truth = Truth(gpu)
+    with truth.of("all"):
+        metrics = simulate(trainer, gpu).train().metrics
+    total = callback.summary.account.total.measured
+    assert total.method == "integrated"
+    assert total.energy_joules == metrics["train_energy_j"]
+    assert abs(total.energy_joules - truth.joules["all"]) <= total.uncertainty_joules <= 0.1 * truth.joules["all"]

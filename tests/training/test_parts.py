@@ -11,9 +11,10 @@ import pytest
 
 from tests.support.physical_gpu import Fault, PhysicalGpu, Physics
 from zeus_core.device import CpuDiscovery
+from zeus_core.errors import DriverFaultError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.testing import VirtualTime
+from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.training import TrainingEnergy, TrainingSummary
 
 _LAGS_SECONDS = (0.0, 0.003, 0.008, 0.015, 0.03)
@@ -93,12 +94,15 @@ def make_case(seed: int, period_seconds: float | None, is_faulty: bool, seconds:
     return case
 
 
-def measure(case: Case) -> Outcome:
-    """Train."""
+def measure(case: Case, unanswered: int | None = 0) -> Outcome:
+    """Train, while this many calls of the counter fail; None for all."""
     time_source = VirtualTime()
     gpu = PhysicalGpu(time_source, case.script, case.physics, case.faults)
+    faulty = FaultyGpu(gpu)
+    if unanswered != 0:
+        faulty.fail("read_energy_counter_joules", DriverFaultError("not ready"), unanswered)
     monitor = ZeusMonitor(
-        gpus=[gpu], cpus=CpuDiscovery((), "none"), time_source=time_source, synchronize=lambda _: None
+        gpus=[faulty], cpus=CpuDiscovery((), "none"), time_source=time_source, synchronize=lambda _: None
     )
     energy = TrainingEnergy(monitor, quiet=True)
     begin = case.script[0][1]
@@ -194,6 +198,25 @@ def test_the_truth_lies_in_the_stated_intervals_of_many(period_seconds, is_fault
     for outcome in outcomes:
         check_sums(outcome)
     check_truth(outcomes)
+
+
+def test_power_tells_the_energy_where_the_counter_never_answers():
+    outcomes = [measure(make_case(seed, 0.1, is_faulty=False), unanswered=None) for seed in range(5)]
+    for outcome in outcomes:
+        check_sums(outcome)
+        total = outcome.summary.account.total
+        assert total.measured.method == "integrated"
+        assert total.measured.uncertainty_joules <= 0.15 * total.energy_joules
+    check_truth(outcomes, misses=1)
+
+
+def test_a_counter_that_answers_late_counts():
+    outcomes = [measure(make_case(seed, 0.1, is_faulty=False), unanswered=15) for seed in range(5)]
+    for outcome in outcomes:
+        check_sums(outcome)
+        total = outcome.summary.account.total
+        assert total.measured.uncertainty_joules <= 0.05 * total.energy_joules
+    check_truth(outcomes, misses=1)
 
 
 @pytest.mark.parametrize("lag_seconds", [0.0, 0.01])

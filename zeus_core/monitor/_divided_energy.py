@@ -25,6 +25,7 @@ __all__ = ["Amount", "DividedEnergy", "EnergySource", "whole_quanta"]
 _QUANTUM_JOULES = 2.0**-10
 _SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can be near, and some updates
 _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
+_SILENT_SECONDS = 2.0  # a source that has not answered by then is given up; before anything is settled
 _OUTAGE_PERIODS = 6  # a driver may skip one update, not five
 _STILL_PERIODS = 1.6  # longer than any jitter; a driver may skip an update
 _KNOWN_SECONDS = 0.5  # of a class, by which its power is known well enough to tell that half is missing
@@ -109,10 +110,19 @@ class DividedEnergy:
         peak_watts: The most the GPU can draw.
         timeline: What was going on when.
         before: The class of the time before the first moment that counts.
+        spare: Takes the place of a source that never answers; None if there is none.
     """
 
-    def __init__(self, source: EnergySource, peak_watts: float, timeline: Timeline, before: Hashable) -> None:
+    def __init__(
+        self,
+        source: EnergySource,
+        peak_watts: float,
+        timeline: Timeline,
+        before: Hashable,
+        spare: EnergySource | None = None,
+    ) -> None:
         self.source = source
+        self._spare = spare  # None once it is decided
         self._peak_watts = peak_watts
         self._timeline = timeline
         self._before = before
@@ -130,6 +140,15 @@ class DividedEnergy:
         """The moment up to which all is settled."""
         return -math.inf if self._knot is None else self._knot.at
 
+    @property
+    def needs_power(self) -> bool:
+        """Whether the power is to be read where the counter has not answered."""
+        return self.source.is_of_power or self._spare is not None
+
+    def next_read_at(self, now: float) -> float:
+        """Return when to read next."""
+        return (self._spare or self.source).next_read_at(now)
+
     def settle(self, now: float, is_last: bool = False) -> None:
         """Divide what has become known well enough.
 
@@ -137,6 +156,8 @@ class DividedEnergy:
             now: This moment.
             is_last: Divide all that is known.
         """
+        if self._spare is not None and (is_last or now - self._timeline.begin > _SILENT_SECONDS):
+            self.source, self._spare = self._spare, None
         delay = _SETTLED_AFTER_SECONDS if self.source.is_known else _UNKNOWN_PHASE_SECONDS
         for knot in self.source.knots_before(math.inf if is_last else now - delay):
             self._take_in(knot)
@@ -204,6 +225,9 @@ class DividedEnergy:
         value = power_watts if self.source.is_of_power else counter_joules
         if value is not None:
             self.source.add(begin, end, value)
+            self._spare = None
+        elif self._spare is not None and power_watts is not None:
+            self._spare.add(begin, end, power_watts)
 
     def _take_in(self, knot: Knot) -> None:
         last, following = self._knot, self._following
@@ -282,7 +306,10 @@ class DividedEnergy:
         off = self._peak_watts / 2 * (chain[-1].half_width_seconds if chain else 0.0)
         for (energy_joules, parts), fit in zip(intervals, self._classes.fit(intervals), strict=True):
             if energy_joules is None:
-                fit = self._with_unknown(fit, parts, not is_outage and parts is not self._missed)
+                is_short = (
+                    sum(part.seconds for part in parts) <= _SILENT_SECONDS if parts is self._missed else not is_outage
+                )
+                fit = self._with_unknown(fit, parts, is_short)
             elif not fit:
                 fit = _by_time(energy_joules, parts)
             for key, estimate in fit.items():

@@ -101,12 +101,11 @@ class ActivitySplit:
 
     def _divided(self, gpu: Gpu, edge: GpuEdge, most_watts: float, gpu_count: int) -> DividedEnergy:
         reads_per_second = _READS_PER_SECOND / gpu_count
-        source: EnergySource
+        power = PowerSum(gpu.power_average_seconds, reads_per_second)
         if edge.counter_joules is None and edge.fault is None:
-            source = PowerSum(gpu.power_average_seconds, reads_per_second)
-        else:
-            source = CounterPhase(gpu.energy_counter_period_seconds, reads_per_second)
-        return DividedEnergy(source, most_watts, self._timeline, _BEFORE)
+            return DividedEnergy(power, most_watts, self._timeline, _BEFORE)
+        counter = CounterPhase(gpu.energy_counter_period_seconds, reads_per_second)
+        return DividedEnergy(counter, most_watts, self._timeline, _BEFORE, spare=power)
 
     def start(self) -> None:
         """Begin to read in the background."""
@@ -271,17 +270,14 @@ class ActivitySplit:
         for number, gpu in enumerate(self._gpus):
             if self._next_reads[number] <= now:
                 begin, counter_joules, power_watts = self._time_source.now(), None, None
-                try:
-                    if isinstance(gpu.energy.source, PowerSum):
-                        power_watts = gpu.gpu.read_power_watts()
-                    else:
-                        counter_joules = gpu.gpu.read_energy_counter_joules()
-                except DeviceError:
-                    pass  # what is missing shows as a gap
+                if not gpu.energy.source.is_of_power:
+                    counter_joules = _answer(gpu.gpu.read_energy_counter_joules)
+                if counter_joules is None and gpu.energy.needs_power:
+                    power_watts = _answer(gpu.gpu.read_power_watts)
                 end = self._time_source.now()
                 with self._lock:
                     gpu.energy.add_edge(begin, end, counter_joules, power_watts)
-                    self._next_reads[number] = gpu.energy.source.next_read_at(end)
+                    self._next_reads[number] = gpu.energy.next_read_at(end)
         self._is_reading = False
         now = self._time_source.now()
         if now - self._settled_at > _SETTLE_SECONDS:
@@ -296,10 +292,18 @@ class ActivitySplit:
         self._timeline.forget_before(min((gpu.energy.settled_until for gpu in self._gpus), default=now))
 
 
+def _answer(read: Callable[[], float]) -> float | None:
+    """Return what a GPU answers; None if it fails: what is missing shows as a gap."""
+    try:
+        return read()
+    except DeviceError:
+        return None
+
+
 def _method(source: EnergySource, amount: Amount) -> Method:
     if amount.is_estimated:
         return "estimated"
-    return "integrated" if isinstance(source, PowerSum) else "counted"
+    return "integrated" if source.is_of_power else "counted"
 
 
 def _repeatedly(time_source: TimeSource, method: weakref.WeakMethod[Callable[[], float]]) -> Callable[[], None]:
