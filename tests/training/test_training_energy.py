@@ -233,10 +233,11 @@ def test_while_the_counter_is_silent_nothing_is_logged_and_what_it_then_shows_is
     assert account.total.measured_joules == pytest.approx(gpu.exact_energy_joules(), rel=0.02)
 
 
-def test_what_a_counter_that_never_answers_would_have_shown_is_lost_and_never_zero(gpu, time_source):
+def test_what_neither_counter_nor_power_tells_is_lost_and_never_zero(gpu, time_source):
     faulty = FaultyGpu(gpu)
     energy = TrainingEnergy(ZeusMonitor(gpus=[faulty], time_source=time_source))
-    faulty.fail("read_energy_counter_joules", DriverFaultError("not ready"))
+    for method in ("read_energy_counter_joules", "read_power_watts"):
+        faulty.fail(method, DriverFaultError("not ready"))
     with energy:
         train(energy, gpu, 10)
         assert "total_energy_j" not in energy.log()
