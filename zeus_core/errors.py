@@ -6,6 +6,7 @@
     └── DeviceError                      the hardware or its driver refused
         ├── NoDeviceError                nothing to measure: install the driver, or use simulated GPUs
         ├── PermissionDeniedError        this process lacks the right: the message contains the command for an admin
+        ├── DeviceHeldError              another process controls this device: the message names it
         ├── NotSupportedError            this device lacks the function: use another method
         ├── DeviceLostError              the device is gone until a reset or a reboot
         └── DriverFaultError             the driver failed once: try again
@@ -15,6 +16,7 @@ Hooks that run inside training raise none of these (see `zeus_core.optimizer`).
 
 __all__ = [
     "DeviceError",
+    "DeviceHeldError",
     "DeviceLostError",
     "DriverFaultError",
     "NoDeviceError",
@@ -48,6 +50,10 @@ class NoDeviceError(DeviceError):
 
 class PermissionDeniedError(DeviceError):
     """This process lacks the right; the message contains the command that grants it."""
+
+
+class DeviceHeldError(DeviceError):
+    """Another process controls this device; the message names the process, its user and its job."""
 
 
 class NotSupportedError(DeviceError):
