@@ -259,7 +259,8 @@ class ActivitySplit:
         with self._lock:
             for number, gpu in enumerate(self._gpus):
                 edge = reading.gpus[gpu.number]
-                gpu.energy.add_edge(edge.at, end, edge.counter_joules, edge.power_watts)
+                power_watts = edge.power_watts if edge.fault is None else None  # else it may be of an earlier moment
+                gpu.energy.add_edge(edge.at, end, edge.counter_joules, power_watts)
                 self._next_reads[number] = max(self._next_reads[number], edge.at)
 
     @contained(default=lambda: _STALE_SECONDS)
