@@ -28,7 +28,7 @@ VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "adapters"}
 PURE = {"search", "pipeline"}
-MEASURING = {*BASE, "device", "knobs", "monitor"}
+MEASURING = {*BASE, "leases", "device", "knobs", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, *TOOLS} for part in (*VALUES, *TOOLS)},
@@ -36,8 +36,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ports": {*VALUES, *TOOLS},
     "events": {*VALUES, "ports"},
     "adapters": {*VALUES, *TOOLS},
+    "leases": {*VALUES, *TOOLS},
     "device": BASE,
-    **{part: {*BASE, "device"} for part in ("knobs", "monitor")},
+    "knobs": {*BASE, "leases", "device"},
+    "monitor": {*BASE, "device"},
     **{part: {*VALUES, *TOOLS} for part in PURE},
     "optimizer": {*MEASURING, *PURE},
     "training": OPTIMIZING,

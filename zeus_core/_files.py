@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import logging
 import os
-import secrets
 import shlex
 import stat
 from collections.abc import Callable, Mapping
@@ -59,7 +57,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     if is_special(path):
         raise OSError(errno.EINVAL, "it is a folder or a device, not a file", str(path))
-    unfinished = path.with_name(f"{path.name}.unfinished-{secrets.token_hex(8)}")
+    unfinished = path.with_name(f"{path.name}.unfinished-{os.urandom(8).hex()}")
     descriptor = os.open(unfinished, _NEW_FILE, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -281,6 +279,8 @@ class JsonStore:
             return self.path
         if all(name not in fields or fields[name] == value for name, value in self.owner.items()):
             return self.path
+        import hashlib  # it loads OpenSSL
+
         job = hashlib.sha256(json.dumps(self.owner, sort_keys=True).encode()).hexdigest()[:8]
         return self.path.with_name(f"{self.path.stem}-{job}{self.path.suffix}")
 

@@ -1,0 +1,322 @@
+"""Entries of the ledger: who may claim a device, what is restored of it, and what is kept as evidence."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.errors import (
+    DeviceError,
+    DeviceHeldError,
+    DeviceLostError,
+    DriverFaultError,
+    NoDeviceError,
+    PermissionDeniedError,
+)
+from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.leases._keeper import Keeper
+from zeus_core.leases._ledger import Ledger, UnreadableEntry, known_ledgers, own_ledger
+from zeus_core.leases._process_identity import ProcessIdentity
+from zeus_core.leases._restoring import restore_entry
+from zeus_core.testing import FaultyGpu, VirtualTime
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the ledger needs Linux")
+
+ORIGINAL_WATTS = 250.0
+GONE = ProcessIdentity(ProcessIdentity.current().boot_id, ProcessIdentity.current().pid_namespace, 2**22 + 1, 1)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(str(tmp_path / "ledger"))
+
+
+@pytest.fixture
+def gpu():
+    return FaultyGpu(SimulatedGpu(find_preset("A40"), time_source=VirtualTime(), power_limit_watts=ORIGINAL_WATTS))
+
+
+def entry_of(gpu, **changes):
+    entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, "power_limit", ORIGINAL_WATTS)
+    return dataclasses.replace(entry, **changes)
+
+
+def left_behind(gpu, value=150.0, **changes):
+    """The entry of a process that has ended, and left the GPU at a value."""
+    gpu.set_power_limit(value)
+    return entry_of(gpu, **{"owner": GONE, "owner_token": "gone", "values": (value,), **changes})
+
+
+def never(entry):
+    raise AssertionError("nothing is to be restored")
+
+
+class TestProcessIdentity:
+    def test_this_process_is_alive(self):
+        assert ProcessIdentity.current().is_alive()
+
+    def test_a_process_that_has_ended_is_not_even_before_its_parent_has_waited_for_it(self):
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        identity = ProcessIdentity.of(process.pid)
+        assert identity.is_alive()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not identity.is_alive()
+        process.communicate()
+        assert not identity.is_alive()
+
+    @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another"}])
+    def test_a_process_with_the_same_id_is_another_one(self, change):
+        assert not dataclasses.replace(ProcessIdentity.current(), **change).is_alive()
+
+    def test_one_in_a_container_that_has_ended_is_not_alive_as_the_machine_sees(self):
+        if str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]" or os.geteuid() != 0:
+            pytest.skip("this process cannot see all others")
+        assert not dataclasses.replace(ProcessIdentity.current(), pid_namespace="pid:[1]").is_alive()
+
+    def test_one_in_a_container_that_cannot_be_seen_counts_as_alive(self, monkeypatch):
+        monkeypatch.setattr("zeus_core.leases._process_identity._INITIAL_NAMESPACE", "pid:[0]")
+        assert dataclasses.replace(ProcessIdentity.current(), pid_namespace="pid:[1]").is_alive()
+
+
+class TestRestoring:
+    @pytest.mark.parametrize("values", [(150.0,), (200.0, 150.0), (150.0, 200.0)])
+    def test_a_limit_that_is_ours_is_restored(self, gpu, values):
+        gpu.set_power_limit(150.0)
+        assert restore_entry(gpu, entry_of(gpu, values=values)).kind == "restored"
+        assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
+
+    def test_a_limit_that_somebody_else_has_set_stays(self, gpu):
+        gpu.set_power_limit(175.0)
+        outcome = restore_entry(gpu, entry_of(gpu, values=(200.0, 150.0)))
+        assert (outcome.kind, outcome.value, gpu.read_power_limit_watts()) == ("theirs", 175.0, 175.0)
+        assert "somebody else has set 175 W" in str(outcome)
+
+    def test_a_limit_that_cannot_be_read_is_restored_all_the_same(self, gpu):
+        gpu.set_power_limit(150.0)
+        gpu.fail("read_power_limit_watts", DeviceLostError("no answer"))
+        assert restore_entry(gpu, entry_of(gpu, values=(150.0,))).kind == "restored"
+        gpu.heal()
+        assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
+
+    def test_the_original_is_not_set_again(self, gpu):
+        gpu.fail("set_power_limit", AssertionError("a limit was set"))
+        assert restore_entry(gpu, entry_of(gpu, values=(150.0,))).kind == "original"
+
+    def test_a_fault_that_passes_is_tried_again_and_one_that_does_not_is_told(self, gpu):
+        gpu.set_power_limit(150.0)
+        gpu.fail("set_power_limit", DriverFaultError("busy"), times=3)
+        assert restore_entry(gpu, entry_of(gpu, values=(150.0,))).kind == "restored"
+        gpu.set_power_limit(150.0)
+        gpu.fail("set_power_limit", PermissionDeniedError("ask an admin"))
+        outcome = restore_entry(gpu, entry_of(gpu, values=(150.0,)))
+        assert not outcome.is_done
+        assert f"sudo nvidia-smi -i {gpu.uuid} -pl 250`) could not be restored: ask an admin" in str(outcome)
+
+    @pytest.mark.parametrize("original_mhz", [None, 1305.0])
+    def test_a_clock_is_locked_or_unlocked_as_it_was(self, original_mhz):
+        calls = []
+
+        class Clocks:
+            def lock_sm_clock(self, clock_mhz):
+                calls.append(clock_mhz)
+
+            def unlock_sm_clock(self):
+                calls.append(None)
+
+        entry = LedgerEntry.of_this_process("GPU-1", "A40", "sm_clock", original_mhz)
+        assert restore_entry(Clocks(), entry).kind == "restored"
+        assert calls == [original_mhz]
+        before = dataclasses.replace(entry, owner=dataclasses.replace(entry.owner, boot_id="earlier"))
+        assert restore_entry(Clocks(), before).kind == "original", "a start of the machine has unlocked it"
+        assert calls == [original_mhz]
+
+
+class TestLedger:
+    def test_an_entry_is_read_as_it_was_written(self, ledger, gpu):
+        entry = entry_of(gpu).changing_to(150.0)
+        assert ledger.claim(entry, never) == entry
+        assert ledger.entries() == [entry] == Ledger(ledger.folder).entries()
+        ledger.close(entry)
+        assert ledger.entries() == []
+
+    @given(st.lists(st.floats(100, 300), min_size=1, max_size=5))
+    def test_ours_are_the_value_being_set_and_the_one_before(self, watts):
+        entry = LedgerEntry.of_this_process("GPU-1", "A40", "power_limit", 300.0)
+        before = 300.0
+        for value in watts:
+            entry = entry.changing_to(value)
+            assert entry.values == (before, value)
+            entry, before = entry.changed(), value
+            assert entry.values == (value,)
+        assert LedgerEntry.from_json(json.loads(json.dumps(entry.to_json()))) == entry
+
+    def test_a_device_that_another_process_changes_is_refused_with_its_owner_named(self, ledger, gpu):
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+            owner = ProcessIdentity.of(other.pid)
+            theirs = entry_of(gpu, owner=owner, owner_token="other", program="train.py", uid=7, job="123")
+            ledger.claim(theirs, never)
+            for knob in ("power_limit", "sm_clock"):
+                with pytest.raises(DeviceHeldError) as refusal:
+                    ledger.claim(entry_of(gpu, knob=knob), never)
+                assert f"is controlled by process {other.pid} (train.py) of user 7, job 123" in str(refusal.value)
+            ledger.claim(entry_of(gpu, device_uuid="GPU-another"), never)
+            other.communicate(b"\n")
+        claimed = ledger.claim(entry_of(gpu), lambda entry: restore_entry(gpu, entry))
+        assert ledger.find(claimed.key) == claimed
+
+    def test_one_process_keeps_its_first_original(self, ledger, gpu):
+        first = ledger.claim(entry_of(gpu), never)
+        assert ledger.claim(entry_of(gpu, original=100.0), never) == first
+
+    def test_a_program_started_by_exec_is_another_owner(self, ledger, gpu):
+        before = left_behind(gpu, owner=ProcessIdentity.current(), owner_token="the program before")
+        ledger.note(before)
+        assert before.is_stale
+        ledger.claim(entry_of(gpu), lambda entry: restore_entry(gpu, entry))
+        assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
+
+    def test_what_a_process_has_left_behind_is_restored_before_the_next_claim(self, ledger, gpu):
+        ledger.note(left_behind(gpu))
+        ledger.claim(entry_of(gpu), lambda entry: restore_entry(gpu, entry))
+        assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
+
+    def test_a_claim_fails_while_nobody_can_restore_what_was_left_behind(self, ledger, gpu):
+        ledger.note(left_behind(gpu))
+        gpu.fail("set_power_limit", PermissionDeniedError("ask an admin"))
+        with pytest.raises(DeviceError, match="could not be restored"):
+            ledger.claim(entry_of(gpu), lambda entry: restore_entry(gpu, entry))
+        (kept,) = ledger.entries()
+        assert kept.failure == "ask an admin"
+
+    def test_a_dead_keeper_makes_an_entry_stale_although_its_owner_lives(self, gpu):
+        assert entry_of(gpu, keeper=GONE).is_stale
+        assert not entry_of(gpu, keeper=ProcessIdentity.current()).is_stale
+
+    def test_stale_entries_alone_are_restored_and_failures_kept(self, ledger, gpu):
+        living = entry_of(gpu, device_uuid="GPU-living", values=(150.0,))
+        lost = entry_of(gpu, device_uuid="GPU-lost", owner=GONE)
+        for entry in (living, lost, left_behind(gpu)):
+            ledger.note(entry)
+
+        def restore(entry):
+            return Keeper({gpu.uuid: gpu}.__getitem__, None).restore_device(entry)
+
+        outcomes = ledger.restore_stale(restore)
+        assert {outcome.entry.device_uuid: outcome.kind for outcome in outcomes} == {
+            "GPU-lost": "failed",
+            gpu.uuid: "restored",
+        }
+        assert {entry.device_uuid for entry in ledger.entries()} == {"GPU-lost", "GPU-living"}
+
+    @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"format": "zeus-core lease", "version": 9}'])
+    def test_a_file_that_is_no_entry_is_told_and_stays(self, ledger, gpu, content):
+        path = Path(ledger.folder, "GPU-1.power_limit.json")
+        path.write_bytes(content)
+        (unreadable,) = ledger.read()
+        assert isinstance(unreadable, UnreadableEntry)
+        assert unreadable.path == str(path)
+        assert ledger.entries() == []
+        ledger.claim(entry_of(gpu), never)
+
+    def test_a_full_disk_leaves_the_old_entry(self, ledger, gpu, monkeypatch):
+        entry = ledger.claim(entry_of(gpu), never)
+        monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match="No space left"):
+            ledger.note(entry.changing_to(150.0))
+        assert ledger.entries() == [entry]
+        assert not list(Path(ledger.folder).glob("*unfinished*"))
+
+    def test_two_processes_do_not_claim_a_device_at_the_same_time(self, ledger, gpu, monkeypatch):
+        monkeypatch.setattr("zeus_core.leases._ledger._LOCK_SECONDS", 0.02)
+        with ledger.locked(gpu.uuid), pytest.raises(DeviceError, match="being restored by another process"):
+            ledger.claim(entry_of(gpu), never)
+
+    def test_a_folder_that_others_can_write_to_is_refused(self, tmp_path):
+        folder = tmp_path / "open"
+        folder.mkdir()
+        folder.chmod(0o777)
+        with pytest.raises(PermissionError, match="others can change it"):
+            Ledger(str(folder))
+        (tmp_path / "link").symlink_to(folder)
+        with pytest.raises(OSError, match="link"):
+            Ledger(str(tmp_path / "link"))
+
+    def test_the_folder_is_the_one_that_a_variable_names(self, tmp_path):
+        environment = {"ZEUS_LEDGER_DIR": str(tmp_path / "here")}
+        assert own_ledger(environment).folder == str(tmp_path / "here")
+        assert str(tmp_path / "here") in [ledger.folder for ledger in known_ledgers(environment)]
+
+
+class TestKeeper:
+    def test_a_holder_that_ends_leaves_its_own_entries_only(self, gpu):
+        keeper = Keeper(lambda uuid: gpu, None)
+        gpu.set_power_limit(150.0)
+        entry, other = entry_of(gpu, values=(150.0,)), entry_of(gpu, knob="sm_clock")
+        keeper.hold("first", entry_of(gpu))
+        keeper.hold("first", entry)
+        keeper.hold("second", other)
+        assert keeper.held_by("first") == [entry]
+        outcomes = []
+        keeper.restore_each(keeper.end("first"), outcomes.append)
+        assert [outcome.kind for outcome in outcomes] == ["restored"]
+        assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
+        assert (keeper.held_by("first"), keeper.held_by("second")) == ([], [other])
+
+    def test_what_was_dropped_is_left_alone(self, gpu):
+        keeper = Keeper(never, None)
+        keeper.hold("holder", entry_of(gpu))
+        keeper.drop("holder", LedgerKey(gpu.uuid, "power_limit"))
+        keeper.drop("nobody", LedgerKey(gpu.uuid, "power_limit"))
+        assert keeper.end("holder") == []
+
+    def test_a_device_that_a_new_owner_has_claimed_is_left_to_it(self, ledger, gpu):
+        keeper = Keeper(lambda uuid: gpu, ledger)
+        before = left_behind(gpu)
+        ledger.note(entry_of(gpu).changing_to(150.0))
+        assert keeper.restore(before).is_done
+        assert gpu.read_power_limit_watts() == 150.0
+        assert len(ledger.entries()) == 1
+
+    def test_the_ledger_knows_the_latest_value(self, ledger, gpu):
+        told = left_behind(gpu, 200.0)
+        ledger.note(left_behind(gpu, 150.0))
+        assert Keeper(lambda uuid: gpu, ledger).restore(told).kind == "restored"
+        assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
+        assert ledger.entries() == []
+
+    def test_a_gpu_that_is_gone_is_a_failure_that_is_kept(self, ledger, gpu):
+        def open_gpu(uuid):
+            raise NoDeviceError("it fell off the bus")
+
+        ledger.note(left_behind(gpu))
+        (entry,) = ledger.entries()
+        assert not Keeper(open_gpu, ledger).restore(entry).is_done
+        assert [kept.failure for kept in ledger.entries()] == ["it fell off the bus"]
+
+    def test_one_device_that_hangs_does_not_hold_up_another(self, gpu):
+        is_over, outcomes = threading.Event(), []
+
+        def open_gpu(uuid):
+            if uuid == "GPU-hangs":
+                assert is_over.wait(30.0)
+            return gpu
+
+        keeper = Keeper(open_gpu, None)
+        gpu.set_power_limit(150.0)
+        hanging = entry_of(gpu, device_uuid="GPU-hangs")
+
+        def done(outcome):
+            outcomes.append(outcome.entry.device_uuid)
+            is_over.set()
+
+        keeper.restore_each([hanging, entry_of(gpu, values=(150.0,))], done)
+        assert outcomes == [gpu.uuid, "GPU-hangs"]

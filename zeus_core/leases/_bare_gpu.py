@@ -1,0 +1,118 @@
+"""The few functions of NVML that restoring needs, called without the binding: it takes a third of the memory.
+
+The guardian of a process is another process, which only waits. `zeus_core/device/nvml` is for everything else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from zeus_core._units import milliwatts_from_watts, watts_from_milliwatts
+from zeus_core.errors import (
+    DeviceError,
+    DeviceLostError,
+    DriverFaultError,
+    NoDeviceError,
+    NotSupportedError,
+    PermissionDeniedError,
+)
+
+__all__ = ["BareGpu", "BareNvml"]
+
+_LIBRARY = "libnvidia-ml.so.1"
+# nvmlReturn_t. All other codes are faults that may pass, so that the call is made again.
+_ERRORS: dict[int, type[DeviceError]] = {
+    3: NotSupportedError,
+    4: PermissionDeniedError,
+    6: NoDeviceError,
+    9: NoDeviceError,
+    12: NoDeviceError,
+    15: DeviceLostError,
+}
+_UNINITIALIZED = 1
+
+
+class BareNvml:
+    """NVML, loaded and opened by the first call.
+
+    Args:
+        library: The name or path of the library.
+    """
+
+    def __init__(self, library: str = _LIBRARY) -> None:
+        self._name = library
+        self._library: Any = None
+
+    def gpu(self, device_uuid: str) -> BareGpu:
+        """Open a GPU by its UUID.
+
+        Raises:
+            DeviceError: There is no such GPU, no driver, or it does not work.
+        """
+        handle = ctypes.c_void_p()
+        self.open()
+        self.call("nvmlDeviceGetHandleByUUID", device_uuid.encode(), ctypes.byref(handle))
+        return BareGpu(self, device_uuid, handle)
+
+    def open(self) -> None:
+        """Load and open the driver, if that is not done yet.
+
+        Raises:
+            DeviceError: There is none, or it does not work.
+        """
+        if self._library is None:
+            try:
+                library = ctypes.CDLL(self._name)
+            except OSError as error:
+                raise NoDeviceError(f"there is no NVIDIA driver: {error}") from error
+            library.nvmlErrorString.restype = ctypes.c_char_p
+            self._check(library, "nvmlInit_v2", library.nvmlInit_v2())
+            self._library = library
+
+    def call(self, function: str, *arguments: object) -> None:
+        """Call a function, once more if the driver has lost the session.
+
+        Raises:
+            DeviceError: The call failed.
+        """
+        code = getattr(self._library, function)(*arguments)
+        if code == _UNINITIALIZED:
+            self._check(self._library, "nvmlInit_v2", self._library.nvmlInit_v2())
+            code = getattr(self._library, function)(*arguments)
+        self._check(self._library, function, code)
+
+    def _check(self, library: Any, function: str, code: int) -> None:
+        if code != 0:
+            words = library.nvmlErrorString(code).decode(errors="replace")
+            raise _ERRORS.get(code, DriverFaultError)(f"{function}: {words} (NVML code {code})")
+
+
+class BareGpu:
+    """One GPU, as far as restoring needs it: a `RestorableGpu`."""
+
+    def __init__(self, nvml: BareNvml, device_uuid: str, handle: ctypes.c_void_p) -> None:
+        self.uuid = device_uuid
+        """The identity of the device."""
+        self._nvml = nvml
+        self._handle = handle
+
+    def read_power_limit_watts(self) -> float:
+        """Read the power limit requested last."""
+        milliwatts = ctypes.c_uint()
+        self._nvml.call("nvmlDeviceGetPowerManagementLimit", self._handle, ctypes.byref(milliwatts))
+        return watts_from_milliwatts(milliwatts.value)
+
+    def set_power_limit(self, limit_watts: float) -> None:
+        """Request a power limit."""
+        milliwatts = ctypes.c_uint(milliwatts_from_watts(limit_watts))
+        self._nvml.call("nvmlDeviceSetPowerManagementLimit", self._handle, milliwatts)
+
+    def lock_sm_clock(self, clock_mhz: int) -> None:
+        """Hold the SM clock."""
+        clock = ctypes.c_uint(clock_mhz)
+        self._nvml.call("nvmlDeviceSetGpuLockedClocks", self._handle, clock, clock)
+
+    def unlock_sm_clock(self) -> None:
+        """Let the SM clock move freely."""
+        self._nvml.call("nvmlDeviceResetGpuLockedClocks", self._handle)

@@ -1,0 +1,172 @@
+"""What is known of a changed device: who changed what, and the original."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from zeus_core._codec import decode, encode
+from zeus_core.errors import UsageError
+from zeus_core.leases._process_identity import ProcessIdentity
+
+__all__ = ["KnobName", "LedgerEntry", "LedgerKey", "this_program_token"]
+
+KnobName = Literal["power_limit", "sm_clock"]
+
+_VERSION = 1
+_UNITS = {"power_limit": "W", "sm_clock": "MHz"}
+_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
+_MAX_PROGRAM_LENGTH = 200
+
+
+class LedgerKey(NamedTuple):
+    """What a lease is about.
+
+    Attributes:
+        device_uuid: The device.
+        knob: What is changed.
+    """
+
+    device_uuid: str
+    knob: KnobName
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One knob of one device that a process has changed, or is about to.
+
+    Attributes:
+        device_uuid: The device.
+        device_name: Its product name.
+        knob: What is changed: the power limit in watts, or the locked SM clock in MHz.
+        original: The value before; None for a clock that was not locked.
+        values: The values that are ours: the one set last, and during a change also the one before it.
+        owner: The process that changes it.
+        owner_token: Tells programs apart that one process executes one after another (`exec`).
+        keeper: The daemon that changes it for the owner; None where the owner calls the driver itself.
+        uid: The user of the owner.
+        program: What the owner runs, for people.
+        job: The job of a batch system, such as "12345"; empty if there is none.
+        host: The name of the machine, for people.
+        since_seconds: When it began, in seconds of the Unix epoch, for people.
+        failure: Why it could not be restored; None before that is tried.
+    """
+
+    device_uuid: str
+    device_name: str
+    knob: KnobName
+    original: float | None
+    values: tuple[float, ...]
+    owner: ProcessIdentity
+    owner_token: str
+    keeper: ProcessIdentity | None
+    uid: int
+    program: str
+    job: str
+    host: str
+    since_seconds: float
+    failure: str | None = None
+
+    @classmethod
+    def of_this_process(cls, device_uuid: str, device_name: str, knob: KnobName, original: float | None) -> LedgerEntry:
+        """Return the entry of a device that this process is about to change itself.
+
+        Raises:
+            OSError: This system does not tell the identity of processes.
+        """
+        return cls(
+            device_uuid=device_uuid,
+            device_name=device_name,
+            knob=knob,
+            original=original,
+            values=(),
+            owner=ProcessIdentity.current(),
+            owner_token=this_program_token(),
+            keeper=None,
+            uid=os.geteuid(),
+            program=os.path.basename(sys.argv[0])[:_MAX_PROGRAM_LENGTH],  # arguments may hold secrets
+            job=next(filter(None, map(os.environ.get, _JOB_VARIABLES)), None) or "",
+            host=os.uname().nodename,
+            since_seconds=time.time(),
+        )
+
+    @property
+    def key(self) -> LedgerKey:
+        """What the entry is about."""
+        return LedgerKey(self.device_uuid, self.knob)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether nobody is left who would restore it: the owner, its program or its keeper has ended."""
+        if self.keeper is not None and not self.keeper.is_alive():
+            return True
+        if not self.owner.is_alive():
+            return True
+        is_own_process = self.owner.pid == os.getpid() and self.owner == ProcessIdentity.current()
+        return self.keeper is None and is_own_process and self.owner_token != this_program_token()
+
+    @property
+    def words(self) -> str:
+        """The device and the values, such as "the power limit of NVIDIA A40 (GPU-...) to 250 W"."""
+        what = "power limit" if self.knob == "power_limit" else "SM clock"
+        original = "unlocked" if self.original is None else f"{self.original:g} {_UNITS[self.knob]}"
+        return f"the {what} of {self.device_name} ({self.device_uuid}) to {original}"
+
+    @property
+    def command(self) -> str:
+        """The command that restores it from the shell of an administrator."""
+        if self.knob == "power_limit":
+            return f"sudo nvidia-smi -i {self.device_uuid} -pl {self.original:g}"
+        return f"sudo nvidia-smi -i {self.device_uuid} " + (
+            "-rgc" if self.original is None else f"-lgc {self.original:g}"
+        )
+
+    @property
+    def holder(self) -> str:
+        """Who it belongs to, such as "process 71 (train.py) of user 1000, job 12345, since 2026-11-22 10:31:00"."""
+        job = f", job {self.job}" if self.job else ""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_seconds))
+        return f"process {self.owner.pid} ({self.program}) of user {self.uid}{job}, since {since}"
+
+    def changing_to(self, value: float) -> LedgerEntry:
+        """Return the entry while a value is being set: the one before is ours too until it is."""
+        before = self.values[-1:] or (() if self.original is None else (self.original,))
+        return dataclasses.replace(self, values=(*before, value))
+
+    def changed(self) -> LedgerEntry:
+        """Return the entry after its last value was set."""
+        return dataclasses.replace(self, values=self.values[-1:])
+
+    def failed(self, why: str) -> LedgerEntry:
+        """Return the entry after it could not be restored."""
+        return dataclasses.replace(self, failure=why)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry in JSON types."""
+        fields: dict[str, Any] = encode(self)
+        return {"format": "zeus-core lease", "version": _VERSION, **fields}
+
+    @classmethod
+    def from_json(cls, document: Any) -> LedgerEntry:
+        """Return the entry of JSON types.
+
+        Raises:
+            UsageError: It is something else, or of another version.
+        """
+        if not isinstance(document, dict) or document.get("format") != "zeus-core lease":
+            raise UsageError("it is no lease of zeus-core")
+        if document.get("version") != _VERSION:
+            raise UsageError(f"its version is {document.get('version')!r}; this program reads version {_VERSION}")
+        return decode(cls, {name: value for name, value in document.items() if name not in {"format", "version"}})
+
+
+_token_of_process: dict[int, str] = {}
+
+
+def this_program_token() -> str:
+    """Return what tells this program from others: a process executes several programs by `exec`."""
+    return _token_of_process.setdefault(os.getpid(), os.urandom(8).hex())

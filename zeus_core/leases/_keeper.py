@@ -1,0 +1,85 @@
+"""The keeper of leases: remembers what each holder has changed, and restores it when the holder ends.
+
+The guardian of one process and the daemon of many are both a loop around it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable
+
+from zeus_core.errors import DeviceError
+from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.leases._ledger import Ledger
+from zeus_core.leases._restoring import Outcome, RestorableGpu, restore_entry
+
+__all__ = ["Keeper"]
+
+
+class Keeper:
+    """Holds the entries of some holders.
+
+    It does not change devices, other than to restore them. Its methods may be called from several threads.
+
+    Args:
+        open_gpu: Opens a GPU by its UUID. It raises `DeviceError` if there is none, or the driver does not work.
+        ledger: Where the entries are written down; None if there is no such place.
+    """
+
+    def __init__(self, open_gpu: Callable[[str], RestorableGpu], ledger: Ledger | None) -> None:
+        self._open_gpu = open_gpu
+        self._ledger = ledger
+        self._held: dict[Hashable, dict[LedgerKey, LedgerEntry]] = {}
+        self._lock = threading.Lock()
+
+    def hold(self, holder: Hashable, entry: LedgerEntry) -> None:
+        """Remember an entry, in place of the one with the same key. The ledger is left to who writes it."""
+        with self._lock:
+            self._held.setdefault(holder, {})[entry.key] = entry
+
+    def drop(self, holder: Hashable, key: LedgerKey) -> None:
+        """Forget an entry: its holder has restored the device, or left it to somebody else."""
+        with self._lock:
+            self._held.get(holder, {}).pop(key, None)
+
+    def held_by(self, holder: Hashable) -> list[LedgerEntry]:
+        """Return the entries of one holder."""
+        with self._lock:
+            return list(self._held.get(holder, {}).values())
+
+    def end(self, holder: Hashable) -> list[LedgerEntry]:
+        """Forget a holder that has ended, and return its entries: `restore` is to be called for each."""
+        with self._lock:
+            return list(self._held.pop(holder, {}).values())
+
+    def restore(self, entry: LedgerEntry) -> Outcome:
+        """Restore one device, unless somebody else has done so, and finish its entry in the ledger. Never raises.
+
+        It takes as long as the driver does: call it in a thread of the device.
+        """
+        if self._ledger is None:
+            return self.restore_device(entry)
+        try:
+            with self._ledger.locked(entry.device_uuid):
+                written = self._ledger.find(entry.key)
+                if written is None or written.owner_token != entry.owner_token:
+                    return Outcome(entry, "original")  # a new owner has restored it before its own first change
+                return self._ledger.finish(self.restore_device(written))
+        except (DeviceError, OSError) as error:
+            return Outcome(entry.failed(str(error)), "failed")
+
+    def restore_device(self, entry: LedgerEntry) -> Outcome:
+        """Restore one device, and leave the ledger alone. Never raises."""
+        try:
+            gpu = self._open_gpu(entry.device_uuid)
+        except Exception as error:
+            return Outcome(entry.failed(str(error) or repr(error)), "failed")
+        return restore_entry(gpu, entry)
+
+    def restore_each(self, entries: Iterable[LedgerEntry], done: Callable[[Outcome], None]) -> None:
+        """Restore some devices at the same time, and tell what became of each. Waits for all of them."""
+        threads = [threading.Thread(target=lambda due=entry: done(self.restore(due))) for entry in entries]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,300 @@
+"""The ledger: a folder that holds an entry for each device that is changed, and outlives the process that changed it.
+
+| file | holds |
+|---|---|
+| GPU-….power_limit.json | an entry, replaced as a whole: saved, renamed, and only then is the device changed |
+| GPU-….lock | locked while the entries of a device are claimed or restored |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from zeus_core.errors import DeviceError, DeviceHeldError, UsageError
+from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.leases._restoring import Outcome
+
+__all__ = ["LEDGER_VARIABLE", "Ledger", "known_ledgers", "own_ledger"]
+
+LEDGER_VARIABLE = "ZEUS_LEDGER_DIR"
+
+_ROOT_FOLDER = "/run/zeus-core"
+_SUFFIX = ".json"
+# Locks are held for some calls of a driver, which take milliseconds. One that hangs must not hold up others for long.
+_LOCK_SECONDS = 2.0
+_LOCK_POLL_SECONDS = 0.005
+_MAX_ENTRY_BYTES = 64 * 1024  # an entry takes about 800 bytes
+
+Restore = Callable[[LedgerEntry], Outcome]
+
+
+@dataclass(frozen=True)
+class UnreadableEntry:
+    """A file of the ledger that is no entry.
+
+    Attributes:
+        path: The file.
+        reason: Why it cannot be read.
+    """
+
+    path: str
+    reason: str
+
+
+class Ledger:
+    """The entries in one folder. Linux only.
+
+    Args:
+        folder: The folder. It is made if need be, with its parents.
+
+    Raises:
+        OSError: The folder cannot be made, or others can change what is in it.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.abspath(folder)
+        """The folder."""
+        _make_folder(self.folder)
+
+    def claim(self, entry: LedgerEntry, restore: Restore) -> LedgerEntry:
+        """Write down that a device is about to be changed, if nobody else changes it.
+
+        Entries of processes that have ended are restored first. One of this very owner is kept, with its original.
+
+        Args:
+            entry: The new entry.
+            restore: Restores a device, with all that this takes: `restore_entry` on an open GPU.
+
+        Returns:
+            The entry that is in the ledger now.
+
+        Raises:
+            DeviceHeldError: Another process changes the device; the message names it.
+            DeviceError: A device that another process has left changed cannot be restored, or is being restored.
+            OSError: The entry cannot be written.
+        """
+        with self.locked(entry.device_uuid):
+            for found in self._entries_of(entry.device_uuid):
+                if found.owner_token == entry.owner_token and found.owner == entry.owner:
+                    if found.knob == entry.knob:
+                        return found
+                elif not found.is_stale:
+                    raise DeviceHeldError(f"{entry.device_name} ({entry.device_uuid}) is controlled by {found.holder}")
+                elif not self.finish(restore(found)).is_done:
+                    raise DeviceError(f"{found.words}, left changed by {found.holder}, could not be restored")
+            self.note(entry)
+        return entry
+
+    def note(self, entry: LedgerEntry) -> None:
+        """Write or replace an entry. Atomic: a kill leaves the old one or the new one.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        path = self._path(entry.key)
+        unfinished = f"{path}.unfinished-{os.urandom(8).hex()}"
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(entry.to_json(), file)
+            os.replace(unfinished, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+            raise
+
+    def close(self, entry: LedgerEntry) -> None:
+        """Remove an entry: the device is restored, or belongs to somebody else. One of another owner stays.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
+        found = self.find(entry.key)
+        if found is not None and found.owner_token == entry.owner_token:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(entry.key))
+
+    def finish(self, outcome: Outcome) -> Outcome:
+        """Remove an entry that is restored; keep one that failed, with the reason, as evidence. Returns the outcome.
+
+        Nothing is raised where the folder cannot be written: the next start tries again.
+        """
+        with contextlib.suppress(OSError):
+            if outcome.is_done:
+                self.close(outcome.entry)
+            else:
+                self.note(outcome.entry)
+        return outcome
+
+    def restore_stale(self, restore: Restore) -> list[Outcome]:
+        """Restore all entries that nobody else would restore, and return what became of each."""
+        return self.restore_all(restore, lambda entry: entry.is_stale)
+
+    def restore_all(
+        self, restore: Restore, is_due: Callable[[LedgerEntry], bool] = lambda entry: True
+    ) -> list[Outcome]:
+        """Restore all entries, or those that a function chooses. Returns what became of each."""
+        outcomes: list[Outcome] = []
+        for listed in self.entries():
+            try:
+                with self.locked(listed.device_uuid):
+                    entry = self.find(listed.key)  # as it is now
+                    if entry is not None and is_due(entry):
+                        outcomes.append(self.finish(restore(entry)))
+            except (DeviceError, OSError) as error:
+                outcomes.append(Outcome(listed.failed(str(error)), "failed"))
+        return outcomes
+
+    def find(self, key: LedgerKey) -> LedgerEntry | None:
+        """Return an entry; None if there is none that can be read."""
+        try:
+            return self._read(self._path(key))
+        except (OSError, UsageError):
+            return None
+
+    def entries(self) -> list[LedgerEntry]:
+        """Return all entries that can be read, by device."""
+        return [entry for entry in self.read() if isinstance(entry, LedgerEntry)]
+
+    def read(self) -> list[LedgerEntry | UnreadableEntry]:
+        """Return all entries, by device, and the files that cannot be read."""
+        found: list[LedgerEntry | UnreadableEntry] = []
+        try:
+            names = sorted(name for name in os.listdir(self.folder) if name.endswith(_SUFFIX))
+        except OSError as error:
+            return [UnreadableEntry(self.folder, str(error))]
+        for name in names:
+            path = os.path.join(self.folder, name)
+            try:
+                found.append(self._read(path))
+            except FileNotFoundError:  # it was restored meanwhile
+                continue
+            except (OSError, UsageError) as error:
+                found.append(UnreadableEntry(path, str(error)))
+        return found
+
+    @contextlib.contextmanager
+    def locked(self, device_uuid: str) -> Iterator[None]:
+        """Keep other processes from claiming or restoring a device.
+
+        Raises:
+            DeviceError: Another process does that, and has not ended it within two seconds.
+            OSError: The folder cannot be written.
+        """
+        import fcntl
+
+        path = os.path.join(self.folder, f"{_file_name(device_uuid)}.lock")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            until = time.monotonic() + _LOCK_SECONDS
+            while not _has_locked(partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)):
+                if time.monotonic() > until:
+                    raise DeviceError(f"{device_uuid} is being restored by another process, whose driver may hang")
+                time.sleep(_LOCK_POLL_SECONDS)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _entries_of(self, device_uuid: str) -> list[LedgerEntry]:
+        return [entry for entry in self.entries() if entry.device_uuid == device_uuid]
+
+    def _path(self, key: LedgerKey) -> str:
+        return os.path.join(self.folder, f"{_file_name(key.device_uuid)}.{key.knob}{_SUFFIX}")
+
+    def _read(self, path: str) -> LedgerEntry:
+        """Read an entry. Raises `OSError` or `UsageError`."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError("it is no file")
+            data = file.read(_MAX_ENTRY_BYTES)
+        try:
+            return LedgerEntry.from_json(json.loads(data))
+        except (ValueError, RecursionError) as error:  # UsageError is a ValueError
+            raise UsageError(f"it is no entry of the ledger: {error}") from error
+
+
+def own_ledger(environment: Mapping[str, str] = os.environ) -> Ledger:
+    """Return the ledger that this process writes to.
+
+    Args:
+        environment: `ZEUS_LEDGER_DIR` names the folder. Otherwise it is /run/zeus-core for root, and for others
+            zeus-core in `XDG_RUNTIME_DIR`, or /tmp/zeus-core-UID.
+
+    Raises:
+        OSError: The folder cannot be used, or this system is not Linux.
+    """
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, "the ledger needs Linux")
+    return _trusted(Ledger(_own_folder(environment)))
+
+
+def known_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
+    """Return the ledgers that this process can read and trust: its own, and that of root. None is made."""
+    if sys.platform != "linux":
+        return []
+    ledgers: list[Ledger] = []
+    for folder in dict.fromkeys((_own_folder(environment), _ROOT_FOLDER)):
+        with contextlib.suppress(OSError):
+            if os.path.isdir(folder):
+                ledgers.append(_trusted(Ledger(folder)))
+    return ledgers
+
+
+def _own_folder(environment: Mapping[str, str]) -> str:
+    if environment.get(LEDGER_VARIABLE):
+        return environment[LEDGER_VARIABLE]
+    if os.geteuid() == 0:
+        return _ROOT_FOLDER
+    if environment.get("XDG_RUNTIME_DIR"):
+        return os.path.join(environment["XDG_RUNTIME_DIR"], "zeus-core")
+    return f"/tmp/zeus-core-{os.geteuid()}"
+
+
+def _trusted(ledger: Ledger) -> Ledger:
+    """Return a ledger that only this user, or root, can change. Raises `OSError` for any other."""
+    from pathlib import Path
+
+    from zeus_core._files import check_only_ours  # which the guardian, who is told the folder, does without
+
+    check_only_ours(Path(ledger.folder))
+    return ledger
+
+
+def _make_folder(folder: str) -> None:
+    """Make a folder that only this user can write to, or check that it is one, and that it is no link.
+
+    Raises:
+        OSError: It cannot be made, or belongs to others.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.makedirs(folder, 0o755 if os.geteuid() == 0 else 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder, or a link to one", folder)
+    if found.st_uid not in {0, os.geteuid()}:
+        raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}", folder)
+    if found.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "others can change it: chmod go-w", folder)
+
+
+def _file_name(device_uuid: str) -> str:
+    """Return a name for files: UUIDs hold letters, digits and hyphens."""
+    return "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in device_uuid)
+
+
+def _has_locked(lock: Callable[[], object]) -> bool:
+    try:
+        lock()
+    except BlockingIOError:
+        return False
+    return True
