@@ -26,19 +26,22 @@ def works(stages, model=A100, kinds=("forward", "backward")):
 
 
 class Watched(PipelineFrequencyOptimizer):
-    """Notes the phase and the locked clock of each step, and what was known before its end."""
+    """Notes the phase of each step, and what was known at its end."""
 
     def __init__(self, rank, settings=None, **arguments):
         arguments = {"world": rank.world, "make_background": rank.make_background, **arguments}
         super().__init__(rank.monitor, PipelineRank(rank.rank, rank.pipeline), settings, **arguments)
-        self.phases, self.known_profiles = [], []
+        self.phases = []
         self.gpu, self.latest = rank.gpu, {}
 
     def on_step_end(self):
-        self.phases.append(self.phase)
+        reached = self.phase
+        self.phases.append(reached)
         super().on_step_end()
-        found = {"profile": self.profile(), "baseline": self.baseline, "predicted": self.predicted}
-        found |= {"measured": self.measured, "clocks": self.clocks_mhz, "state": self.state_dict()}
+        found = {"baseline": self.baseline, "predicted": self.predicted, "measured": self.measured}
+        found["clocks"] = self.clocks_mhz
+        if self.phase is not reached or not self.latest:  # these change with the phase only, and take milliseconds
+            found |= {"profile": self.profile(), "state": self.state_dict()}
         self.latest |= {name: value for name, value in found.items() if value is not None}
 
 

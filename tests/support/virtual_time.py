@@ -137,17 +137,16 @@ class VirtualOptimizer(PipelineFrequencyOptimizer):
         latest = torch.tensor(self.time_source.now(), dtype=torch.float64)
         torch.distributed.all_reduce(latest, torch.distributed.ReduceOp.MAX)
         self._advance_to(latest.item())
-        self.record.phases.append(self.phase.value)
+        reached = self.phase
+        self.record.phases.append(reached.value)
         self.record.seconds.append(self.time_source.now() - self._began[0])
         self.record.joules.append(self.gpu.exact_energy_joules() - self._began[1])
         super().on_step_end()
         self.steps += 1
-        found = {
-            "profile": self.profile(self.pipeline_rank.pipeline),
-            "clocks": self.clocks_mhz,
-            "baseline": self.baseline,
-        }
-        found |= {"predicted": self.predicted, "measured": self.measured}
+        found = {"baseline": self.baseline, "predicted": self.predicted, "measured": self.measured}
+        found["clocks"] = self.clocks_mhz
+        if self.phase is not reached:  # the profile changes with the phase only, and takes milliseconds
+            found["profile"] = self.profile(self.pipeline_rank.pipeline)
         self.record.latest |= {name: value for name, value in found.items() if value is not None}
 
     def on_pause(self, activity):

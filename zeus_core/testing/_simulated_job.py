@@ -138,11 +138,12 @@ class SimulatedJob:
         observer.on_step_begin()
         schedule = self._schedule_of(step)
         transfers = self._transfers_of(schedule)
+        factor = self._slowed_by(rank.pipeline, step)
         for instruction in schedule.ranks[rank.rank]:
             self._wait(rank, transfers, instruction)
             observer.on_instruction_begin(*instruction)
             work = self._work[instruction.stage, instruction.kind]
-            rank.gpu.execute(replace(work, seconds=work.seconds * self._slowed_by(rank.pipeline, step)))
+            rank.gpu.execute(work if factor == 1.0 else replace(work, seconds=work.seconds * factor))
             observer.on_instruction_end(instruction.kind)
             self._send(rank, transfers, instruction)
         observer.on_instruction_begin("all-reduce")

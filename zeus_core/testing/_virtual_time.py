@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from zeus_core._validate import checked_number
@@ -22,6 +23,9 @@ class _Repeated:
     due_seconds: float
 
 
+_due_seconds = attrgetter("due_seconds")
+
+
 class VirtualTime:
     """A `TimeSource` that moves only when someone waits on it or advances it."""
 
@@ -32,16 +36,12 @@ class VirtualTime:
 
     def now(self) -> float:
         """Return the present virtual time, in seconds."""
-        with self._lock:
-            return self._now_seconds
+        return self._now_seconds
 
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass at once; repeated actions are run on the way."""
         until_seconds = self.now() + max(seconds, 0.0)
-        while (
-            self._repeated
-            and (due := min(self._repeated, key=lambda repeated: repeated.due_seconds)).due_seconds < until_seconds
-        ):
+        while self._repeated and (due := min(self._repeated, key=_due_seconds)).due_seconds < until_seconds:
             self._move(due.due_seconds)
             due.due_seconds += due.period_seconds
             due.action()
