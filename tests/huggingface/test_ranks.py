@@ -10,12 +10,14 @@ from transformers import Trainer, TrainerCallback
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, examples, losses_of, make_trainer
 from tests.nvml_driver import DeviceSpec
-from tests.support.ranks import run_ranks
+from tests.support.ranks import joules_of_rows, run_ranks, spawn_ranks
+from zeus_core._codec import decode, encode
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.testing import VirtualTime
+from zeus_core.training._account import Account
 from zeus_huggingface import ZeusTrainerCallback
 
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]
@@ -111,6 +113,40 @@ def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path, gpu_cou
     steps_truth = truth(*spans["training"]) - phase_truth("evaluation") - phase_truth("checkpoint")
     assert metrics["train_energy_steps_j"] == pytest.approx(steps_truth, rel=0.03)
     assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl"}
+
+
+def spawned_rank(folder):
+    callback = ZeusTrainerCallback()  # of all GPUs, on each rank
+    trainer = make_trainer(
+        folder,
+        [callback],
+        slow_trainer({"evaluation": [], "checkpoint": []}, 0),
+        max_steps=40,
+        logging_steps=5,
+        eval_strategy="steps",
+        eval_steps=10,
+        ddp_backend="gloo",
+    )
+    trainer.train()
+    watts = [entry["power_w"] for entry in trainer.state.log_history if "power_w" in entry]
+    return {"account": encode(callback.summary.account), "watts": watts}
+
+
+@pytest.mark.long
+def test_spawned_ranks_count_each_gpu_once(make_driver, tmp_path, monkeypatch, capfd):
+    driver = make_driver(DeviceSpec(), DeviceSpec())
+    for device in driver:
+        device.set_load([(1.0, 400.0)], repeat=True)
+    for name, value in driver.environment.items():
+        monkeypatch.setenv(name, value)
+    first, second = spawn_ranks(2, tmp_path, spawned_rank, str(tmp_path))
+    assert first == second
+    account = decode(Account, first["account"])
+    assert joules_of_rows(account, 2, 700.0) == account.total.energy_joules
+    assert account.total.power_watts == pytest.approx(800, rel=0.1)
+    assert len(first["watts"]) == 8
+    assert max(first["watts"]) <= 1.1 * 700.0 * 2
+    assert capfd.readouterr().err.count("+- zeus-core") == 1
 
 
 def search_rank(folder):

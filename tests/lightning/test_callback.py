@@ -1,7 +1,9 @@
 """The callback in real Trainers, on a simulated GPU whose clock is virtual."""
 
+import copy
 import logging
 import os
+import pickle
 import signal
 from collections import UserDict
 from dataclasses import dataclass
@@ -355,6 +357,28 @@ def test_without_a_monitor_one_is_made_for_the_trainer(tmp_path, monkeypatch):
     make_trainer(tmp_path, callback).fit(Module(), loader(20))
     assert callback.energy.monitor.gpu_indices == [0, 1]
     assert callback.summary.account.total.energy_joules > 0
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda callback: pickle.loads(pickle.dumps(callback))])
+def test_a_copy_measures_where_it_trains_and_sets_no_limit(tmp_path, monitor, monkeypatch, caplog, copied):
+    """The strategy "ddp_spawn" pickles the callbacks for each process."""
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:1")
+    optimizer = GlobalPowerLimitOptimizer(monitor)
+    sent = copied(ZeusCallback(monitor, optimizer, tokens=7))
+    make_trainer(tmp_path, sent).fit(Module(), loader(20))
+    assert sent.summary.steps == 20
+    assert sent.summary.account.tokens == 20 * 7
+    assert sent.energy.optimizer is None
+    assert sent.energy.monitor.gpus[0].name == "A40 (simulated)"
+    assert "optimizer=GlobalPowerLimitOptimizer" in caplog.text
+
+
+def test_a_copy_makes_its_own_optimizer(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:1")
+    sent = pickle.loads(pickle.dumps(ZeusCallback(optimizer=GlobalPowerLimitOptimizer)))
+    make_trainer(tmp_path, sent).fit(Module(), loader(20))
+    assert isinstance(sent.energy.optimizer, GlobalPowerLimitOptimizer)
+    assert "sets no power limit" not in caplog.text
 
 
 def test_where_nothing_can_be_measured_training_goes_on(tmp_path, monkeypatch, caplog):

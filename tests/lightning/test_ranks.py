@@ -1,5 +1,6 @@
 """The callback in Trainers of several real processes, over gloo, on GPUs they share."""
 
+import json
 import time
 
 import lightning.pytorch
@@ -7,9 +8,11 @@ import pytest
 
 from tests.lightning.trainers import loader, make_trainer, module_class, recorder
 from tests.nvml_driver import DeviceSpec
-from tests.support.ranks import run_ranks
+from tests.support.ranks import joules_of_rows, run_ranks
+from zeus_core._codec import decode
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
+from zeus_core.training._account import Account
 from zeus_lightning import ZeusCallback
 
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]
@@ -89,6 +92,27 @@ def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path, gpu_cou
     assert sum(intervals) == pytest.approx(values["train_energy_steps_j"], rel=0.03)
     assert summary.account.samples == 2 * 4 * summary.steps
     assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl"}
+
+
+@pytest.mark.long
+def test_ranks_that_lightning_spawns_count_each_gpu_once(make_driver, tmp_path, monkeypatch, capfd):
+    driver = make_driver(DeviceSpec(), DeviceSpec())
+    for device in driver:
+        device.set_load([(1.0, 400.0)], repeat=True)
+    for name, value in driver.environment.items():
+        monkeypatch.setenv(name, value)
+    callback = ZeusCallback(ZeusMonitor())  # which stays here
+    module = SlowModule(0)
+    arguments = {"max_steps": 40, "val_check_interval": 10, "devices": 2, "strategy": "ddp_spawn"}
+    make_trainer(tmp_path, callback, **arguments).fit(module, loader(100), loader(4))
+    accounts = []
+    for path in (tmp_path / "zeus-energy").iterdir():
+        accounts.append(decode(Account, json.loads(path.read_text().splitlines()[-1])["account"]))
+    assert len(accounts) == 2
+    account = Account.from_ranks(accounts)
+    assert joules_of_rows(account, 2, 700.0) == account.total.energy_joules
+    assert account.total.power_watts == pytest.approx(800, rel=0.1)
+    assert capfd.readouterr().err.count("+- zeus-core") == 1
 
 
 def search_rank(folder):

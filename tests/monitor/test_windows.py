@@ -1,7 +1,9 @@
 """Windows of the monitor, measured against what the simulated GPU knows to be true."""
 
+import copy
 import csv
 import json
+import pickle
 import random
 
 import pytest
@@ -339,3 +341,10 @@ def test_the_background_samples_at_uneven_times_and_leaves_the_programs_chance_a
     assert random.getstate() == state
     assert min(waits) < 0.03 < 0.07 < max(waits)
     assert sum(waits) / len(waits) == pytest.approx(0.05, rel=0.1)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_monitor_says_that_it_cannot_be_copied(make_driver, copied):
+    make_driver()
+    with pytest.raises(TypeError, match=r"a ZeusMonitor cannot be copied or sent to another process; make one there"):
+        copied({"monitor": ZeusMonitor()}["monitor"])

@@ -1,11 +1,13 @@
-"""Several real processes, forked, that find each other as those of torchrun do."""
+"""Several real processes, forked or spawned, that find each other as those of torchrun do."""
 
+import json
 import multiprocessing
 import os
 import socket
 from collections.abc import Iterator
 
 import torch.distributed
+import torch.multiprocessing
 
 
 def torchrun_environments(count: int) -> Iterator[dict[str, str]]:
@@ -40,3 +42,28 @@ def _run_rank(environment, result, rank_main, arguments):
     result.put(rank_main(*arguments))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+
+
+def spawn_ranks(count, folder, rank_main, *arguments):
+    """Run a function in processes of `torch.multiprocessing.spawn`; returns what each returned, in JSON types.
+
+    No launcher has told them which of the GPUs is theirs.
+    """
+    environments = list(torchrun_environments(count))
+    torch.multiprocessing.spawn(_run_spawned, args=(environments, folder, rank_main, arguments), nprocs=count)
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(count)]
+
+
+def _run_spawned(rank, environments, folder, rank_main, arguments):
+    for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"):
+        os.environ[name] = environments[rank][name]
+    (folder / f"rank-{rank}.json").write_text(json.dumps(rank_main(*arguments)))
+    torch.distributed.destroy_process_group()
+
+
+def joules_of_rows(account, gpu_count, highest_limit_watts):
+    """Return the energy of all rows of an account, of which none may be more than the GPUs can draw."""
+    for name, tally in {**account.activities, "total": account.total}.items():
+        most = 1.1 * highest_limit_watts * gpu_count * tally.seconds
+        assert 0 <= tally.energy_joules <= most + 0.01, f"{name}: {tally}"
+    return sum(tally.energy_joules for tally in account.activities.values())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from zeus_core._validate import checked_flag, checked_function, checked_instance, checked_path
 from zeus_core.device import Cpu, CpuDiscovery, Gpu, discover_cpus, discover_gpus
@@ -131,6 +131,9 @@ class ZeusMonitor:
         self._open_windows: dict[str, _OpenWindow] = {}
         self._reported_losses: set[tuple[str, str]] = set()
         self._keeper = RaplKeeper(found_cpus.zones) if self.cpus else None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a ZeusMonitor cannot be copied or sent to another process; make one there, as ZeusMonitor()")
 
     def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
         """Open a window.

@@ -88,6 +88,10 @@ class ZeusCallback(Callback):
         self._fit_energy: TrainingEnergy | None = None
         self.energy: TrainingEnergy | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy the settings alone. The strategy "ddp_spawn" copies callbacks for each process."""
+        return {**vars(self), "_has_trained": False, "_session": None, "_fit_energy": None, "energy": None}
+
     @property
     def summary(self) -> TrainingSummary | None:
         """The summary of the latest `fit`; None until it has ended."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import Any
 
 from zeus_core._validate import checked_flag
 from zeus_core.device import discover_gpus
@@ -16,6 +18,8 @@ from zeus_core.training._energy import checked_intensity
 from zeus_lightning._namespaces import Trainer
 
 __all__ = ["EnergySource"]
+
+_logger = logging.getLogger(__name__)
 
 
 class EnergySource:
@@ -51,6 +55,15 @@ class EnergySource:
             self._monitor = TrainingEnergy(monitor, self._optimizer, strict=strict).monitor  # checks both
         elif strict:
             discover_gpus()  # raises where there is none; which one to measure, the trainer will say
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy the settings alone: a copy measures the GPU that its own trainer uses."""
+        if self._optimizer is not None and self._make_optimizer is None:
+            _logger.warning(
+                "a copy of a ZeusCallback sets no power limit, as its optimizer cannot be sent to another process; "
+                "pass a function that makes one, such as optimizer=GlobalPowerLimitOptimizer"
+            )
+        return {**vars(self), "_monitor": None, "_optimizer": None}
 
     def make_monitor(self, trainer: Trainer) -> ZeusMonitor:
         """Return the monitor, made for the GPU of the trainer if there is none yet.
