@@ -222,9 +222,9 @@ def test_trainers_without_the_callback_are_left_alone(tmp_path, callback):
 
 
 def test_a_limit_is_found_too_and_the_saving_reported(tmp_path, monitor, gpu):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8)
     trainer = simulate(
-        make_trainer(tmp_path, [ZeusTrainerCallback(optimizer=optimizer)], num_train_epochs=10, logging_steps=20), gpu
+        make_trainer(tmp_path, [ZeusTrainerCallback(optimizer=optimizer)], num_train_epochs=5, logging_steps=10), gpu
     )
     metrics = trainer.train().metrics
     assert optimizer.chosen_limit_watts == 250
@@ -238,11 +238,11 @@ def test_a_limit_is_found_too_and_the_saving_reported(tmp_path, monitor, gpu):
 
 @pytest.mark.parametrize("search_first", [True, False])
 def test_a_search_given_twice_is_made_once(tmp_path, monitor, gpu, caplog, search_first):
-    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
+    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8)
     callbacks = [ZeusTrainerCallback(monitor, search), search]
-    trainer = simulate(make_trainer(tmp_path, callbacks[:: -1 if search_first else 1], max_steps=60), gpu)
+    trainer = simulate(make_trainer(tmp_path, callbacks[:: -1 if search_first else 1], max_steps=24), gpu)
     trainer.train()
-    assert [trial.steps for trial in search.optimizer.trials] == [20, 20]
+    assert [trial.steps for trial in search.optimizer.trials] == [8, 8]
     assert "HFGlobalPowerLimitOptimizer does nothing here" in caplog.text
 
 
@@ -257,8 +257,8 @@ def test_of_two_callbacks_one_counts(tmp_path, monitor, gpu, caplog):
 
 
 def test_both_kinds_of_callback_work_side_by_side(tmp_path, monitor, gpu):
-    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
-    trainer = simulate(make_trainer(tmp_path, [search, ZeusTrainerCallback(monitor)], num_train_epochs=10), gpu)
+    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8)
+    trainer = simulate(make_trainer(tmp_path, [search, ZeusTrainerCallback(monitor)], num_train_epochs=5), gpu)
     metrics = trainer.train().metrics
     assert search.optimizer.chosen_limit_watts == 250
     assert metrics["train_energy_steps_j"] > 0
@@ -371,12 +371,11 @@ def test_resuming_without_what_was_kept_says_so_and_goes_on(tmp_path, monitor, g
 
 @pytest.mark.parametrize("damage", ["{", '{"format": "zeus-core energy", "version": 99}', "null"])
 def test_a_damaged_state_is_reported_and_training_goes_on(tmp_path, monitor, gpu, caplog, damage):
-    make = {"max_steps": 30, "save_strategy": "steps", "save_steps": 20}
+    make = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4}
     simulate(make_trainer(tmp_path, [ZeusTrainerCallback(monitor)], **make), gpu).train()
-    (tmp_path / "checkpoint-30").exists()
     for state in tmp_path.glob("checkpoint-*/zeus_energy.json"):
         state.write_text(damage)
-    trainer = simulate(make_trainer(tmp_path, [ZeusTrainerCallback(monitor)], **{**make, "max_steps": 40}), gpu)
+    trainer = simulate(make_trainer(tmp_path, [ZeusTrainerCallback(monitor)], **{**make, "max_steps": 8}), gpu)
     assert trainer.train(resume_from_checkpoint=True).metrics["train_energy_j"] > 0
     assert "no energy state" in caplog.text
 
@@ -396,12 +395,12 @@ def test_without_its_journal_a_run_goes_on_from_what_the_checkpoint_says(tmp_pat
 
 def losses_with(folder, callbacks, gpu=None, **arguments):
     settings = {
-        "max_steps": 30,
+        "max_steps": 12,
         "logging_steps": 1,
         "eval_strategy": "steps",
-        "eval_steps": 10,
+        "eval_steps": 4,
         "save_strategy": "steps",
-        "save_steps": 10,
+        "save_steps": 4,
         **arguments,
     }
     trainer = make_trainer(folder, callbacks, **settings)
@@ -411,9 +410,9 @@ def losses_with(folder, callbacks, gpu=None, **arguments):
     return losses_of(trainer)
 
 
-@pytest.fixture
-def undisturbed(tmp_path):
-    return losses_with(tmp_path / "undisturbed", [])
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return losses_with(tmp_path_factory.mktemp("undisturbed"), [])
 
 
 def test_training_is_the_same_bit_for_bit(tmp_path, callback, gpu, undisturbed):

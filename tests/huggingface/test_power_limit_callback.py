@@ -21,29 +21,29 @@ def step_truth(gpu, limit_watts, passes=1):
 
 @pytest.fixture
 def search(monitor):
-    return HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
+    return HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8)
 
 
 def test_the_search_completes_with_short_epochs_and_keeps_evaluations_out(tmp_path, search, monitor, gpu):
     trainer = make_trainer(
         tmp_path,
         [search],
-        num_train_epochs=10,
+        num_train_epochs=5,
         eval_strategy="steps",
-        eval_steps=10,
+        eval_steps=5,
         save_strategy="steps",
-        save_steps=15,
+        save_steps=7,
     )
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
     trainer.train()
     optimizer = search.optimizer
-    assert trainer.state.max_steps == 300
+    assert trainer.state.max_steps == 150
     assert optimizer.confirmation is not None
     assert not optimizer._expects_interference, "all pauses were announced"
     assert [trial.setting for trial in optimizer.trials] == list(range(350, 99, -25))
     for trial in optimizer.trials:
         seconds, joules = step_truth(gpu, trial.setting)
-        assert trial.steps == 20
+        assert trial.steps == 8
         assert trial.seconds_per_step == pytest.approx(seconds, rel=1e-9)
         assert trial.joules_per_step == pytest.approx(joules, rel=0.02)
     assert optimizer.chosen_limit_watts == 250
@@ -51,7 +51,7 @@ def test_the_search_completes_with_short_epochs_and_keeps_evaluations_out(tmp_pa
 
 
 def test_a_step_is_an_optimizer_step(tmp_path, search, gpu):
-    trainer = make_trainer(tmp_path, [search], max_steps=100, gradient_accumulation_steps=3)
+    trainer = make_trainer(tmp_path, [search], max_steps=20, gradient_accumulation_steps=3)
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
     trainer.train()
     first = search.optimizer.trials[0]
@@ -60,7 +60,7 @@ def test_a_step_is_an_optimizer_step(tmp_path, search, gpu):
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
 def test_leaving_training_by_an_exception_leaves_no_limit_and_no_window(tmp_path, search, monitor, gpu, error):
-    trainer = make_trainer(tmp_path, [search, RaiseAt(40, error)], max_steps=300)
+    trainer = make_trainer(tmp_path, [search, RaiseAt(16, error)], max_steps=150)
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
     with pytest.raises(type(error)):
         trainer.train()
@@ -73,19 +73,19 @@ def test_leaving_training_by_an_exception_leaves_no_limit_and_no_window(tmp_path
 
 @pytest.mark.long
 def test_training_again_goes_on_with_what_is_known(tmp_path, search, gpu):
-    trainer = make_trainer(tmp_path, [search], max_steps=60)
+    trainer = make_trainer(tmp_path, [search], max_steps=24)
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
     trainer.train()
     assert len(search.optimizer.trials) == 2
     assert gpu.read_power_limit_watts() == FOUND_WATTS
-    trainer.args.max_steps = 300
+    trainer.args.max_steps = 150
     trainer.train()
     assert search.optimizer.chosen_limit_watts == 250
     assert gpu.read_power_limit_watts() == FOUND_WATTS
 
 
 def test_with_another_batch_size_what_was_measured_is_forgotten(tmp_path, search, gpu):
-    trainer = make_trainer(tmp_path, [search], max_steps=60)
+    trainer = make_trainer(tmp_path, [search], max_steps=24)
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
     trainer.train()
     trainer.args.gradient_accumulation_steps = 2
@@ -97,9 +97,9 @@ def test_with_another_batch_size_what_was_measured_is_forgotten(tmp_path, search
 def test_an_evaluation_another_callback_asks_for_late_is_in_no_trial(tmp_path, search, gpu):
     class EvaluateLate(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
-            control.should_evaluate = state.global_step % 33 == 0
+            control.should_evaluate = state.global_step % 17 == 0
 
-    trainer = make_trainer(tmp_path, [search, EvaluateLate()], max_steps=400)
+    trainer = make_trainer(tmp_path, [search, EvaluateLate()], max_steps=200)
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
     trainer.train()
     assert len(search.optimizer.trials) == 11
@@ -108,7 +108,7 @@ def test_an_evaluation_another_callback_asks_for_late_is_in_no_trial(tmp_path, s
 
 
 def losses(folder, callbacks):
-    trainer = make_trainer(folder, callbacks, max_steps=40, logging_steps=1)
+    trainer = make_trainer(folder, callbacks, max_steps=24, logging_steps=1)
     trainer.train()
     return losses_of(trainer)
 
@@ -126,11 +126,12 @@ def test_trainers_without_the_callback_are_left_alone(tmp_path, search, gpu):
 
 def test_without_rights_training_goes_on(tmp_path, time_source):
     gpu = SimulatedGpu(find_preset("A100"), time_source=time_source, grants_control=False)
-    search = HFGlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], time_source=time_source), MaxSlowdownConstraint(1.1))
-    trainer = make_trainer(tmp_path, [search], max_steps=120)
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
+    search = HFGlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(1.1), warmup_steps=2, profile_steps=8)
+    trainer = make_trainer(tmp_path, [search], max_steps=40)
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
     trainer.train()
-    assert trainer.state.global_step == 120
+    assert trainer.state.global_step == 40
     assert [trial.setting for trial in search.optimizer.trials] == [400]
 
 

@@ -168,12 +168,12 @@ def test_whole_steps_only_are_in_the_trials(tmp_path, monitor, gpu):
         tmp_path,
         callback,
         max_steps=120,
-        accumulate_grad_batches=3,
-        val_check_interval=20,
+        accumulate_grad_batches=2,
+        val_check_interval=15,
         check_val_every_n_epoch=None,
     )
     trainer.fit(Module(gpu), loader(60), loader(5))
-    check_trials(optimizer, gpu, batches=3)
+    check_trials(optimizer, gpu, batches=2)
 
 
 def test_evaluations_and_checkpoints_are_in_no_trial(tmp_path, monitor, gpu):
@@ -207,7 +207,7 @@ def test_an_optimizer_is_made_for_the_monitor(tmp_path, monitor, gpu):
     check_trials(first, gpu)
 
 
-@pytest.mark.parametrize("batches_per_step", [1, 4])
+@pytest.mark.parametrize("batches_per_step", [1, 2])
 def test_several_optimizers_stepped_by_hand_make_one_step(tmp_path, monitor, gpu, batches_per_step):
     pl = lightning.pytorch
 

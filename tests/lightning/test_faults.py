@@ -1,7 +1,10 @@
 """Training is the same bit for bit after any fault of the integration."""
 
+import functools
 import inspect
 import logging
+import tempfile
+from pathlib import Path
 
 import lightning.pytorch
 import pytest
@@ -38,6 +41,12 @@ def losses_of(folder, callbacks, pl=lightning.pytorch, gpu=None, **arguments):
     return module.losses
 
 
+@functools.cache
+def undisturbed_losses(pl=lightning.pytorch):
+    with tempfile.TemporaryDirectory() as folder:
+        return losses_of(Path(folder), [], pl)
+
+
 @pytest.fixture
 def faulty(gpu):
     return FaultyGpu(gpu)
@@ -59,7 +68,7 @@ def errors_of_ours(caplog):
 
 
 def test_training_is_the_same_with_the_callback(pl, tmp_path, callback, gpu, caplog):
-    assert losses_of(tmp_path / "with", [callback], pl, gpu) == losses_of(tmp_path / "without", [], pl)
+    assert losses_of(tmp_path / "with", [callback], pl, gpu) == undisturbed_losses(pl)
     assert callback.energy.optimizer.chosen_limit_watts is not None
     assert errors_of_ours(caplog) == []
 
@@ -86,7 +95,7 @@ def test_a_driver_that_fails(tmp_path, callback, faulty, gpu, hook, times):
             faulty.fail(method, DriverFaultError("GPU is lost"), times=times)
 
     before = [at(hook, break_driver), callback]
-    assert losses_of(tmp_path / "with", before, gpu=gpu) == losses_of(tmp_path / "without", [])
+    assert losses_of(tmp_path / "with", before, gpu=gpu) == undisturbed_losses()
     faulty.heal()
     callback.energy.on_train_end()
     assert gpu.read_power_limit_watts() == 350
@@ -95,7 +104,7 @@ def test_a_driver_that_fails(tmp_path, callback, faulty, gpu, hook, times):
 @pytest.mark.parametrize("hook", ["on_train_batch_start", "on_validation_end"])
 def test_windows_that_somebody_drops(tmp_path, callback, gpu, hook):
     drop = at(hook, lambda _: callback.energy and callback.energy.monitor.reset_windows())
-    assert losses_of(tmp_path / "with", [callback, drop], gpu=gpu) == losses_of(tmp_path / "without", [])
+    assert losses_of(tmp_path / "with", [callback, drop], gpu=gpu) == undisturbed_losses()
     assert gpu.read_power_limit_watts() == 350
 
 
@@ -103,7 +112,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, callback, gpu, caplog):
     folder = tmp_path / "with"
     folder.mkdir()
     (folder / "zeus-energy").write_text("a file")
-    assert losses_of(folder, [callback], gpu=gpu) == losses_of(tmp_path / "without", [])
+    assert losses_of(folder, [callback], gpu=gpu) == undisturbed_losses()
     (message,) = [record.getMessage() for record in caplog.records if "journal" in record.getMessage()]
     assert "cannot be written" in message
 
@@ -117,7 +126,7 @@ def test_a_logger_that_raises_keeps_no_other_from_logging(pl, tmp_path, callback
 
     bad.log_metrics = refuse
     with_us = losses_of(tmp_path / "with", [callback], pl, gpu, logger=[bad, good])
-    assert with_us == losses_of(tmp_path / "without", [], pl)
+    assert with_us == undisturbed_losses(pl)
     assert len(good.values("train/energy_j")) == 6
     assert len(good.values("train_energy_j")) == 1
     (message,) = errors_of_ours(caplog)
@@ -126,6 +135,6 @@ def test_a_logger_that_raises_keeps_no_other_from_logging(pl, tmp_path, callback
 
 def test_a_function_of_batches_that_raises(tmp_path, monitor, gpu, caplog):
     callback = ZeusCallback(monitor, tokens=lambda batch: batch["ids"].numel())
-    assert losses_of(tmp_path / "with", [callback], gpu=gpu) == losses_of(tmp_path / "without", [])
+    assert losses_of(tmp_path / "with", [callback], gpu=gpu) == undisturbed_losses()
     assert callback.summary.steps == 30
     assert len(errors_of_ours(caplog)) == 1
