@@ -37,14 +37,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {*VALUES, "ports"},
     "adapters": {*VALUES, *TOOLS},
     "leases": {*VALUES, *TOOLS},
-    "device": BASE,
+    "device": {*BASE, "leases"},
+    "daemon": {*BASE, "leases", "device"},
     "knobs": {*BASE, "leases", "device"},
     "monitor": {*BASE, "device"},
     **{part: {*VALUES, *TOOLS} for part in PURE},
     "optimizer": {*MEASURING, *PURE},
     "training": OPTIMIZING,
     **{part: {*OPTIMIZING, "training"} for part in ("pytorch", "report")},
-    "cli": {*OPTIMIZING, "training", "report", "_launch"},
+    "cli": {*OPTIMIZING, "training", "report", "daemon", "_launch"},
     "testing": {*OPTIMIZING, "training"},
 }
 

@@ -85,6 +85,7 @@ typedef struct {
     uint32_t pci_bus;
     uint32_t persistence_mode;
     uint32_t is_control_denied;
+    uint32_t needs_root; /* to change anything */
     uint32_t has_power_limit;
     uint32_t follows_limit;
     uint32_t has_energy_counter;
@@ -330,7 +331,9 @@ static State *map_file(const char *path, int flags, int is_new) {
     int file = open(path, flags | O_RDWR | O_CLOEXEC, 0666);
     if (file < 0) return NULL;
     struct stat status;
-    int is_sized = (is_new ? ftruncate(file, sizeof(State)) == 0 : 1) && fstat(file, &status) == 0;
+    /* Also for processes of other users. */
+    int is_open = is_new ? ftruncate(file, sizeof(State)) == 0 && fchmod(file, 0666) == 0 : 1;
+    int is_sized = is_open && fstat(file, &status) == 0;
     void *address = MAP_FAILED;
     if (is_sized && status.st_size == sizeof(State))
         address = mmap(NULL, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -453,7 +456,8 @@ static int first_objection(const Call *call, Needs needs) {
     if (call->target.code != SUCCESS) return call->target.code;
     if (device != NULL && call->now >= device->lost_nanoseconds) return GPU_IS_LOST;
     if (needs >= NEEDS_GPU && call->target.mig != NONE) return NOT_SUPPORTED;
-    return needs == NEEDS_CONTROL && device->is_control_denied ? NO_PERMISSION : SUCCESS;
+    if (needs != NEEDS_CONTROL) return SUCCESS;
+    return device->is_control_denied || (device->needs_root && geteuid() != 0) ? NO_PERMISSION : SUCCESS;
 }
 
 static Call begin(const char *symbol, Needs needs, Target target, int64_t argument) {

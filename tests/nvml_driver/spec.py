@@ -40,7 +40,8 @@ class DeviceSpec:
         power_average_seconds: Time that `nvmlDeviceGetPowerUsage` averages over; 0 for none.
         sm_clocks_mhz: Highest first; the device runs at the highest one it may. Empty: no clock can be locked.
         memory_clocks_mhz: Highest first.
-        is_control_denied: Whether this process lacks the right to change anything.
+        is_control_denied: Whether every process lacks the right to change anything.
+        needs_root: Whether processes of other users than root lack it.
         persistence_mode: 0 or 1.
         has_mig: Whether the device could be partitioned.
         mig_uuids: One per MIG device; MIG mode is on if there is any.
@@ -68,6 +69,7 @@ class DeviceSpec:
     sm_clocks_mhz: Sequence[int] = tuple(range(1980, 330, -15))
     memory_clocks_mhz: Sequence[int] = (3201, 1593)
     is_control_denied: bool = False
+    needs_root: bool = False
     persistence_mode: int = 1
     has_mig: bool = True
     mig_uuids: Sequence[str] = ()
@@ -88,6 +90,7 @@ def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
         "has_instant_power",
         "missing_field_code",
         "is_control_denied",
+        "needs_root",
         "persistence_mode",
         "has_mig",
     ):

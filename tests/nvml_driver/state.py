@@ -38,6 +38,7 @@ class DeviceRecord(ctypes.Structure):
         ("pci_bus", c_uint32),
         ("persistence_mode", c_uint32),
         ("is_control_denied", c_uint32),
+        ("needs_root", c_uint32),
         ("has_power_limit", c_uint32),
         ("follows_limit", c_uint32),
         ("has_energy_counter", c_uint32),

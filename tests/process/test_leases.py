@@ -320,3 +320,39 @@ class TestKeeper:
 
         keeper.restore_each([hanging, entry_of(gpu, values=(150.0,))], done)
         assert outcomes == [gpu.uuid, "GPU-hangs"]
+
+
+def test_values_that_follow_are_appended_and_read_as_those_of_the_entry(ledger, gpu):
+    entry = ledger.claim(entry_of(gpu), never)
+    for watts in (200.0, 150.0, 175.0):
+        entry = entry.changing_to(watts)
+        ledger.note_values(entry)
+        assert ledger.find(entry.key) == entry
+        entry = entry.changed()
+    assert ledger.find(entry.key).values == (150.0, 175.0)
+
+
+@pytest.mark.parametrize("torn", ["\n[175.0, 2", "\n", "\n[true, {}]", "\n7", "\n[175.0,"])
+def test_a_line_that_was_not_written_completely_counts_for_nothing(ledger, gpu, torn):
+    entry = ledger.claim(entry_of(gpu), never).changing_to(175.0)
+    ledger.note_values(entry)
+    with open(ledger._path(entry.key), "a", encoding="utf-8") as file:
+        file.write(torn)
+    assert ledger.find(entry.key) == entry
+
+
+def test_a_file_does_not_grow_without_bound(ledger, gpu):
+    entry = ledger.claim(entry_of(gpu), never)
+    sizes = []
+    for number in range(5000):
+        entry = entry.changed().changing_to(100.0 + number)
+        ledger.note_values(entry)
+        sizes.append(os.path.getsize(ledger._path(entry.key)))
+    assert max(sizes) <= 64 * 1024
+    assert ledger.find(entry.key) == entry
+
+
+def test_values_of_an_entry_that_is_gone_are_not_written(ledger, gpu):
+    with pytest.raises(FileNotFoundError):
+        ledger.note_values(entry_of(gpu).changing_to(175.0))
+    assert ledger.entries() == []

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TextIO
 
+import zeus_core.cli._daemon as _daemon
 import zeus_core.cli._devices as _devices
 import zeus_core.cli._doctor as _doctor
 import zeus_core.cli._energy as _energy
@@ -46,6 +47,7 @@ _COMMANDS: dict[str, Command] = {
     "run": _run,
     "doctor": _doctor,
     "plan": _plan,
+    "daemon": _daemon,
 }
 
 

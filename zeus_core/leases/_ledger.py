@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -111,6 +112,23 @@ class Ledger:
             with contextlib.suppress(OSError):
                 os.unlink(unfinished)
             raise
+
+    def note_values(self, entry: LedgerEntry) -> None:
+        """Write the values of an entry that is there, at a tenth of the cost of `note`: they are appended.
+
+        Raises:
+            OSError: They cannot be written, or there is no such entry.
+        """
+        line = f"\n{json.dumps(entry.values)}".encode()
+        descriptor = os.open(self._path(entry.key), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            is_full = os.fstat(descriptor).st_size + len(line) > _MAX_ENTRY_BYTES
+            if not is_full and os.write(descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)
+        if is_full:
+            self.note(entry)
 
     def close(self, entry: LedgerEntry) -> None:
         """Remove an entry: the device is restored, or belongs to somebody else. One of another owner stays.
@@ -218,9 +236,18 @@ class Ledger:
                 raise UsageError("it is no file")
             data = file.read(_MAX_ENTRY_BYTES)
         try:
-            return LedgerEntry.from_json(json.loads(data))
+            head, *changes = data.split(b"\n")
+            return _with_last_values(LedgerEntry.from_json(json.loads(head)), changes)
         except (ValueError, RecursionError) as error:  # UsageError is a ValueError
             raise UsageError(f"it is no entry of the ledger: {error}") from error
+
+
+def _with_last_values(entry: LedgerEntry, changes: list[bytes]) -> LedgerEntry:
+    """Return an entry with the values of the last change that was written completely."""
+    for change in reversed(changes):
+        with contextlib.suppress(ValueError, TypeError):
+            return dataclasses.replace(entry, values=tuple(float(value) for value in json.loads(change)))
+    return entry
 
 
 def own_ledger(environment: Mapping[str, str] = os.environ) -> Ledger:

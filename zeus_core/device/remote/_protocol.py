@@ -155,7 +155,7 @@ _DEVICE_FIELDS: dict[str, Callable[[Any], bool]] = {
 }
 
 _FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "hello": {"version": _is_count, "program": _is_text, "job": _is_text, "start_ticks": _is_count},
+    "hello": {"version": _is_count, "program": _is_text, "job": _is_text, "token": _is_text, "start_ticks": _is_count},
     "allowed": _DEVICE_FIELDS,
     "set": {**_DEVICE_FIELDS, "value": _is_number},
     "restore": _DEVICE_FIELDS,

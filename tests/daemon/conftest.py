@@ -1,0 +1,219 @@
+"""A daemon that really runs, on the driver in C, and clients that are processes of other users."""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec, NvmlDriver
+from zeus_core.device.remote._protocol import VERSION
+from zeus_core.leases._process_identity import ProcessIdentity
+
+ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
+DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS, needs_root=True)
+MEMBER, STRANGER = 64001, 64002  # users of this test alone; MEMBER is in GROUP
+GROUP = 64001
+WAIT_SECONDS = 60.0  # far more than anything takes: timing never decides a test
+
+REPOSITORY = Path(__file__).parents[2]
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
+
+
+def until(condition, what="it", seconds=WAIT_SECONDS):
+    """Wait for something that another process does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} has not happened"
+        time.sleep(0.002)
+
+
+class Raw:
+    """A connection that sends what no client of ours would."""
+
+    def __init__(self, path, greets=True, version=VERSION):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(WAIT_SECONDS)
+        self.socket.connect(str(path))
+        self.file = self.socket.makefile("rb")
+        self.number = 0
+        if greets:
+            start_ticks = ProcessIdentity.current().start_ticks
+            names = {"program": "test", "job": "", "token": "token"}
+            self.answer = self.ask("hello", version=version, start_ticks=start_ticks, **names)
+
+    def send(self, data):
+        with contextlib.suppress(BrokenPipeError):  # a refusal can be read all the same
+            self.socket.sendall(data)
+
+    def ask(self, operation, **fields):
+        self.number += 1
+        self.send(json.dumps({"id": self.number, "op": operation, **fields}).encode() + b"\n")
+        return self.read()
+
+    def read(self):
+        """Return the next reply; None at the end of the connection."""
+        try:
+            line = self.file.readline()
+        except ConnectionError:
+            return None
+        return json.loads(line) if line else None
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
+
+
+class World:
+    """A folder that all users can enter, with a driver, and with a daemon once it is started."""
+
+    def __init__(self, folder, library, specs):
+        self.folder = folder
+        self.driver = NvmlDriver(folder, specs, library=library)
+        self.socket = folder / "run" / "daemon.sock"
+        self.audit = folder / "audit.jsonl"
+        self.policy = folder / "daemon.toml"
+        self.ledger = folder / "run"
+        self.ledger.mkdir(mode=0o755)
+        self.processes = []
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("ZEUS", "CUDA"))},
+            **self.driver.environment,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "ZEUS_DAEMON_SOCKET": str(self.socket),
+            "HOME": str(folder),
+        }
+        self.daemon = None
+        self.write_policy(f"group = {GROUP}\n")
+
+    @property
+    def uuids(self):
+        return [device.uuid for device in self.driver]
+
+    def write_policy(self, text):
+        self.policy.write_text(text)
+
+    def spawn_daemon(self, *arguments):
+        command = [sys.executable, "-m", "zeus_core", "daemon", "--policy", str(self.policy)]
+        command += ["--audit", str(self.audit), "--rapl-root", str(self.folder / "powercap"), *map(str, arguments)]
+        environment = {**self.environment, "ZEUS_LEDGER_DIR": str(self.ledger)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.processes.append(subprocess.Popen(command, env=environment, **pipes))
+        return self.processes[-1]
+
+    def start_daemon(self, *arguments):
+        self.daemon = self.spawn_daemon(*arguments)
+        self.said = self.daemon.stderr.readline()
+        while " GPU(s) at " not in self.said:
+            line = self.daemon.stderr.readline()
+            assert line, self.said
+            self.said += line
+        return self.daemon
+
+    def client(self, program, uid=MEMBER, gids=(GROUP,), **variables):
+        """Start a Python program as another user."""
+        environment = {**self.environment, **variables}
+        self.processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", textwrap.dedent(program)],
+                env=environment,
+                cwd=self.folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                user=uid,
+                group=uid,
+                extra_groups=list(gids),
+            )
+        )
+        return self.processes[-1]
+
+    def run(self, program, **options):
+        """Run such a program to its end, and return its output and its errors."""
+        process = self.client(program, **options)
+        output, errors = process.communicate(timeout=WAIT_SECONDS)
+        assert process.returncode == 0, errors
+        return output.strip(), errors
+
+    def audited(self, *events):
+        lines = [json.loads(line) for line in self.audit.read_text().splitlines()]
+        return [line for line in lines if not events or line["event"] in events]
+
+    def entries(self):
+        return sorted(path.name for path in self.ledger.glob("*.json"))
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+        self.driver.close()
+
+
+def made_world(library, specs):
+    folder = Path(tempfile.mkdtemp(prefix="zeus-daemon-", dir="/tmp"))  # those of pytest are closed to other users
+    folder.chmod(0o755)
+    copied = folder / "lib" / "libnvidia-ml.so.1"
+    copied.parent.mkdir()
+    shutil.copy(library, copied)
+    return World(folder, copied, specs)
+
+
+@pytest.fixture
+def make_world(nvml_library):
+    """Makes worlds without a daemon."""
+    worlds = []
+
+    def make(*specs):
+        worlds.append(made_world(nvml_library, specs or [DEVICE]))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.end()
+        shutil.rmtree(world.folder)
+
+
+@pytest.fixture
+def world(make_world):
+    """A daemon with two GPUs, which the test may kill."""
+    made = make_world(DEVICE, DEVICE)
+    made.start_daemon()
+    return made
+
+
+@pytest.fixture(scope="module")
+def common_world(nvml_library):
+    """A daemon with two GPUs for all tests of a file."""
+    made = made_world(nvml_library, [DEVICE, DEVICE])
+    made.start_daemon()
+    yield made
+    made.end()
+    shutil.rmtree(made.folder)
+
+
+@pytest.fixture
+def raw(common_world):
+    """Makes connections to the common daemon. When a test ends, all is as it was."""
+    connections = []
+
+    def make(*arguments, **options):
+        connections.append(Raw(common_world.socket, *arguments, **options))
+        return connections[-1]
+
+    yield make
+    for connection in connections:
+        connection.close()
+    until(lambda: not common_world.entries())
+    assert [device.power_limit_watts for device in common_world.driver] == [ORIGINAL_WATTS] * 2
+    assert [device.locked_clock_mhz for device in common_world.driver] == [None] * 2
+    assert common_world.daemon.poll() is None

@@ -1,0 +1,88 @@
+"""The audit log: a line of JSON for each change, written before it is made."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from zeus_core._files import without_links
+from zeus_core.errors import DriverFaultError
+
+__all__ = ["AuditLog"]
+
+_logger = logging.getLogger(__name__)
+
+
+class AuditLog:
+    """Appends lines to a file, from any thread. A file that was moved away, as by logrotate, is opened anew.
+
+    Args:
+        path: The file, made with the mode 0640 if need be; None: standard output, for the journal of systemd.
+
+    Raises:
+        OSError: It cannot be opened, or it is a link.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._file = self._open()
+        self._has_warned = False
+        self._is_torn = False  # the last line in the file is not complete
+
+    def write(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Append a line: the time, the event, and the fields.
+
+        Raises:
+            DriverFaultError: It cannot be written, as on a full disk.
+        """
+        now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+        line = json.dumps({"time": now, "event": event, **fields}).encode() + b"\n"
+        try:
+            with self._lock:
+                self._follow()
+                written = os.write(self._file, b"\n" + line if self._is_torn else line)
+                self._is_torn = written < len(line)
+            if self._is_torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._has_warned = False
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.error("the audit log %s cannot be written, so nothing is changed: %s", self._path, error)
+            raise DriverFaultError(f"the daemon cannot write its audit log, and changes nothing: {error}") from error
+
+    def note(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Append a line about a thing that must happen in any case, such as a restore."""
+        try:
+            self.write(event, fields)
+        except DriverFaultError:
+            return  # said once, on standard error
+
+    def _open(self) -> int:
+        if self._path is None:
+            return os.dup(1)
+        descriptor = without_links(str(self._path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+        os.fchmod(descriptor, 0o640)
+        return descriptor
+
+    def _follow(self) -> None:
+        """Open the file anew if another one, or none, has its name now."""
+        if self._path is None:
+            return
+        try:
+            named = self._path.stat()
+        except FileNotFoundError:
+            named = None
+        opened = os.fstat(self._file)
+        if named is None or (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+            new = self._open()
+            os.close(self._file)
+            self._file = new

@@ -1,0 +1,350 @@
+"""The desk of one device: the only place where it is changed, in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from zeus_core.daemon._audit import AuditLog
+from zeus_core.daemon._connection import Client, Connection
+from zeus_core.daemon._policy import Allowance, Policy
+from zeus_core.device import Gpu, PowerRange
+from zeus_core.device.remote._protocol import KNOBS, POWER_LIMIT, Request, encode_error, encode_result
+from zeus_core.errors import (
+    DeviceError,
+    DeviceHeldError,
+    DriverFaultError,
+    PermissionDeniedError,
+    UsageError,
+    ZeusError,
+)
+from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
+from zeus_core.leases._keeper import Keeper
+from zeus_core.leases._ledger import Ledger
+from zeus_core.leases._process_identity import ProcessIdentity
+from zeus_core.leases._restoring import is_same_limit
+
+__all__ = ["Desk", "Jobs", "Registers"]
+
+_RETRY_SECONDS = 10.0  # between the tries to restore a device that failed: a driver that hangs needs a reset by hand
+
+
+class Jobs:
+    """A thread that does one job after the other, however long each takes.
+
+    Args:
+        name: The name of the thread.
+        idle: Called whenever there was nothing to do for some seconds.
+    """
+
+    def __init__(self, name: str, idle: Callable[[], object]) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._idle = idle
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, job: Callable[[], object]) -> None:
+        """Do a job, which must not raise, after all earlier ones."""
+        self._jobs.put(job)
+
+    def end(self, seconds: float) -> bool:
+        """End after the jobs that are there. Returns whether they were done in time."""
+        self._jobs.put(None)
+        self._thread.join(max(0.0, seconds))
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=_RETRY_SECONDS)
+            except queue.Empty:
+                job = self._idle
+            if job is None:
+                return
+            job()
+
+
+@dataclass(frozen=True)
+class Registers:
+    """Where the daemon writes down what it does.
+
+    Attributes:
+        ledger: Each change that is to be undone.
+        audit: All that has happened.
+    """
+
+    ledger: Ledger
+    audit: AuditLog
+
+
+@dataclass
+class _Lease:
+    """The right of one connection to change one knob of the device, and what is in the ledger about it."""
+
+    connection: Connection
+    client: Client
+    entry: LedgerEntry
+    allowance: Allowance
+
+
+class Desk:
+    """Serves the requests for one device, one after another.
+
+    Args:
+        gpu: The device.
+        policy: Who may change what.
+        registers: Where changes are written down.
+    """
+
+    def __init__(self, gpu: Gpu, policy: Policy, registers: Registers) -> None:
+        self._gpu = gpu
+        self._policy = policy
+        self._ledger, self._audit = registers.ledger, registers.audit
+        self._keeper = Keeper(lambda uuid: gpu, registers.ledger)
+        self._this_process = ProcessIdentity.current()
+        self._leases: dict[KnobName, _Lease] = {}
+        self._power_range: PowerRange | None = None  # read once: they do not change
+        self._supported_clocks_mhz: frozenset[int] | None = None
+        self._jobs = Jobs(f"zeus-core {gpu.uuid[:12]}", self._retry)
+
+    def serve(self, connection: Connection, client: Client, request: Request) -> None:
+        """Answer a request about the device; the reply is sent by the thread of the device."""
+        self._jobs.put(lambda: connection.reply(self._answer(connection, client, request)))
+
+    def end(self, connection: Connection, why: str) -> None:
+        """Restore what a connection has changed."""
+        self._jobs.put(lambda: self._end(connection, why))
+
+    def stop(self) -> None:
+        """Restore everything."""
+        self._jobs.put(self._end_all)
+
+    def wait(self, until: float) -> bool:
+        """Wait until a time of `time.monotonic()` for the end of all requests. Returns whether it came in time."""
+        return self._jobs.end(until - time.monotonic())
+
+    def entries(self) -> list[LedgerEntry]:
+        """Return what is held now; from any thread."""
+        return [lease.entry for lease in list(self._leases.values())]
+
+    def _answer(self, connection: Connection, client: Client, request: Request) -> bytes:
+        knob = cast(KnobName, request.fields["knob"])
+        try:
+            if request.operation == "set":
+                result = self._set(connection, client, knob, float(request.fields["value"]))
+            elif request.operation == "allowed":
+                result = self._describe_allowance(connection, knob)
+            else:
+                result = self._restore(connection, knob, is_final=request.operation == "release")
+        except ZeusError as error:
+            return encode_error(request.number, error)
+        except Exception as error:  # a defect of ours must not end the thread of a device that is to be restored
+            return encode_error(request.number, DriverFaultError(f"the daemon failed: {error!r}"))
+        return encode_result(request.number, result)
+
+    def _describe_allowance(self, connection: Connection, knob: KnobName) -> dict[str, Any]:
+        lease = self._leases.get(knob)
+        original = self._read_original(knob) if lease is None else lease.entry.original
+        lowest, highest = self._policy.allowance(connection.peer, self._gpu.uuid, knob, original)
+        if knob == POWER_LIMIT:
+            board_lowest, board_highest = self._range()
+        else:
+            board_lowest, board_highest = min(self._clocks_mhz()), max(self._clocks_mhz())
+        return {"lowest": max(lowest, board_lowest), "highest": min(highest, board_highest), "original": original}
+
+    def _set(self, connection: Connection, client: Client, knob: KnobName, value: float) -> dict[str, Any]:
+        lease = self._leases.get(knob)
+        if lease is None or lease.connection is not connection:
+            lease = self._claim(connection, client, knob)
+        try:
+            self._check(lease, value)
+            before = self._check_still_ours(lease.entry)
+            self._audit.write("set", self._fields(lease, old=before, new=value))
+        except ZeusError:
+            self._forget_unused(lease)
+            raise
+        try:
+            self._write_down(lease, value)
+            self._change(knob, value)
+        except ZeusError as error:
+            self._audit.note("failed", self._fields(lease, new=value, because=str(error)))
+            self._forget_unused(lease)
+            raise
+        lease.entry = lease.entry.changed()
+        return self._read_back(knob)
+
+    def _claim(self, connection: Connection, client: Client, knob: KnobName) -> _Lease:
+        """Give a connection the right to change a knob, unless another has it."""
+        gpu, peer = self._gpu, connection.peer
+        held = self._leases.get(knob)
+        if held is not None:
+            raise DeviceHeldError(f"{gpu.name} ({gpu.uuid}) is controlled by {held.entry.holder}")
+        self._policy.find_rule(peer, gpu.uuid, knob)  # before anything is read or written for this process
+        self._restore_stale()
+        entry = LedgerEntry(
+            device_uuid=gpu.uuid,
+            device_name=gpu.name,
+            knob=knob,
+            original=self._read_original(knob),
+            values=(),
+            owner=client.identity,
+            owner_token=client.token,
+            keeper=self._this_process,
+            uid=client.uid,
+            program=client.program,
+            job=client.job,
+            host=os.uname().nodename,
+            since_seconds=time.time(),
+        )
+        try:
+            entry = self._ledger.claim(entry, self._keeper.restore_device)
+        except OSError as error:
+            raise _ledger_fault(error) from error
+        allowance = self._policy.allowance(peer, gpu.uuid, knob, entry.original)
+        lease = self._leases[knob] = _Lease(connection, client, entry, allowance)
+        return lease
+
+    def _check(self, lease: _Lease, value: float) -> None:
+        """Raise an error for a value that the board does not accept, or that the client may not set."""
+        knob = lease.entry.knob
+        if knob == POWER_LIMIT:
+            self._range().checked(value, self._gpu.name)
+        elif value not in self._clocks_mhz():
+            raise UsageError(f"{value:g} MHz is no SM clock that {self._gpu.name} supports")
+        lowest, highest = lease.allowance
+        if not lowest <= value <= highest:
+            unit = "W" if knob == POWER_LIMIT else "MHz"
+            raise PermissionDeniedError(
+                f"{value:g} {unit} is not allowed to user {lease.client.uid} on {self._gpu.name}: {lowest:g} to "
+                f"{highest:g} {unit} are"
+            )
+
+    def _check_still_ours(self, entry: LedgerEntry) -> float | None:
+        """Return the value in force, if it can be read; raise `DeviceHeldError` if somebody else has set it."""
+        if entry.knob != POWER_LIMIT:
+            return entry.values[-1] if entry.values else entry.original
+        try:
+            found_watts = self._gpu.read_power_limit_watts()
+        except DeviceError:
+            return None
+        ours = entry.values or (entry.original,)
+        if not any(own is not None and is_same_limit(found_watts, own) for own in ours):
+            raise DeviceHeldError(f"somebody else has set {found_watts:g} W on {self._gpu.name}, which stays")
+        return found_watts
+
+    def _write_down(self, lease: _Lease, value: float) -> None:
+        entry = lease.entry.changing_to(value)
+        try:
+            self._ledger.note_values(entry)
+        except OSError as error:
+            raise _ledger_fault(error) from error
+        lease.entry = entry
+
+    def _change(self, knob: KnobName, value: float) -> None:
+        if knob == POWER_LIMIT:
+            self._gpu.set_power_limit(value)
+        else:
+            self._gpu.lock_sm_clock(int(value))
+
+    def _read_back(self, knob: KnobName) -> dict[str, Any]:
+        if knob != POWER_LIMIT:
+            return {}
+        try:
+            return {"enforced": self._gpu.read_enforced_power_limit_watts()}
+        except DeviceError:  # a board that does not report it is trusted
+            return {}
+
+    def _restore(self, connection: Connection, knob: KnobName, *, is_final: bool) -> dict[str, Any]:
+        """Restore the original, for good or until the next change. Nothing happens where nothing was changed."""
+        lease = self._leases.get(knob)
+        if lease is None or lease.connection is not connection:
+            return {"outcome": "original"}
+        if is_final:
+            return {"outcome": self._end_lease(lease, "released")}
+        outcome = self._keeper.restore_device(lease.entry)
+        self._audit.note("restored", self._fields(lease, new=lease.entry.original, outcome=outcome.kind, why="paused"))
+        if not outcome.is_done:
+            raise DriverFaultError(str(outcome))
+        if outcome.kind != "theirs" and lease.entry.original is not None:
+            lease.entry = lease.entry.changing_to(lease.entry.original).changed()
+        return {"outcome": outcome.kind}
+
+    def _end(self, connection: Connection, why: str) -> None:
+        for lease in [lease for lease in self._leases.values() if lease.connection is connection]:
+            self._end_lease(lease, why)
+
+    def _end_all(self) -> None:
+        for lease in list(self._leases.values()):
+            self._end_lease(lease, "the daemon ends")
+
+    def _end_lease(self, lease: _Lease, why: str) -> str:
+        entry = lease.entry
+        del self._leases[entry.knob]
+        outcome = self._keeper.restore(entry)
+        found = {} if outcome.entry.failure is None else {"because": outcome.entry.failure}
+        self._audit.note(
+            "ended", self._fields(lease, old=outcome.value, new=entry.original, outcome=outcome.kind, why=why, **found)
+        )
+        return outcome.kind
+
+    def _forget_unused(self, lease: _Lease) -> None:
+        """Undo a claim after which nothing was changed."""
+        if not lease.entry.values:
+            del self._leases[lease.entry.knob]
+            with contextlib.suppress(OSError):
+                self._ledger.close(lease.entry)
+
+    def _retry(self) -> None:
+        """Try again to restore what could not be restored."""
+        for knob in KNOBS:
+            entry = None if knob in self._leases else self._ledger.find(LedgerKey(self._gpu.uuid, cast(KnobName, knob)))
+            if entry is not None and entry.failure is not None and entry.keeper == self._this_process:
+                outcome = self._keeper.restore(entry)
+                if outcome.is_done:
+                    what = {"device": entry.device_uuid, "knob": knob, "new": entry.original, "outcome": outcome.kind}
+                    self._audit.note("ended", {**what, "why": "a later try", "pid": entry.owner.pid, "uid": entry.uid})
+
+    def _restore_stale(self) -> None:
+        """Restore what an ended process has left, which is not the original. A claim reports failures."""
+        for knob in KNOBS:
+            entry = self._ledger.find(LedgerKey(self._gpu.uuid, cast(KnobName, knob)))
+            if entry is not None and entry.is_stale:
+                self._keeper.restore(entry)
+
+    def _range(self) -> PowerRange:
+        if self._power_range is None:
+            self._power_range = self._gpu.read_power_limit_range_watts()
+        return self._power_range
+
+    def _clocks_mhz(self) -> frozenset[int]:
+        if self._supported_clocks_mhz is None:
+            self._supported_clocks_mhz = frozenset(self._gpu.read_supported_sm_clocks_mhz())
+        return self._supported_clocks_mhz
+
+    def _read_original(self, knob: KnobName) -> float | None:
+        if knob == POWER_LIMIT:
+            return self._gpu.read_power_limit_watts()
+        return None if self._policy.original_sm_clock_mhz is None else float(self._policy.original_sm_clock_mhz)
+
+    def _fields(self, lease: _Lease, **more: Any) -> Mapping[str, Any]:
+        entry, client = lease.entry, lease.client
+        return {
+            "device": entry.device_uuid,
+            "knob": entry.knob,
+            **more,
+            "pid": client.identity.pid,
+            "uid": client.uid,
+            "program": client.program,
+            "job": client.job,
+            "connection": lease.connection.number,
+        }
+
+
+def _ledger_fault(error: OSError) -> DriverFaultError:
+    return DriverFaultError(f"the daemon's ledger cannot be written, and it changes nothing: {error}")

@@ -1,0 +1,90 @@
+"""The process at the other end of a connection, as the kernel knows it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from dataclasses import dataclass
+
+from zeus_core.errors import ZeusError
+
+__all__ = ["Peer", "read_peer"]
+
+# <asm-generic/socket.h>; Python has no names for them.
+_SO_PEERGROUPS, _SO_PEERPIDFD = 59, 77
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+_GROUP_BYTES = 4
+_GROUPS_BYTES = 1024  # as much as Python reads: 256 groups; Linux would allow more
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A process at the time at which it connected.
+
+    Attributes:
+        pid: Its number in the namespace of this process; 0 if it is in one that cannot be seen from here.
+        uid: Its user.
+        gids: Its groups.
+        pidfd: A descriptor that becomes readable when the process ends, whoever has its number by then; the holder
+            closes it. None where the kernel names no process.
+    """
+
+    pid: int
+    uid: int
+    gids: frozenset[int]
+    pidfd: int | None = None
+
+
+def read_peer(connection: socket.socket) -> Peer:
+    """Read who is at the other end of a unix socket.
+
+    Raises:
+        ZeusError: The process has already ended.
+    """
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(credentials)
+    return Peer(pid, uid, frozenset({gid, *_read_groups(connection)}), _open_pidfd(connection, pid))
+
+
+def _read_groups(connection: socket.socket) -> tuple[int, ...]:
+    """Read the groups the process had when it connected. Unlike a look-up of the user, this never waits."""
+    try:
+        packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError:  # there are more: then the process has the rights of its first group and of its user
+        return ()
+    return struct.unpack(f"{len(packed) // _GROUP_BYTES}I", packed)
+
+
+def _open_pidfd(connection: socket.socket, pid: int) -> int | None:
+    """Open the process that connected; never one that has got its number since."""
+    try:
+        (pidfd,) = struct.unpack("i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))  # Linux 6.5
+    except OSError:
+        return _open_by_number(connection, pid)
+    os.set_inheritable(pidfd, False)
+    return int(pidfd)
+
+
+def _open_by_number(connection: socket.socket, pid: int) -> int | None:
+    if pid == 0:
+        return None
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        raise ZeusError(f"process {pid} has ended") from error
+    # If another process has got the number, the one that connected has ended, and with it its connection; unless a
+    # child has inherited it: the greeting, which names the time at which the process was started, finds that.
+    if _is_closed(connection):
+        os.close(pidfd)
+        raise ZeusError(f"process {pid} has ended")
+    return pidfd
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,110 @@
+"""Who may change what, and how far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from zeus_core.daemon._peer import Peer
+from zeus_core.device.remote._protocol import KNOBS
+from zeus_core.errors import PermissionDeniedError
+
+__all__ = ["ANY_VALUE", "Allowance", "Policy", "Rule"]
+
+_ASK = "ask an administrator, who can allow it in the TOML file of the zeus-core daemon"
+
+
+class Allowance(NamedTuple):
+    """The lowest and the highest value that may be set, in watts or MHz."""
+
+    lowest: float
+    highest: float
+
+
+ANY_VALUE = Allowance(0.0, math.inf)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One permission. It is for a process of one of the users, or in one of the groups.
+
+    Attributes:
+        users: User ids.
+        groups: Group ids.
+        devices: UUIDs; None for all devices.
+        ranges: The values that may be set, by knob; a knob that is missing may not be touched.
+        may_exceed_original: Whether power limits above the original one are allowed too.
+        has_cpu_energy: Whether the energy counters of the CPUs may be read.
+    """
+
+    users: frozenset[int] = frozenset()
+    groups: frozenset[int] = frozenset()
+    devices: frozenset[str] | None = None
+    ranges: Mapping[str, Allowance] = field(default_factory=lambda: dict.fromkeys(KNOBS, ANY_VALUE))
+    may_exceed_original: bool = False
+    has_cpu_energy: bool = True
+
+    def is_for(self, peer: Peer) -> bool:
+        """Tell whether the rule is for a process."""
+        return peer.uid in self.users or not self.groups.isdisjoint(peer.gids)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """All that an administrator has decided.
+
+    Attributes:
+        group: The group id that may connect; None: only the daemon's own user, and root.
+        rules: The permissions. The first that is for a process and covers its request decides.
+        connections_per_user: How many connections a user may have at a time.
+        requests_per_second: How many requests of a user are served in a second; further ones wait.
+        original_sm_clock_mhz: The clock at which the administrator keeps the GPUs locked; None if they are not.
+        commands: The command of an operation that is not made by the driver's library, by operation.
+        failure_pattern: A regular expression. A command has failed if its output has a match, whatever its exit code.
+    """
+
+    group: int | None = None
+    rules: tuple[Rule, ...] = ()
+    connections_per_user: int = 256  # two knobs of 16 GPUs, for eight jobs
+    requests_per_second: int = 4000  # 16 GPUs take 3200 at most: a change takes their driver 5 ms or more
+    original_sm_clock_mhz: int | None = None
+    commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    failure_pattern: str | None = None
+
+    def is_known(self, peer: Peer) -> bool:
+        """Tell whether a process may ask for anything."""
+        return any(rule.is_for(peer) for rule in self.rules)
+
+    def check_cpu_energy(self, peer: Peer) -> None:
+        """Raise `PermissionDeniedError` if a process may not read the energy counters of the CPUs."""
+        if not any(rule.has_cpu_energy for rule in self.rules if rule.is_for(peer)):
+            raise PermissionDeniedError(f"user {peer.uid} may not read the energy of CPUs; {_ASK}")
+
+    def find_rule(self, peer: Peer, device: str, knob: str) -> Rule:
+        """Return the rule that lets a process change a knob of a device.
+
+        Raises:
+            PermissionDeniedError: There is none.
+        """
+        for rule in self.rules:
+            if rule.is_for(peer) and (rule.devices is None or device in rule.devices) and knob in rule.ranges:
+                return rule
+        raise PermissionDeniedError(f"user {peer.uid} may not change the {knob.replace('_', ' ')} of {device}; {_ASK}")
+
+    def allowance(self, peer: Peer, device: str, knob: str, original: float | None) -> Allowance:
+        """Return what a process may set.
+
+        Args:
+            peer: The process.
+            device: The UUID of the device.
+            knob: "power_limit" or "sm_clock".
+            original: The original power limit in watts; None for a clock.
+
+        Raises:
+            PermissionDeniedError: Nothing.
+        """
+        rule = self.find_rule(peer, device, knob)
+        lowest, highest = rule.ranges[knob]
+        return Allowance(lowest, highest if original is None or rule.may_exceed_original else min(highest, original))

@@ -1,0 +1,199 @@
+"""The TOML file of an administrator, which nobody else can change."""
+
+from __future__ import annotations
+
+import grp
+import importlib
+import os
+import pwd
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from zeus_core._files import follow_own_links
+from zeus_core._validate import shown
+from zeus_core.daemon._commands import OPERATIONS
+from zeus_core.daemon._policy import ANY_VALUE, Allowance, Policy, Rule
+from zeus_core.daemon._trusted import check_trusted
+from zeus_core.device.remote._protocol import KNOBS
+from zeus_core.errors import UsageError
+
+__all__ = ["DEFAULT_GROUP", "read_policy"]
+
+DEFAULT_GROUP = "zeus"
+
+_UNITS = {"power_limit": "power_limit_watts", "sm_clock": "sm_clock_mhz"}
+_RULE_KEYS = (
+    *("users", "groups", "devices", "knobs", *_UNITS.values()),
+    *("may_exceed_original", "cpu_energy"),
+)
+
+
+def read_policy(path: Path | None) -> Policy:
+    """Read the file.
+
+    Args:
+        path: The file; None for the default: members of the group `zeus` may set limits up to the original one, lock
+            clocks, and read the energy of CPUs.
+
+    Raises:
+        UsageError: The file holds something else than it should; the message names the key and what is accepted.
+        OSError: It cannot be read; `PermissionError` if others than root and this user could change it.
+    """
+    document = {} if path is None else _read_toml(path)
+    _check_keys(document, ("group", "original_sm_clock_mhz", "allow", "limits", "commands"), "this file")
+    group = document.get("group", DEFAULT_GROUP)
+    gid = _id_of("group", group, _group_id) if "group" in document else _group_id(DEFAULT_GROUP)
+    if "allow" in document:
+        rules = tuple(_rule(table, number) for number, table in enumerate(_list("allow", document["allow"])))
+    else:
+        rules = () if gid is None else (Rule(groups=frozenset({gid})),)
+    rules += (Rule(users=frozenset({0})),)  # which may do everything without the daemon
+    limits = _table("limits", document.get("limits", {}), ("connections_per_user", "requests_per_second"))
+    counts = {name: _count(f"limits.{name}", value) for name, value in limits.items()}
+    if "original_sm_clock_mhz" in document:
+        counts["original_sm_clock_mhz"] = _count("original_sm_clock_mhz", document["original_sm_clock_mhz"])
+    commands, pattern = _commands(document.get("commands", {}))
+    return Policy(gid, rules, commands=commands, failure_pattern=pattern, **counts)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    if sys.version_info < (3, 11):
+        raise UsageError(
+            f"{path} cannot be read: TOML needs Python 3.11. Run the daemon with that, or without the file: then "
+            f"members of the group {DEFAULT_GROUP} may set limits up to the original one"
+        )
+    tomllib = importlib.import_module("tomllib")
+
+    target = follow_own_links(path)
+    with os.fdopen(os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        check_trusted(target, os.fstat(file.fileno()))  # of the file that is read
+        for folder in target.resolve().parents:
+            check_trusted(folder, folder.stat())
+        try:
+            document: dict[str, Any] = tomllib.load(file)
+            return document
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path} is no TOML: {error}") from error
+
+
+def _rule(table: Any, number: int) -> Rule:
+    where = f"allow[{number}]"
+    table = _table(where, table, _RULE_KEYS)
+    if not table.get("users") and not table.get("groups"):
+        raise UsageError(f'{where} names nobody: add users = ["alice"] or groups = ["{DEFAULT_GROUP}"]')
+    knobs = _texts(f"{where}.knobs", table.get("knobs", list(KNOBS)))
+    for knob in knobs:
+        if knob not in KNOBS:
+            raise _wrong(f"{where}.knobs", knob, " or ".join(f'"{name}"' for name in KNOBS))
+    devices = _texts(f"{where}.devices", table.get("devices", ["all"]))
+    return Rule(
+        _ids(f"{where}.users", table.get("users", []), _user_id),
+        _ids(f"{where}.groups", table.get("groups", []), _group_id),
+        None if "all" in devices else frozenset(devices),
+        {knob: _range(f"{where}.{_UNITS[knob]}", table.get(_UNITS[knob])) for knob in knobs},
+        _flag(f"{where}.may_exceed_original", table.get("may_exceed_original", False)),
+        _flag(f"{where}.cpu_energy", table.get("cpu_energy", True)),
+    )
+
+
+def _commands(value: Any) -> tuple[dict[str, tuple[str, ...]], str | None]:
+    table = dict(_table("commands", value, (*OPERATIONS, "failure_pattern")))
+    pattern = table.pop("failure_pattern", None)
+    if pattern is not None:
+        try:
+            re.compile(_text("commands.failure_pattern", pattern))
+        except re.error as error:
+            raise _wrong("commands.failure_pattern", pattern, f"a regular expression ({error})") from error
+    commands = {name: tuple(_texts(f"commands.{name}", words)) for name, words in table.items()}
+    for name, words in commands.items():
+        placeholder = OPERATIONS[name]
+        if not words or not words[0].startswith("/") or not all(part in " ".join(words[1:]) for part in placeholder):
+            wanted = ["/usr/bin/sudo", "-n", "/usr/bin/nvidia-smi", *OPERATIONS[name]]
+            raise _wrong(
+                f"commands.{name}", list(words), f"a program by its full path, and its words, such as {wanted}"
+            )
+    return commands, pattern
+
+
+def _range(where: str, value: Any) -> Allowance:
+    if value is None:
+        return ANY_VALUE
+    numbers = [number for number in _list(where, value) if type(number) in (int, float)]
+    if len(numbers) != 2 or len(value) != 2 or not 0 <= numbers[0] <= numbers[1]:
+        raise _wrong(where, value, "the lowest and the highest value, such as [150, 300]")
+    return Allowance(float(numbers[0]), float(numbers[1]))
+
+
+def _ids(where: str, names: Any, find: Callable[[str], int | None]) -> frozenset[int]:
+    return frozenset(_id_of(where, name, find) for name in _list(where, names))
+
+
+def _id_of(where: str, value: Any, find: Callable[[str], int | None]) -> int:
+    if type(value) is int and 0 <= value < 2**32 - 1:
+        return value
+    found = find(value) if type(value) is str else None
+    if found is None:
+        raise _wrong(where, value, "a name, or an id, that this machine knows")
+    return found
+
+
+def _group_id(name: str) -> int | None:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except (KeyError, ValueError):
+        return None
+
+
+def _user_id(name: str) -> int | None:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        return None
+
+
+def _table(where: str, value: Any, keys: Collection[str]) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(where, value, "a table")
+    _check_keys(value, keys, where)
+    return value
+
+
+def _check_keys(table: Mapping[str, Any], keys: Collection[str], where: str) -> None:
+    for key in table:
+        if key not in keys:
+            raise UsageError(f"{shown(key)} is no key of {where}, which has {', '.join(keys)}")
+
+
+def _list(where: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise _wrong(where, value, "a list")
+    return value
+
+
+def _texts(where: str, value: Any) -> list[str]:
+    return [_text(where, entry) for entry in _list(where, value)]
+
+
+def _text(where: str, value: Any) -> str:
+    if type(value) is not str:
+        raise _wrong(where, value, "a text")
+    return value
+
+
+def _flag(where: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise _wrong(where, value, "true or false")
+    return value
+
+
+def _count(where: str, value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= 10**6:
+        raise _wrong(where, value, "a whole number from 1 to 1000000")
+    return value
+
+
+def _wrong(where: str, value: Any, wanted: str) -> UsageError:
+    return UsageError(f"{where} is {shown(value)}; it must be {wanted}")

@@ -1,0 +1,206 @@
+"""The start and the end of the daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from zeus_core.daemon._audit import AuditLog
+from zeus_core.daemon._commands import CommandedGpu, check_programs
+from zeus_core.daemon._desk import Desk, Registers
+from zeus_core.daemon._policy import Policy
+from zeus_core.daemon._policy_file import DEFAULT_GROUP, read_policy
+from zeus_core.daemon._server import Server
+from zeus_core.daemon._trusted import check_trusted
+from zeus_core.device import Gpu
+from zeus_core.device.nvml._gpu import NvmlGpu
+from zeus_core.device.nvml._session import NvmlSession
+from zeus_core.device.rapl._powercap import POWERCAP_ROOT
+from zeus_core.errors import DeviceError, UsageError, ZeusError
+from zeus_core.leases._entry import LedgerEntry
+from zeus_core.leases._ledger import Ledger, own_ledger
+from zeus_core.leases._restoring import Outcome, restore_entry
+
+__all__ = ["Settings", "run_daemon"]
+
+_logger = logging.getLogger(__name__)
+
+_MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un holds 108 with the zero at the end
+_BACKLOG = 128
+_END_SECONDS = 10.0  # for restoring at the end; systemd waits 15 s, see the unit in docs/daemon.md
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of the daemon.
+
+    Attributes:
+        socket: The path of its socket.
+        policy: The TOML file; None for the default policy.
+        audit: The audit log; None for standard output.
+        powercap_root: Where the energy counters of CPUs are.
+    """
+
+    socket: Path
+    policy: Path | None = None
+    audit: Path | None = None
+    powercap_root: Path = POWERCAP_ROOT
+
+
+def run_daemon(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT, after which everything is restored.
+
+    Raises:
+        UsageError: A setting is wrong; the message says what would be right.
+        ZeusError: The daemon cannot start.
+    """
+    try:
+        policy = read_policy(settings.policy)
+        check_programs(policy.commands)
+        audit = AuditLog(settings.audit)
+        ledger = own_ledger()
+        with _only_one(ledger):
+            gpus = _open_gpus(policy)
+            _restore_left_behind(ledger, gpus, audit)
+            listener = _listen(settings.socket, policy.group)
+            try:
+                _serve(listener, policy, gpus, Registers(ledger, audit), settings)
+            finally:
+                listener.close()
+                settings.socket.unlink(missing_ok=True)
+    except OSError as error:
+        raise ZeusError(f"the daemon cannot start: {error}") from error
+
+
+def _serve(
+    listener: socket.socket, policy: Policy, gpus: dict[str, Gpu], registers: Registers, settings: Settings
+) -> None:
+    desks = {uuid: Desk(gpu, policy, registers) for uuid, gpu in gpus.items()}
+    server = Server(listener, policy, desks, settings.powercap_root)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.stop())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    registers.audit.note("started", {"pid": os.getpid(), "devices": list(desks)})
+    _logger.info("%d GPU(s) at %s, for %s", len(desks), settings.socket, _who(policy))
+    _tell_systemd("READY=1")
+    server.serve()
+    _tell_systemd("STOPPING=1")
+    until = time.monotonic() + _END_SECONDS
+    for desk in desks.values():
+        desk.stop()
+    late = [uuid for uuid, desk in desks.items() if not desk.wait(until)]
+    for uuid in late:
+        _logger.error("%s does not answer: what is to be restored there is kept in %s", uuid, registers.ledger.folder)
+    registers.audit.note("stopped", {"pid": os.getpid()})
+
+
+@contextlib.contextmanager
+def _only_one(ledger: Ledger) -> Iterator[None]:
+    """Keep a second daemon from starting: it would take the first one's leases for stale."""
+    path = f"{ledger.folder}/daemon.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.read(descriptor, 20).decode(errors="replace").strip()
+            raise UsageError(f"a zeus-core daemon is running already, as process {pid}") from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open_gpus(policy: Policy) -> dict[str, Gpu]:
+    """Open all GPUs of the machine. Without a driver there are none: the energy of CPUs is read all the same."""
+    session = NvmlSession()
+    gpus: dict[str, Gpu] = {}
+    try:
+        uuids = session.read_uuids()
+    except DeviceError as error:
+        _logger.warning("no GPU: %s", error)
+        return gpus
+    for index, uuid in enumerate(uuids):
+        try:
+            if isinstance(uuid, DeviceError):
+                raise uuid
+            gpu: Gpu = NvmlGpu(session, uuid)
+        except DeviceError as error:
+            _logger.warning("GPU %d is left out: %s", index, error)
+        else:
+            gpus[gpu.uuid] = _changed_by_commands(gpu, policy) if policy.commands else gpu
+    return gpus
+
+
+def _changed_by_commands(gpu: Gpu, policy: Policy) -> Gpu:
+    return cast(Gpu, CommandedGpu(gpu, policy.commands, policy.failure_pattern))  # which passes on all other methods
+
+
+def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog) -> None:
+    """Restore what a daemon, or a job, has left that ended without restoring. What fails is kept, and said."""
+
+    def restore(entry: LedgerEntry) -> Outcome:
+        gpu = gpus.get(entry.device_uuid)
+        if gpu is None:
+            return Outcome(entry.failed("the GPU is not there"), "failed")
+        return restore_entry(gpu, entry)
+
+    for outcome in ledger.restore_stale(restore):
+        entry = outcome.entry
+        _logger.warning("left behind by %s: %s", entry.holder, outcome)
+        fields = {"device": entry.device_uuid, "knob": entry.knob, "old": outcome.value, "new": entry.original}
+        who = {"pid": entry.owner.pid, "uid": entry.uid, "program": entry.program, "job": entry.job}
+        audit.note("ended", {**fields, "outcome": outcome.kind, "why": "left behind", **who})
+
+
+def _listen(path: Path, group: int | None) -> socket.socket:
+    """Make the socket. At no time is it open to others than its group.
+
+    Raises:
+        UsageError: The path cannot be that of a socket.
+        OSError: It cannot be made.
+    """
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
+        raise UsageError(f"--socket is {path}: a socket's path has {_MAX_SOCKET_PATH_BYTES} bytes at most")
+    if not path.parent.is_dir():
+        raise UsageError(f"--socket is {path}, and there is no folder {path.parent}: make it, or use tmpfiles.d")
+    check_trusted(path.parent, path.parent.stat())
+    if path.is_symlink() or (path.exists() and not stat.S_ISSOCK(path.lstat().st_mode)):
+        raise UsageError(f"--socket is {path}, which is something else than a socket: choose another path")
+    path.unlink(missing_ok=True)  # of a daemon that ended without removing it: there is no other, see `_only_one`
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    before = os.umask(0o177)
+    try:
+        listener.bind(os.fspath(path))
+    finally:
+        os.umask(before)
+    if group is not None:
+        os.chown(path, -1, group)
+        path.chmod(0o660)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _who(policy: Policy) -> str:
+    if policy.group is None:
+        return f"root only: there is no group {DEFAULT_GROUP} (make it: sudo groupadd --system {DEFAULT_GROUP})"
+    return f"members of group {policy.group}"
+
+
+def _tell_systemd(state: str) -> None:
+    """Tell systemd about this service (sd_notify), if it is one of its own."""
+    name = os.environ.get("NOTIFY_SOCKET", "")
+    if name:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.sendto(state.encode(), "\0" + name[1:] if name.startswith("@") else name)

@@ -1,0 +1,279 @@
+"""The client of the daemon: one connection, which is a lease as soon as something is changed by it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from zeus_core._process.deadline import CALL_SECONDS, no_answer
+from zeus_core._process.lock import ProcessLock
+from zeus_core.device._gpu import PowerRange
+from zeus_core.device.rapl._powercap import read_file
+from zeus_core.device.remote._protocol import (
+    MAX_REPLY_BYTES,
+    VERSION,
+    ProtocolError,
+    Request,
+    decode_reply,
+    encode_request,
+    socket_path,
+)
+from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, ZeusError
+from zeus_core.leases._entry import LedgerEntry
+
+__all__ = ["DaemonConnection", "RemoteControl", "read_text_with_daemon"]
+
+_RECONNECT_SECONDS = 0.02  # between two tries: systemd starts a daemon that crashed anew after 0.1 s
+
+
+class DaemonConnection:
+    """A connection to the daemon, opened by the first request. It may be used by several threads.
+
+    It ends with `close`, with this object and with the process; not with a child that was forked, which has none.
+    Requests that meet a daemon that is being restarted are made again once it is back, within their deadline.
+
+    Args:
+        path: The socket; None for the usual one, or the one that `ZEUS_DAEMON_SOCKET` names.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path = path or socket_path()
+        """The path of the socket."""
+        self._socket: socket.socket | None = None
+        self._process_id: int | None = None  # which has opened the socket
+        self._received = bytearray()
+        self._count = 0
+        self._lock = ProcessLock()
+        _connections.add(self)
+
+    def ask(
+        self, operation: str, fields: Mapping[str, Any] = MappingProxyType({}), seconds: float = CALL_SECONDS
+    ) -> dict[str, Any]:
+        """Make a request, and return the result.
+
+        Args:
+            operation: A key of `_FIELDS` in `_protocol.py`.
+            fields: The fields of the request.
+            seconds: How long to wait.
+
+        Raises:
+            PermissionDeniedError: There is no daemon, or it refuses; the message says what an administrator can do.
+            DriverFaultError: It does not answer in time.
+            DeviceError: It could not do what was asked.
+            UsageError: The request asks for something that the device does not have.
+        """
+        until = time.monotonic() + seconds
+        with self._lock:
+            is_new = self._process_id != os.getpid()
+            while True:
+                try:
+                    return self._ask_once(operation, fields, until)
+                except TimeoutError:
+                    raise DriverFaultError(f"the zeus-core daemon: {no_answer(seconds)}") from None
+                except (OSError, EOFError) as error:
+                    self._drop()
+                    if is_new:
+                        raise self._unreachable(error) from error
+                    if time.monotonic() + _RECONNECT_SECONDS > until:
+                        raise DriverFaultError(f"the zeus-core daemon at {self.path} has ended: {error}") from error
+                    time.sleep(_RECONNECT_SECONDS)
+                except ProtocolError as error:
+                    self._drop()
+                    raise DeviceError(f"the zeus-core daemon at {self.path}: {error}") from error
+
+    def close(self) -> None:
+        """End the connection, and the lease: the daemon restores what is changed."""
+        with self._lock:
+            self._drop()
+
+    def drop_in_child(self) -> None:
+        """Close the socket that this process has inherited: the connection is its parent's."""
+        self._drop()
+
+    def _ask_once(self, operation: str, fields: Mapping[str, Any], until: float) -> dict[str, Any]:
+        if self._socket is None or self._process_id != os.getpid():
+            self._open(until)
+        return self._exchange(operation, fields, until)
+
+    def _open(self, until: float) -> None:
+        self._drop()
+        opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._socket = opened
+        opened.settimeout(max(0.001, until - time.monotonic()))
+        try:
+            opened.connect(self.path)
+        except BlockingIOError as error:  # its queue of new connections is full
+            raise ConnectionRefusedError(str(error)) from error
+        me = LedgerEntry.of_this_process("", "", "power_limit", None)
+        fields = {
+            "version": VERSION,
+            "program": _shown(me.program),
+            "job": _shown(me.job),
+            "token": me.owner_token,
+            "start_ticks": me.owner.start_ticks,
+        }
+        self._exchange("hello", fields, until)
+        self._process_id = os.getpid()
+
+    def _exchange(self, operation: str, fields: Mapping[str, Any], until: float) -> dict[str, Any]:
+        """Send a request, and wait for its reply. Replies to earlier requests, which came too late, are dropped."""
+        assert self._socket is not None
+        self._count += 1
+        self._socket.settimeout(max(0.001, until - time.monotonic()))
+        try:
+            self._socket.sendall(encode_request(Request(self._count, operation, fields)))
+        except BrokenPipeError:
+            if not self._has_received():  # a refusal that came before the end
+                raise
+        while True:
+            number, answer = decode_reply(self._read_line(until))
+            if isinstance(answer, ZeusError) and number in (0, self._count):
+                raise answer
+            if number == self._count and not isinstance(answer, ZeusError):
+                return answer
+
+    def _has_received(self) -> bool:
+        assert self._socket is not None
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def _read_line(self, until: float) -> bytes:
+        assert self._socket is not None
+        while (end := self._received.find(b"\n")) < 0:
+            if len(self._received) > MAX_REPLY_BYTES:
+                raise ProtocolError("a reply is too long")
+            self._socket.settimeout(max(0.001, until - time.monotonic()))
+            data = self._socket.recv(MAX_REPLY_BYTES)
+            if not data:
+                raise EOFError("it closed the connection")
+            self._received += data
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        return line
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        self._received.clear()
+
+    def _unreachable(self, error: Exception) -> DeviceError:
+        if isinstance(error, PermissionError):
+            return PermissionDeniedError(
+                f"this process may not use the zeus-core daemon at {self.path}: an administrator adds its user to the "
+                f"group of that file: sudo usermod -aG {_group_of(self.path)} USER, and then the user logs in anew"
+            )
+        if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            return PermissionDeniedError(
+                f"no zeus-core daemon runs at {self.path}: an administrator starts one, see docs/daemon.md"
+            )
+        return DriverFaultError(f"the zeus-core daemon at {self.path} cannot be reached: {error}")
+
+
+class RemoteControl:
+    """One knob of one GPU, changed by the daemon, which restores the original when this process ends.
+
+    Args:
+        uuid: The GPU.
+        knob: "power_limit", in watts, or "sm_clock", in MHz.
+        path: The socket of the daemon; None for the usual one.
+    """
+
+    def __init__(self, uuid: str, knob: str, path: str | None = None) -> None:
+        self._connection = DaemonConnection(path)
+        self._what = {"device": uuid, "knob": knob}
+
+    def allowed(self) -> tuple[PowerRange, float | None]:
+        """Read what may be set, and the original that the daemon restores; None for a clock that is not locked.
+
+        Raises:
+            DeviceError: The daemon refuses; see `DaemonConnection.ask`.
+        """
+        answer = self._connection.ask("allowed", self._what)
+        original = answer["original"]
+        return PowerRange(float(answer["lowest"]), float(answer["highest"])), None if original is None else float(
+            original
+        )
+
+    def set(self, value: float) -> float | None:
+        """Change the hardware; return the limit that is enforced, if the board reports it.
+
+        Raises:
+            PermissionDeniedError: The daemon does not allow it.
+            DeviceHeldError: Another process controls the GPU, or somebody else has set another limit meanwhile.
+            DeviceError: The daemon or the driver fails.
+            UsageError: The board does not accept the value.
+        """
+        enforced = self._connection.ask("set", {**self._what, "value": value}).get("enforced")
+        return None if enforced is None else float(enforced)
+
+    def restore(self) -> str:
+        """Restore the original until the next `set`. Returns and raises what `release` does."""
+        return str(self._connection.ask("restore", self._what)["outcome"])
+
+    def release(self) -> str:
+        """Restore the original for good, and end the lease.
+
+        Returns:
+            "restored"; "original" if it was in force; "theirs" if somebody else's value stays; "failed".
+
+        Raises:
+            DeviceError: The daemon does not answer. It restores all the same, once it sees that this process has ended.
+        """
+        return str(self._connection.ask("release", self._what)["outcome"])
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+
+def read_text_with_daemon(connection: DaemonConnection) -> Callable[[Path], str]:
+    """Return a function that reads files of the powercap tree, by the daemon where this process may not read them."""
+
+    def read(path: Path) -> str:
+        try:
+            return read_file(path)
+        except PermissionError:
+            if path.name != "energy_uj":
+                raise
+            try:
+                return str(connection.ask("energy", {"zone": path.parent.name})["microjoules"])
+            except PermissionDeniedError:
+                pass
+            except DeviceError as error:
+                raise OSError(str(error)) from error
+            raise
+
+    return read
+
+
+def _shown(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]
+
+
+def _group_of(path: str) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(Path(path).stat().st_gid).gr_name
+    except (OSError, KeyError):
+        return "zeus"
+
+
+_connections: weakref.WeakSet[DaemonConnection] = weakref.WeakSet()
+
+
+def _drop_in_child() -> None:
+    for connection in list(_connections):
+        connection.drop_in_child()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)
