@@ -336,7 +336,7 @@ def test_values_that_follow_are_appended_and_read_as_those_of_the_entry(ledger, 
 def test_a_line_that_was_not_written_completely_counts_for_nothing(ledger, gpu, torn):
     entry = ledger.claim(entry_of(gpu), never).changing_to(175.0)
     ledger.note_values(entry)
-    with open(ledger._path(entry.key), "a", encoding="utf-8") as file:
+    with Path(ledger._path(entry.key)).open("a", encoding="utf-8") as file:
         file.write(torn)
     assert ledger.find(entry.key) == entry
 
@@ -347,7 +347,7 @@ def test_a_file_does_not_grow_without_bound(ledger, gpu):
     for number in range(5000):
         entry = entry.changed().changing_to(100.0 + number)
         ledger.note_values(entry)
-        sizes.append(os.path.getsize(ledger._path(entry.key)))
+        sizes.append(Path(ledger._path(entry.key)).stat().st_size)
     assert max(sizes) <= 64 * 1024
     assert ledger.find(entry.key) == entry
 
