@@ -45,6 +45,9 @@ class Activity(Enum):
     IDLE = "idle"
     """Everything else between the beginning and the end of training."""
 
+    # Members are single objects. `Enum` hashes their names, in Python, and an account is looked up by them at each log.
+    __hash__ = object.__hash__
+
 
 class TrainingObserver(Protocol):
     """Receives the events of a training loop. No event raises, and none blocks longer than a timeout of its own."""

@@ -29,21 +29,20 @@ OPEN_SECONDS = 60.0
 SET_UP_SECONDS = 5.0
 
 
-class _OfThread(threading.local):
+class _Hook(threading.local):
+    """A block in which this thread waits no longer than `CALL_SECONDS` for a reading: training must go on.
+
+    Attributes:
+        depth: How many such blocks this thread is in.
+    """
+
     depth = 0
 
-
-_of_thread = _OfThread()
-
-
-class _Hook:
-    """A block in which this thread waits no longer than `CALL_SECONDS` for a reading: training must go on."""
-
     def __enter__(self) -> None:
-        _of_thread.depth += 1
+        self.depth += 1
 
     def __exit__(self, *exception: object) -> None:
-        _of_thread.depth -= 1
+        self.depth -= 1
 
 
 in_hook = _Hook()
@@ -52,16 +51,16 @@ in_hook = _Hook()
 @contextmanager
 def outside_of_hooks() -> Iterator[None]:
     """Leave `in_hook` for a block: training will not go on, as in the handler of a signal that ends the process."""
-    depth, _of_thread.depth = _of_thread.depth, 0
+    depth, in_hook.depth = in_hook.depth, 0
     try:
         yield
     finally:
-        _of_thread.depth = depth
+        in_hook.depth = depth
 
 
 def is_in_hook() -> bool:
     """Tell whether this thread is within `in_hook`."""
-    return _of_thread.depth > 0
+    return in_hook.depth > 0
 
 
 def no_answer(seconds: float) -> str:

@@ -57,15 +57,17 @@ def contained(
 
     @functools.wraps(method)
     def contained_method(*args: Any, **kwargs: Any) -> Any:
-        with in_hook:
-            try:
-                return method(*args, **kwargs)
-            except Exception as error:
-                if on_fault is not None:
-                    on_fault(args[0], error)
-                else:
-                    log_fault(args[0], f"{type(args[0]).__name__}.{method.__name__} failed", error)
-                return default()
+        in_hook.depth += 1  # `with in_hook` would be two calls more in each hook of each step
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            if on_fault is not None:
+                on_fault(args[0], error)
+            else:
+                log_fault(args[0], f"{type(args[0]).__name__}.{method.__name__} failed", error)
+            return default()
+        finally:
+            in_hook.depth -= 1
 
     return contained_method
 

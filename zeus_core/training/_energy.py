@@ -176,17 +176,18 @@ class TrainingEnergy(Hooked):
     @hook
     def on_epoch_begin(self) -> None:
         """Report that an epoch begins, with the loading of its first data."""
-        self._leave_evaluation(self._evaluations.end())
+        if self._evaluations.end():
+            self._leave_evaluation()
         self._observer.on_epoch_begin()
         self._recorder.switch(Activity.STEPS)
 
     @hook
     def on_step_begin(self) -> None:
         """Report that an optimizer step begins."""
-        self._leave_evaluation(self._evaluations.ignore())
+        if self._evaluations.ignore():
+            self._leave_evaluation()
         self._pauses, self._is_in_step = 0, True
         self._observer.on_step_begin()
-        self._recorder.switch(Activity.STEPS)
         self._recorder.begin_step()
 
     @hook
@@ -206,7 +207,8 @@ class TrainingEnergy(Hooked):
             activity: The work.
             on_all_ranks: Whether every rank reports it.
         """
-        self._leave_evaluation(self._evaluations.ignore())
+        if self._evaluations.ignore():
+            self._leave_evaluation()
         self._pauses += 1
         self._observer.on_pause(activity, on_all_ranks)
         self._recorder.pause(activity)
@@ -229,14 +231,16 @@ class TrainingEnergy(Hooked):
     @hook
     def on_epoch_end(self) -> None:
         """Report that the epoch has ended."""
-        self._leave_evaluation(self._evaluations.end())
+        if self._evaluations.end():
+            self._leave_evaluation()
         self._observer.on_epoch_end()
         self._recorder.switch(Activity.IDLE)
 
     @hook
     def on_train_end(self) -> None:
         """Report that training has ended, also by an error. Not collective: this rank may be the last one alive."""
-        self._leave_evaluation(self._evaluations.stop())
+        if self._evaluations.stop():
+            self._leave_evaluation()
         self._observer.on_train_end()
         ended = self._recorder.end()
         if self.summary is None and ended is not None:
@@ -331,13 +335,12 @@ class TrainingEnergy(Hooked):
             self._observer.on_pause(Activity.EVALUATION)
             self._recorder.enter(Activity.EVALUATION)
         else:
-            self._leave_evaluation(True)
+            self._leave_evaluation()
 
-    def _leave_evaluation(self, was_under_way: bool) -> None:
+    def _leave_evaluation(self) -> None:
         """Continue with what a detected evaluation has interrupted."""
-        if was_under_way:
-            self._recorder.leave()
-            self._observer.on_resume()
+        self._recorder.leave()
+        self._observer.on_resume()
 
     def _summarized(self, steps: int, account: Account) -> TrainingSummary:
         optimizer = self.optimizer

@@ -69,7 +69,8 @@ class EvaluationDetector:
     def ignore(self) -> bool:
         """Ignore what the modules do, until `watch`. Return whether an evaluation was under way, which ends."""
         self._is_watching = False
-        return self.end()
+        evaluated, self._evaluated = self._evaluated, None
+        return evaluated is not None
 
     def end(self) -> bool:
         """End the evaluation that is under way. Return whether there was one."""

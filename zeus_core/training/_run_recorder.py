@@ -130,7 +130,7 @@ class RunRecorder:
         self.enter(activity)
 
     def begin_step(self) -> None:
-        """Begin a step of the training; nothing outside of training."""
+        """Begin a step of the training, and forget what it interrupts; nothing outside of training."""
         if self._part is not None:
             self._part.summarized = None
             self._part.split.begin_step()

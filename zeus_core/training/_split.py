@@ -125,7 +125,9 @@ class ActivitySplit:
         self._begin(activity, is_evaluating=False)
 
     def begin_step(self) -> None:
-        """Note that a step begins: it likely draws in each of its phases what the steps before it did."""
+        """Begin a step: it likely draws in each of its phases what the steps before it did."""
+        if self._activity is not Activity.STEPS or self._span is not None or self._interrupted:
+            self.switch(Activity.STEPS)
         self._timeline.begin_step(self._time_source.now())
 
     def enter(self, activity: Activity) -> None:

@@ -148,7 +148,7 @@ class EnergyReporter(Reporter):
 
     def end_step(self, samples: int) -> None:
         """Report the end of an optimizer step, and count its samples."""
-        super().end_step(samples)
+        self._energy.on_step_end()
         self._energy.count(samples=samples)
 
     def pause(self, activity: Activity) -> None:

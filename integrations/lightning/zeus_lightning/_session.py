@@ -169,9 +169,10 @@ class Steps:
 
     def end(self) -> bool:
         """Return whether a step has ended since the previous call."""
-        if self._trainer.global_step == self._optimizer_steps:
+        optimizer_steps = self._trainer.global_step  # asks seven objects of Lightning
+        if optimizer_steps == self._optimizer_steps:
             return False
-        self._optimizer_steps = self._trainer.global_step
+        self._optimizer_steps = optimizer_steps
         self.is_under_way = False
         self.done += 1
         return True
