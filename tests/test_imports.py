@@ -57,6 +57,21 @@ def test_importing_the_core_loads_neither_a_framework_nor_the_driver(statement):
     assert {"torch", "transformers", "accelerate", "lightning", "deepspeed", "pynvml"}.isdisjoint(loaded)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from zeus_core.monitor import ZeusMonitor",
+        "from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer",
+    ],
+)
+def test_importing_the_core_loads_nothing_that_most_programs_do_without(statement):
+    """Each takes 1 to 80 ms: OpenSSL, the binding of C, fractions, numpy, the simulation."""
+    loaded = run(f"import sys\n{statement}\nprint(*sys.modules, sep='\\n')").splitlines()
+    assert "zeus_core.device" in loaded
+    unneeded = {"hashlib", "ctypes", "statistics", "decimal", "random", "csv", "platform", "uuid", "numpy"}
+    assert (unneeded | {"zeus_core.device.simulated"}).isdisjoint(loaded)
+
+
 def test_importing_the_package_loads_nothing_but_itself():
     loaded = run("import sys; before = set(sys.modules); import zeus_core; print(*set(sys.modules) - before)").split()
     assert loaded == ["zeus_core"]

@@ -8,7 +8,6 @@ from collections import Counter
 
 import pytest
 
-from zeus_core.device import Work
 from zeus_core.training import TrainingEnergy
 
 

@@ -1,12 +1,17 @@
 """Devices: one physical GPU or CPU package each."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from zeus_core.device._cpu import Cpu, CpuEnergyCounters
 from zeus_core.device._discovery import SIMULATED_GPUS_VARIABLE, discover_gpus
 from zeus_core.device._gpu import Gpu, PowerRange
 from zeus_core.device.rapl._discovery import CpuDiscovery, discover_cpus
-from zeus_core.device.simulated._gpu import SimulatedGpu, SimulatedNoise
-from zeus_core.device.simulated._power_model import Work
-from zeus_core.device.simulated._presets import find_preset
+
+if TYPE_CHECKING:
+    from zeus_core.device.simulated._gpu import SimulatedGpu, SimulatedNoise
+    from zeus_core.device.simulated._power_model import Work
+    from zeus_core.device.simulated._presets import find_preset
 
 __all__ = [
     "SIMULATED_GPUS_VARIABLE",
@@ -22,3 +27,12 @@ __all__ = [
     "discover_gpus",
     "find_preset",
 ]
+
+_SIMULATED = {"SimulatedGpu": "_gpu", "SimulatedNoise": "_gpu", "Work": "_power_model", "find_preset": "_presets"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the simulation on first use: what measures real GPUs does without."""
+    if name in _SIMULATED:
+        return getattr(importlib.import_module(f"zeus_core.device.simulated.{_SIMULATED[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

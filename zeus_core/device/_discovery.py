@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from zeus_core._process.deadline import OPEN_SECONDS
 from zeus_core._process.parallel import ParallelCalls
@@ -14,10 +15,11 @@ from zeus_core.device._silent import SilentGpu
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.device.nvml._visible import visible_places
-from zeus_core.device.simulated._gpu import SimulatedGpu
-from zeus_core.device.simulated._presets import find_preset
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.ports._accelerator import torch_gpu_uuids
+
+if TYPE_CHECKING:
+    from zeus_core.device.simulated._gpu import SimulatedGpu
 
 __all__ = ["SIMULATED_GPUS_VARIABLE", "discover_gpus"]
 
@@ -103,7 +105,10 @@ def _in_framework_order(
 
 
 @cache  # like real hardware, simulated GPUs outlive the objects that use them
-def _simulated_gpus(simulated_machine: str) -> tuple[SimulatedGpu, ...]:
+def _simulated_gpus(simulated_machine: str) -> tuple["SimulatedGpu", ...]:
+    from zeus_core.device.simulated._gpu import SimulatedGpu
+    from zeus_core.device.simulated._presets import find_preset
+
     gpus: list[SimulatedGpu] = []
     for entry in simulated_machine.split(","):
         match = re.fullmatch(r"\s*(?P<model>[^:]+?)\s*(?::\s*(?P<count>[1-9]\d{0,3})\s*)?", entry)

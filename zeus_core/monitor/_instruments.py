@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import platform
-import random
 import threading
 import time
 import weakref
@@ -162,6 +160,8 @@ def _uneven_wait() -> Callable[[threading.Event, float], object]:
 
     It has a source of chance of its own: that of the program is the program's.
     """
+    import random  # 1 ms, and most GPUs have a counter
+
     chance = random.Random()
     return lambda event, seconds: event.wait(seconds * chance.uniform(0.5, 1.5))
 
@@ -172,4 +172,6 @@ def _machine() -> str:
     try:
         return "node-" + Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
     except OSError:
+        import platform
+
         return platform.node()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from zeus_core._validate import checked_flag, checked_function, checked_instance, checked_path
 from zeus_core.device import Cpu, CpuDiscovery, Gpu, discover_cpus, discover_gpus
@@ -20,12 +20,14 @@ from zeus_core.device.rapl._keeper import RaplKeeper
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Device, Measurement
 from zeus_core.monitor._instruments import Instruments
-from zeus_core.monitor._log import WindowLog
 from zeus_core.monitor._reading import Reading
 from zeus_core.monitor._selection import checked_indices, select_cpus, select_gpus
 from zeus_core.ports import TimeSource
 from zeus_core.ports._accelerator import Synchronize, synchronize_with
 from zeus_core.ports._time_source import checked_time_source
+
+if TYPE_CHECKING:
+    from zeus_core.monitor._log import WindowLog
 
 __all__ = ["Window", "ZeusMonitor", "synchronize"]
 
@@ -124,6 +126,8 @@ class ZeusMonitor:
         self._synchronize = checked_function("synchronize", synchronize, "a function that waits for some GPUs")
         self._log: WindowLog | None = None
         if log_file is not None:
+            from zeus_core.monitor._log import WindowLog
+
             self._log = WindowLog(Path(checked_path("log_file", log_file, "energy.csv")), self.gpu_indices)
         self._instruments = Instruments(self.gpus, self.cpus, self.time_source, checked_flag("precise", precise))
         self.devices: tuple[Device, ...] = self._instruments.devices

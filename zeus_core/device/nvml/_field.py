@@ -6,13 +6,12 @@ The function takes an array of `nvmlFieldValue_t` (NVML API reference), which is
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from typing import Any
 
 __all__ = ["FieldReader"]
 
-_Value = ctypes.c_char * 40
+_VALUE_BYTES = 40
 _HEAD = struct.Struct("=II")  # fieldId, scopeId
 _ANSWER = struct.Struct("=28xII")  # behind timestamp, latency and valueType: nvmlReturn, the value as unsigned int
 
@@ -25,16 +24,20 @@ class FieldReader:
     """
 
     def __init__(self, field_id: int) -> None:
+        import ctypes
+
         import pynvml
 
         self._call = getattr(pynvml.nvmlLib, "nvmlDeviceGetFieldValues", None)
-        self._question = bytearray(_Value())
+        value_type = ctypes.c_char * _VALUE_BYTES
+        self._new_value = value_type.from_buffer_copy
+        self._question = bytearray(_VALUE_BYTES)
         _HEAD.pack_into(self._question, 0, field_id, 0)
 
     def read(self, handle: Any) -> tuple[int, int]:
         """Return the NVML code of the field, or of the call if that failed, and the value."""
         if self._call is None:
             return 13, 0  # NVML_ERROR_FUNCTION_NOT_FOUND
-        value = _Value.from_buffer_copy(self._question)
+        value = self._new_value(self._question)
         code: int = self._call(handle, 1, value)
         return (code, 0) if code != 0 else _ANSWER.unpack_from(value)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.search import Trial
+from zeus_core.search._comparison import standard_deviation
 
 __all__ = ["TrialPart", "TrialRecorder", "trial_from_parts"]
 
@@ -92,7 +92,7 @@ class TrialRecorder:
         part = TrialPart(
             len(step_seconds),
             sum(segments[1:], start=segments[0]) if segments else None,
-            statistics.stdev(step_seconds) if len(step_seconds) > 1 else 0.0,
+            standard_deviation(step_seconds) if len(step_seconds) > 1 else 0.0,
             self._is_spoiled,
         )
         self.drop_trial()
