@@ -203,8 +203,12 @@ class NvmlDevice:
 
     @property
     def locked_clock_mhz(self) -> int | None:
-        """The highest SM clock allowed by a lock, None without a lock."""
+        """The highest SM clock allowed by a lock, None without a lock. Setting it is what an admin does, not logged."""
         return int(self._record.locked_highest_mhz) or None
+
+    @locked_clock_mhz.setter
+    def locked_clock_mhz(self, clock_mhz: int | None) -> None:
+        self._write(locked_lowest_mhz=clock_mhz or 0, locked_highest_mhz=clock_mhz or 0)
 
     @property
     def persistence_mode(self) -> int:

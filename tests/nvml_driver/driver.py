@@ -72,6 +72,7 @@ class NvmlDriver:
     ) -> None:
         self.library_path = build_library(folder) if library is None else library
         self.state_path = folder / "nvml-state"
+        self.ledger_path = folder / "ledger"
         self._library = open_library(self.library_path)
         self._file = StateFile(self._library, _create_state(self._library, self.state_path))
         self._file.state.driver_version = driver_version.encode()
@@ -79,7 +80,7 @@ class NvmlDriver:
             raise ValueError(f"devices has {len(devices)} entries; {len(self._file.state.devices)} are possible")
         self.devices = [NvmlDevice(self._file, i, spec) for i, spec in enumerate(devices)]
         self._file.state.device_count = len(devices)
-        self._found: tuple[ctypes.CDLL | None, bytes] | None = None
+        self._found: tuple[ctypes.CDLL | None, bytes, str | None] | None = None
 
     def __getitem__(self, index: int) -> NvmlDevice:
         return self.devices[index]
@@ -104,14 +105,20 @@ class NvmlDriver:
     def environment(self) -> dict[str, str]:
         """Variables that make a new process use this driver; add them to its others."""
         folders = [str(self.library_path.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        return {"LD_LIBRARY_PATH": os.pathsep.join(folders), "ZEUS_TEST_NVML_STATE": str(self.state_path)}
+        return {
+            "LD_LIBRARY_PATH": os.pathsep.join(folders),
+            "ZEUS_TEST_NVML_STATE": str(self.state_path),
+            "ZEUS_LEDGER_DIR": str(self.ledger_path),  # devices of other tests have the same UUIDs
+        }
 
     def load_in_process(self) -> None:
         """Make pynvml use this driver, in this process and those it forks, until `close`."""
         import pynvml
 
         if self._found is None:
-            self._found = (pynvml.nvmlLib, self._library.zeus_test_nvml_used())
+            ledger = os.environ.get("ZEUS_LEDGER_DIR")
+            self._found = (pynvml.nvmlLib, self._library.zeus_test_nvml_used(), ledger)
+        os.environ["ZEUS_LEDGER_DIR"] = str(self.ledger_path)
         if self._library.zeus_test_nvml_use(os.fsencode(self.state_path)) != 0:
             raise RuntimeError(f"the NVML driver for tests cannot use {self.state_path}")
         _set_library(self._library)
@@ -119,7 +126,10 @@ class NvmlDriver:
     def close(self) -> None:
         """Give pynvml what it had before. Calls still running in other threads end well."""
         if self._found is not None:
-            found_library, found_path = self._found
+            found_library, found_path, found_ledger = self._found
+            os.environ.pop("ZEUS_LEDGER_DIR", None)
+            if found_ledger is not None:
+                os.environ["ZEUS_LEDGER_DIR"] = found_ledger
             self._library.zeus_test_nvml_use(found_path or None)
             _set_library(found_library)
             self._found = None
@@ -129,6 +139,7 @@ class NvmlDriver:
         return subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(program)],
             env={**os.environ, **self.environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -60,7 +60,7 @@ def test_the_file_itself_may_be_a_link_which_is_replaced(tmp_path, victim):
 
 def test_a_name_in_the_way_is_never_opened(tmp_path, victim, monkeypatch):
     (tmp_path / "plan.json.unfinished-00ff").symlink_to(victim)
-    monkeypatch.setattr("secrets.token_hex", lambda _: "00ff")
+    monkeypatch.setattr("os.urandom", lambda _: b"\x00\xff")
     with pytest.raises(FileExistsError):
         write_atomically(tmp_path / "plan.json", "ours")
 

@@ -180,7 +180,7 @@ class TestLedger:
     def test_a_program_started_by_exec_is_another_owner(self, ledger, gpu):
         before = left_behind(gpu, owner=ProcessIdentity.current(), owner_token="the program before")
         ledger.note(before)
-        assert before.is_stale
+        assert before.is_stale()
         ledger.claim(entry_of(gpu), lambda entry: restore_entry(gpu, entry))
         assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
 
@@ -198,8 +198,8 @@ class TestLedger:
         assert kept.failure == "ask an admin"
 
     def test_a_dead_keeper_makes_an_entry_stale_although_its_owner_lives(self, gpu):
-        assert entry_of(gpu, keeper=GONE).is_stale
-        assert not entry_of(gpu, keeper=ProcessIdentity.current()).is_stale
+        assert entry_of(gpu, keeper=GONE).is_stale()
+        assert not entry_of(gpu, keeper=ProcessIdentity.current()).is_stale()
 
     def test_stale_entries_alone_are_restored_and_failures_kept(self, ledger, gpu):
         living = entry_of(gpu, device_uuid="GPU-living", values=(150.0,))
@@ -234,6 +234,28 @@ class TestLedger:
             ledger.note(entry.changing_to(150.0))
         assert ledger.entries() == [entry]
         assert not list(Path(ledger.folder).glob("*unfinished*"))
+
+    def test_later_values_are_lines_of_which_the_last_complete_one_counts(self, ledger, gpu):
+        entry = ledger.claim(entry_of(gpu), never)
+        (path,) = Path(ledger.folder).glob("*.json")
+        for number in range(3000):
+            entry = entry.changing_to(100.0 + number % 150)
+            ledger.note_values(entry)
+            assert number % 500 or ledger.entries() == [entry]
+        assert ledger.entries() == [entry]
+        assert path.stat().st_size < 40_000
+        with path.open("a") as file:
+            file.write("[150.0, 1")
+        assert ledger.entries() == [entry]
+
+    def test_nothing_is_left_of_a_device_without_entries(self, ledger, gpu):
+        entry = ledger.claim(entry_of(gpu), never)
+        ledger.tidy(gpu.uuid)
+        assert ledger.entries() == [entry]
+        ledger.close(entry)
+        ledger.tidy(gpu.uuid)
+        assert not list(Path(ledger.folder).glob("*"))
+        assert ledger.claim(entry, never) == entry, "the folder is made again"
 
     def test_two_processes_do_not_claim_a_device_at_the_same_time(self, ledger, gpu, monkeypatch):
         monkeypatch.setattr("zeus_core.leases._ledger._LOCK_SECONDS", 0.02)

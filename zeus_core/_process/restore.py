@@ -11,11 +11,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from zeus_core._process.deadline import outside_of_hooks
+from zeus_core._process.signal_watch import SignalWatch
 
 __all__ = ["RestoreRegistry", "restore_registry"]
 
@@ -30,6 +32,10 @@ def _available(*names: str) -> tuple[int, ...]:
 _ENDING = _available("SIGTERM", "SIGHUP")
 # These end a process by default, but a program that handles them may mean anything by them (a checkpoint, a debugger).
 _ENDING_BY_DEFAULT = _available("SIGINT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+# Python begins a handler within milliseconds, or at the end of a call of C code that may never come. Hardware is to be
+# restored within a second.
+_HANDLER_SECONDS = 0.4
+_HANDLER_POLL_SECONDS = 0.02
 
 
 class RestoreRegistry:
@@ -37,7 +43,8 @@ class RestoreRegistry:
 
     Each process restores only what it has registered itself: a forked child leaves its parent's hardware alone.
     A signal is passed on to the previous handler, or ends the process as it would have without this registry.
-    Signals are caught only from the main thread, and handled once that thread leaves C code. SIGKILL cannot be caught.
+    Signals are caught only from the main thread. While that thread is in C code, another one restores. What cannot be
+    caught, such as SIGKILL, is left to the guardian (`zeus_core/leases`).
 
     No lock is taken: signal handlers and finalizers of the garbage collector call `remove` at any moment, and each
     change of the dictionary is atomic.
@@ -48,6 +55,7 @@ class RestoreRegistry:
         self._process_id: int | None = None  # in which `atexit` calls this registry
         self._handlers: dict[int, _Handler] = {}
         self._finalizer: Any = None  # keeps multiprocessing's finalizer alive
+        self._watch = SignalWatch(self._restore_if_unhandled)
 
     def add(self, restore: Callable[[], object]) -> None:
         """Call `restore` at the end of this process, unless it is removed before. Adding it again does no harm.
@@ -63,7 +71,7 @@ class RestoreRegistry:
             atexit.unregister(self._restore_all)  # inherited by a forked child
             atexit.register(self._restore_all)
             self._finalizer = _at_end_of_worker(self._restore_all)
-            if threading.current_thread() is not threading.main_thread():
+            if sys.platform != "linux" and threading.current_thread() is not threading.main_thread():
                 _logger.warning("training is not in the main thread: hardware settings cannot be restored on SIGTERM")
         self.catch_signals(is_new)
 
@@ -79,6 +87,7 @@ class RestoreRegistry:
                 with contextlib.suppress(ValueError):  # not the main thread: ours stays, and only passes the signal on
                     signal.signal(signal_number, handler.previous)
                     self._handlers.pop(signal_number, None)  # a signal handler may have done so just now
+        self._watch.end()
 
     def catch_signals(self, wraps_later_handlers: bool = False) -> None:
         """Ensure that signals are caught while something is registered, even if handlers have changed since.
@@ -95,6 +104,7 @@ class RestoreRegistry:
             ours, current = self._handlers.get(signal_number), signal.getsignal(signal_number)
             if current is not ours and (ours is None or wraps_later_handlers or current == signal.SIG_DFL):
                 self._catch(signal_number, current)
+        self._watch.begin()
 
     def _catch(self, signal_number: int, previous: Any) -> None:
         # None is a handler installed by C code, which could not be called; an ignored signal ends nothing.
@@ -105,6 +115,18 @@ class RestoreRegistry:
         # A new one each time: ours from before may still stand below `previous`, and must not be called in a circle.
         self._handlers[signal_number] = _Handler(self._restore_all, previous)
         signal.signal(signal_number, self._handlers[signal_number])
+
+    def _restore_if_unhandled(self, signal_number: int) -> None:
+        """Restore if the main thread does not. Runs in the thread that hears of signals."""
+        handler = signal.getsignal(signal_number)
+        if not isinstance(handler, _Handler) or handler is not self._handlers.get(signal_number):
+            return  # whoever handles it calls ours, or the process does not end
+        until = time.monotonic() + _HANDLER_SECONDS
+        while time.monotonic() < until and not handler.calls:
+            time.sleep(_HANDLER_POLL_SECONDS)
+        if not handler.calls:
+            self._restore_all()
+        handler.calls = 0
 
     def _restore_all(self) -> None:
         try:
@@ -136,8 +158,10 @@ class _Handler:
     def __init__(self, restore: Callable[[], object], previous: Any) -> None:
         self._restore = restore
         self.previous = previous
+        self.calls = 0
 
     def __call__(self, signal_number: int, frame: FrameType | None) -> None:
+        self.calls += 1
         self._restore()
         if callable(self.previous):
             self.previous(signal_number, frame)

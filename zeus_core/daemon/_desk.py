@@ -314,7 +314,7 @@ class Desk:
         """Restore what an ended process has left, which is not the original. A claim reports failures."""
         for knob in KNOBS:
             entry = self._ledger.find(LedgerKey(self._gpu.uuid, cast(KnobName, knob)))
-            if entry is not None and entry.is_stale:
+            if entry is not None and entry.is_stale():
                 self._keeper.restore(entry)
 
     def _range(self) -> PowerRange:

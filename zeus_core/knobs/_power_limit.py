@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from zeus_core._process.deadline import CALL_SECONDS
@@ -15,6 +15,7 @@ from zeus_core.device import Gpu, PowerRange
 from zeus_core.device._gpu import checked_gpus
 from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceError, UsageError
+from zeus_core.knobs._lease import Lease, read_original_limit_watts
 from zeus_core.knobs._restoration import Restoration
 
 __all__ = ["PowerLimitKnob", "check_power_limit", "power_limit_settings"]
@@ -47,9 +48,8 @@ class PowerLimitKnob:
             for number, gpu in enumerate(gpus)
         ]
         self._has_warned = False
-        self._restoration = Restoration(
-            self, [_restoring_step(gpu, original_watts) for gpu, (_, original_watts) in self._ranges], calls
-        )
+        self._leases = [Lease(gpu, "power_limit", original_watts) for gpu, (_, original_watts) in self._ranges]
+        self._restoration = Restoration(self, self._leases, calls)
         self.settings: tuple[int, ...] = power_limit_settings([usable for _, usable in self._ranges], step_watts)
         """The limits in watts, highest first."""
 
@@ -65,7 +65,9 @@ class PowerLimitKnob:
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
         for number, (gpu, (lowest_watts, original_watts)) in enumerate(self._ranges):
             limit_watts = min(max(float(setting), lowest_watts), original_watts)
-            enforced_watts = self._restoration.change(partial(_set_limit, gpu, limit_watts), number)
+            enforced_watts = self._restoration.change(
+                partial(_set_limit, self._leases[number], gpu, limit_watts), number
+            )
             if enforced_watts < limit_watts - 1 and not self._has_warned:
                 self._has_warned = True
                 _logger.warning(
@@ -99,25 +101,14 @@ def check_power_limit(limit_watts: int, settings: Sequence[int]) -> None:
 
 def _usable_range(gpu: Gpu) -> PowerRange:
     """Return the range from the lowest limit the board accepts to the original limit."""
-    original_watts = retried(gpu.read_power_limit_watts)
+    original_watts = read_original_limit_watts(gpu)
     return PowerRange(min(retried(gpu.read_power_limit_range_watts).lowest_watts, original_watts), original_watts)
 
 
-def _set_limit(gpu: Gpu, limit_watts: float) -> float:
+def _set_limit(lease: Lease, gpu: Gpu, limit_watts: float) -> float:
     """Set the limit, and return the one that is enforced."""
-    gpu.set_power_limit(limit_watts)
+    lease.set(limit_watts)
     try:
         return gpu.read_enforced_power_limit_watts()
     except DeviceError:
         return limit_watts  # a board that does not report it is trusted
-
-
-def _restoring_step(gpu: Gpu, original_watts: float) -> tuple[str, Callable[[], object]]:
-    command = f"sudo nvidia-smi -i {gpu.uuid} -pl {original_watts:g}"
-    words = f"the power limit of {gpu.name} to {original_watts:g} W (`{command}`)"
-    return words, partial(_restore_limit, gpu, original_watts)
-
-
-def _restore_limit(gpu: Gpu, original_watts: float) -> None:
-    if gpu.read_power_limit_watts() != original_watts:
-        gpu.set_power_limit(original_watts)

@@ -14,11 +14,10 @@ from typing import TypeVar
 from zeus_core._process.deadline import CALL_SECONDS, RESTORE_SECONDS, is_in_hook
 from zeus_core._process.parallel import DeviceCall, ParallelCalls
 from zeus_core._process.restore import restore_registry
-from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.errors import DeviceError
+from zeus_core.knobs._lease import UNCHANGED, Lease
 
 __all__ = ["Restoration"]
-
-_UNCHANGED = (PermissionDeniedError, NotSupportedError, UsageError)  # errors after which the hardware is as before
 
 _Answer = TypeVar("_Answer")
 
@@ -34,19 +33,17 @@ class Restoration:
 
     Args:
         knob: The knob, which is not kept: the hardware is restored for good when the knob is garbage-collected.
-        steps: The steps to restore, one per GPU: a description, such as "the power limit of NVIDIA A40 to 250 W", and
-            the function that does it; neither refers to the knob. Each is tried twice, and all are done even if one
-            fails.
+        leases: One per GPU; they do not refer to the knob. All are restored even if one fails.
         calls: A thread for each GPU.
     """
 
-    def __init__(self, knob: object, steps: Sequence[tuple[str, Callable[[], object]]], calls: ParallelCalls) -> None:
-        self._steps = steps
+    def __init__(self, knob: object, leases: Sequence[Lease], calls: ParallelCalls) -> None:
+        self._leases = leases
         self._calls = calls
         self._changed_by: int | None = None  # process id
         self._is_final = False
         self._locks: dict[int, threading.RLock] = {}  # by process id
-        self._restoring: dict[int, DeviceCall[bool]] = {}  # by step: those that wait for a driver that hangs
+        self._restoring: dict[int, DeviceCall[bool]] = {}  # by lease: those that wait for a driver that hangs
         weakref.finalize(knob, self.restore).atexit = False  # the end of the process is the registry's part
 
     @property
@@ -54,12 +51,12 @@ class Restoration:
         """One lock per process, as a forked child never gets one that a thread held; re-entrant for signal handlers."""
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
-    def change(self, call: Callable[[], _Answer], step: int = 0) -> _Answer:
-        """Change the hardware by a call of its driver, and return the answer.
+    def change(self, call: Callable[[], _Answer], number: int = 0) -> _Answer:
+        """Change the hardware, and return the answer.
 
         Args:
-            call: The call.
-            step: The number of the step that undoes it.
+            call: Changes it through a lease.
+            number: The number of the lease.
 
         Raises:
             DeviceError: The hardware has been restored for good, or the driver does not answer in time.
@@ -70,11 +67,11 @@ class Restoration:
                 raise DeviceError("the hardware has been restored for good and can no longer be changed")
             changed_before = self._changed_by
             if changed_before != os.getpid():
-                self._calls.start(len(self._steps))  # a signal handler could not start threads any more
+                self._calls.start(len(self._leases))  # a signal handler could not start threads any more
                 self._mark_changed()
             try:
-                return self._calls.call_one_within(CALL_SECONDS, step, partial(self._changed, call, step))
-            except _UNCHANGED:
+                return self._calls.call_one_within(CALL_SECONDS, number, partial(self._changed, call, number))
+            except UNCHANGED:
                 if changed_before != os.getpid():
                     self._changed_by = changed_before
                     restore_registry.remove(self.restore)
@@ -92,8 +89,8 @@ class Restoration:
         """
         with self._lock:
             if self._changed_by == os.getpid():
-                for number, (_, restore) in enumerate(self._steps):
-                    self._calls.call_one_within(CALL_SECONDS, number, restore)
+                for number, lease in enumerate(self._leases):
+                    self._calls.call_one_within(CALL_SECONDS, number, lease.restore_for_now)
 
     def restore(self) -> bool:
         """Restore for good. Never raises; logs and returns False if a driver refuses, so that it can be called again.
@@ -111,8 +108,8 @@ class Restoration:
         has_lock = lock.acquire(timeout=patience_seconds)
         try:
             hanging = {number for number, call in self._restoring.items() if not call.is_done}
-            for number in set(range(len(self._steps))) - hanging:
-                self._restoring[number] = self._calls.put(number, partial(_try_twice, *self._steps[number]))
+            for number in set(range(len(self._leases))) - hanging:
+                self._restoring[number] = self._calls.put(number, self._leases[number].restore)
             for number in sorted(set(self._restoring) - (hanging if is_in_hook() else set())):
                 self._wait(number, until)
             is_restored = all(call.is_done and call.answer() for call in self._restoring.values())
@@ -124,13 +121,13 @@ class Restoration:
             if has_lock:
                 lock.release()
 
-    def _changed(self, call: Callable[[], _Answer], step: int) -> _Answer:
+    def _changed(self, call: Callable[[], _Answer], number: int) -> _Answer:
         """Call the driver, in the thread of a GPU. What it changes too late is undone at once."""
         try:
             return call()
         finally:
             if self._is_final:
-                _try_twice(*self._steps[step])
+                self._leases[number].restore()
 
     def _wait(self, number: int, until: float) -> None:
         """Wait until a GPU is restored, and say so if it is not."""
@@ -138,21 +135,9 @@ class Restoration:
             _logger.error(
                 "%s is not restored yet: the driver does not answer. It is restored as soon as the driver does, if "
                 "this process still runs then; otherwise use the command",
-                self._steps[number][0],
+                self._leases[number].words,
             )
 
     def _mark_changed(self) -> None:
         self._changed_by = os.getpid()
         restore_registry.add(self.restore)
-
-
-def _try_twice(words: str, restore: Callable[[], object]) -> bool:
-    for is_last_try in (False, True):
-        try:
-            restore()
-        except Exception as error:  # the other hardware must be restored after any error
-            if is_last_try:
-                _logger.error("%s could not be restored: %s", words, error)
-        else:
-            return True
-    return False

@@ -11,6 +11,7 @@ from zeus_core.device import Gpu
 from zeus_core.device._gpu import checked_gpu
 from zeus_core.device._retry import retried
 from zeus_core.errors import NotSupportedError, UsageError
+from zeus_core.knobs._lease import Lease, restore_residue
 from zeus_core.knobs._restoration import Restoration
 
 __all__ = ["SmClockKnob"]
@@ -42,9 +43,9 @@ class SmClockKnob:
                 f"original_clock_mhz is {original_mhz!r}; {gpu.name} supports {supported[0]} down to "
                 f"{supported[-1]} MHz"
             )
-        restore = gpu.unlock_sm_clock if original_mhz is None else partial(gpu.lock_sm_clock, original_mhz)
-        command = f"sudo nvidia-smi -i {gpu.uuid} " + ("-rgc" if original_mhz is None else f"-lgc {original_mhz}")
-        self._restoration = Restoration(self, [(f"the SM clock of {gpu.name} (`{command}`)", restore)], calls)
+        calls.call_one_within(CALL_SECONDS, 0, partial(restore_residue, gpu))
+        self._lease = Lease(gpu, "sm_clock", original_mhz)
+        self._restoration = Restoration(self, [self._lease], calls)
         self.settings: tuple[int, ...] = tuple(
             clock for clock in supported if original_mhz is None or clock <= original_mhz
         )
@@ -66,7 +67,7 @@ class SmClockKnob:
                 f"clock_mhz is {setting!r}; {self._gpu.name} accepts clocks from {self.settings[0]} down to "
                 f"{self.settings[-1]} MHz"
             )
-        self._restoration.change(partial(self._gpu.lock_sm_clock, setting))
+        self._restoration.change(partial(self._lease.set, setting))
 
     def restore_for_now(self) -> None:
         """Restore the original clock until the next `apply`.

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from zeus_core._codec import decode, encode
 from zeus_core.errors import UsageError
-from zeus_core.leases._process_identity import ProcessIdentity
+from zeus_core.leases._process_identity import THIS_MACHINE, ProcessIdentity, ProcessTable
 
 __all__ = ["KnobName", "LedgerEntry", "LedgerKey", "this_program_token"]
 
@@ -73,24 +73,24 @@ class LedgerEntry:
 
     @classmethod
     def of_this_process(cls, device_uuid: str, device_name: str, knob: KnobName, original: float | None) -> LedgerEntry:
-        """Return the entry of a device that this process is about to change itself.
-
-        Raises:
-            OSError: This system does not tell the identity of processes.
-        """
+        """Return the entry of a device that this process is about to change itself."""
+        try:
+            owner = ProcessIdentity.current()
+        except OSError:  # not Linux: there is no ledger that others could read
+            owner = ProcessIdentity("", "", os.getpid(), 0)
         return cls(
             device_uuid=device_uuid,
             device_name=device_name,
             knob=knob,
             original=original,
             values=(),
-            owner=ProcessIdentity.current(),
+            owner=owner,
             owner_token=this_program_token(),
             keeper=None,
-            uid=os.geteuid(),
+            uid=os.geteuid() if hasattr(os, "geteuid") else 0,
             program=os.path.basename(sys.argv[0])[:_MAX_PROGRAM_LENGTH],  # arguments may hold secrets
             job=next(filter(None, map(os.environ.get, _JOB_VARIABLES)), None) or "",
-            host=os.uname().nodename,
+            host=os.uname().nodename if hasattr(os, "uname") else "",
             since_seconds=time.time(),
         )
 
@@ -99,12 +99,11 @@ class LedgerEntry:
         """What the entry is about."""
         return LedgerKey(self.device_uuid, self.knob)
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether nobody is left who would restore it: the owner, its program or its keeper has ended."""
-        if self.keeper is not None and not self.keeper.is_alive():
+    def is_stale(self, processes: ProcessTable = THIS_MACHINE) -> bool:
+        """Tell whether nobody is left who would restore it: the owner, its program or its keeper has ended."""
+        if self.keeper is not None and not self.keeper.is_alive(processes):
             return True
-        if not self.owner.is_alive():
+        if not self.owner.is_alive(processes):
             return True
         is_own_process = self.owner.pid == os.getpid() and self.owner == ProcessIdentity.current()
         return self.keeper is None and is_own_process and self.owner_token != this_program_token()

@@ -64,9 +64,11 @@ class Keeper:
                 written = self._ledger.find(entry.key)
                 if written is None or written.owner_token != entry.owner_token:
                     return Outcome(entry, "original")  # a new owner has restored it before its own first change
-                return self._ledger.finish(self.restore_device(written))
+                outcome = self._ledger.finish(self.restore_device(written))
         except (DeviceError, OSError) as error:
             return Outcome(entry.failed(str(error)), "failed")
+        self._ledger.tidy(entry.device_uuid)
+        return outcome
 
     def restore_device(self, entry: LedgerEntry) -> Outcome:
         """Restore one device, and leave the ledger alone. Never raises."""

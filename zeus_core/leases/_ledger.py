@@ -2,7 +2,7 @@
 
 | file | holds |
 |---|---|
-| GPU-….power_limit.json | an entry, replaced as a whole: saved, renamed, and only then is the device changed |
+| GPU-….power_limit.json | an entry: saved, renamed, and only then is the device changed; a line for each later change |
 | GPU-….lock | locked while the entries of a device are claimed or restored |
 """
 
@@ -22,6 +22,7 @@ from functools import partial
 
 from zeus_core.errors import DeviceError, DeviceHeldError, UsageError
 from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.leases._process_identity import THIS_MACHINE, ProcessTable
 from zeus_core.leases._restoring import Outcome
 
 __all__ = ["LEDGER_VARIABLE", "Ledger", "known_ledgers", "own_ledger"]
@@ -56,12 +57,14 @@ class Ledger:
 
     Args:
         folder: The folder. It is made if need be, with its parents.
+        processes: Tells which owners live.
 
     Raises:
         OSError: The folder cannot be made, or others can change what is in it.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, processes: ProcessTable = THIS_MACHINE) -> None:
+        self._processes = processes
         self.folder = os.path.abspath(folder)
         """The folder."""
         _make_folder(self.folder)
@@ -88,7 +91,7 @@ class Ledger:
                 if found.owner_token == entry.owner_token and found.owner == entry.owner:
                     if found.knob == entry.knob:
                         return found
-                elif not found.is_stale:
+                elif not found.is_stale(self._processes):
                     raise DeviceHeldError(f"{entry.device_name} ({entry.device_uuid}) is controlled by {found.holder}")
                 elif not self.finish(restore(found)).is_done:
                     raise DeviceError(f"{found.words}, left changed by {found.holder}, could not be restored")
@@ -106,7 +109,7 @@ class Ledger:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(entry.to_json(), file)
+                file.write(json.dumps(entry.to_json()) + "\n")
             os.replace(unfinished, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -114,17 +117,17 @@ class Ledger:
             raise
 
     def note_values(self, entry: LedgerEntry) -> None:
-        """Write the values of an entry that is there, at a tenth of the cost of `note`: they are appended.
+        """Write the values of an entry that is in the ledger, by a line at its end: changes wait for it.
 
         Raises:
-            OSError: They cannot be written, or there is no such entry.
+            OSError: It cannot be written.
         """
-        line = f"\n{json.dumps(entry.values)}".encode()
+        line = f"{json.dumps(entry.values)}\n".encode()
         descriptor = os.open(self._path(entry.key), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            is_full = os.fstat(descriptor).st_size + len(line) > _MAX_ENTRY_BYTES
-            if not is_full and os.write(descriptor, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            is_full = os.fstat(descriptor).st_size > _MAX_ENTRY_BYTES // 2
+            if not is_full and os.write(descriptor, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path(entry.key))
         finally:
             os.close(descriptor)
         if is_full:
@@ -155,7 +158,7 @@ class Ledger:
 
     def restore_stale(self, restore: Restore) -> list[Outcome]:
         """Restore all entries that nobody else would restore, and return what became of each."""
-        return self.restore_all(restore, lambda entry: entry.is_stale)
+        return self.restore_all(restore, lambda entry: entry.is_stale(self._processes))
 
     def restore_all(
         self, restore: Restore, is_due: Callable[[LedgerEntry], bool] = lambda entry: True
@@ -208,19 +211,36 @@ class Ledger:
             DeviceError: Another process does that, and has not ended it within two seconds.
             OSError: The folder cannot be written.
         """
-        import fcntl
-
-        path = os.path.join(self.folder, f"{_file_name(device_uuid)}.lock")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        descriptor = self._lock(f"{self.folder}/{_file_name(device_uuid)}.lock", device_uuid)
         try:
-            until = time.monotonic() + _LOCK_SECONDS
-            while not _has_locked(partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)):
-                if time.monotonic() > until:
-                    raise DeviceError(f"{device_uuid} is being restored by another process, whose driver may hang")
-                time.sleep(_LOCK_POLL_SECONDS)
             yield
         finally:
             os.close(descriptor)
+
+    def _lock(self, path: str, device_uuid: str) -> int:
+        import fcntl
+
+        until = time.monotonic() + _LOCK_SECONDS
+        while True:
+            with contextlib.suppress(FileNotFoundError):  # `tidy` has removed the folder just now
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+                is_locked = _has_locked(partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                if is_locked and os.fstat(descriptor).st_nlink:  # else `tidy` has removed the file just now
+                    return descriptor
+                os.close(descriptor)
+            _make_folder(self.folder)
+            if time.monotonic() > until:
+                raise DeviceError(f"{device_uuid} is being restored by another process, whose driver may hang")
+            time.sleep(_LOCK_POLL_SECONDS)
+
+    def tidy(self, device_uuid: str) -> None:
+        """Remove the lock of a device without entries, and a folder of this user that is empty. Never raises."""
+        with contextlib.suppress(DeviceError, OSError):
+            with self.locked(device_uuid):
+                if not self._entries_of(device_uuid):
+                    os.unlink(f"{self.folder}/{_file_name(device_uuid)}.lock")
+            if os.geteuid() != 0:  # that of root may have been made by systemd, with rights of its own
+                os.rmdir(self.folder)
 
     def _entries_of(self, device_uuid: str) -> list[LedgerEntry]:
         return [entry for entry in self.entries() if entry.device_uuid == device_uuid]
@@ -234,20 +254,12 @@ class Ledger:
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UsageError("it is no file")
-            data = file.read(_MAX_ENTRY_BYTES)
+            first, *changes = file.read(_MAX_ENTRY_BYTES).split(b"\n")
         try:
-            head, *changes = data.split(b"\n")
-            return _with_last_values(LedgerEntry.from_json(json.loads(head)), changes)
+            entry = LedgerEntry.from_json(json.loads(first))
+            return next(filter(None, (_with_values(entry, change) for change in reversed(changes))), entry)
         except (ValueError, RecursionError) as error:  # UsageError is a ValueError
             raise UsageError(f"it is no entry of the ledger: {error}") from error
-
-
-def _with_last_values(entry: LedgerEntry, changes: list[bytes]) -> LedgerEntry:
-    """Return an entry with the values of the last change that was written completely."""
-    for change in reversed(changes):
-        with contextlib.suppress(ValueError, TypeError):
-            return dataclasses.replace(entry, values=tuple(float(value) for value in json.loads(change)))
-    return entry
 
 
 def own_ledger(environment: Mapping[str, str] = os.environ) -> Ledger:
@@ -317,6 +329,14 @@ def _make_folder(folder: str) -> None:
 def _file_name(device_uuid: str) -> str:
     """Return a name for files: UUIDs hold letters, digits and hyphens."""
     return "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in device_uuid)
+
+
+def _with_values(entry: LedgerEntry, line: bytes) -> LedgerEntry | None:
+    """Return an entry with the values of a line; None if the line was not written as a whole."""
+    try:
+        return dataclasses.replace(entry, values=tuple(map(float, json.loads(line))))
+    except (ValueError, TypeError):
+        return None
 
 
 def _has_locked(lock: Callable[[], object]) -> bool:

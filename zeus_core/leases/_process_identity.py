@@ -5,11 +5,50 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-__all__ = ["ProcessIdentity"]
+__all__ = ["THIS_MACHINE", "ProcessIdentity", "ProcessTable"]
 
-_PROC = "/proc"
 _INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux: the namespace that sees all processes
 _START_TIME = 19  # field 22 of /proc/PID/stat, counted from the state, which follows the name in parentheses
+
+
+class ProcessTable:
+    """The processes of this machine, as /proc shows them. All methods raise `OSError` where it does not."""
+
+    def boot_id(self) -> str:
+        """Return what tells this boot of the machine from others."""
+        return _read("/proc/sys/kernel/random/boot_id").strip()
+
+    def namespace(self) -> str:
+        """Return the namespace that process ids count in."""
+        return os.readlink("/proc/self/ns/pid")
+
+    def start_ticks(self, pid: int) -> int:
+        """Return when a process began. Raises `ProcessLookupError` for one that has ended and waits for its parent."""
+        state, *fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if state in {"Z", "X"} and len(os.listdir(f"/proc/{pid}/task")) < 2:  # else only its first thread has ended
+            raise ProcessLookupError(f"process {pid} has ended")
+        return int(fields[_START_TIME - 1])
+
+    def has_begun_in(self, namespace: str, start_ticks: int) -> bool:
+        """Tell whether a process of a container lives. What this process cannot look into counts as alive."""
+        if self.namespace() != _INITIAL_NAMESPACE:
+            return True
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                if (
+                    pid != 1
+                    and os.readlink(f"/proc/{pid}/ns/pid") == namespace
+                    and self.start_ticks(pid) == start_ticks
+                ):
+                    return True
+            except PermissionError:
+                return True  # only root can look into the processes of others
+            except OSError:
+                continue  # it has ended
+        return False
+
+
+THIS_MACHINE = ProcessTable()
 
 
 @dataclass(frozen=True)
@@ -38,63 +77,34 @@ class ProcessIdentity:
         return cls.of(os.getpid())
 
     @classmethod
-    def of(cls, pid: int) -> ProcessIdentity:
+    def of(cls, pid: int, processes: ProcessTable = THIS_MACHINE) -> ProcessIdentity:
         """Return the identity of a process, by its id in the namespace of this process.
 
         Raises:
             OSError: There is no such process, or no /proc.
         """
-        namespace = os.readlink(f"{_PROC}/self/ns/pid")
-        return cls(_boot_id(), namespace, pid, _start_ticks(pid))
+        return cls(processes.boot_id(), processes.namespace(), pid, processes.start_ticks(pid))
 
-    @property
-    def is_of_earlier_boot(self) -> bool:
-        """Whether the machine has started anew since, or it was another machine. False where that is not known."""
+    def is_of_earlier_boot(self, processes: ProcessTable = THIS_MACHINE) -> bool:
+        """Tell whether the machine has started anew since, or it was another one. False where that is not known."""
         try:
-            return self.boot_id != _boot_id()
+            return self.boot_id != processes.boot_id()
         except OSError:
             return False
 
-    def is_alive(self) -> bool:
+    def is_alive(self, processes: ProcessTable = THIS_MACHINE) -> bool:
         """Tell whether the process lives. One in a container that this process cannot look into counts as alive."""
-        if self.is_of_earlier_boot:
+        if self.is_of_earlier_boot(processes):
             return False
         try:
-            namespace = os.readlink(f"{_PROC}/self/ns/pid")
+            if self.pid_namespace != processes.namespace():
+                return processes.has_begun_in(self.pid_namespace, self.start_ticks)
         except OSError:
             return True
-        if self.pid_namespace == namespace:
-            return self._runs_as(self.pid)
-        return namespace != _INITIAL_NAMESPACE or self._runs_in_container()
-
-    def _runs_as(self, pid: int) -> bool:
         try:
-            return _start_ticks(pid) == self.start_ticks
+            return processes.start_ticks(self.pid) == self.start_ticks
         except OSError:
             return False
-
-    def _runs_in_container(self) -> bool:
-        for pid in map(int, filter(str.isdigit, os.listdir(_PROC))):
-            try:
-                if pid != 1 and os.readlink(f"{_PROC}/{pid}/ns/pid") == self.pid_namespace and self._runs_as(pid):
-                    return True
-            except PermissionError:
-                return True  # only root can look into the processes of others
-            except OSError:
-                continue  # it has ended, or has no namespace any more
-        return False
-
-
-def _start_ticks(pid: int) -> int:
-    """Read when a process began. Raises `ProcessLookupError` for one that has ended and waits for its parent."""
-    state, *fields = _read(f"{_PROC}/{pid}/stat").rpartition(")")[2].split()
-    if state in {"Z", "X"} and len(os.listdir(f"{_PROC}/{pid}/task")) < 2:  # else only its first thread has ended
-        raise ProcessLookupError(f"process {pid} has ended")
-    return int(fields[_START_TIME - 1])
-
-
-def _boot_id() -> str:
-    return _read(f"{_PROC}/sys/kernel/random/boot_id").strip()
 
 
 def _read(path: str) -> str:

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TypeVar
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.leases._entry import LedgerEntry
 
-__all__ = ["Outcome", "RestorableGpu", "is_same_limit", "restore_entry"]
+__all__ = ["Outcome", "RestorableGpu", "is_same_limit", "restore_entry", "set_original"]
 
 _Answer = TypeVar("_Answer")
 
@@ -84,25 +84,26 @@ def restore_entry(gpu: RestorableGpu, entry: LedgerEntry) -> Outcome:
     not any more.
     """
     value: float | None = None
-    if entry.knob == "sm_clock" and entry.owner.is_of_earlier_boot:
+    if entry.knob == "sm_clock" and entry.owner.is_of_earlier_boot():
         return Outcome(entry, "original")
     if entry.knob == "power_limit" and entry.original is not None:
         try:
             value = _tried(gpu.read_power_limit_watts)
         except Exception:  # then the limit is set without a look at it
             value = None
-        if value is not None and is_same_limit(value, entry.original):
+        if value == entry.original:
             return Outcome(entry, "original", value)
-        if value is not None and not any(is_same_limit(value, own) for own in entry.values):
+        if value is not None and not any(is_same_limit(value, own) for own in (entry.original, *entry.values)):
             return Outcome(entry, "theirs", value)
     try:
-        _tried(lambda: _set_original(gpu, entry))
+        _tried(lambda: set_original(gpu, entry))
     except Exception as error:  # of any kind: it must be kept, and other devices restored
         return Outcome(entry.failed(str(error) or repr(error)), "failed", value)
     return Outcome(entry, "restored", value)
 
 
-def _set_original(gpu: RestorableGpu, entry: LedgerEntry) -> None:
+def set_original(gpu: RestorableGpu, entry: LedgerEntry) -> None:
+    """Set the original, whatever is in force. Raises what the GPU raises."""
     if entry.knob == "power_limit" and entry.original is not None:
         gpu.set_power_limit(entry.original)
     elif entry.knob == "sm_clock" and entry.original is not None:

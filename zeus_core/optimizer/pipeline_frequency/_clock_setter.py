@@ -8,7 +8,7 @@ from functools import partial
 
 from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu
-from zeus_core.errors import NotSupportedError, PermissionDeniedError
+from zeus_core.errors import DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.knobs import SmClockKnob
 from zeus_core.ports import Background, DeviceEvent, TimeSource
 
@@ -86,7 +86,7 @@ class ClockSetter:
         try:
             self.set_now(self.clocks_mhz[0])
             self.set_now(None)
-        except (PermissionDeniedError, NotSupportedError) as error:
+        except (PermissionDeniedError, DeviceHeldError, NotSupportedError) as error:
             return str(error)
         return None
 

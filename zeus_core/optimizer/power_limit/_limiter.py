@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zeus_core.device import Gpu
-from zeus_core.errors import DeviceError, PermissionDeniedError
+from zeus_core.errors import DeviceError, DeviceHeldError, PermissionDeniedError
 from zeus_core.knobs import PowerLimitKnob
 
 __all__ = ["Limiter"]
@@ -34,7 +34,8 @@ class Limiter:
         """Set a limit, on each GPU as far as its own range goes.
 
         Returns:
-            Why this process lacks the permission; None if the limit is set.
+            Why this process may not set it: it lacks the permission, or another process or somebody else controls a
+            GPU. None if the limit is set.
 
         Raises:
             DeviceError: A GPU refuses for another reason. Some may have changed.
@@ -43,7 +44,7 @@ class Limiter:
         try:
             if not self._is_denied:
                 self._knob.apply(own_watts)
-        except PermissionDeniedError as error:
+        except (PermissionDeniedError, DeviceHeldError) as error:
             return str(error)
         self.limit_watts = own_watts
         return None

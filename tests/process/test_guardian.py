@@ -1,0 +1,173 @@
+"""The end of a process that has changed a GPU, in whatever way: the guardian restores it, or the next start does.
+
+Every way out is tried with a real process, on a power limit and on a locked clock, through the driver in C.
+"""
+
+import json
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the guardian needs Linux")
+
+ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
+ORIGINAL_MHZ = 1710
+DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
+
+OWNER = """
+    import ctypes, os, signal, sys, time
+    from pathlib import Path
+    from zeus_core.device import discover_gpus
+    from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+
+    gpus = discover_gpus({})
+    knob = MAKE_KNOB
+    knob.apply(knob.settings[-1])
+
+    def guardian_id():
+        while True:
+            for process in Path("/proc").glob("[0-9]*"):
+                try:
+                    command = (process / "cmdline").read_text()
+                    session = (process / "stat").read_text().rpartition(")")[2].split()[3]
+                except OSError:
+                    continue
+                if f"_guardian_program" in command and f", {os.getpid()}, " in command and session != process.name:
+                    return int(process.name)  # not its parent, which has led the session and ends at once
+
+    def say(word):
+        print(word, time.monotonic(), flush=True)
+        time.sleep(0.02)
+
+    BEFORE
+    say("ready")
+    input()
+    say("end")
+    END
+    time.sleep(60)
+"""
+
+KNOBS = {"power limit": "PowerLimitKnob(gpus, 25)", "locked clock": f"SmClockKnob(gpus[0], {ORIGINAL_MHZ})"}
+
+ENDS = {
+    "normal end": "sys.exit()",
+    "exception": "raise RuntimeError",
+    "Ctrl-C": "os.kill(os.getpid(), signal.SIGINT)",
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
+    "SIGHUP": "os.kill(os.getpid(), signal.SIGHUP)",
+    "SIGQUIT": "os.kill(os.getpid(), signal.SIGQUIT)",
+    "SIGALRM": "os.kill(os.getpid(), signal.SIGALRM)",
+    "SIGPROF": "os.kill(os.getpid(), signal.SIGPROF)",
+    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
+    "abort": "os.abort()",
+    "os._exit": "os._exit(3)",
+    "segfault": "ctypes.string_at(0)",
+    "exec": "os.execv('/bin/sleep', ['sleep', '60'])",
+    # The test sends the signal. A lock that the thread itself holds is waited for for ever, also after a signal.
+    "SIGTERM in C code": """
+        lock = ctypes.create_string_buffer(64)
+        ctypes.CDLL(None).pthread_mutex_lock(lock)
+        ctypes.CDLL(None).pthread_mutex_lock(lock)
+    """,
+}
+FORKED = """
+    child = os.fork()
+    if child == 0:
+        os.closerange(0, 3)  # the test waits for the end of these, and not for the child
+        time.sleep(10)
+        os._exit(0)
+"""
+
+
+class Owner:
+    """A process that has changed the GPU."""
+
+    def __init__(self, driver, knob, end="", before=""):
+        self.driver = driver
+        driver[0].locked_clock_mhz = ORIGINAL_MHZ
+        lines = {"MAKE_KNOB": KNOBS[knob], "BEFORE": before, "END": end}
+        program = textwrap.dedent(OWNER)
+        for name, line in lines.items():
+            program = program.replace(name, textwrap.dedent(line).strip())
+        self.process = driver.start(program)
+        self._is_limit = knob == "power limit"
+        self.expect("ready")
+        assert not self.is_restored()
+
+    def expect(self, word):
+        line = self.process.stdout.readline()
+        assert line.startswith(word), self.process.stderr.read()
+        return float(line.split()[1])
+
+    def is_restored(self):
+        device = self.driver[0]
+        if self._is_limit:
+            return device.power_limit_watts == ORIGINAL_WATTS
+        return device.locked_clock_mhz == ORIGINAL_MHZ
+
+    def end(self, signal_number=None):
+        """Let it end, and return the seconds until the GPU was restored."""
+        self.driver.clear_calls()
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        begin = self.expect("end")
+        if signal_number is not None:
+            time.sleep(0.3)  # it is in C code by now
+            begin = time.monotonic()
+            self.process.send_signal(signal_number)
+        until = time.monotonic() + 30.0
+        while not self.is_restored():
+            assert time.monotonic() < until, "it was not restored"
+            time.sleep(0.001)
+        changes = [call for call in self.driver.calls() if call.function.startswith("nvmlDeviceSet")]
+        return max(call.seconds for call in changes) - begin
+
+    def close(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def start(make_driver):
+    owners = []
+
+    def start_owner(knob, end="", before=""):
+        owners.append(Owner(make_driver(DEVICE), knob, end, before))
+        return owners[-1]
+
+    yield start_owner
+    for owner in owners:
+        owner.close()
+
+
+def wait_until(condition):
+    until = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def entries(driver):
+    return [json.loads(path.read_text().split("\n")[0]) for path in driver.ledger_path.glob("*.json")]
+
+
+QUICK = [("SIGKILL", "power limit"), ("SIGKILL", "locked clock"), ("exec", "power limit"), ("segfault", "locked clock")]
+ALL = [(end, knob) for end in ENDS for knob in KNOBS]
+
+
+@pytest.mark.parametrize(
+    ("end", "knob"),
+    [pytest.param(*cell, marks=[] if cell in QUICK else pytest.mark.long, id=" ".join(cell)) for cell in ALL],
+)
+def test_the_original_is_restored_and_nothing_is_left(start, end, knob):
+    owner = start(knob, ENDS[end])
+    owner.end(15 if end == "SIGTERM in C code" else None)
+    wait_until(lambda: not list(owner.driver.ledger_path.glob("*")))
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_original_from_being_restored(start):
+    start("power limit", ENDS["SIGKILL"], FORKED).end()

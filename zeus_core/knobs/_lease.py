@@ -1,0 +1,183 @@
+"""The right of this process to change one knob of one GPU, and the duty to restore it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import partial
+
+from zeus_core.device import Gpu
+from zeus_core.device._retry import retried
+from zeus_core.device.nvml._gpu import NvmlGpu
+from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
+from zeus_core.leases._ledger import known_ledgers
+from zeus_core.leases._restoring import is_same_limit, restore_entry, set_original
+from zeus_core.leases._safeguard import Safeguard
+
+__all__ = ["UNCHANGED", "Lease", "read_original_limit_watts", "restore_residue"]
+
+UNCHANGED = (PermissionDeniedError, DeviceHeldError, NotSupportedError, UsageError)
+"""Errors after which the hardware is as before."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Lease:
+    """Changes one knob of one GPU, and restores it.
+
+    Before the first change the original is kept where it outlives this process (`Safeguard`), unless no other process
+    can reach the GPU, such as a simulated one. Before each change of a power limit the one in force is read: if
+    somebody else has set it, it stays, and nothing is changed any more.
+
+    Changes come from one thread at a time; restoring may come from another meanwhile.
+
+    Args:
+        gpu: The GPU. Nothing is changed here.
+        knob: The knob to change.
+        original: The value to restore: watts, or MHz; None for a clock that is not locked.
+    """
+
+    def __init__(self, gpu: Gpu, knob: KnobName, original: float | None) -> None:
+        self._gpu = gpu
+        self._is_limit = knob == "power_limit"
+        self._entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, knob, original)
+        self._safeguard: Safeguard | None = None
+        self._claimed_by: int | None = None  # process id
+        self._theirs: str | None = None
+        self._is_changing = False
+        self.words = f"{self._entry.words} (`{self._entry.command}`)"
+        """The device, the original, and the command that restores it."""
+
+    def set(self, value: int | float) -> None:
+        """Change the hardware.
+
+        Raises:
+            DeviceHeldError: Another process controls the GPU, or somebody else has changed the value since.
+            DeviceError: The driver refuses; or neither a ledger nor a guardian would restore the original.
+        """
+        self.check()
+        if self._claimed_by != os.getpid():
+            self._begin()
+        before = self._entry
+        if self._is_limit or not before.values:  # a clock cannot be compared, so one entry is enough
+            self._entry = before.changing_to(value)
+            if self._safeguard is not None:
+                self._entry = self._safeguard.keep(self._entry)
+        self._claimed_by = os.getpid()
+        self._is_changing = True
+        try:
+            self._change(value)
+        except UNCHANGED:
+            self._entry = before
+            if not before.values:
+                self._drop()
+            raise
+        finally:
+            self._is_changing = False
+        self._entry = self._entry.changed()
+
+    def check(self) -> None:
+        """Check that the power limit in force is the original or ours, as far as it can be read.
+
+        Raises:
+            DeviceHeldError: Somebody else has changed it. It stays from now on.
+        """
+        if self._is_limit and self._theirs is None:
+            self._theirs = self._find_theirs()
+        if self._theirs is not None:
+            self._drop()
+            raise DeviceHeldError(self._theirs)
+
+    def restore_for_now(self) -> None:
+        """Restore the original until the next change.
+
+        Raises:
+            DeviceError: The driver refuses.
+        """
+        set_original(self._gpu, self._entry)
+
+    def restore(self) -> bool:
+        """Restore the original. Never raises; logs and returns False if the driver refuses.
+
+        A limit that somebody else has set stays, with a warning.
+        """
+        if self._claimed_by != os.getpid():
+            return True
+        outcome = restore_entry(self._gpu, self._entry)
+        if not outcome.is_done:
+            _logger.error("%s", outcome)
+            if self._safeguard is not None:
+                self._safeguard.keep_failure(outcome)
+            return False
+        if outcome.kind == "theirs":
+            _logger.warning("%s", outcome)
+        if not self._is_changing:  # by a driver that hangs, in another thread, and is restored once more after that
+            self._drop()
+        return True
+
+    def _begin(self) -> None:
+        """Take this process for the owner: the first change, or the first in a forked child."""
+        entry = self._entry
+        self._entry = LedgerEntry.of_this_process(entry.device_uuid, entry.device_name, entry.knob, entry.original)
+        if _outlives_this_process(self._gpu):
+            self._safeguard = Safeguard(partial(restore_entry, self._gpu))
+
+    def _change(self, value: int | float) -> None:
+        if self._is_limit:
+            self._gpu.set_power_limit(value)
+        else:
+            self._gpu.lock_sm_clock(round(value))
+
+    def _drop(self) -> None:
+        if self._claimed_by == os.getpid():
+            self._claimed_by = None
+            if self._safeguard is not None:
+                self._safeguard.drop(self._entry)
+
+    def _find_theirs(self) -> str | None:
+        """Return the words for a limit that somebody else has set; None if there is none."""
+        try:
+            limit_watts = self._gpu.read_power_limit_watts()
+        except DeviceError:  # it says nothing about others
+            return None
+        own = self._entry.values or (self._entry.original,)
+        if any(value is not None and is_same_limit(limit_watts, value) for value in own):
+            return None
+        return (
+            f"somebody else has set the power limit of {self._gpu.name} ({self._gpu.uuid}) to {limit_watts:g} W, in "
+            f"place of {own[-1]:g} W: it stays"
+        )
+
+
+def read_original_limit_watts(gpu: Gpu) -> float:
+    """Read the power limit of a GPU, after what processes that were killed have left there was restored.
+
+    Where another process changes it, the original is the one that this process knows.
+
+    Raises:
+        DeviceError: It cannot be read.
+    """
+    restore_residue(gpu)
+    if _outlives_this_process(gpu):
+        for ledger in known_ledgers():
+            entry = ledger.find(LedgerKey(gpu.uuid, "power_limit"))
+            if entry is not None and entry.original is not None and not entry.is_stale():
+                return entry.original
+    return retried(gpu.read_power_limit_watts)
+
+
+def restore_residue(gpu: Gpu) -> None:
+    """Restore what processes that were killed have left on a GPU, and say so. Never raises."""
+    if not _outlives_this_process(gpu):
+        return
+    for ledger in known_ledgers():
+        for outcome in ledger.restore_all(
+            partial(restore_entry, gpu), lambda entry: entry.device_uuid == gpu.uuid and entry.is_stale()
+        ):
+            _logger.warning("%s. It was left by %s", outcome, outcome.entry.holder)
+
+
+def _outlives_this_process(gpu: Gpu) -> bool:
+    """Return whether the settings of a GPU stay when this process ends, and another process can restore them."""
+    return isinstance(gpu, NvmlGpu)

@@ -1,0 +1,137 @@
+"""The guardian of this process: another process that restores what this one has changed, however this one ends.
+
+    this process ──── socket ────> guardian          hold ENTRY, drop KEY: one way, nothing is waited for
+
+The socket ends with this process: at its end, when it is killed, and at `exec`. Forked children close their copies; the
+guardian also watches the process itself, as children of C code keep theirs.
+
+This is module-level state, as a process has one guardian, and forks are process-wide.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.leases._process_identity import ProcessIdentity
+
+__all__ = ["Guardian", "guardian"]
+
+
+class Guardian:
+    """Starts the guardian with the first entry, tells it of all changes, and lets it end with the last entry.
+
+    A guardian that has been killed is started again by the next change.
+    """
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._entries: dict[LedgerKey, LedgerEntry] = {}
+        self._ledger_folder: str | None = None
+        self._locks: dict[int, threading.RLock] = {}  # by process id, as a forked child never gets one that is held
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    @property
+    def _lock(self) -> threading.RLock:
+        return self._locks.setdefault(os.getpid(), threading.RLock())
+
+    def hold(self, entry: LedgerEntry, ledger_folder: str | None) -> None:
+        """Have an entry restored when this process ends.
+
+        Args:
+            entry: The entry, in place of the one with the same key.
+            ledger_folder: The folder of the ledger; None if there is none.
+
+        Raises:
+            OSError: The guardian cannot be started.
+        """
+        with self._lock:
+            self._entries[entry.key] = entry
+            self._ledger_folder = ledger_folder or self._ledger_folder
+            if self._socket is None or not self._send({"hold": entry.to_json()}):
+                self._start()
+
+    def drop(self, key: LedgerKey) -> None:
+        """Forget an entry: the device is restored, or belongs to somebody else. Never raises."""
+        with self._lock:
+            if self._entries.pop(key, None) is None or self._socket is None:
+                return
+            self._send({"drop": list(key)})
+            if not self._entries:
+                self._leave()
+
+    def _start(self) -> None:
+        """Start a guardian, and send it all entries: they wait for it in the socket."""
+        self._leave()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            ours.setblocking(False)
+            _start_program(theirs.fileno(), self._ledger_folder)
+        self._socket = ours
+        for entry in self._entries.values():
+            self._send({"hold": entry.to_json()})
+
+    def _send(self, message: object) -> bool:
+        """Send a message. False if the guardian is gone; one that is stopped finds later messages in the ledger."""
+        if self._socket is None:
+            return False
+        try:
+            self._socket.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def _forget(self) -> None:
+        """Leave the guardian and the entries to the parent, in a forked child."""
+        self._entries = {}
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+guardian = Guardian()
+
+
+def _start_program(descriptor: int, ledger_folder: str | None) -> None:
+    """Start the program, which moves out of the reach of those who end or wait for the children of this process."""
+    owner = ProcessIdentity.current()
+    arguments = [descriptor, owner.pid, owner.start_ticks, ledger_folder]
+    root = str(Path(__file__).parents[2])
+    program = (
+        f"import sys; sys.path.insert(0, {root!r}); "
+        f"from zeus_core.leases._guardian_program import main; main(*{arguments!r})"
+    )
+    process = subprocess.Popen(
+        # Without the modules of the site, which it does not need: it starts fast and stays small.
+        [sys.executable, "-I", "-S", "-c", program],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=_lasting_stderr(),
+        cwd="/",
+        pass_fds=[descriptor],
+        start_new_session=True,
+    )
+    # It forks and ends at once, so that this process has no child that others would wait for.
+    threading.Thread(target=process.wait, name="zeus-core guardian start", daemon=True).start()
+
+
+def _lasting_stderr() -> int | None:
+    """Return where the guardian may complain: this process's own errors, unless somebody waits for their end."""
+    try:
+        is_pipe = stat.S_ISFIFO(os.fstat(2).st_mode) or stat.S_ISSOCK(os.fstat(2).st_mode)
+    except OSError:  # it is closed
+        is_pipe = True
+    return subprocess.DEVNULL if is_pipe else None
