@@ -1,13 +1,15 @@
 """The end of a Trainer's training: the result that people see, and the model card."""
 
+import contextlib
 import re
 
 import pytest
 from huggingface_hub import ModelCard
+from optuna.trial import FixedTrial
 from transformers import Trainer, TrainerCallback
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, RaiseAt, make_trainer
-from tests.support.result_boxes import ENERGY, LIMIT, QUICK, SEARCH_STEPS, boxes, labels
+from tests.support.result_boxes import ENERGY, LIMIT, QUICK, SEARCH_STEPS, boxes, labels, rows
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
@@ -81,6 +83,58 @@ def test_each_training_of_one_callback_shows_its_own(tmp_path, monitor, gpu, cap
     trainer = trained(tmp_path, gpu, [ZeusTrainerCallback(monitor)])
     trainer.train()
     assert len(boxes(capsys)) == 2
+
+
+def searched(folder, gpu, callbacks, **arguments):
+    """A trainer that has searched for the best of three learning rates, by real trainings of one model."""
+    settings = {"max_steps": 5, "eval_strategy": "steps", "eval_steps": 5, **arguments}
+    trainer = make_trainer(folder, callbacks, **settings)
+    model = trainer.model
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD)
+    trainer.model_init = lambda: model
+    with contextlib.suppress(KeyboardInterrupt):
+        trainer.hyperparameter_search(
+            lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.001, 0.03)}, n_trials=3
+        )
+    return trainer
+
+
+def test_a_search_for_hyperparameters_shows_one_box_for_all_trainings(tmp_path, monitor, gpu, capsys):
+    before = gpu.exact_energy_joules()
+    trainer = searched(tmp_path, gpu, [ZeusTrainerCallback(monitor)])
+    (box,) = boxes(capsys)
+    assert labels(box) == ["trainings", *ENERGY]
+    assert rows(box)["trainings"] == "3"
+    kilojoules = float(re.match(r"([\d.]+) ±[\d.]+ kJ", rows(box)["energy"])[1])
+    assert kilojoules == pytest.approx((gpu.exact_energy_joules() - before) / 1000, rel=0.02)
+    trainer.train()
+    assert labels(boxes(capsys)[0]) == ENERGY, "of a training alone, afterwards"
+
+
+def test_a_power_limit_chosen_meanwhile_is_in_that_box(tmp_path, monitor, gpu, capsys):
+    callbacks = [ZeusTrainerCallback(monitor), HFGlobalPowerLimitOptimizer(monitor, Energy(), **QUICK)]
+    searched(tmp_path, gpu, callbacks, max_steps=SEARCH_STEPS)
+    (box,) = boxes(capsys)
+    assert labels(box) == ["trainings", *ENERGY, *LIMIT]
+
+
+def test_a_search_for_hyperparameters_that_is_interrupted_shows_what_there_is(tmp_path, monitor, gpu, capsys):
+    interrupt = RaiseAt(3, KeyboardInterrupt())
+    trainer = searched(tmp_path, gpu, [ZeusTrainerCallback(monitor), interrupt])
+    assert rows(boxes(capsys)[0])["trainings"] == "1"
+    trainer.remove_callback(interrupt)
+    trainer.train()
+    assert labels(boxes(capsys)[0]) == ENERGY
+
+
+def test_a_search_for_hyperparameters_may_be_quiet(tmp_path, monitor, gpu, capsys):
+    searched(tmp_path, gpu, [ZeusTrainerCallback(monitor, quiet=True)])
+    assert boxes(capsys) == []
+
+
+def test_a_training_of_a_search_in_another_process_shows_nothing(tmp_path, monitor, gpu, capsys):
+    make_trainer(tmp_path, [ZeusTrainerCallback(monitor)], max_steps=2).train(trial=FixedTrial({}))
+    assert boxes(capsys) == []
 
 
 class TrainsAnother(TrainerCallback):

@@ -2,12 +2,14 @@
 
 import json
 
+import optuna
 import pytest
+from optuna.trial import TrialState
 from transformers import EarlyStoppingCallback, TrainerCallback
-from transformers import trainer as trainer_module
-from transformers.trainer_utils import BestRun, default_compute_objective
+from transformers.trainer_utils import default_compute_objective
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, examples, losses_of, make_trainer, tiny_model
+from tests.support.result_boxes import boxes, rows
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_huggingface import ZeusTrainerCallback
@@ -94,39 +96,37 @@ def test_the_energy_of_an_evaluation_is_in_the_logs_alone(tmp_path, gpu, make_ca
     assert trainer.state.log_history[-1]["eval_energy_j"] > 0
 
 
-class GridBackend:
-    """Searches as the backends of transformers do: the objective is that of an evaluation after each training."""
+def trials_of(folder, gpu, callbacks):
+    """All that Optuna knows after a search: it samples by what earlier trials reported, and ends bad ones early."""
+    studies = []
 
-    rates = (0.001, 0.01, 0.03)
+    def space(trial):
+        studies.append(trial.study)
+        return {"learning_rate": trial.suggest_float("learning_rate", 1e-4, 1.0, log=True)}
 
-    def ensure_available(self):
-        pass
-
-    def default_hp_space(self, trial):
-        return {}
-
-    def run(self, trainer, n_trials, direction):
-        objectives = {}
-        for rate in self.rates:
-            trainer.args.learning_rate = rate
-            trainer.train()
-            objectives[rate] = trainer.compute_objective(trainer.evaluate())
-        best = min(objectives, key=objectives.get)
-        return BestRun("0", objectives[best], {"learning_rate": best, **objectives})
+    trainer = make_trainer(folder, callbacks, max_steps=6, eval_strategy="steps", eval_steps=2)
+    trainer.model_init = lambda: simulated_model(gpu)
+    best = trainer.hyperparameter_search(
+        space,
+        n_trials=6,
+        backend="optuna",
+        sampler=optuna.samplers.TPESampler(seed=1, n_startup_trials=2),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=1),
+    )
+    return best, [(trial.params, trial.state, trial.value, trial.intermediate_values) for trial in studies[0].trials]
 
 
-def test_a_search_for_hyperparameters_finds_the_same(tmp_path, gpu, make_callback, monkeypatch):
-    for backend in trainer_module.HPSearchBackend:
-        monkeypatch.setitem(trainer_module.ALL_HYPERPARAMETER_SEARCH_BACKENDS, backend, GridBackend)
-
-    def search(folder, callbacks):
-        trainer = make_trainer(folder, callbacks, max_steps=10)
-        trainer.model_init = lambda: simulated_model(gpu)
-        return trainer.hyperparameter_search(backend="optuna")
-
-    without = search(tmp_path / "without", [])
-    assert search(tmp_path / "with", [make_callback()]) == without
-    assert 0 < without.objective < 10
+def test_optuna_finds_the_same(tmp_path, gpu, make_callback, capsys):
+    best, trials = trials_of(tmp_path / "without", gpu, [])
+    assert {state for _, state, *_ in trials} == {TrialState.COMPLETE, TrialState.PRUNED}
+    assert not boxes(capsys)
+    callback = make_callback()
+    assert trials_of(tmp_path / "with", gpu, [callback]) == (best, trials)
+    assert 0 < best.objective < 10, "a loss, and no joules"
+    (box,) = boxes(capsys)
+    assert rows(box)["trainings"] == "6"
+    assert "steps" in rows(box)["spent on"]
+    assert callback.energy.optimizer.trials, "of the search for a power limit, meanwhile"
 
 
 def simulated_model(gpu):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zeus_core._units import kilowatt_hours_from_joules, watt_hours_from_joules
 from zeus_core.adapters._result import duration_text, energy_text
@@ -37,6 +37,16 @@ class TrainingSummary:
     detected_evaluations: int = 0
     saving_uncertainty: float | None = None
     grams_co2_per_kwh: float | None = None
+
+    def __add__(self, later: TrainingSummary) -> TrainingSummary:
+        """Return the summary of both runs. Saving and carbon intensity are those of the later one."""
+        return replace(
+            later,
+            steps=self.steps + later.steps,
+            account=self.account + later.account,
+            overhead_seconds=self.overhead_seconds + later.overhead_seconds,
+            detected_evaluations=self.detected_evaluations + later.detected_evaluations,
+        )
 
     @property
     def co2_grams(self) -> float | None:

@@ -135,6 +135,11 @@ class EnergyReporter(Reporter):
         self._tokens_seen = 0
         self._pauses: list[Activity] = []
 
+    @property
+    def summary(self) -> TrainingSummary | None:
+        """The summary of the latest training; None until it has ended."""
+        return self._energy.summary
+
     def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
         """Begin a run, or continue the one of the checkpoint."""
         self._energy.use_folder(str(args.output_dir), from_checkpoint=True)
@@ -186,7 +191,7 @@ class EnergyReporter(Reporter):
 
     def training_metrics(self) -> dict[str, float]:
         """Return the values of the summary."""
-        return self._energy.summary.values() if self._energy.summary is not None else {}
+        return self.summary.values() if self.summary is not None else {}
 
     @contained
     def add_to_model_card(self, trainer: Trainer) -> None:

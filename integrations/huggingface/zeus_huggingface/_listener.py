@@ -15,6 +15,7 @@ from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
+from zeus_core.training import TrainingSummary
 
 __all__ = ["Reporter", "TrainerListener", "Training", "listeners_of", "listening"]
 
@@ -37,6 +38,29 @@ class Training(NamedTuple):
 
     trainer: Trainer
     resume_from_checkpoint: Any
+    is_trial: bool = False
+    """Whether it is one of the trainings of a search for hyperparameters."""
+
+
+class _HyperparameterSearch:
+    """Adds up the trainings of a search for hyperparameters, whose results are shown as one."""
+
+    def __init__(self) -> None:
+        self._trainings = 0
+        self._rows: dict[str, str] = {}
+        self._summary: TrainingSummary | None = None
+
+    def add(self, rows: dict[str, str], summary: TrainingSummary | None) -> None:
+        """Add a training with its result and, if its energy was measured, its summary."""
+        self._trainings += 1
+        self._rows.update(rows)
+        if summary is not None:
+            self._summary = summary if self._summary is None else self._summary + summary
+
+    def result(self) -> dict[str, str]:
+        """Return the energy of all trainings, and the latest that was said of the power limit."""
+        energy = {} if self._summary is None else self._summary.rows()
+        return {"trainings": str(self._trainings), **self._rows, **energy} if self._rows else {}
 
 
 class Reporter:
@@ -48,6 +72,11 @@ class Reporter:
 
     def __init__(self, observer: TrainingObserver) -> None:
         self.observer = observer
+
+    @property
+    def summary(self) -> TrainingSummary | None:
+        """The summary of the latest training; None if its energy is not measured."""
+        return None
 
     def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
         """Report that training begins; `training` is None if the Trainer has a `train` of its own."""
@@ -110,6 +139,18 @@ class TrainerListener:
         self._trainings: list[tuple[Training, Reporter]] = []  # nested calls, with the reporter before each
         self._knows_world = False
         self._samples_per_step: int | None = None
+        self._search: _HyperparameterSearch | None = None
+
+    @contained
+    def enter_search(self) -> None:
+        """Enter `Trainer.hyperparameter_search`."""
+        self._search = _HyperparameterSearch()
+
+    @contained(default=dict[str, str])
+    def leave_search(self) -> dict[str, str]:
+        """Leave it, normally or by an error. Return the result of all its trainings to show, labelled lines."""
+        search, self._search = self._search, None
+        return {} if search is None else search.result()
 
     @contained
     def enter_training(self, training: Training) -> None:
@@ -123,12 +164,20 @@ class TrainerListener:
 
     @contained(default=dict[str, str])
     def leave_training(self) -> dict[str, str]:
-        """Leave `Trainer.train`, normally or by an error. Return the result to show, labelled lines."""
+        """Leave `Trainer.train`, normally or by an error. Return the result to show, labelled lines.
+
+        A search shows that of all its trainings at its end. In other processes, as Ray's, those of a search show none.
+        """
         reporter = self.reporter
         training, self.reporter = self._trainings.pop()
         reporter.observer.on_train_end()  # a Trainer with a `train` of its own may have reported nothing
         reporter.leave()
-        return self._result_of(reporter, training.trainer.is_world_process_zero())
+        rows = self._result_of(reporter, training.trainer.is_world_process_zero())
+        if not training.is_trial:
+            return rows
+        if rows and self._search is not None:
+            self._search.add(rows, reporter.summary)
+        return {}
 
     @contained
     def on_train_begin(self, args: TrainingArguments, state: TrainerState) -> None:

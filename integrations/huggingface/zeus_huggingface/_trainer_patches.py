@@ -60,8 +60,9 @@ def _train(
 ) -> Any:
     listeners = listeners_of(trainer)
     _patch_model_card(type(trainer))
+    is_trial = (args[0] if args else kwargs.get("trial")) is not None
     for listener in listeners:
-        listener.enter_training(Training(trainer, resume_from_checkpoint))
+        listener.enter_training(Training(trainer, resume_from_checkpoint, is_trial))
     try:
         output = train(trainer, resume_from_checkpoint, *args, **kwargs)
         metrics = getattr(output, "metrics", None)
@@ -70,9 +71,24 @@ def _train(
                 metrics.update(listener.reporter.training_metrics())
         return output
     finally:
-        results = [listener.leave_training() for listener in listeners]
-        results.sort(key=lambda rows: "energy" not in rows)
-        show_result({label: text for rows in results for label, text in rows.items()})
+        _show([listener.leave_training() for listener in listeners])
+
+
+def _search(search: Callable[..., Any], trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
+    """Show one result for all trainings of a search for hyperparameters."""
+    listeners = listeners_of(trainer)
+    for listener in listeners:
+        listener.enter_search()
+    try:
+        return search(trainer, *args, **kwargs)
+    finally:
+        _show([listener.leave_search() for listener in listeners])
+
+
+def _show(results: list[dict[str, str]]) -> None:
+    """Show the results of all callbacks in one box, the energy first."""
+    results.sort(key=lambda rows: "energy" not in rows)
+    show_result({label: text for rows in results for label, text in rows.items()})
 
 
 def _pausing(activity: Activity) -> Callable[..., Any]:
@@ -121,6 +137,7 @@ def _create_model_card(create: Callable[..., Any], trainer: Trainer, *args: Any,
 
 _WRAPS: dict[str, Callable[..., Any]] = {
     "train": _train,
+    "hyperparameter_search": _search,
     "evaluate": _pausing(Activity.EVALUATION),
     "_evaluate": _pausing(Activity.EVALUATION),  # for trainers with an `evaluate` of their own
     "predict": _pausing(Activity.EVALUATION),
