@@ -1,3 +1,4 @@
+import contextlib
 import os
 import warnings
 from pathlib import Path
@@ -10,6 +11,13 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # older releases are behind with torch and pydantic
     import deepspeed.ops
     import deepspeed.runtime.pipe.engine
+    import deepspeed.runtime.zero.stage_1_and_2
+
+    # What an engine imports when it is made: not by each rank, which is a fork of this process.
+    import torch._dynamo  # noqa: F401
+
+    with contextlib.suppress(ImportError):  # of newer releases
+        import deepspeed.runtime.zero.muon.muon_optimizer
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which would be compiled first, for a minute
 

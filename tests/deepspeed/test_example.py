@@ -80,11 +80,19 @@ def test_the_configuration_is_short_and_right():
     assert read_perseus_block(json.loads(CONFIG.read_text())).enabled
 
 
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory):
+    """The folder of a short run, and what it printed."""
+    folder = tmp_path_factory.mktemp("short")
+    return folder, run(folder, *short(folder))
+
+
 @pytest.mark.long
-def test_a_short_run_keeps_its_claims_and_writes_only_into_its_folder(tmp_path):
-    check_claims(run(tmp_path, *short(tmp_path)), tmp_path / "zeus-deepspeed")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "short.json", "zeus-deepspeed"]
-    assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []
+def test_a_short_run_keeps_its_claims_and_writes_only_into_its_folder(short_run):
+    folder, finished = short_run
+    check_claims(finished, folder / "zeus-deepspeed")
+    assert sorted(path.name for path in folder.iterdir()) == ["home", "short.json", "zeus-deepspeed"]
+    assert [path for path in (folder / "home").rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.long
@@ -95,13 +103,17 @@ def test_a_wrong_key_is_a_sentence(tmp_path):
 
 
 @pytest.mark.long
-def test_a_plan_is_deployed_in_another_run(tmp_path):
-    first = run(tmp_path, *short(tmp_path))
-    check_claims(first, tmp_path / "zeus-deepspeed")
-    arguments = short(tmp_path, plan_path="zeus-deepspeed/plan.json")
-    second = run(tmp_path, *arguments, "--steps", "12")
-    assert "profiling" not in second.stdout
-    assert "replaying" in second.stdout
+def test_the_launcher_of_deepspeed_deploys_the_plan_of_another_run(short_run, tmp_path):
+    folder, _ = short_run
+    script = Path(sysconfig.get_path("scripts")) / "deepspeed"
+    # Run by Python itself: the first line of the script names none where there is a space in the path.
+    launcher = [sys.executable, script, "--num_accelerators", "4"]
+    arguments = short(tmp_path, plan_path=str(folder / "zeus-deepspeed" / "plan.json"))
+    finished = run(tmp_path, *arguments, "--steps", "12", launcher=launcher)
+    assert finished.returncode == 0, finished.stderr
+    assert "profiling" not in finished.stdout
+    assert "replaying" in finished.stdout
+    assert re.search(r"saving -?\d+\.\d%, slowdown [\d.]+$", finished.stdout, re.MULTILINE)
 
 
 @pytest.mark.long
@@ -112,16 +124,6 @@ def test_torchrun_with_activation_checkpointing(tmp_path):
     printed = check_claims(finished, tmp_path / "zeus-deepspeed")
     times = re.findall(r"^stage 0 (?:forward|backward) +1410 MHz +([\d.]+) ms", printed, re.MULTILINE)
     assert float(times[1]) > 2.2 * float(times[0])
-
-
-@pytest.mark.long
-def test_the_launcher_of_deepspeed(tmp_path):
-    script = Path(sysconfig.get_path("scripts")) / "deepspeed"
-    # Run by Python itself: the first line of the script names none where there is a space in the path.
-    launcher = [sys.executable, script, "--num_accelerators", "4"]
-    finished = run(tmp_path, *short(tmp_path), launcher=launcher)
-    assert finished.returncode == 0, finished.stderr
-    assert re.search(r"saving -?\d+\.\d%, slowdown [\d.]+$", finished.stdout, re.MULTILINE)
 
 
 @pytest.mark.long

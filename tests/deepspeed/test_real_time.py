@@ -45,8 +45,8 @@ def train(stages, microbatches, replayed_steps, most_steps):
 @pytest.mark.timeout(280)
 def test_a_plan_in_real_time(monkeypatch):
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", f"{A100}:2")
-    run = Run(run_engines(2, train, 2, 8, 20, 120))
-    best = best_saving(true_profile(2, A100), schedules.one_f_one_b(2, 8))
+    run = Run(run_engines(2, train, 2, 4, 20, 120))
+    best = best_saving(true_profile(2, A100), schedules.one_f_one_b(2, 4))
     assert run.saved_fraction() >= 0.5 * best
     replayed, latest = run.steps_of("replaying")[-20:], run.records[0].latest
     assert len(replayed) == 20

@@ -176,9 +176,15 @@ REAL_DEVICES = {
 
 @pytest.mark.real_time
 @pytest.mark.parametrize(
-    "load", ["bursty", *(pytest.param(load, marks=pytest.mark.long) for load in ("constant", "gaps"))]
+    ("load", "precise"),
+    [
+        ("bursty", True),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [("bursty", False), ("constant", False), ("gaps", True)]
+        ),
+    ],
 )
-@pytest.mark.parametrize("precise", [pytest.param(False, marks=pytest.mark.long), True])
 def test_real_windows_hold_the_truth(make_driver, load, precise):
     driver = make_driver(*REAL_DEVICES.values())
     for device in driver:

@@ -98,7 +98,7 @@ def milp_gap(profile, schedule, share):
     time = shortest + share * (best - shortest)
     plan = make_plan(frontier, time_seconds=time)
     oracle = Oracle(profile, schedule, whole=True)
-    oracle.limit_seconds(20)
+    oracle.limit_seconds(8)
     return plan.energy_joules_until(time) / oracle.energy_joules(time) - 1
 
 

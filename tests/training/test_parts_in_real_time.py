@@ -18,8 +18,9 @@ def wait_until(moment: float) -> None:
     time.sleep(max(moment - time.monotonic(), 0.0))
 
 
-@pytest.mark.parametrize("period_seconds", [0.1, 0.02])
-@pytest.mark.parametrize(("step_seconds", "evaluation_seconds"), [(0.19, 0.03), (0.31, 0.26)])
+@pytest.mark.parametrize(
+    ("period_seconds", "step_seconds", "evaluation_seconds"), [(0.1, 0.19, 0.03), (0.02, 0.31, 0.26)]
+)
 def test_short_evaluations_between_steps(make_driver, period_seconds, step_seconds, evaluation_seconds):
     driver = make_driver(DeviceSpec(counter_period_seconds=1.004 * period_seconds, counter_phase_seconds=0.013))
     device = driver[0]
