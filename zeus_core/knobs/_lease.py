@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from zeus_core.device import Gpu
 from zeus_core.device._retry import retried
@@ -12,8 +13,11 @@ from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
 from zeus_core.leases._ledger import known_ledgers
-from zeus_core.leases._restoring import is_same_limit, restore_entry, set_original
+from zeus_core.leases._restoring import Outcome, OutcomeKind, is_same_limit, restore_entry, set_original
 from zeus_core.leases._safeguard import Safeguard
+
+if TYPE_CHECKING:
+    from zeus_core.device.remote._client import RemoteControl
 
 __all__ = ["UNCHANGED", "Lease", "read_original_limit_watts", "restore_residue"]
 
@@ -28,7 +32,8 @@ class Lease:
 
     Before the first change the original is kept where it outlives this process (`Safeguard`), unless no other process
     can reach the GPU, such as a simulated one. Before each change of a power limit the one in force is read: if
-    somebody else has set it, it stays, and nothing is changed any more.
+    somebody else has set it, it stays, and nothing is changed any more. Where this process lacks the right, the daemon
+    changes and restores the GPU, if there is one.
 
     Changes come from one thread at a time; restoring may come from another meanwhile.
 
@@ -43,6 +48,7 @@ class Lease:
         self._is_limit = knob == "power_limit"
         self._entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, knob, original)
         self._safeguard: Safeguard | None = None
+        self._remote: RemoteControl | None = None  # the daemon, where this process lacks the right
         self._claimed_by: int | None = None  # process id
         self._theirs: str | None = None
         self._is_changing = False
@@ -54,16 +60,16 @@ class Lease:
 
         Raises:
             DeviceHeldError: Another process controls the GPU, or somebody else has changed the value since.
+            PermissionDeniedError: This process may not do it, nor may the daemon do it for this process.
             DeviceError: The driver refuses; or neither a ledger nor a guardian would restore the original.
         """
         self.check()
         if self._claimed_by != os.getpid():
             self._begin()
         before = self._entry
-        if self._is_limit or not before.values:  # a clock cannot be compared, so one entry is enough
-            self._entry = before.changing_to(value)
-            if self._safeguard is not None:
-                self._entry = self._safeguard.keep(self._entry)
+        self._entry = before.changing_to(value)
+        if self._safeguard is not None and (self._is_limit or not before.values):  # a clock cannot be compared later
+            self._entry = self._safeguard.keep(self._entry)
         self._claimed_by = os.getpid()
         self._is_changing = True
         try:
@@ -95,7 +101,10 @@ class Lease:
         Raises:
             DeviceError: The driver refuses.
         """
-        set_original(self._gpu, self._entry)
+        if self._remote is None:
+            set_original(self._gpu, self._entry)
+        else:
+            self._remote.restore()
 
     def restore(self) -> bool:
         """Restore the original. Never raises; logs and returns False if the driver refuses.
@@ -104,7 +113,7 @@ class Lease:
         """
         if self._claimed_by != os.getpid():
             return True
-        outcome = restore_entry(self._gpu, self._entry)
+        outcome = self._restored()
         if not outcome.is_done:
             _logger.error("%s", outcome)
             if self._safeguard is not None:
@@ -120,14 +129,57 @@ class Lease:
         """Take this process for the owner: the first change, or the first in a forked child."""
         entry = self._entry
         self._entry = LedgerEntry.of_this_process(entry.device_uuid, entry.device_name, entry.knob, entry.original)
-        if _outlives_this_process(self._gpu):
-            self._safeguard = Safeguard(partial(restore_entry, self._gpu))
+        self._remote = None
+        self._safeguard = Safeguard(partial(restore_entry, self._gpu)) if _outlives_this_process(self._gpu) else None
+        if self._safeguard is not None and self._is_limit and os.geteuid() != 0:
+            self._try_right()
+
+    def _try_right(self) -> None:
+        """Set the limit that is in force, before anything is written down and a guardian starts."""
+        try:
+            self._gpu.set_power_limit(self._gpu.read_power_limit_watts())
+        except PermissionDeniedError:
+            self._safeguard = None  # nothing is to be kept: the daemon does it, or nobody
+        except DeviceError:
+            pass  # the change itself says so
 
     def _change(self, value: int | float) -> None:
-        if self._is_limit:
-            self._gpu.set_power_limit(value)
-        else:
-            self._gpu.lock_sm_clock(round(value))
+        if self._remote is not None:
+            self._remote.set(value)
+            return
+        try:
+            if self._is_limit:
+                self._gpu.set_power_limit(value)
+            else:
+                self._gpu.lock_sm_clock(round(value))
+        except PermissionDeniedError as denial:
+            if not _outlives_this_process(self._gpu):
+                raise
+            if self._safeguard is not None:
+                self._safeguard.drop(self._entry)
+                self._safeguard = None
+            self._change_by_daemon(value, denial)
+
+    def _change_by_daemon(self, value: int | float, denial: PermissionDeniedError) -> None:
+        """Let the daemon change the GPU from now on. Raises as `set` does."""
+        from zeus_core.device.remote._client import RemoteControl
+
+        remote = RemoteControl(self._gpu.uuid, self._entry.knob)
+        try:
+            remote.set(value)
+        except PermissionDeniedError as error:
+            raise PermissionDeniedError(f"{denial}; or use the zeus-core daemon: {error}") from error
+        self._remote = remote
+
+    def _restored(self) -> Outcome:
+        if self._remote is None:
+            return restore_entry(self._gpu, self._entry)
+        try:
+            kind = cast(OutcomeKind, self._remote.release())
+        except DeviceError as error:
+            return Outcome(self._entry.failed(str(error)), "failed")
+        failed = self._entry.failed("see the log of the zeus-core daemon, which tries again")
+        return Outcome(failed, "failed") if kind == "failed" else Outcome(self._entry, kind)
 
     def _drop(self) -> None:
         if self._claimed_by == os.getpid():

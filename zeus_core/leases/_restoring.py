@@ -10,7 +10,9 @@ from typing import Literal, Protocol, TypeVar
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.leases._entry import LedgerEntry
 
-__all__ = ["Outcome", "RestorableGpu", "is_same_limit", "restore_entry", "set_original"]
+__all__ = ["Outcome", "OutcomeKind", "RestorableGpu", "is_same_limit", "restore_entry", "set_original"]
+
+OutcomeKind = Literal["restored", "original", "theirs", "failed"]
 
 _Answer = TypeVar("_Answer")
 
@@ -53,7 +55,7 @@ class Outcome:
     """
 
     entry: LedgerEntry
-    kind: Literal["restored", "original", "theirs", "failed"]
+    kind: OutcomeKind
     value: float | None = None
 
     @property
