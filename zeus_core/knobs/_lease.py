@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -131,11 +132,14 @@ class Lease:
         self._entry = LedgerEntry.of_this_process(entry.device_uuid, entry.device_name, entry.knob, entry.original)
         self._remote = None
         self._safeguard = Safeguard(partial(restore_entry, self._gpu)) if _outlives_this_process(self._gpu) else None
-        if self._safeguard is not None and self._is_limit and os.geteuid() != 0:
+        if self._safeguard is not None and sys.platform == "linux" and os.geteuid() != 0:
             self._try_right()
 
     def _try_right(self) -> None:
-        """Set the limit that is in force, before anything is written down and a guardian starts."""
+        """Set the limit that is in force, before anything is written down and a guardian starts.
+
+        The right is the same for clocks, which cannot be read to be set again.
+        """
         try:
             self._gpu.set_power_limit(self._gpu.read_power_limit_watts())
         except PermissionDeniedError:
