@@ -95,8 +95,11 @@ class Owner:
             program = program.replace(name, textwrap.dedent(line).strip())
         self.process = driver.start(program)
         self._is_limit = knob == "power limit"
+
+    def begin(self):
         self.expect("ready")
         assert not self.is_restored()
+        return self
 
     def expect(self, word):
         line = self.process.stdout.readline()
@@ -135,9 +138,9 @@ class Owner:
 def start(make_driver):
     owners = []
 
-    def start_owner(knob, end="", before=""):
-        owners.append(Owner(make_driver(DEVICE), knob, end, before))
-        return owners[-1]
+    def start_owner(knob, end="", before="", driver=None):
+        owners.append(Owner(driver or make_driver(DEVICE), knob, end, before))
+        return owners[-1].begin()
 
     yield start_owner
     for owner in owners:
@@ -171,3 +174,67 @@ def test_the_original_is_restored_and_nothing_is_left(start, end, knob):
 
 def test_a_forked_child_that_lives_on_does_not_keep_the_original_from_being_restored(start):
     start("power limit", ENDS["SIGKILL"], FORKED).end()
+
+
+def test_of_two_processes_on_one_gpu_the_second_is_refused_with_the_first_one_named(start):
+    owner = start("power limit", ENDS["SIGKILL"])
+    program = """
+        from zeus_core.device import discover_gpus
+        from zeus_core.errors import DeviceHeldError
+        from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+
+        gpus = discover_gpus({})
+        for knob in PowerLimitKnob(gpus, 25), SmClockKnob(gpus[0]):
+            print(knob.settings[0])
+            try:
+                knob.apply(knob.settings[-1])
+            except DeviceHeldError as error:
+                print(error)
+            knob.restore()
+    """
+    before = owner.driver[0].power_limit_watts
+    highest, refusal, _, other_refusal = owner.driver.run(program).splitlines()
+    assert highest == "450", "not the trial of the first process"
+    assert f"is controlled by process {owner.process.pid}" in refusal
+    assert f"is controlled by process {owner.process.pid}" in other_refusal
+    assert owner.driver[0].power_limit_watts == before
+    assert owner.driver[0].locked_clock_mhz == ORIGINAL_MHZ
+    owner.end()
+    wait_until(lambda: not entries(owner.driver))
+    assert owner.driver.run(program).splitlines() == ["450", "1980"]
+
+
+def test_runs_that_are_killed_one_after_another_all_find_the_same_original(start, make_driver):
+    """Each once took what the one before had left for the original: 350, 250, 150, 100 W."""
+    driver = make_driver(DEVICE)
+    for _ in range(3):
+        owner = start("power limit", "", "os.kill(guardian_id(), signal.SIGKILL)", driver)
+        owner.process.kill()
+        owner.close()
+        assert not owner.is_restored(), "both were killed"
+        (entry,) = entries(driver)
+        assert entry["original"] == ORIGINAL_WATTS
+    program = """
+        from zeus_core.device import discover_gpus
+        from zeus_core.knobs import PowerLimitKnob
+        import logging
+        logging.basicConfig(format="%(message)s")
+        print(PowerLimitKnob(discover_gpus({}), 25).settings[0])
+    """
+    process = driver.start(program)
+    output, errors = process.communicate()
+    assert output == "450\n"
+    assert f"to 450 W is restored. It was left by process {owner.process.pid}" in errors
+    assert driver[0].power_limit_watts == ORIGINAL_WATTS
+    assert not list(driver.ledger_path.glob("*.json"))
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_a_guardian_that_was_killed_is_started_again_by_the_next_change(start, knob):
+    again = """
+        os.kill(guardian_id(), signal.SIGKILL)
+        time.sleep(0.1)
+        knob.apply(knob.settings[-2])
+        knob.apply(knob.settings[-1])
+    """
+    start(knob, ENDS["SIGKILL"], again).end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -64,14 +65,17 @@ class Lease:
             PermissionDeniedError: This process may not do it, nor may the daemon do it for this process.
             DeviceError: The driver refuses; or neither a ledger nor a guardian would restore the original.
         """
-        self.check()
+        if self._theirs is not None:
+            raise DeviceHeldError(self._theirs)
         if self._claimed_by != os.getpid():
             self._begin()
-        before = self._entry
-        self._entry = before.changing_to(value)
-        if self._safeguard is not None and (self._is_limit or not before.values):  # a clock cannot be compared later
+        before, self._entry = self._entry, self._entry.changing_to(value)
+        if self._safeguard is not None and (self._is_limit or not before.values):
             self._entry = self._safeguard.keep(self._entry)
+        elif self._safeguard is not None:  # clocks cannot be compared: which one is in force makes no difference
+            self._safeguard.revive()
         self._claimed_by = os.getpid()
+        self._check(before)
         self._is_changing = True
         try:
             self._change(value)
@@ -90,11 +94,7 @@ class Lease:
         Raises:
             DeviceHeldError: Somebody else has changed it. It stays from now on.
         """
-        if self._is_limit and self._theirs is None:
-            self._theirs = self._find_theirs()
-        if self._theirs is not None:
-            self._drop()
-            raise DeviceHeldError(self._theirs)
+        self._check(self._entry)
 
     def restore_for_now(self) -> None:
         """Restore the original until the next change.
@@ -191,13 +191,19 @@ class Lease:
             if self._safeguard is not None:
                 self._safeguard.drop(self._entry)
 
-    def _find_theirs(self) -> str | None:
-        """Return the words for a limit that somebody else has set; None if there is none."""
+    def _check(self, entry: LedgerEntry) -> None:
+        if self._is_limit and self._theirs is None:
+            self._theirs = self._find_theirs(entry.values or (entry.original,))
+        if self._theirs is not None:
+            self._drop()
+            raise DeviceHeldError(self._theirs)
+
+    def _find_theirs(self, own: Sequence[float | None]) -> str | None:
+        """Return the words for a limit that is none of ours; None if there is none."""
         try:
             limit_watts = self._gpu.read_power_limit_watts()
         except DeviceError:  # it says nothing about others
             return None
-        own = self._entry.values or (self._entry.original,)
         if any(value is not None and is_same_limit(limit_watts, value) for value in own):
             return None
         return (

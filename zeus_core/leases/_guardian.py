@@ -59,6 +59,16 @@ class Guardian:
             if self._socket is None or not self._send({"hold": entry.to_json()}):
                 self._start()
 
+    def revive(self) -> None:
+        """Start the guardian again if it has been killed. It costs a microsecond where it has not.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        with self._lock:
+            if self._socket is not None and self._entries and not self._is_there(self._socket):
+                self._start()
+
     def drop(self, key: LedgerKey) -> None:
         """Forget an entry: the device is restored, or belongs to somebody else. Never raises."""
         with self._lock:
@@ -90,6 +100,17 @@ class Guardian:
         except OSError:
             return False
         return True
+
+    @staticmethod
+    def _is_there(ours: socket.socket) -> bool:
+        """Return whether the guardian lives: it sends nothing, so that only its end can be read."""
+        try:
+            ours.recv(1)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def _forget(self) -> None:
         """Leave the guardian and the entries to the parent, in a forked child."""

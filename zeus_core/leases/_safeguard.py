@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import sys
@@ -56,6 +57,12 @@ class Safeguard:
                 raise DeviceError(f"{no_ledger}, and {no_guardian}: nothing would restore them") from error
             _warn_once(f"{no_guardian}: if it is killed, GPUs are restored by the next start only")
         return entry
+
+    def revive(self) -> None:
+        """Start the guardian again if it has been killed. Never raises: the ledger has the entry."""
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                guardian.revive()
 
     def drop(self, entry: LedgerEntry) -> None:
         """Forget an entry: its device is restored, or belongs to somebody else. Never raises."""
