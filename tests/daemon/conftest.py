@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -85,6 +86,7 @@ class World:
         self.ledger = folder / "run"
         self.ledger.mkdir(mode=0o755)
         self.processes = []
+        self.connections = []
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("ZEUS", "CUDA"))},
             **self.driver.environment,
@@ -107,7 +109,7 @@ class World:
         command += ["--audit", str(self.audit), "--rapl-root", str(self.folder / "powercap"), *map(str, arguments)]
         environment = {**self.environment, "ZEUS_LEDGER_DIR": str(self.ledger)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.processes.append(subprocess.Popen(command, env=environment, **pipes))
+        self.processes.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
         return self.processes[-1]
 
     def start_daemon(self, *arguments):
@@ -134,6 +136,7 @@ class World:
                 user=uid,
                 group=uid,
                 extra_groups=list(gids),
+                start_new_session=True,  # ended with its children
             )
         )
         return self.processes[-1]
@@ -145,6 +148,10 @@ class World:
         assert process.returncode == 0, errors
         return output.strip(), errors
 
+    def connect(self, **options):
+        self.connections.append(Raw(self.socket, **options))
+        return self.connections[-1]
+
     def audited(self, *events):
         lines = [json.loads(line) for line in self.audit.read_text().splitlines()]
         return [line for line in lines if not events or line["event"] in events]
@@ -153,8 +160,11 @@ class World:
         return sorted(path.name for path in self.ledger.glob("*.json"))
 
     def end(self):
+        for connection in self.connections:
+            connection.close()
         for process in self.processes:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         self.driver.close()
 

@@ -28,9 +28,9 @@ from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger
 from zeus_core.leases._process_identity import ProcessIdentity
-from zeus_core.leases._restoring import is_same_limit
+from zeus_core.leases._restoring import Outcome, is_same_limit
 
-__all__ = ["Desk", "Jobs", "Registers"]
+__all__ = ["Desk", "Jobs", "Registers", "note_end"]
 
 _RETRY_SECONDS = 10.0  # between the tries to restore a device that failed: a driver that hangs needs a reset by hand
 
@@ -287,10 +287,7 @@ class Desk:
         entry = lease.entry
         del self._leases[entry.knob]
         outcome = self._keeper.restore(entry)
-        found = {} if outcome.entry.failure is None else {"because": outcome.entry.failure}
-        self._audit.note(
-            "ended", self._fields(lease, old=outcome.value, new=entry.original, outcome=outcome.kind, why=why, **found)
-        )
+        note_end(self._audit, outcome, why, connection=lease.connection.number)
         return outcome.kind
 
     def _forget_unused(self, lease: _Lease) -> None:
@@ -307,15 +304,14 @@ class Desk:
             if entry is not None and entry.failure is not None and entry.keeper == self._this_process:
                 outcome = self._keeper.restore(entry)
                 if outcome.is_done:
-                    what = {"device": entry.device_uuid, "knob": knob, "new": entry.original, "outcome": outcome.kind}
-                    self._audit.note("ended", {**what, "why": "a later try", "pid": entry.owner.pid, "uid": entry.uid})
+                    note_end(self._audit, outcome, "a later try")
 
     def _restore_stale(self) -> None:
         """Restore what an ended process has left, which is not the original. A claim reports failures."""
         for knob in KNOBS:
             entry = self._ledger.find(LedgerKey(self._gpu.uuid, cast(KnobName, knob)))
             if entry is not None and entry.is_stale():
-                self._keeper.restore(entry)
+                note_end(self._audit, self._keeper.restore(entry), "left behind")
 
     def _range(self) -> PowerRange:
         if self._power_range is None:
@@ -333,17 +329,23 @@ class Desk:
         return None if self._policy.original_sm_clock_mhz is None else float(self._policy.original_sm_clock_mhz)
 
     def _fields(self, lease: _Lease, **more: Any) -> Mapping[str, Any]:
-        entry, client = lease.entry, lease.client
-        return {
-            "device": entry.device_uuid,
-            "knob": entry.knob,
-            **more,
-            "pid": client.identity.pid,
-            "uid": client.uid,
-            "program": client.program,
-            "job": client.job,
-            "connection": lease.connection.number,
-        }
+        return {**_what(lease.entry), **more, **_who(lease.entry), "connection": lease.connection.number}
+
+
+def note_end(audit: AuditLog, outcome: Outcome, why: str, **more: Any) -> None:
+    """Write to the audit log how the change of a knob has ended, and why."""
+    entry = outcome.entry
+    because = {} if outcome.is_done else {"because": entry.failure}
+    changed = {"old": outcome.value, "new": entry.original, "outcome": outcome.kind, "why": why, **because}
+    audit.note("ended", {**_what(entry), **changed, **_who(entry), **more})
+
+
+def _what(entry: LedgerEntry) -> dict[str, Any]:
+    return {"device": entry.device_uuid, "knob": entry.knob}
+
+
+def _who(entry: LedgerEntry) -> dict[str, Any]:
+    return {"pid": entry.owner.pid, "uid": entry.uid, "program": entry.program, "job": entry.job}
 
 
 def _ledger_fault(error: OSError) -> DriverFaultError:

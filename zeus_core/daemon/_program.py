@@ -17,7 +17,7 @@ from typing import cast
 
 from zeus_core.daemon._audit import AuditLog
 from zeus_core.daemon._commands import CommandedGpu, check_programs
-from zeus_core.daemon._desk import Desk, Registers
+from zeus_core.daemon._desk import Desk, Registers, note_end
 from zeus_core.daemon._policy import Policy
 from zeus_core.daemon._policy_file import DEFAULT_GROUP, read_policy
 from zeus_core.daemon._server import Server
@@ -28,7 +28,7 @@ from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.device.rapl._powercap import POWERCAP_ROOT
 from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._ledger import Ledger, own_ledger
+from zeus_core.leases._ledger import Ledger, UnreadableEntry, own_ledger
 from zeus_core.leases._restoring import Outcome, restore_entry
 
 __all__ = ["Settings", "run_daemon"]
@@ -156,12 +156,12 @@ def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog) 
             return Outcome(entry.failed("the GPU is not there"), "failed")
         return restore_entry(gpu, entry)
 
+    for entry in ledger.read():
+        if isinstance(entry, UnreadableEntry):
+            _logger.error("%s is left alone, as it cannot be read: %s", entry.path, entry.reason)
     for outcome in ledger.restore_stale(restore):
-        entry = outcome.entry
-        _logger.warning("left behind by %s: %s", entry.holder, outcome)
-        fields = {"device": entry.device_uuid, "knob": entry.knob, "old": outcome.value, "new": entry.original}
-        who = {"pid": entry.owner.pid, "uid": entry.uid, "program": entry.program, "job": entry.job}
-        audit.note("ended", {**fields, "outcome": outcome.kind, "why": "left behind", **who})
+        _logger.warning("left behind by %s: %s", outcome.entry.holder, outcome)
+        note_end(audit, outcome, "left behind")
 
 
 def _listen(path: Path, group: int | None) -> socket.socket:

@@ -276,4 +276,5 @@ def _drop_in_child() -> None:
         connection.drop_in_child()
 
 
-os.register_at_fork(after_in_child=_drop_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_drop_in_child)

@@ -1,0 +1,411 @@
+"""The daemon's start, where something is wrong; its end; and what is restored when clients or the daemon are killed."""
+
+import dataclasses
+import os
+import resource
+import socket
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.conftest import DEVICE, GROUP, MEMBER, ORIGINAL_WATTS, STRANGER, WAIT_SECONDS, needs_root, until
+from zeus_core.leases._entry import LedgerEntry
+from zeus_core.leases._ledger import Ledger
+
+pytestmark = needs_root
+
+LIMIT, CLOCK = {"knob": "power_limit"}, {"knob": "sm_clock"}
+
+
+def expect_failure(world, *words, arguments=(), code=2):
+    process = world.spawn_daemon(*arguments)
+    _, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    for word in words:
+        assert str(word) in errors
+    assert world.driver.calls("nvmlDeviceSetPowerManagementLimit") == []
+
+
+# The start
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("grup = 1", ["'grup' is no key of this file", "group, original_sm_clock_mhz, allow, limits, commands"]),
+        ("group = 'no-such-group'", ["group is 'no-such-group'", "that this machine knows"]),
+        ("group = [", ["is no TOML"]),
+        ("allow = 3", ["allow is 3; it must be a list"]),
+        ("[[allow]]\nknobs = ['power_limit']", ["allow[0] names nobody"]),
+        ("[[allow]]\nusers = ['no-such-user']", ["allow[0].users is 'no-such-user'"]),
+        ("[[allow]]\nusers = [-1]", ["allow[0].users is -1"]),
+        ("[[allow]]\nusers = [0]\nknobs = ['fan']", ["allow[0].knobs is 'fan'", '"power_limit" or "sm_clock"']),
+        ("[[allow]]\nusers = [0]\npower_limit_watts = [300, 200]", ["power_limit_watts is [300, 200]", "[150, 300]"]),
+        ("[[allow]]\nusers = [0]\npower_limit_watts = [nan, 200]", ["power_limit_watts is [nan, 200]"]),
+        ("[[allow]]\nusers = [0]\nmay_exceed_original = 1", ["may_exceed_original is 1; it must be true or false"]),
+        ("[[allow]]\nusers = [0]\nwatts = 3", ["'watts' is no key of allow[0]"]),
+        ("[limits]\nrequests_per_second = 0", ["limits.requests_per_second is 0"]),
+        ("[commands]\nset_power_limit = ['nvidia-smi']", ["commands.set_power_limit", "full path"]),
+        ("[commands]\nset_power_limit = ['/bin/true', '{uuid}']", ["commands.set_power_limit", "{watts}"]),
+        ("[commands]\nfailure_pattern = '('", ["commands.failure_pattern", "regular expression"]),
+        ("[commands]\nsudo = ['/bin/true']", ["'sudo' is no key of commands"]),
+    ],
+)
+def test_a_policy_that_says_something_else_is_refused(tmp_path, text, words):
+    from zeus_core.daemon._policy_file import read_policy
+    from zeus_core.errors import UsageError
+
+    path = tmp_path / "daemon.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as refusal:
+        read_policy(path)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_a_policy_that_others_could_change_is_refused(make_world):
+    world = make_world()
+    world.policy.chmod(0o664)
+    expect_failure(world, f"{world.policy} can be changed by others: sudo chmod go-w", code=1)
+    world.policy.chmod(0o644)
+    os.chown(world.policy, STRANGER, -1)
+    expect_failure(world, f"{world.policy} belongs to user {STRANGER}", code=1)
+    os.chown(world.policy, 0, -1)
+    world.folder.chmod(0o777)
+    expect_failure(world, f"{world.folder} can be changed by others", code=1)
+    world.folder.chmod(0o755)
+
+
+def test_without_a_policy_the_members_of_one_group_may_do_the_default(make_world, monkeypatch):
+    from zeus_core.daemon import _policy_file
+    from zeus_core.daemon._peer import Peer
+    from zeus_core.errors import PermissionDeniedError
+
+    monkeypatch.setattr(_policy_file, "DEFAULT_GROUP", "daemon")  # a group that every Linux has
+    policy = _policy_file.read_policy(None)
+    member, stranger = Peer(1, MEMBER, frozenset({policy.group})), Peer(1, STRANGER, frozenset({STRANGER}))
+    assert policy.allowance(member, "GPU-1", "power_limit", 450.0).highest == 450.0
+    assert not policy.is_known(stranger)
+    with pytest.raises(PermissionDeniedError):
+        policy.allowance(stranger, "GPU-1", "power_limit", 450.0)
+    monkeypatch.setattr(_policy_file, "DEFAULT_GROUP", "no-such-group")
+    policy = _policy_file.read_policy(None)
+    assert policy.group is None
+    assert not policy.is_known(member)
+
+
+def test_a_python_without_toml_refuses_a_policy_file_and_does_without(tmp_path, monkeypatch):
+    from zeus_core.daemon._policy_file import read_policy
+    from zeus_core.errors import UsageError
+
+    (tmp_path / "daemon.toml").write_text("")
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
+    with pytest.raises(UsageError, match=r"TOML needs Python 3\.11"):
+        read_policy(tmp_path / "daemon.toml")
+    read_policy(None)
+
+
+def test_a_second_daemon_is_refused(world):
+    expect_failure(world, f"a zeus-core daemon is running already, as process {world.daemon.pid}")
+    assert "result" in world.connect().ask("list")
+
+
+def test_paths_that_no_socket_can_have_are_refused(make_world):
+    world = make_world()
+    expect_failure(world, "a socket's path has 107 bytes at most", arguments=["--socket", world.folder / ("x" * 120)])
+    expect_failure(world, "there is no folder", arguments=["--socket", world.folder / "missing" / "daemon.sock"])
+    (world.folder / "file").write_text("precious")
+    expect_failure(world, "something else than a socket", arguments=["--socket", world.folder / "file"])
+    assert (world.folder / "file").read_text() == "precious"
+    world.ledger.chmod(0o777)
+    expect_failure(world, "can change it: chmod go-w", arguments=["--socket", world.ledger / "daemon.sock"], code=1)
+    world.ledger.chmod(0o755)
+
+
+def test_the_socket_of_a_daemon_that_was_killed_is_replaced(make_world):
+    world = make_world()
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(world.socket))
+    world.start_daemon()
+    assert "result" in world.connect().ask("list")
+
+
+def test_a_machine_without_a_gpu_has_a_daemon_for_its_cpus(make_world):
+    world = make_world()
+    world.driver.fail(None, 9)
+    world.start_daemon()
+    assert "no GPU" in world.said
+    assert world.connect().ask("list")["result"]["devices"] == []
+
+
+def entry_of(world, **changes):
+    entry = LedgerEntry.of_this_process(world.uuids[0], "NVIDIA H200", "power_limit", ORIGINAL_WATTS)
+    gone = dataclasses.replace(entry.owner, pid=2**22 + 1)
+    return dataclasses.replace(entry, **{"owner": gone, "values": (250.0,), **changes})
+
+
+def test_what_cannot_be_read_in_the_ledger_is_said_and_left_and_the_rest_is_restored(make_world):
+    world = make_world()
+    world.driver[0].power_limit_watts = 250.0
+    Ledger(str(world.ledger)).note(entry_of(world))
+    broken = world.ledger / "GPU-broken.power_limit.json"
+    broken.write_text("{")
+    world.start_daemon()
+    assert world.driver[0].power_limit_watts == ORIGINAL_WATTS
+    assert str(broken) in world.said
+    assert world.entries() == [broken.name]
+
+
+def test_entries_of_another_boot_are_restored_where_their_value_is_in_force_still(make_world):
+    world = make_world()
+    world.driver[0].power_limit_watts = 250.0
+    ledger = Ledger(str(world.ledger))
+    entry = entry_of(world)
+    ledger.note(dataclasses.replace(entry, owner=dataclasses.replace(entry.owner, boot_id="another", pid=os.getpid())))
+    world.start_daemon()
+    assert world.driver[0].power_limit_watts == ORIGINAL_WATTS
+    assert world.entries() == []
+
+
+def test_an_entry_of_a_gpu_that_is_gone_is_kept_as_evidence(make_world):
+    world = make_world()
+    ledger = Ledger(str(world.ledger))
+    ledger.note(entry_of(world, device_uuid="GPU-gone"))
+    world.start_daemon()
+    assert "the GPU is not there" in world.said
+    assert [entry.failure for entry in ledger.entries()] == ["the GPU is not there"]
+
+
+def test_on_a_full_disk_nothing_is_changed_and_what_was_changed_is_restored(world):
+    client = world.connect()
+    client.ask("set", device=world.uuids[0], value=250, **LIMIT)
+    resource.prlimit(world.daemon.pid, resource.RLIMIT_FSIZE, (10, 10))
+    world.driver.clear_calls()
+    for device, knob, value in ((0, LIMIT, 300), (0, CLOCK, 1410), (1, LIMIT, 300)):
+        reply = client.ask("set", device=world.uuids[device], value=value, **knob)
+        assert reply["error"] == "fault"
+        assert "changes nothing" in reply["message"]
+    assert [call for call in world.driver.calls() if "Set" in call.function] == []
+    client.close()
+    until(lambda: world.driver[0].power_limit_watts == ORIGINAL_WATTS)
+    assert [device.locked_clock_mhz for device in world.driver] == [None, None]
+
+
+# The end
+
+HOLD = """
+    import os, signal, sys, time
+    from zeus_core.device.remote._client import RemoteControl
+    limit, clock = RemoteControl({uuid!r}, "power_limit"), RemoteControl({uuid!r}, "sm_clock")
+    limit.set(250)
+    clock.set(1410)
+    print("ready", flush=True)
+    {end}
+"""
+WAIT = "time.sleep(600)"
+
+
+def hold(world, end=WAIT):
+    process = world.client(HOLD.format(uuid=world.uuids[0], end=end))
+    assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    assert (world.driver[0].power_limit_watts, world.driver[0].locked_clock_mhz) == (250.0, 1410)
+    return process
+
+
+def is_restored(world):
+    return (world.driver[0].power_limit_watts, world.driver[0].locked_clock_mhz) == (ORIGINAL_WATTS, 1710)
+
+
+@pytest.fixture
+def locked_world(make_world):
+    """The administrator keeps clocks locked: the original is neither the default nor the maximum."""
+    world = make_world(DEVICE, DEVICE)
+    world.write_policy(f"group = {GROUP}\noriginal_sm_clock_mhz = 1710\n")
+    world.start_daemon()
+    return world
+
+
+ENDS = {
+    "returns": "pass",
+    "exception": "raise RuntimeError",
+    "sys.exit": "sys.exit(3)",
+    "os._exit": "os._exit(0)",
+    "abort": "os.abort()",
+    "segfault": "import ctypes; ctypes.string_at(0)",
+    "exec": "os.execv('/bin/sleep', ['sleep', '600'])",
+    "exec while a child lives": "(os.fork() == 0 and time.sleep(600)) or os.execv('/bin/sleep', ['sleep', '600'])",
+    "its child lives on": "os.fork() == 0 and time.sleep(600)",
+    **{
+        name: f"os.kill(os.getpid(), signal.{name})"
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGPROF", "SIGKILL")
+    },
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_client_that_ends_in_whatever_way_leaves_nothing(locked_world, end):
+    process = hold(locked_world, f"sys.stdin.readline(); {end}")
+    process.stdin.write("\n")
+    process.stdin.flush()
+    until(lambda: is_restored(locked_world), f"the restoring after {end}")
+    until(lambda: locked_world.entries() == [])
+    process.kill()
+
+
+def test_a_child_that_ends_leaves_the_lease_of_its_parent_alone(locked_world):
+    process = hold(
+        locked_world, "os.fork() or sys.exit(); os.wait(); print(limit.set(260), flush=True); time.sleep(600)"
+    )
+    assert process.stdout.readline() == "260.0\n"
+    assert locked_world.driver[0].power_limit_watts == 260.0
+
+
+def test_a_child_has_a_connection_of_its_own(locked_world):
+    program = """
+        child = os.fork()
+        if child == 0:
+            try:
+                limit.set(300)
+            except Exception as error:
+                print(type(error).__name__, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(limit.set(260), flush=True)
+    """
+    process = hold(locked_world, program.replace("\n        ", "\n    ").strip())
+    assert process.communicate(timeout=WAIT_SECONDS)[0] == "DeviceHeldError\n260.0\n"
+
+
+def test_a_daemon_that_is_told_to_end_restores_first(locked_world):
+    process = hold(locked_world)
+    locked_world.daemon.terminate()
+    _, errors = locked_world.daemon.communicate(timeout=WAIT_SECONDS)
+    assert (locked_world.daemon.returncode, errors) == (0, "")
+    assert is_restored(locked_world)
+    assert locked_world.entries() == []
+    assert not locked_world.socket.exists()
+    assert {line["why"] for line in locked_world.audited("ended")} == {"the daemon ends"}
+    process.kill()
+
+
+def test_a_daemon_that_was_killed_restores_at_its_start_before_it_serves_and_its_clients_come_back(locked_world):
+    world = locked_world
+    process = hold(world, "sys.stdin.readline(); print(limit.set(260), limit.set(270)); sys.stdin.readline()")
+    world.daemon.kill()
+    world.daemon.wait()
+    assert world.driver[0].power_limit_watts == 250.0, "nobody is left who could restore it"
+    world.driver.clear_calls()
+    world.start_daemon()
+    assert is_restored(world), "once it says that it is there"
+    assert world.said.count("left behind by process") == 2
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "260.0 270.0\n"
+    process.kill()
+    until(lambda: is_restored(world))
+    assert world.entries() == []
+
+
+def test_a_client_waits_for_a_daemon_that_is_being_restarted(locked_world):
+    world = locked_world
+    process = hold(world, "sys.stdin.readline(); print(limit.set(260))")
+    world.daemon.kill()
+    world.daemon.wait()
+    world.spawn_daemon()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    output, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert output == "260.0\n" or "the zeus-core daemon at" in errors  # its deadline is a second, on any machine
+
+
+def test_client_and_daemon_killed_leave_nothing_after_the_next_start(locked_world):
+    process = hold(locked_world)
+    locked_world.daemon.kill()
+    process.kill()
+    locked_world.daemon.wait()
+    assert not is_restored(locked_world)
+    locked_world.start_daemon()
+    assert is_restored(locked_world)
+    assert locked_world.entries() == []
+    assert {line["why"] for line in locked_world.audited("ended")} == {"left behind"}
+
+
+def test_a_limit_that_an_administrator_has_set_since_stays_at_the_next_start(locked_world):
+    hold(locked_world).kill()
+    locked_world.daemon.kill()
+    locked_world.daemon.wait()
+    locked_world.driver[0].power_limit_watts = 220.0
+    locked_world.start_daemon()
+    assert locked_world.driver[0].power_limit_watts == 220.0
+    assert "somebody else has set 220 W" in locked_world.said or locked_world.entries() == []
+
+
+def test_what_could_not_be_restored_is_tried_again_and_kept_as_evidence(make_world, monkeypatch):
+    world = make_world(DEVICE)
+    world.start_daemon()
+    process = hold(world)
+    world.driver[0].fail("nvmlDeviceSetPowerManagementLimit", 999)
+    process.kill()
+    until(lambda: world.driver[0].locked_clock_mhz is None)
+    until(lambda: world.audited("ended"))
+
+    until(lambda: any(line["outcome"] == "failed" for line in world.audited("ended")))
+    ledger = Ledger(str(world.ledger))
+    until(lambda: [entry.failure is not None for entry in ledger.entries()] == [True])
+    refused = world.connect().ask("set", device=world.uuids[0], value=300, **LIMIT)
+    assert "could not be restored" in refused["message"], "its residue is nobody's original"
+    world.driver.clear_faults()
+    client = world.connect()
+    assert "result" in client.ask("set", device=world.uuids[0], value=300, **LIMIT)
+    assert world.audited("ended")[-1]["outcome"] == "restored"
+    client.close()
+    until(lambda: world.driver[0].power_limit_watts == ORIGINAL_WATTS)
+
+
+def test_a_driver_that_hangs_delays_neither_other_devices_nor_the_restoring_for_good(world):
+    process = hold(world)
+    world.driver[0].hang("nvmlDeviceSetPowerManagementLimit")
+    try:
+        process.kill()
+        other = world.connect()
+        assert "result" in other.ask("set", device=world.uuids[1], value=300, **LIMIT)
+        assert world.driver[0].power_limit_watts == 250.0
+    finally:
+        world.driver[0].release()
+    until(lambda: world.driver[0].power_limit_watts == ORIGINAL_WATTS)
+
+
+def test_the_privileged_process_holds_the_standard_library_and_the_binding_of_the_driver_only(world):
+    """Nothing that computes, and nothing that others could install beside it."""
+    maps = Path(f"/proc/{world.daemon.pid}/maps").read_text(encoding="utf-8")
+    assert "numpy" not in maps
+    assert "torch" not in maps
+    program = """
+        import sys
+        before = set(sys.modules)
+        import zeus_core.cli, zeus_core.daemon._program, zeus_core.device.nvml._gpu, pynvml
+        new = {name.partition(".")[0] for name in set(sys.modules) - before}
+        print(sorted(new - sys.stdlib_module_names))
+    """
+    assert world.run(program)[0] == "['pynvml', 'zeus_core']"
+
+
+@pytest.mark.long
+def test_how_long_the_original_state_takes_to_return_after_a_kill(locked_world, capsys):
+    """A report, and the bound of a second that always holds."""
+    seconds = []
+    for _ in range(20):
+        process = hold(locked_world)
+        begin = time.monotonic()
+        process.kill()
+        until(lambda: is_restored(locked_world))
+        seconds.append(time.monotonic() - begin)
+        until(lambda: locked_world.entries() == [])
+    with capsys.disabled():
+        print(
+            f" restored after SIGKILL: median {statistics.median(seconds) * 1e3:.1f} ms, max {max(seconds) * 1e3:.1f}"
+        )
