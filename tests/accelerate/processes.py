@@ -1,4 +1,4 @@
-"""Functions run in processes of their own, which have torch and accelerate imported already."""
+"""Functions run in forks of this process, which has torch and accelerate imported already."""
 
 import contextlib
 import io
@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
+
+import torch._dynamo  # noqa: F401 - or each process imports it itself
+from accelerate.state import AcceleratorState, GradientState, PartialState
 
 from tests.support.ranks import torchrun_environments
 
@@ -43,9 +46,7 @@ def run_processes(
 
     Returns what `read` makes of the results of each, while the processes run.
     """
-    os.environ["PYTHONPATH"] = os.pathsep.join(_PATH)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.accelerate.loop"])
+    context = multiprocessing.get_context("fork")
     results = [Results(context.SimpleQueue()) for _ in calls]
     processes = [
         context.Process(target=_run, args=arguments, daemon=True) for arguments in zip(results, calls, strict=True)
@@ -61,6 +62,9 @@ def run_processes(
 
 def _run(results: Results, call: tuple[Any, ...]) -> None:
     function, *arguments = call
+    os.environ["PYTHONPATH"] = os.pathsep.join(_PATH)  # of processes that this one starts
+    for state in (AcceleratorState, PartialState, GradientState):  # of tests before, in the process that was forked
+        state._reset_state()
     try:
         function(results, *arguments)
     except BaseException:

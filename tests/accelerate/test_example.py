@@ -1,11 +1,7 @@
 """The loop in examples/accelerate, and the page that shows it."""
 
 import json
-import os
 import re
-import subprocess
-import sysconfig
-from pathlib import Path
 
 import pytest
 
@@ -49,11 +45,9 @@ def test_two_processes_have_one_total(tmp_path):
 
 
 @pytest.mark.long
-def test_torchrun_finds_one_limit_for_all(tmp_path):
-    torchrun = Path(sysconfig.get_path("scripts")) / "torchrun"
-    command = [torchrun, "--nproc-per-node", "2", EXAMPLE, *SIMULATED]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert finished.returncode == 0, finished.stderr
-    assert re.search(r"power limit +\S.* W is the best of 7 settings", finished.stderr)
+def test_two_processes_find_one_limit(tmp_path, monkeypatch):
+    """As torchrun starts them; with torchrun itself: in tests/plain_torch."""
+    monkeypatch.chdir(tmp_path)
+    printed = run_script(EXAMPLE, *SIMULATED, ranks=2)
+    assert re.search(r"power limit +\S.* W is the best of 7 settings", printed)
     assert [path.name for path in tmp_path.iterdir()] == ["zeus-accelerate"]

@@ -17,6 +17,7 @@ with warnings.catch_warnings():
     import torch._dynamo  # noqa: F401
 
     with contextlib.suppress(ImportError):  # of newer releases
+        import deepspeed.module_inject.auto_ep_layer
         import deepspeed.runtime.zero.muon.muon_optimizer
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which would be compiled first, for a minute
