@@ -192,6 +192,18 @@ def test_a_second_training_goes_on_where_the_first_was_left():
 # Rights
 
 
+def allow_restoring_only(rank, refusal):
+    """Refuse every limit from now on, but for the original."""
+    set_limit = rank.gpu.set_power_limit
+
+    def set_original(limit_watts):
+        if limit_watts != ORIGINAL_WATTS:
+            raise refusal
+        set_limit(limit_watts)
+
+    rank.gpu.set_power_limit = set_original
+
+
 @pytest.mark.parametrize("steps_with_rights", [0, 5, STEPS - 2])
 def test_where_one_rank_may_not_set_limits_all_observe_at_the_original_limit(caplog, steps_with_rights):
     def rank_main(world):
@@ -199,11 +211,8 @@ def test_where_one_rank_may_not_set_limits_all_observe_at_the_original_limit(cap
         rank.optimizer.on_train_begin()
         for step in range(40):
             if world.rank == 1 and step == steps_with_rights:
-                rank.faulty.fail("set_power_limit", PermissionDeniedError("no rights here"))
-                if rank.gpu.read_power_limit_watts() != ORIGINAL_WATTS:  # it may put back what it has changed
-                    rank.gpu.set_power_limit(ORIGINAL_WATTS)
+                allow_restoring_only(rank, PermissionDeniedError("no rights here"))
             rank.step()
-        rank.faulty.heal()
         return rank
 
     ranks = run(3, rank_main)
@@ -251,15 +260,13 @@ def test_a_rank_that_cannot_restore_what_another_may_not_set_stops_all(caplog):
         rank = make_rank(world)
         rank.train(5)
         if world.rank == 1:
-            rank.gpu.set_power_limit(ORIGINAL_WATTS)
-            rank.faulty.fail("set_power_limit", PermissionDeniedError("no rights any more"))
+            allow_restoring_only(rank, PermissionDeniedError("no rights any more"))
         else:
             set_limit = rank.gpu.set_power_limit
             rank.gpu.set_power_limit = lambda watts: set_limit(watts) if watts < ORIGINAL_WATTS else 1 / 0
         for _ in range(5):
             rank.step()
         assert rank.optimizer.phase is Phase.OFF
-        rank.faulty.heal()
         if world.rank == 0:
             rank.gpu.set_power_limit = set_limit
         return rank

@@ -69,16 +69,18 @@ class Lease:
             raise DeviceHeldError(self._theirs)
         if self._claimed_by != os.getpid():
             self._begin()
-        before, self._entry = self._entry, self._entry.changing_to(value)
-        if self._safeguard is not None and (self._is_limit or not before.values):
-            self._entry = self._safeguard.keep(self._entry)
-        elif self._safeguard is not None:  # clocks cannot be compared: which one is in force makes no difference
-            self._safeguard.revive()
-        self._claimed_by = os.getpid()
-        self._check(before)
+        before = self._entry
         self._is_changing = True
         try:
+            self._entry = before.changing_to(value)
+            if self._safeguard is not None and (self._is_limit or not before.values):
+                self._entry = self._safeguard.keep(self._entry)
+            elif self._safeguard is not None:  # clocks cannot be compared: which one is in force makes no difference
+                self._safeguard.revive()
+            self._claimed_by = os.getpid()
+            self._check(before)
             self._change(value)
+            self._entry = self._entry.changed()
         except UNCHANGED:
             self._entry = before
             if not before.values:
@@ -86,7 +88,6 @@ class Lease:
             raise
         finally:
             self._is_changing = False
-        self._entry = self._entry.changed()
 
     def check(self) -> None:
         """Check that the power limit in force is the original or ours, as far as it can be read.
@@ -122,7 +123,7 @@ class Lease:
             return False
         if outcome.kind == "theirs":
             _logger.warning("%s", outcome)
-        if not self._is_changing:  # by a driver that hangs, in another thread, and is restored once more after that
+        if not self._is_changing:  # in another thread, by a driver that hangs: it is restored once more after that
             self._drop()
         return True
 
@@ -190,6 +191,7 @@ class Lease:
             self._claimed_by = None
             if self._safeguard is not None:
                 self._safeguard.drop(self._entry)
+            self._entry = self._entry.without_values()
 
     def _check(self, entry: LedgerEntry) -> None:
         if self._is_limit and self._theirs is None:
@@ -201,7 +203,7 @@ class Lease:
     def _find_theirs(self, own: Sequence[float | None]) -> str | None:
         """Return the words for a limit that is none of ours; None if there is none."""
         try:
-            limit_watts = self._gpu.read_power_limit_watts()
+            limit_watts = retried(self._gpu.read_power_limit_watts)
         except DeviceError:  # it says nothing about others
             return None
         if any(value is not None and is_same_limit(limit_watts, value) for value in own):

@@ -81,6 +81,15 @@ class Restoration:
                     self._mark_changed()
                     self.restore()
 
+    def look(self, call: Callable[[], _Answer], number: int) -> _Answer:
+        """Make a call of a GPU that changes nothing, and return the answer.
+
+        Raises:
+            DeviceError: The driver does not answer in time.
+            Exception: The call raised it.
+        """
+        return self._calls.call_one_within(CALL_SECONDS, number, call)
+
     def restore_for_now(self) -> None:
         """Restore until the next change. Does nothing if this process has changed nothing.
 

@@ -140,6 +140,10 @@ class LedgerEntry:
         """Return the entry after its last value was set."""
         return dataclasses.replace(self, values=self.values[-1:])
 
+    def without_values(self) -> LedgerEntry:
+        """Return the entry after the original was restored."""
+        return dataclasses.replace(self, values=())
+
     def failed(self, why: str) -> LedgerEntry:
         """Return the entry after it could not be restored."""
         return dataclasses.replace(self, failure=why)

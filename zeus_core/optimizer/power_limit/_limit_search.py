@@ -6,9 +6,11 @@ import logging
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from zeus_core._codec import decode, encode
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.errors import DeviceError, DeviceHeldError, UsageError
 from zeus_core.knobs._power_limit import check_power_limit
 from zeus_core.optimizer._trial_store import TrialStore
 from zeus_core.optimizer.power_limit._limiter import Limiter
@@ -173,14 +175,29 @@ class LimitSearch:
 
     def _finished_trial(self, phase: Phase) -> Trial | None:
         """Return the trial that all ranks have measured; None if it cannot be used."""
-        told = self._exchange.gather(lambda: encode(self._recorder.finish_trial()), phase)
-        parts = decode(list[TrialPart], told)
+        told = self._exchange.gather(self._finished_part, phase)
+        parts = decode(list[TrialPart], [part for part, _ in told])
+        held = [because for _, because in told]
+        if any(held):
+            raise DeviceHeldError(self._exchange.complaint(held))
         trial = trial_from_parts(self._limit_watts, parts)
         if trial is not None:
             _logger.info("%d W: %.4g s, %.4g J per step", trial.setting, trial.seconds_per_step, trial.joules_per_step)
         elif not any(part.is_spoiled for part in parts):  # interference is no fault of the devices
             self._tries += 1
         return trial
+
+    def _finished_part(self) -> tuple[Any, str | None]:
+        """Return this rank's part in the trial, in JSON types, and the words for the limit of somebody else."""
+        part = self._recorder.finish_trial()
+        try:
+            is_undisturbed = self._limiter.is_undisturbed()
+        except DeviceHeldError as error:
+            return encode(part), str(error)
+        if not is_undisturbed:
+            _logger.warning("the limit that the machine enforces has changed during a trial, which is repeated")
+            part = replace(part, is_spoiled=True)
+        return encode(part), None
 
     def _aim_at(self, limit_watts: int) -> None:
         self._limit_watts, self._tries = limit_watts, 0

@@ -13,7 +13,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
 from zeus_core.adapters._result import show_result
 from zeus_core.device import PowerRange
-from zeus_core.errors import DeviceError, NoDeviceError, UsageError
+from zeus_core.errors import DeviceError, DeviceHeldError, NoDeviceError, UsageError
 from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
@@ -42,6 +42,8 @@ from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement, ZeusCost
 
 __all__ = ["GlobalPowerLimitOptimizer"]
+
+_FAULT = "a fault, which was logged, has ended the search; the original limit was restored"
 
 
 class GlobalPowerLimitOptimizer:
@@ -119,6 +121,7 @@ class GlobalPowerLimitOptimizer:
         self._state = State()
         self._ended_state = State()  # in which the latest training ended
         self._is_result_due = False
+        self._ended_because = _FAULT
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
         self._is_in_step = False
@@ -297,7 +300,7 @@ class GlobalPowerLimitOptimizer:
             return {}  # a warning has said so
         search, state = self._search, self._ended_state if self.phase is Phase.REST else self._state
         if state.phase is Phase.OFF:
-            return {"power limit": "a fault, which was logged, has ended the search; the original limit was restored"}
+            return {"power limit": self._ended_because}
         if search is None or search.steps == 0:
             return {}
         untried = len(set(search.settings) - search.trials.keys())
@@ -358,6 +361,7 @@ class GlobalPowerLimitOptimizer:
         self._follow(Outcome.FAULT)
 
     def _step_aside(self, error: Exception) -> None:
+        self._ended_because = f"the search has ended: {error}" if isinstance(error, DeviceHeldError) else _FAULT
         self._restore()
         if self._gpus:  # without one, the warning of its monitor has said so
             log_fault(self, "the search for a power limit is off for the rest of this run", error)
@@ -388,7 +392,9 @@ class GlobalPowerLimitOptimizer:
         # No rank changes a limit before all ranks have read theirs: some may share a GPU.
         limiter = exchange.make(self._read_limits, phase=self.phase)
         told = exchange.gather(lambda: encode(self._information(limiter)), self.phase)
-        group = SearchGroup.from_ranks(decode(list[RankInformation], told))
+        ranks = decode(list[RankInformation], told)
+        group = SearchGroup.from_ranks(ranks)
+        exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpu_names}))
         if not self._has_own_selector:
             self._selector = ZeusCost(world_size=len(group.gpu_names))
         known = exchange.decide(lambda: encode(self.trials or self._store.load(group.gpu_names)), self.phase)

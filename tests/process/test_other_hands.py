@@ -1,0 +1,238 @@
+"""Whatever owners, administrators and faults do, in any order: nobody's value is overwritten, and nothing is left."""
+
+import contextlib
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.device._retry import retried
+from zeus_core.errors import DeviceHeldError, DriverFaultError
+from zeus_core.leases._entry import LedgerEntry
+from zeus_core.leases._keeper import Keeper
+from zeus_core.leases._ledger import Ledger
+from zeus_core.leases._process_identity import ProcessIdentity, ProcessTable
+from zeus_core.leases._restoring import is_same_limit, restore_entry
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, Phase
+from zeus_core.testing import FaultyGpu, VirtualTime
+
+ORIGINAL_WATTS = 250.0
+OURS = st.sampled_from([100.0, 150.0, 200.0])  # few, so that one job sets what another has set
+THEIRS = st.sampled_from([125.0, 175.0, 300.0])
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch):
+    monkeypatch.setattr("zeus_core.leases._restoring._WAITS_SECONDS", (0.0,) * 3)
+    monkeypatch.setattr("zeus_core.device._retry._WAITS_SECONDS", (0.0,) * 3)
+
+
+class FewProcesses(ProcessTable):
+    """Processes with few ids, which are used again at once."""
+
+    def __init__(self):
+        self.began = {}
+        self.ticks = 0
+
+    def boot_id(self):
+        return ProcessIdentity.current().boot_id
+
+    def namespace(self):
+        return "pid:[1]"
+
+    def start_ticks(self, pid):
+        if pid not in self.began:
+            raise ProcessLookupError(pid)
+        return self.began[pid]
+
+    def begin(self, pid):
+        self.ticks += 1
+        self.began[pid] = self.ticks
+        return ProcessIdentity.of(pid, self)
+
+
+class Job:
+    """A process that changes the GPU as a `Lease` does."""
+
+    def __init__(self, machine, pid):
+        self.machine = machine
+        entry = LedgerEntry.of_this_process(
+            machine.gpu.uuid, "A40", "power_limit", machine.gpu._gpu.read_power_limit_watts()
+        )
+        owner = machine.processes.begin(pid)
+        self.entry = dataclasses.replace(entry, owner=owner, owner_token=f"token {owner.start_ticks}")
+        self.has_claimed = self.is_refused = False
+
+    @property
+    def lives(self):
+        return self.entry.owner.is_alive(self.machine.processes)
+
+    def set(self, watts, dies_before):
+        """Change the limit, or be killed right before the driver does."""
+        machine, before = self.machine, self.entry
+        self.entry = before.changing_to(watts)
+        if self.has_claimed:
+            machine.ledger.note_values(self.entry)
+        else:
+            try:
+                machine.ledger.claim(self.entry, lambda entry: restore_entry(machine.gpu, entry))
+            except DeviceHeldError:
+                self.is_refused = True
+                assert any(job.has_claimed and job.lives for job in machine.all_jobs if job is not self)
+                return
+            self.has_claimed = True
+        limit_watts = retried(machine.gpu.read_power_limit_watts)
+        if not any(is_same_limit(limit_watts, own) for own in before.values or (before.original,)):
+            machine.ledger.close(self.entry)
+            self.has_claimed, self.is_refused = False, True
+        elif dies_before:
+            self.die()
+        else:
+            with contextlib.suppress(DriverFaultError):  # then both values count as ours
+                machine.gpu.set_power_limit(watts)
+                self.entry = self.entry.changed()
+
+    def die(self):
+        self.machine.processes.began.pop(self.entry.owner.pid, None)
+
+
+class Interleavings(RuleBasedStateMachine):
+    jobs = Bundle("jobs")
+
+    def __init__(self, ledger):
+        super().__init__()
+        self.gpu = FaultyGpu(
+            SimulatedGpu(find_preset("A40"), time_source=VirtualTime(), power_limit_watts=ORIGINAL_WATTS)
+        )
+        self.all_jobs, self.nobodys = [], ORIGINAL_WATTS
+        self.ledger, self.processes = ledger, ledger._processes
+        self.keeper = Keeper(lambda uuid: self.gpu, self.ledger)
+
+    @rule(target=jobs, pid=st.integers(100, 102))
+    def start(self, pid):
+        if pid in self.processes.began:
+            pid += 100 + self.processes.ticks  # an id that nobody has
+        self.ledger.restore_stale(lambda entry: restore_entry(self.gpu, entry))  # as every start does
+        found = self.ledger.entries()
+        self.all_jobs.append(Job(self, pid))
+        if found:
+            self.all_jobs[-1].entry = dataclasses.replace(self.all_jobs[-1].entry, original=found[0].original)
+        return self.all_jobs[-1]
+
+    @rule(job=jobs, watts=OURS, dies_before=st.booleans())
+    def set(self, job, watts, dies_before):
+        if job.lives and not job.is_refused:
+            job.set(watts, dies_before)
+
+    @rule(job=jobs)
+    def end_well(self, job):
+        if job.lives and job.has_claimed:
+            assert self.ledger.finish(restore_entry(self.gpu, job.entry)).is_done
+            job.has_claimed, job.is_refused = False, True
+
+    @rule(job=jobs)
+    def kill(self, job):
+        job.die()
+
+    @rule(job=consumes(jobs))
+    def guardian_restores(self, job):
+        """At any time after the end, also when others have claimed the GPU since."""
+        job.die()
+        if job.has_claimed:
+            limit_watts = self.gpu._gpu.read_power_limit_watts()
+            assert self.keeper.restore(job.entry).is_done
+            if any(other.has_claimed and other.lives for other in self.all_jobs):
+                assert self.gpu._gpu.read_power_limit_watts() == limit_watts, "it is that of another job"
+
+    @rule(watts=THEIRS)
+    def administrator_sets(self, watts):
+        self.gpu._gpu.set_power_limit(watts)
+        self.nobodys = watts
+
+    @rule(method=st.sampled_from(["read_power_limit_watts", "set_power_limit"]), times=st.integers(1, 3))
+    def fault_that_passes(self, method, times):
+        self.gpu.heal()
+        self.gpu.fail(method, DriverFaultError("busy"), times=times)
+
+    @invariant()
+    def what_nobody_holds_is_as_nobody_has_changed_it(self):
+        if not self.ledger.entries():
+            assert self.gpu._gpu.read_power_limit_watts() == self.nobodys
+
+    def teardown(self):
+        for job in self.all_jobs:
+            job.die()
+        self.ledger.restore_stale(lambda entry: restore_entry(self.gpu, entry))
+        self.what_nobody_holds_is_as_nobody_has_changed_it()
+        assert self.ledger.entries() == []
+
+
+def test_nothing_is_left_and_nobody_is_overwritten_whatever_the_order(tmp_path):
+    numbers = itertools.count()
+
+    def make_machine():
+        return Interleavings(Ledger(str(tmp_path / str(next(numbers))), FewProcesses()))
+
+    run_state_machine_as_test(make_machine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
+
+
+class Training:
+    """A search on an A40 at an original limit of 250 W."""
+
+    def __init__(self, steps):
+        time_source = VirtualTime()
+        simulated = SimulatedGpu(find_preset("A40"), time_source=time_source, power_limit_watts=ORIGINAL_WATTS)
+        self.gpu, self.cap_watts = simulated, 1000.0
+        simulated.read_enforced_power_limit_watts = lambda: min(simulated.read_power_limit_watts(), self.cap_watts)
+        monitor = ZeusMonitor(gpus=[simulated], time_source=time_source)
+        self.optimizer = GlobalPowerLimitOptimizer(
+            monitor, wait_steps=0, warmup_steps=1, profile_steps=4, pl_step=50, quiet=True
+        )
+        self.train(steps)
+
+    def train(self, steps):
+        for _ in range(steps):
+            self.optimizer.on_step_begin()
+            self.gpu.execute(Work(0.9, 289.2, 0.889, 0.784))
+            self.optimizer.on_step_end()
+
+    @property
+    def tried(self):
+        return [trial.setting for trial in self.optimizer.trials]
+
+
+@pytest.mark.parametrize("theirs_watts", [160.0, 225.0, 250.0, 300.0])
+@pytest.mark.parametrize("steps", [8, 10])  # within a trial, and after its last step
+def test_a_limit_that_an_administrator_sets_in_a_search_ends_it_and_stays(caplog, theirs_watts, steps):
+    training = Training(steps)
+    before = training.gpu.read_power_limit_watts()
+    tried = training.tried
+    training.gpu.set_power_limit(theirs_watts)
+    training.train(40)
+    assert training.optimizer.phase is Phase.OFF
+    assert training.gpu.read_power_limit_watts() == theirs_watts
+    assert training.tried == tried, "the trial is dropped"
+    training.optimizer.close()
+    assert training.gpu.read_power_limit_watts() == theirs_watts
+    (record,) = caplog.records
+    assert f"somebody else has set the power limit of A40 (simulated) ({training.gpu.uuid}) to {theirs_watts:g} W" in (
+        record.getMessage()
+    )
+    assert f"in place of {before:g} W: it stays" in record.getMessage()
+    assert "somebody else has set the power limit" in training.optimizer.result()["power limit"]
+
+
+def test_a_trial_in_which_the_enforced_limit_fell_is_made_again(caplog):
+    training = Training(8)
+    training.cap_watts = 120.0  # as a board management controller does
+    training.train(2)
+    assert "the limit that the machine enforces has changed" in caplog.text
+    assert training.tried == [250]
+    training.cap_watts = 1000.0
+    training.train(10)
+    assert training.tried == [250, 200]
