@@ -57,7 +57,9 @@ def _encoder_of(kind: type) -> Callable[[Any], Any]:
         return lambda member: encode(member.value)
     if dataclasses.is_dataclass(kind):
         names = tuple(_fields_of(kind))
-        return lambda value: {name: encode(getattr(value, name)) for name in names}
+        return lambda value: {
+            name: member if type(member := getattr(value, name)) in _SCALARS else encode(member) for name in names
+        }
     if issubclass(kind, Mapping):
         return lambda mapping: {_encode_key(key): encode(member) for key, member in mapping.items()}
     if issubclass(kind, tuple | list):

@@ -3,12 +3,17 @@
 `benchmarks/callback_overhead.py` measures the time.
 """
 
+import json
 import sys
 from collections import Counter
 
 import pytest
 
+from zeus_core.device import Work
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.training import TrainingEnergy
+
+WAITS = {"call_within", "call_one_within"}  # for the thread of a GPU, with a deadline
 
 
 class Calls(Counter):
@@ -40,3 +45,42 @@ def test_a_step_takes_few_calls(energy):
     assert begin.total() <= 9, begin
     assert end.total() <= 6, end
     assert count.total() <= 2, count
+
+
+def train(energy, gpu, seconds):
+    with energy.step():
+        gpu.execute(Work(seconds, 484.9, 0.938, 0.744))
+
+
+def test_of_logs_that_follow_each_other_quickly_few_wait_for_a_driver(energy, gpu):
+    waiting = []
+    for number in range(30):
+        train(energy, gpu, 0.1)
+        with Calls() as log:
+            assert energy.log()["power_limit_w"] == 350
+        if WAITS.isdisjoint(log):
+            assert log.total() <= 50, log
+        else:
+            assert set(log) >= WAITS
+            waiting.append(number)
+    assert waiting[:2] == [0, 5]  # a first power is known for half a second, later ones for a second
+    assert len(waiting) <= 5
+
+
+def test_a_limit_that_the_optimizer_sets_is_in_the_next_log_however_quickly_it_follows(monitor, gpu):
+    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=50)
+    with TrainingEnergy(optimizer=optimizer, quiet=True) as energy:
+        for _ in range(40):
+            train(energy, gpu, 0.05)
+            assert energy.log()["power_limit_w"] == gpu.read_power_limit_watts()
+    assert len(optimizer.trials) > 3
+
+
+def test_the_journal_is_written_at_most_once_a_second(monitor, gpu, tmp_path):
+    with TrainingEnergy(monitor, folder=tmp_path, quiet=True) as energy:
+        for _ in range(30):
+            train(energy, gpu, 0.1)
+            energy.log()
+    steps = [json.loads(line)["step"] for line in (tmp_path / "zeus-energy" / "rank-0.jsonl").read_text().splitlines()]
+    assert len(steps) <= 5
+    assert steps[-1] == 30

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from zeus_core.monitor._class_energy import ClassEnergy, Estimate, Part
@@ -132,7 +132,8 @@ class DividedEnergy:
         self._missed: list[Part] = []  # before the first knot
         self._settled: dict[Hashable, Amount] = {}
         self._gaps: list[list[Part]] = []  # what was not counted
-        self._total_joules = 0.0  # as told last
+        self._total_joules = 0.0  # as divided last
+        self._told_more_joules = 0.0  # since
         self._power_watts: float | None = None  # for the time before the first update
 
     @property
@@ -193,24 +194,9 @@ class DividedEnergy:
         off += self._add_unsettled(amounts, now, is_last)
         return Division(amounts, off + self._keep_total(amounts))
 
-    def extended(self, division: Division, key: Hashable, seconds: float, more_seconds: float) -> Division:
-        """Return a division up to a little later, by the mean power of the class that goes on.
-
-        Args:
-            division: The latest.
-            key: The class, which has lost no energy.
-            seconds: How long it has taken up to the division.
-            more_seconds: How long since.
-        """
-        amount = division.amounts[key]
-        watts = min(amount.energy_joules / seconds, self._peak_watts)
-        joules = whole_quanta(watts * more_seconds)
-        off = max(watts, self._peak_watts - watts) * more_seconds
-        longer = replace(
-            amount, energy_joules=amount.energy_joules + joules, uncertainty_joules=amount.uncertainty_joules + off
-        )
-        self._total_joules += joules
-        return Division({**division.amounts, key: longer}, division.total_uncertainty_joules + off)
+    def tell_more(self, energy_joules: float) -> None:
+        """Note that so much more than at the latest division was told: none of it is taken back."""
+        self._told_more_joules = max(energy_joules, self._told_more_joules)
 
     def forget_spans_before(self, span: int) -> None:
         """Drop the spans with lower numbers."""
@@ -338,6 +324,7 @@ class DividedEnergy:
 
     def _keep_total(self, amounts: dict[Hashable, Amount]) -> float:
         """Let none of the total be taken back; return how much would have been."""
+        self._total_joules, self._told_more_joules = self._total_joules + self._told_more_joules, 0.0
         counted = [key for key in amounts if _is_class(key) and key != self._before]
         if not counted or any(amounts[key].lost_seconds for key in counted):
             return 0.0

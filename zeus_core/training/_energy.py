@@ -40,6 +40,11 @@ class TrainingOptimizer(TrainingObserver, Protocol):
         """How far `saving_fraction` can be off; None if that is."""
         ...
 
+    @property
+    def power_limit_watts(self) -> int | None:
+        """The power limit it has set; None if it has set none."""
+        ...
+
 
 class TrainingEnergy(Hooked):
     """Measures the energy of a training run, by activity, per token or sample, and in all.
@@ -288,7 +293,7 @@ class TrainingEnergy(Hooked):
         Returns:
             Values by name; empty outside of training and after a fault.
         """
-        return self._recorder.log_values()
+        return self._recorder.log_values(None if self.optimizer is None else self.optimizer.power_limit_watts)
 
     @hook(default=dict[str, float])
     def evaluation(self, prefix: str = "eval") -> dict[str, float]:

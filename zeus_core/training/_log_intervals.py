@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import NamedTuple
 
-from zeus_core.training._account import Account
+from zeus_core.training._account import TRAINING, Account
 
 __all__ = ["LogIntervals"]
 
 # Trades the sharpness of logs that follow each other quickly for their steadiness: 20 updates of a counter.
 _SMOOTHED_SECONDS = 2.0
+
+
+class _Steps(NamedTuple):
+    """The training steps up to a log."""
+
+    seconds: float = 0.0
+    joules: float = 0.0  # as far as it was measured
+    lost_seconds: float = 0.0
+    samples: int = 0
+    tokens: int = 0
 
 
 class LogIntervals:
@@ -28,7 +39,9 @@ class LogIntervals:
 
     def __init__(self, max_watts: float = math.inf) -> None:
         self._max_watts = max_watts
-        self._logged = self._seen = Account()
+        self._seen = Account()
+        self._seen_lost_seconds = 0.0
+        self._logged = _Steps()
         self._recent = deque([self._logged])
 
     @property
@@ -42,28 +55,42 @@ class LogIntervals:
         Args:
             now: The account of all ranks, since the beginning of this part of the run.
         """
-        is_lost_for_good = now.training.lost_seconds == self._seen.training.lost_seconds
-        if (now.training - self._logged.training).lost_seconds > 0 and is_lost_for_good:
-            self._logged = self._seen
-            self._recent = deque([self._seen])
-        self._seen = now
-        seconds = (now.training - self._logged.training).seconds
-        power_watts = self._recent_power_watts(now)
+        steps = _steps(now)
+        is_lost_for_good = steps.lost_seconds == self._seen_lost_seconds
+        if steps.lost_seconds > self._logged.lost_seconds and is_lost_for_good:
+            self._logged = _steps(self._seen)
+            self._recent = deque([self._logged])
+        self._seen, self._seen_lost_seconds = now, steps.lost_seconds
+        seconds = steps.seconds - self._logged.seconds
+        power_watts = self._recent_power_watts(steps)
         if power_watts is None or power_watts <= 0 or seconds <= 0:
             return {}
-        samples, tokens = now.samples - self._logged.samples, now.tokens - self._logged.tokens
-        self._logged = now
+        samples, tokens = steps.samples - self._logged.samples, steps.tokens - self._logged.tokens
+        self._logged = steps
         power_watts = min(power_watts, self._max_watts)
         joules = power_watts * seconds
         unit, count = ("token", tokens) if tokens > 0 else ("sample", samples)
         per_unit = {f"energy_per_{unit}_j": joules / count} if count > 0 else {}
         return {"energy_j": joules, "power_w": power_watts, **per_unit}
 
-    def _recent_power_watts(self, now: Account) -> float | None:
+    def _recent_power_watts(self, now: _Steps) -> float | None:
         """Compute the mean power since the previous log, or over a little longer than that."""
-        while len(self._recent) > 1 and (now.training - self._recent[1].training).seconds >= _SMOOTHED_SECONDS:
-            self._recent.popleft()
-        power_watts = (now.training - self._recent[0].training).power_watts
-        if power_watts is not None:
-            self._recent.append(now)
-        return power_watts
+        recent = self._recent
+        while len(recent) > 1 and now.seconds - recent[1].seconds >= _SMOOTHED_SECONDS:
+            recent.popleft()
+        first = recent[0]
+        if now.lost_seconds != first.lost_seconds or now.seconds <= first.seconds:
+            return None
+        recent.append(now)
+        return (now.joules - first.joules) / (now.seconds - first.seconds)
+
+
+def _steps(account: Account) -> _Steps:
+    seconds = joules = lost_seconds = 0.0
+    for activity in TRAINING:
+        tally = account.activities.get(activity)
+        if tally is not None:
+            seconds += tally.seconds
+            joules += tally.measured_joules
+            lost_seconds += tally.lost_seconds
+    return _Steps(seconds, joules, lost_seconds, account.samples, account.tokens)

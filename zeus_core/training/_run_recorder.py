@@ -45,6 +45,9 @@ class _Part:
     samples: int = 0
     tokens: int = 0
     summarized: Account | None = None  # of this rank, if nothing was reported since
+    limit_watts: float | None = None  # the power limit, as read last
+    is_limit_due: bool = True
+    set_limit_watts: int | None = None  # the one that an optimizer had set then
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -159,16 +162,24 @@ class RunRecorder:
             self._part.samples += samples
             self._part.tokens += tokens
 
-    def log_values(self) -> dict[str, float]:
-        """Return the values of `LOG_METRICS` that are known; empty outside of training. A collective call."""
-        if self._part is None:
-            return {}
+    def log_values(self, set_limit_watts: int | None = None) -> dict[str, float]:
+        """Return the values of `LOG_METRICS` that are known; empty outside of training. A collective call.
+
+        A log that follows another one within a second extends what was known then. It writes nothing to the journal,
+        and reads the power limit only if the optimizer has changed it.
+
+        Args:
+            set_limit_watts: The limit that the optimizer has set; None without one.
+        """
         part = self._part
-        now = self._ranks.combine(lambda: self._write_down(part, is_quick=True))
-        totals = {
-            "total_energy_j": (part.earlier.total + now.total).energy_joules,
-            "power_limit_w": self._power_limit_watts(),
-        }
+        if part is None:
+            return {}
+        part.summarized = None
+        now = self._ranks.combine(lambda: self._own(part) if part.split.extend() else self._write_down(part))
+        if part.is_limit_due or set_limit_watts != part.set_limit_watts:
+            part.is_limit_due, part.set_limit_watts = False, set_limit_watts
+            part.limit_watts = self._power_limit_watts()
+        totals = {"total_energy_j": (part.earlier.total + now.total).energy_joules, "power_limit_w": part.limit_watts}
         return {**part.intervals.next(now), **known_values(totals)}
 
     def evaluation_joules(self) -> float | None:
@@ -200,7 +211,7 @@ class RunRecorder:
         if part is None:
             return {}
         self._begin_writing()
-        own = self._write_down(part)
+        own = part.summarized or self._write_down(part)
         known = own if self._ranks.size == 1 else part.intervals.seen
         return Checkpoint(part.run, self._ranks.size, part.earlier + known).to_json()
 
@@ -225,13 +236,11 @@ class RunRecorder:
             self._gpu_indices = self._ranks.share(self._monitor)
         return self._gpu_indices
 
-    def _own(self, part: _Part, is_last: bool = False, is_quick: bool = False) -> Account:
-        """Return the account of this rank, of a part so far; see `ActivitySplit.update` and `extend`."""
-        if not (is_quick and part.split.extend()):
-            part.split.update(is_last)
-        tallies = part.split.tallies
+    def _own(self, part: _Part) -> Account:
+        """Return the account of this rank, of a part up to the latest `ActivitySplit.update` or `extend`."""
+        split = part.split
         # Counts may be floats, or scalars of a framework, which JSON does not have.
-        return Account(part.split.total(tallies), tallies, samples=int(part.samples), tokens=int(part.tokens))
+        return Account(split.total, split.tallies, samples=int(part.samples), tokens=int(part.tokens))
 
     def _own_evaluation(self) -> Account:
         if self._split is None:
@@ -239,10 +248,12 @@ class RunRecorder:
         self._split.update()
         return Account(total=self._split.evaluation or Tally())
 
-    def _write_down(self, part: _Part, is_last: bool = False, is_quick: bool = False) -> Account:
+    def _write_down(self, part: _Part, is_last: bool = False) -> Account:
         """Bring the journal up to date. Return the account of this rank, of the part so far."""
-        own = self._own(part, is_last, is_quick)
+        part.split.update(is_last)
+        own = self._own(part)
         part.summarized = own if is_last else None
+        part.is_limit_due = True
         if self._journal is not None:
             self._journal.append(Entry(part.run, part.name, part.begin_step, part.step, own))
         return own

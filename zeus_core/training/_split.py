@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -20,7 +20,7 @@ from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._counter_phase import CounterPhase
-from zeus_core.monitor._divided_energy import Amount, DividedEnergy, Division, EnergySource
+from zeus_core.monitor._divided_energy import Amount, DividedEnergy, Division, EnergySource, whole_quanta
 from zeus_core.monitor._meter import UNKNOWN_PEAK_WATTS, peak_watts
 from zeus_core.monitor._power_sum import PowerSum
 from zeus_core.monitor._reading import GpuEdge, Reading
@@ -35,10 +35,12 @@ __all__ = ["ActivitySplit"]
 _READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a counter, and cheap (docs/measurement.md)
 # Between two rounds of dividing what has become known. A round takes a millisecond, 0.2 % of this time.
 _SETTLE_SECONDS = 0.5
+# A log divides all energy anew if the latest division is older: that takes 1 to 3 ms, 0.3 % of this time.
+_PACE_SECONDS = 1.0
+_RECENT_SECONDS = 0.3  # which tell the power of an activity better than all its time does: three updates of a counter
 _STALE_SECONDS = 0.3  # without a read in the background for so long, hooks read
 _MIN_WAIT_SECONDS = 0.0005
 _BEFORE = "before"  # the class of the time before the run
-_UNKNOWN = Amount(lost_seconds=math.inf)
 
 
 class _Counted(NamedTuple):
@@ -46,6 +48,7 @@ class _Counted(NamedTuple):
 
     number: int
     gpu: Gpu
+    most_watts: float
     energy: DividedEnergy
 
 
@@ -54,6 +57,20 @@ class _Interrupted(NamedTuple):
 
     activity: Activity
     evaluation: list[int] | None  # the one that it is part of
+
+
+class _Pace(NamedTuple):
+    """What the current activity drew up to an update, for logs that follow it quickly."""
+
+    at: float
+    ends: float
+    """When the next log is to divide all energy anew."""
+    tally: Tally
+    total: Tally
+    joules: list[float]
+    """Of the activity, for each GPU."""
+    watts: list[float]
+    """Since the update before, or of all its time if that is not long enough."""
 
 
 class ActivitySplit:
@@ -66,6 +83,11 @@ class ActivitySplit:
     Args:
         monitor: Measures the GPUs.
         gpu_indices: The GPUs of the monitor to count.
+
+    Attributes:
+        tallies: Time and energy of each activity, up to the latest `update` or `extend`. The energies add up to that of
+            the total exactly.
+        total: Time and energy of all activities, which is more certain than they are one by one.
     """
 
     def __init__(self, monitor: ZeusMonitor, gpu_indices: Collection[int]) -> None:
@@ -77,7 +99,8 @@ class ActivitySplit:
         self._evaluation: list[int] = []  # the spans of the current or latest one
         self._span: int | None = None  # the one under way
         self._latest_span = 0
-        self._seconds: dict[Hashable, float] = {}  # of activities and spans
+        self._seconds: dict[Activity, float] = {}
+        self._span_seconds: dict[int, float] = {}
         reading = self._read()
         self._first = self._since = self._settled_at = reading.at
         self._timeline = Timeline(reading.at, _BEFORE, Activity.IDLE, stepping=Activity.STEPS)
@@ -85,14 +108,15 @@ class ActivitySplit:
         calls = [functools.partial(peak_watts, gpu) for _, _, gpu in counted]
         peaks = ParallelCalls().call_within(CALL_SECONDS, calls, lambda _number, _reason: UNKNOWN_PEAK_WATTS)
         self._gpus = [
-            _Counted(number, gpu, self._divided(gpu, reading.gpus[number], most_watts, len(counted)))
+            _Counted(number, gpu, most_watts, self._divided(gpu, reading.gpus[number], most_watts, len(counted)))
             for (number, _, gpu), most_watts in zip(counted, peaks, strict=True)
         ]
         self.max_watts = max(peaks, default=math.inf)
         """The most that one of these GPUs can draw."""
-        self._divisions: list[Division] = []
-        self._divided_at = -math.inf
-        self._has_switched = False  # since then
+        self.tallies: dict[Activity, Tally] = {}
+        self.total: Tally = Tally()
+        self._divisions: list[Division] = []  # of the GPUs
+        self._pace: _Pace | None = None  # as long as no other activity begins
         self._next_reads = [reading.at] * len(self._gpus)
         self._is_reading = False
         self._feed(reading)
@@ -164,39 +188,52 @@ class ActivitySplit:
         with self._lock:
             self._settle(reading.at, is_last)
             self._divisions = [gpu.energy.division(reading.at, is_last) for gpu in self._gpus]
-        self._divided_at, self._has_switched = reading.at, False
+        self.tallies = {activity: self._tally(activity, seconds) for activity, seconds in self._seconds.items()}
+        self.total = self._total()
+        self._pace = self._new_pace(reading.at)
 
     def extend(self) -> bool:
-        """Charge the current activity up to this moment by the mean power it has had, without dividing anything anew.
+        """Charge the current activity up to this moment by the power it has had, without dividing anything anew.
 
-        Logs may follow each other more quickly than counters are updated, and a division takes a millisecond.
+        Logs may follow each other more quickly than counters are updated.
 
         Returns:
-            Whether that was possible; otherwise, call `update`: the latest division is old, another activity has begun
-            since, or the mean power is not known.
+            Whether that was possible; otherwise, call `update`: the latest one is too long ago, another activity has
+            begun since, or the power is not known.
         """
-        now, seconds = self._time_source.now(), self._seconds.get(self._activity, 0.0)
-        is_due = now - self._divided_at >= _SETTLE_SECONDS
-        if is_due or self._has_switched or self._span is not None or seconds == 0 or not self._divisions:
+        pace, now = self._pace, self._time_source.now()
+        if pace is None or now >= pace.ends:
             return False
-        if any(division.amounts.get(self._activity, _UNKNOWN).lost_seconds for division in self._divisions):
-            return False
-        with self._lock:
-            self._divisions = [
-                gpu.energy.extended(division, self._activity, seconds, max(now - self._since, 0.0))
-                for gpu, division in zip(self._gpus, self._divisions, strict=True)
-            ]
         self._charge_time(now)
+        seconds, joules, off_joules = max(now - pace.at, 0.0), 0.0, 0.0
+        for gpu, watts in zip(self._gpus, pace.watts, strict=True):
+            more_joules = whole_quanta(watts * seconds)
+            gpu.energy.tell_more(more_joules)
+            joules += more_joules
+            off_joules += max(watts, gpu.most_watts - watts) * seconds
+        more = Tally(seconds, DeviceEnergy(joules, off_joules, pace.tally.measured.method))
+        self.tallies = {**self.tallies, self._activity: pace.tally + more}
+        self.total = pace.total + more
         return True
 
-    @property
-    def tallies(self) -> dict[Activity, Tally]:
-        """Time and energy of each activity, up to the latest update; energies add up to the total exactly."""
-        return {activity: self._tally(activity) for activity in Activity if activity in self._seconds}
+    def _new_pace(self, at: float) -> _Pace | None:
+        """Return the pace of the current activity at the moment of an update; None if it is not known."""
+        tally = self.tallies[self._activity]
+        if tally.seconds == 0 or tally.lost_seconds > 0 or self._span is not None:
+            return None
+        joules = [division.amounts.get(self._activity, Amount()).energy_joules for division in self._divisions]
+        seconds, before, ends = tally.seconds, [0.0] * len(joules), at + _SETTLE_SECONDS
+        last = self._pace
+        if last is not None and tally.seconds - last.tally.seconds >= _RECENT_SECONDS:
+            seconds, before, ends = tally.seconds - last.tally.seconds, last.joules, at + _PACE_SECONDS
+        watts = [
+            min(max(after - earlier, 0.0) / seconds, gpu.most_watts)
+            for gpu, after, earlier in zip(self._gpus, joules, before, strict=True)
+        ]
+        return _Pace(at, ends, tally, self.total, joules, watts)
 
-    def total(self, tallies: Mapping[Activity, Tally]) -> Tally:
-        """Return the sum of `tallies`, whose energy is more certain than they are one by one."""
-        parts = sum(tallies.values(), Tally())
+    def _total(self) -> Tally:
+        parts = sum(self.tallies.values(), Tally())
         off = sum(division.total_uncertainty_joules for division in self._divisions)
         seconds = self._since - self._first
         off = self._bounded(off, parts.measured_joules, seconds * len(self._gpus))
@@ -205,12 +242,13 @@ class ActivitySplit:
     @property
     def evaluation(self) -> Tally | None:
         """Time and energy of the current or latest evaluation, up to the latest update; None if there was none."""
-        return sum(map(self._tally, self._evaluation), Tally()) if self._evaluation else None
+        if not self._evaluation:
+            return None
+        return sum((self._tally(span, self._span_seconds.get(span, 0.0)) for span in self._evaluation), Tally())
 
-    def _tally(self, key: Hashable) -> Tally:
+    def _tally(self, key: Hashable, seconds: float) -> Tally:
         amounts = [division.amounts.get(key, Amount()) for division in self._divisions]
         methods = [_method(gpu.energy.source, amount) for gpu, amount in zip(self._gpus, amounts, strict=True)]
-        seconds = self._seconds.get(key, 0.0)
         energies = [
             DeviceEnergy(
                 joules := amount.energy_joules, self._bounded(amount.uncertainty_joules, joules, seconds), method
@@ -232,25 +270,23 @@ class ActivitySplit:
         now = self._time_source.now()
         self._charge_time(now)
         self._timeline.change(now, activity, span)
-        self._activity, self._span, self._has_switched = activity, span, True
+        self._activity, self._span, self._pace = activity, span, None
         if self._gpus and now - min(self._next_reads) > _STALE_SECONDS and not self._is_reading:
             self._feed(self._monitor.read(sync_execution=False))
 
     def _charge_time(self, now: float) -> None:
         seconds = max(now - self._since, 0.0)
         self._since += seconds
-        keys: list[Hashable] = [self._activity]
+        self._seconds[self._activity] = self._seconds.get(self._activity, 0.0) + seconds
         if self._span is not None:
-            keys.append(self._span)
-        for key in keys:
-            self._seconds[key] = self._seconds.get(key, 0.0) + seconds
+            self._span_seconds[self._span] = self._span_seconds.get(self._span, 0.0) + seconds
 
     def _forget_evaluations(self) -> None:
         """Drop the spans of earlier evaluations."""
         with self._lock:
             for gpu in self._gpus:
                 gpu.energy.forget_spans_before(self._latest_span)
-        self._seconds = {key: seconds for key, seconds in self._seconds.items() if isinstance(key, Activity)}
+        self._span_seconds.clear()
 
     def _read(self) -> Reading:
         reading = self._monitor.read()
