@@ -7,10 +7,14 @@ DEMO := OMP_NUM_THREADS=1 $(RUN)
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest
 PARALLEL := $(PYTEST) --dist worksteal --numprocesses
+# More processes than cores where tests wait for the clock or for other processes; the long ones wait most of the time.
+WAITING := $$(($(WORKERS) + 1))
+WAITING_LONG := $$(($(WORKERS) + 2))
 PURE := tests/pipeline tests/training tests/optimizer/test_selectors.py tests/test_measurement.py
 FRAMEWORKS := $(addprefix tests/,huggingface accelerate lightning plain_torch deepspeed)
 # Tests that compare readings with the machine's clock run after the others, one at a time. Only files that hold such
-# tests are named: to collect them all is to import every framework. In the second list these tests are all long.
+# tests are named: to collect them all is to import every framework. In the last list these tests are all long.
+LONG := $(shell grep -rl --include='test_*.py' mark.long tests)
 REAL_TIME := $(shell grep -rl --include='test_*.py' mark.real_time tests)
 REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/%)
 
@@ -23,11 +27,11 @@ demo-perseus: $(VENV)/.ready-all  ## plan the clocks of a DeepSpeed pipeline of 
 	$(DEMO) examples/deepspeed/train_gpt2_pipeline.py --output zeus-demo/perseus
 
 test: $(VENV)/.ready-dev  ## the tests, without the long ones
-	$(PARALLEL) $(WORKERS) -m "not long and not real_time" --durations 10
+	$(PARALLEL) $(WAITING) -m "not long and not real_time" --durations 10
 	$(PYTEST) -m "real_time and not long" $(filter-out $(REAL_TIME_LONG_ONLY),$(REAL_TIME))
 
-test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests; one more at a time, as they wait most of the time
-	$(PARALLEL) $$(($(WORKERS) + 1)) -m "long and not real_time" --durations 10
+test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests
+	$(PARALLEL) $(WAITING_LONG) -m "long and not real_time" --durations 10 $(LONG)
 	$(PYTEST) -m "long and real_time" --durations 10 $(REAL_TIME)
 
 test-frameworks: $(VENV)/.ready-dev  ## the tests of the integrations alone
