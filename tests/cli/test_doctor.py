@@ -56,7 +56,7 @@ def test_without_gpus_every_other_check_is_there(on_nothing, tmp_path):
 def test_where_all_is_well_nothing_needs_a_fix(on_driver):
     program, _ = on_driver(DeviceSpec(), DeviceSpec())
     checks = checks_of(program("doctor", "--json"))
-    assert checks.keys() == NAMES | {"energy counter", "instant power", "power limit"}
+    assert checks.keys() == NAMES | {"energy counter", "instant power", "power limit", "restored"}
     for name in ("NVIDIA driver", "GPUs", "energy counter", "instant power", "power limit"):
         assert (checks[name]["state"], checks[name]["fix"]) == ("ok", None)
     assert checks["NVIDIA driver"]["sentence"].startswith("NVIDIA driver 570.86.15")

@@ -52,6 +52,7 @@ def find_all(environment: Mapping[str, str], rapl_root: Path | None) -> Iterator
     yield from checks.check_gpus(gpus, no_gpus_because, driver, environment)
     if gpus:
         yield checks.check_limits(gpus)
+        yield checks.check_residue(gpus)
     yield checks.check_limit_rights(rights, gpus)
     yield checks.check_clock_rights(rights, gpus)
     yield checks.check_rapl(rapl_root)

@@ -13,8 +13,10 @@ import zeus_core.cli._daemon as _daemon
 import zeus_core.cli._devices as _devices
 import zeus_core.cli._doctor as _doctor
 import zeus_core.cli._energy as _energy
+import zeus_core.cli._leases as _leases
 import zeus_core.cli._plan as _plan
 import zeus_core.cli._power as _power
+import zeus_core.cli._restore as _restore
 import zeus_core.cli._run as _run
 from zeus_core import __version__
 from zeus_core._validate import checked_list, checked_text
@@ -47,6 +49,8 @@ _COMMANDS: dict[str, Command] = {
     "run": _run,
     "doctor": _doctor,
     "plan": _plan,
+    "leases": _leases,
+    "restore": _restore,
     "daemon": _daemon,
 }
 

@@ -88,7 +88,7 @@ class LedgerEntry:
             owner_token=this_program_token(),
             keeper=None,
             uid=os.geteuid() if hasattr(os, "geteuid") else 0,
-            program=os.path.basename(sys.argv[0])[:_MAX_PROGRAM_LENGTH],  # arguments may hold secrets
+            program=_program_name()[:_MAX_PROGRAM_LENGTH],
             job=next(filter(None, map(os.environ.get, _JOB_VARIABLES)), None) or "",
             host=os.uname().nodename if hasattr(os, "uname") else "",
             since_seconds=time.time(),
@@ -165,6 +165,13 @@ class LedgerEntry:
         if document.get("version") != _VERSION:
             raise UsageError(f"its version is {document.get('version')!r}; this program reads version {_VERSION}")
         return decode(cls, {name: value for name, value in document.items() if name not in {"format", "version"}})
+
+
+def _program_name() -> str:
+    """Return what this process runs: without arguments, which may hold secrets."""
+    path = sys.argv[0] if getattr(sys, "argv", None) else ""  # an interpreter within another program has none
+    folder, name = os.path.split(path)
+    return os.path.basename(folder) if name == "__main__.py" else name
 
 
 _token_of_process: dict[int, str] = {}

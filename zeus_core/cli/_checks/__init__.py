@@ -6,6 +6,7 @@ from zeus_core.cli._checks.limits import check_limits
 from zeus_core.cli._checks.nvidia import Driver, check_driver, find_driver
 from zeus_core.cli._checks.packages import check_extras, check_live_view, check_python, check_torch
 from zeus_core.cli._checks.rapl import check_rapl
+from zeus_core.cli._checks.residue import check_residue
 from zeus_core.cli._checks.rights import Rights, check_clock_rights, check_limit_rights, read_rights
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "check_live_view",
     "check_python",
     "check_rapl",
+    "check_residue",
     "check_torch",
     "find_driver",
     "find_gpus",

@@ -1,0 +1,51 @@
+"""The check of what processes have left changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zeus_core.cli._checks.check import Check
+from zeus_core.cli._text import readable
+
+if TYPE_CHECKING:
+    from zeus_core.device import Gpu
+    from zeus_core.leases._entry import LedgerEntry
+
+__all__ = ["check_residue"]
+
+_NAME = "restored"
+
+
+def check_residue(gpus: Sequence[Gpu]) -> Check:
+    """Check that no process has left a GPU changed.
+
+    Args:
+        gpus: The visible GPUs.
+    """
+    from zeus_core.leases._entry import LedgerEntry
+    from zeus_core.leases._ledger import known_ledgers
+
+    found = [item for ledger in known_ledgers() for item in ledger.read()]
+    entries = [item for item in found if isinstance(item, LedgerEntry)]
+    left = [_words(entry, gpus) for entry in entries if entry.is_stale()]
+    left += [f"{item.path}: {item.reason}" for item in found if not isinstance(item, LedgerEntry)]
+    if left:
+        return Check(_NAME, "limited", "; ".join(left), "sudo zeus-core restore --stale")
+    if entries:
+        held = [f"{entry.device_name} ({entry.device_uuid}) is controlled by {entry.holder}" for entry in entries]
+        return Check(_NAME, "ok", "; ".join(dict.fromkeys(held)))
+    return Check(_NAME, "ok", "no process has left a GPU changed")
+
+
+def _words(entry: LedgerEntry, gpus: Sequence[Gpu]) -> str:
+    failure = f", and could not be restored: {entry.failure}" if entry.failure else ""
+    name = f"{entry.device_name} ({entry.device_uuid})"
+    if entry.knob == "sm_clock":
+        return f"{name}: the SM clock was left locked by {entry.holder}{failure}"
+    gpu = next((gpu for gpu in gpus if gpu.uuid == entry.device_uuid), None)
+    limit_watts = None if gpu is None else readable(gpu.read_power_limit_watts)
+    default_watts = None if gpu is None else readable(gpu.read_default_power_limit_watts)
+    in_force = "a power limit" if limit_watts is None else f"{limit_watts:g} W in force"
+    default = "" if default_watts is None else f", board default {default_watts:g} W"
+    return f"{name}: {in_force}{default}, original {entry.original:g} W, left by {entry.holder}{failure}"

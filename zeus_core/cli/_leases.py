@@ -1,0 +1,58 @@
+"""`zeus-core leases`: list who controls which GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from zeus_core.cli._text import table, write
+
+if TYPE_CHECKING:
+    from zeus_core.leases._entry import LedgerEntry
+
+__all__ = ["SUMMARY", "add_arguments", "execute"]
+
+SUMMARY = "List which processes control GPUs, and what was left changed by those that have ended"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the list. The exit code is 1 if something was left changed, or an entry cannot be read."""
+    from zeus_core.leases._entry import LedgerEntry
+    from zeus_core.leases._ledger import known_ledgers
+
+    found = [item for ledger in known_ledgers() for item in ledger.read()]
+    entries = [item for item in found if isinstance(item, LedgerEntry)]
+    unreadable = [item for item in found if not isinstance(item, LedgerEntry)]
+    stale = [entry.is_stale() for entry in entries]
+    if arguments.json:
+        listing = {
+            "format": "zeus-core leases",
+            "version": 1,
+            "leases": [
+                {**entry.to_json(), "is_stale": is_stale} for entry, is_stale in zip(entries, stale, strict=True)
+            ],
+            "unreadable": [{"path": item.path, "reason": item.reason} for item in unreadable],
+        }
+        write(json.dumps(listing, indent=2), sys.stdout)
+    else:
+        rows = [_row(entry, is_stale) for entry, is_stale in zip(entries, stale, strict=True)]
+        header = ("GPU", "UUID", "knob", "set to", "original", "state", "holder")
+        lines = [table([header, *rows], "<<<>><<")] if rows else ["No GPU is controlled."]
+        lines += [f"{item.path} cannot be read: {item.reason}" for item in unreadable]
+        write("\n".join(lines), sys.stdout)
+    return 1 if any(stale) or unreadable else 0
+
+
+def _row(entry: LedgerEntry, is_stale: bool) -> tuple[str, ...]:
+    unit = "W" if entry.knob == "power_limit" else "MHz"
+    value = f"{entry.values[-1]:g} {unit}" if entry.values else "-"
+    original = "unlocked" if entry.original is None else f"{entry.original:g} {unit}"
+    state = "failed" if entry.failure else "left behind" if is_stale else "held"
+    return entry.device_name, entry.device_uuid, entry.knob.replace("_", " "), value, original, state, entry.holder
