@@ -5,6 +5,7 @@ import copy
 import gc
 import io
 import pickle
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -207,8 +208,6 @@ def test_nothing_is_left_on_models_and_torch(monitor, model):
 
 
 class Listener:
-    wants_any_pass = False
-
     def __init__(self):
         self.passes, self.modes = [], []
 
@@ -288,6 +287,67 @@ def test_a_tapped_module_compiles_as_before(listener, taps):
     compiled = vars(compiled_in_place)["_compiled_call_impl"]._earlier
     taps.remove()
     assert vars(compiled_in_place)["_compiled_call_impl"] is compiled
+
+
+SCOPES = [torch.no_grad, torch.inference_mode]
+
+
+def python_calls(action):
+    """The calls of Python functions that an action makes, which take its time on any machine."""
+    calls = []
+    sys.setprofile(lambda frame, event, argument: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_scope_within_a_step_makes_two_calls_more(taps, listener, scope):
+    def enter_and_leave():
+        with scope():
+            pass
+
+    taps.want_any_pass(False)
+    with_taps = len(python_calls(enter_and_leave))
+    taps.remove()
+    assert with_taps == len(python_calls(enter_and_leave)) + 2
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_scopes_do_the_same_as_before(taps, scope, is_wanted):
+    taps.want_any_pass(is_wanted)
+    modes = []
+
+    @scope()
+    def decorated(depth=0):
+        modes.append(torch.is_grad_enabled())
+        return depth if depth == 2 else decorated(depth + 1)
+
+    @scope()
+    def generated():
+        modes.append(torch.is_grad_enabled())
+        yield 1
+        modes.append(torch.is_grad_enabled())
+
+    assert decorated() == 2
+    for _ in generated():
+        assert torch.is_grad_enabled(), "outside of a generator that is suspended"
+    with pytest.raises(KeyError), scope():
+        raise KeyError
+    with ThreadPoolExecutor(1) as pool, scope():
+        assert pool.submit(torch.is_grad_enabled).result(), "another thread has gradients"
+        assert pool.submit(decorated).result() == 2
+        modes.append(torch.is_grad_enabled())
+    assert isinstance(pickle.loads(pickle.dumps(scope())), scope)
+    assert (modes, torch.is_grad_enabled()) == ([False] * 9, True)
+    with torch.no_grad(), torch.enable_grad():
+        assert torch.is_grad_enabled()
+    taps.remove()
+    assert decorated() == 2
+    assert not torch.nn.modules.module._global_forward_pre_hooks
 
 
 def test_a_module_tapped_twice_is_left_as_it_was_in_any_order(listener):

@@ -25,13 +25,8 @@ _ATTRIBUTE = "_compiled_call_impl"
 class PassListener(Protocol):
     """Told what happens to modules, often, between two calls of the program's own: must be quick, and never raise."""
 
-    @property
-    def wants_any_pass(self) -> bool:
-        """Whether to report passes without gradients of all modules, as none is known yet."""
-        ...
-
     def on_any_pass(self, module: Any) -> None:
-        """Report that a forward pass of a module without gradients begins, though it is not tapped."""
+        """Report that a forward pass of any module without gradients begins, if `want_any_pass` asked for it."""
         ...
 
     def on_pass(self, module: Any, has_gradients: bool) -> None:
@@ -62,6 +57,13 @@ class ForwardTaps:
         if hasattr(module, _ATTRIBUTE) and module not in self._tapped:
             self._tapped.add(module)
             self._taps.append(_Tap(module, self))
+
+    def want_any_pass(self, is_wanted: bool) -> None:
+        """Report passes without gradients of all modules from now on, or no longer."""
+        if is_wanted:
+            _wanting[id(self)] = self.listener
+        else:
+            _wanting.pop(id(self), None)
 
     def __contains__(self, module: Any) -> bool:
         return module in self._tapped
@@ -131,6 +133,7 @@ def _no_taps() -> None:
 # scopes without gradients.
 _taps: dict[int, weakref.ref[ForwardTaps]] = {}
 _patches: list[Patches] = []
+_wanting: dict[int, weakref.ref[PassListener]] = {}  # by the identity of their taps
 _switching_threads: set[int] = set()
 _hooks: list[Any] = []  # at most one, for all modules, within a scope without gradients
 
@@ -144,12 +147,13 @@ def _listen(taps: ForwardTaps) -> None:
         _patches[0].wrap("train", _train)
         for scope in (torch.no_grad, torch.inference_mode):
             _patches.append(Patches(scope))
-            _patches[-1].wrap("__enter__", _enter)
-            _patches[-1].wrap("__exit__", _exit)
+            _patches[-1].replace("__enter__", _entering)
+            _patches[-1].replace("__exit__", _exiting)
 
 
 def _release(taps_id: int) -> None:
     _taps.pop(taps_id, None)
+    _wanting.pop(taps_id, None)
     while _patches and not _taps:
         _patches.pop().undo()
         _remove_hook()
@@ -161,18 +165,25 @@ def _listeners() -> list[PassListener]:
     return [listener for listener in listeners if listener is not None]
 
 
-def _enter(enter: Callable[..., Any], scope: Any) -> Any:
-    result = enter(scope)
-    if not _hooks and not _has_compiled() and any(listener.wants_any_pass for listener in _listeners()):
-        _hooks.append(sys.modules["torch"].nn.modules.module.register_module_forward_pre_hook(_on_any_pass))
-    return result
+# Programs enter scopes within their steps too, so the next two are as quick as can be.
+def _entering(enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def enter_scope(scope: Any) -> Any:
+        result = enter(scope)
+        if _wanting and not _hooks and not _has_compiled():
+            _hooks.append(sys.modules["torch"].nn.modules.module.register_module_forward_pre_hook(_on_any_pass))
+        return result
+
+    return enter_scope
 
 
-def _exit(exit_scope: Callable[..., Any], scope: Any, *error: Any) -> Any:
-    result = exit_scope(scope, *error)
-    if _hooks and sys.modules["torch"].is_grad_enabled():
-        _remove_hook()
-    return result
+def _exiting(leave: Callable[..., Any]) -> Callable[..., Any]:
+    def leave_scope(scope: Any, kind: Any, error: Any, traceback: Any) -> Any:
+        result = leave(scope, kind, error, traceback)
+        if _hooks and sys.modules["torch"].is_grad_enabled():
+            _remove_hook()
+        return result
+
+    return leave_scope
 
 
 def _has_compiled() -> bool:
@@ -182,10 +193,11 @@ def _has_compiled() -> bool:
 
 
 def _on_any_pass(module: Any, inputs: Any) -> None:
-    listeners = [listener for listener in _listeners() if listener.wants_any_pass]
-    for listener in listeners:
-        listener.on_any_pass(module)
-    if not any(listener.wants_any_pass for listener in listeners):
+    for reference in list(_wanting.values()):
+        listener = reference()
+        if listener is not None:
+            listener.on_any_pass(module)
+    if not _wanting:
         _remove_hook()
 
 

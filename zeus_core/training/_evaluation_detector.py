@@ -51,7 +51,7 @@ class EvaluationDetector:
         self.stop()
         if "torch" in sys.modules:
             self._taps = ForwardTaps(self)
-            self._is_watching = True
+            self.watch()
 
     def stop(self) -> bool:
         """Leave the modules as they were. Return whether an evaluation was under way."""
@@ -64,11 +64,16 @@ class EvaluationDetector:
 
     def watch(self) -> None:
         """Watch the modules from now on: the loop is between two steps."""
-        self._is_watching = self._taps is not None
+        if self._taps is not None:
+            self._is_watching = True
+            if self._knows_none:
+                self._taps.want_any_pass(True)
 
     def ignore(self) -> bool:
         """Ignore what the modules do, until `watch`. Return whether an evaluation was under way, which ends."""
         self._is_watching = False
+        if self._knows_none and self._taps is not None:
+            self._taps.want_any_pass(False)
         evaluated, self._evaluated = self._evaluated, None
         return evaluated is not None
 
@@ -76,11 +81,6 @@ class EvaluationDetector:
         """End the evaluation that is under way. Return whether there was one."""
         evaluated, self._evaluated = self._evaluated, None
         return evaluated is not None
-
-    @property
-    def wants_any_pass(self) -> bool:
-        """Whether no module is known, and one that is evaluated now would begin an evaluation."""
-        return self._is_watching and self._knows_none
 
     @contained
     def on_any_pass(self, module: Any) -> None:
@@ -114,6 +114,7 @@ class EvaluationDetector:
             self._known.add(module)
             if any(parameter.requires_grad for parameter in module.parameters()):
                 self._knows_none = False
+                self._taps.want_any_pass(False)
                 self._taps.add(module)
 
     def _call(self, is_evaluating: bool) -> None:

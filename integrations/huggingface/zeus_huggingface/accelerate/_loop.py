@@ -248,13 +248,11 @@ class _Passes:
         loop: The loop; it is not kept alive.
     """
 
-    wants_any_pass = False  # the models are known
-
     def __init__(self, loop: AcceleratorLoop) -> None:
         self._loop = weakref.ref(loop)
 
     def on_any_pass(self, module: torch.nn.Module) -> None:
-        """Do nothing."""
+        """Do nothing: the models are known."""
 
     def on_pass(self, module: torch.nn.Module, has_gradients: bool) -> None:
         """Report that a forward pass of a trained model begins."""
