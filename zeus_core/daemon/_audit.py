@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,6 +19,9 @@ from zeus_core.errors import DriverFaultError
 __all__ = ["AuditLog"]
 
 _logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0  # logrotate waits for longer before it compresses a file that it has moved (delaycompress)
+_ENCODER = json.JSONEncoder()  # `json.dumps` would look at its arguments each time
 
 
 class AuditLog:
@@ -35,6 +39,7 @@ class AuditLog:
         self._lock = threading.Lock()
         self._file = self._open()
         self._has_warned = False
+        self._looks_at = 0.0
         self._is_torn = False  # the last line in the file is not complete
 
     def write(self, event: str, fields: Mapping[str, Any]) -> None:
@@ -44,7 +49,7 @@ class AuditLog:
             DriverFaultError: It cannot be written, as on a full disk.
         """
         now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
-        line = json.dumps({"time": now, "event": event, **fields}).encode() + b"\n"
+        line = _ENCODER.encode({"time": now, "event": event, **fields}).encode() + b"\n"
         try:
             with self._lock:
                 self._follow()
@@ -74,9 +79,11 @@ class AuditLog:
         return descriptor
 
     def _follow(self) -> None:
-        """Open the file anew if another one, or none, has its name now."""
-        if self._path is None:
+        """Open the file anew if another one, or none, has its name now. Looks once a second."""
+        now = time.monotonic()
+        if self._path is None or now < self._looks_at:
             return
+        self._looks_at = now + _LOOK_SECONDS
         try:
             named = self._path.stat()
         except FileNotFoundError:

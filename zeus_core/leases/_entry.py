@@ -134,15 +134,20 @@ class LedgerEntry:
     def changing_to(self, value: float) -> LedgerEntry:
         """Return the entry while a value is being set: the one before is ours too until it is."""
         before = self.values[-1:] or (() if self.original is None else (self.original,))
-        return dataclasses.replace(self, values=(*before, value))
+        return self._with_values((*before, value))
 
     def changed(self) -> LedgerEntry:
         """Return the entry after its last value was set."""
-        return dataclasses.replace(self, values=self.values[-1:])
+        return self._with_values(self.values[-1:])
 
     def without_values(self) -> LedgerEntry:
         """Return the entry after the original was restored."""
         return dataclasses.replace(self, values=())
+
+    def _with_values(self, values: tuple[float, ...]) -> LedgerEntry:
+        entry = object.__new__(LedgerEntry)  # twice for each change: a tenth of the time of `dataclasses.replace`
+        entry.__dict__.update(self.__dict__, values=values)
+        return entry
 
     def failed(self, why: str) -> LedgerEntry:
         """Return the entry after it could not be restored."""

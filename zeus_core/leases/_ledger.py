@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from zeus_core.errors import DeviceError, DeviceHeldError, UsageError
 from zeus_core.leases._entry import LedgerEntry, LedgerKey
@@ -246,7 +246,7 @@ class Ledger:
         return [entry for entry in self.entries() if entry.device_uuid == device_uuid]
 
     def _path(self, key: LedgerKey) -> str:
-        return os.path.join(self.folder, f"{_file_name(key.device_uuid)}.{key.knob}{_SUFFIX}")
+        return f"{self.folder}/{_file_name(key.device_uuid)}.{key.knob}{_SUFFIX}"
 
     def _read(self, path: str) -> LedgerEntry:
         """Read an entry. Raises `OSError` or `UsageError`."""
@@ -326,6 +326,7 @@ def _make_folder(folder: str) -> None:
         raise PermissionError(errno.EPERM, "others can change it: chmod go-w", folder)
 
 
+@lru_cache(maxsize=64)
 def _file_name(device_uuid: str) -> str:
     """Return a name for files: UUIDs hold letters, digits and hyphens."""
     return "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in device_uuid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from zeus_core.leases._entry import LedgerEntry
 
 __all__ = ["DaemonConnection", "RemoteControl", "read_text_with_daemon"]
 
+_PATIENCE = struct.pack("ll", int(CALL_SECONDS), 0)  # struct timeval: how long the kernel waits for the other side
 _RECONNECT_SECONDS = 0.02  # between two tries: systemd starts a daemon that crashed anew after 0.1 s
 
 
@@ -105,7 +107,9 @@ class DaemonConnection:
         self._drop()
         opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._socket = opened
-        opened.settimeout(max(0.001, until - time.monotonic()))
+        # The kernel's own timeouts: those of Python take three more calls of the kernel for each request.
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            opened.setsockopt(socket.SOL_SOCKET, option, _PATIENCE)
         try:
             opened.connect(self.path)
         except BlockingIOError as error:  # its queue of new connections is full
@@ -125,9 +129,12 @@ class DaemonConnection:
         """Send a request, and wait for its reply. Replies to earlier requests, which came too late, are dropped."""
         assert self._socket is not None
         self._count += 1
-        self._socket.settimeout(max(0.001, until - time.monotonic()))
+        line = encode_request(Request(self._count, operation, fields))
         try:
-            self._socket.sendall(encode_request(Request(self._count, operation, fields)))
+            if self._socket.send(line) < len(line):
+                raise ConnectionAbortedError("it takes no more requests")
+        except BlockingIOError:
+            raise TimeoutError from None
         except BrokenPipeError:
             if not self._has_received():  # a refusal that came before the end
                 raise
@@ -150,8 +157,12 @@ class DaemonConnection:
         while (end := self._received.find(b"\n")) < 0:
             if len(self._received) > MAX_REPLY_BYTES:
                 raise ProtocolError("a reply is too long")
-            self._socket.settimeout(max(0.001, until - time.monotonic()))
-            data = self._socket.recv(MAX_REPLY_BYTES)
+            if time.monotonic() > until:
+                raise TimeoutError
+            try:
+                data = self._socket.recv(MAX_REPLY_BYTES)
+            except BlockingIOError:
+                raise TimeoutError from None
             if not data:
                 raise EOFError("it closed the connection")
             self._received += data

@@ -179,7 +179,7 @@ _ERRORS: dict[str, type[ZeusError]] = {
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return _ENCODER.encode(values).encode() + b"\n"
 
 
 def _object(line: bytes) -> dict[str, Any]:
@@ -203,4 +203,5 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)

@@ -1,0 +1,171 @@
+"""Cost of a change through the daemon, beside the same change made by the process itself.
+
+Runs on the tests' own NVML driver, whose calls take no time, so on any machine with a C compiler. Prints the time of
+setting a power limit: directly, by one client of the daemon, and by one client while eight others change their GPUs as
+fast as a real driver lets them, which takes 5 ms or more for each change. Then how long the guardian of a process takes
+to start, and what it and the daemon occupy. Exits with 1 beyond the limits below.
+
+Each time is that of the quietest of ten rounds: other processes of the machine can only add to it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_library  # noqa: E402
+from zeus_core.device.nvml._gpu import NvmlGpu  # noqa: E402
+from zeus_core.device.nvml._session import NvmlSession  # noqa: E402
+from zeus_core.device.remote._client import RemoteControl  # noqa: E402
+
+MEDIAN_MICROSECONDS = 150.0
+BUSY_P99_MICROSECONDS = 1000.0
+BUSY_CLIENTS = 8
+DRIVER_SECONDS = 0.005  # of a change by a real driver
+CHANGES, ROUNDS = 400, 10
+GUARDIAN_MEGABYTES, GUARDIAN_SECONDS = 15.0, 0.1
+SPEC = DeviceSpec(power_limit_watts=650.0)
+
+BUSY_CLIENT = """
+import sys, time
+from zeus_core.device.remote._client import RemoteControl
+remote = RemoteControl(sys.argv[1], "power_limit")
+watts = 300
+while True:
+    remote.set(watts)
+    watts = 300 + (watts + 1) % 100
+    time.sleep({DRIVER_SECONDS})
+"""
+
+OWNER = """
+import time
+from zeus_core.device import discover_gpus
+from zeus_core.knobs import PowerLimitKnob
+knob = PowerLimitKnob(discover_gpus({})[:1], 50)
+begin = time.monotonic()
+knob.apply(400)
+print(begin, flush=True)
+time.sleep(60)
+"""
+
+
+def rounds_of(change: Callable[[float], object], pause_seconds: float = 0.0) -> list[list[float]]:
+    """Return the microseconds of each change, sorted, of some rounds."""
+    rounds = []
+    for _ in range(ROUNDS):
+        taken = []
+        for number in range(CHANGES):
+            watts = 300.0 + number % 100
+            begin = time.perf_counter()
+            change(watts)
+            taken.append((time.perf_counter() - begin) * 1e6)
+            if pause_seconds:
+                time.sleep(pause_seconds)
+        rounds.append(sorted(taken))
+    return rounds
+
+
+def best_of(rounds: list[list[float]], fraction: float) -> float:
+    """Return a quantile, of the round in which it is lowest: other processes can only add time."""
+    return min(taken[int(fraction * CHANGES)] for taken in rounds)
+
+
+def described(name: str, rounds: list[list[float]]) -> str:
+    return f"{name:42} p50 {best_of(rounds, 0.5):6.0f} us   p99 {best_of(rounds, 0.99):6.0f} us"
+
+
+def resident_megabytes(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def start_daemon(folder: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "zeus_core", "daemon", "--audit", str(folder / "audit.jsonl")]
+    daemon = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    assert daemon.stderr is not None
+    while "GPU(s) at" not in (line := daemon.stderr.readline()):
+        assert line, "the daemon has not started"
+    return daemon
+
+
+def main() -> int:
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))  # as /run is
+    try:
+        library = build_library(folder)
+    except NoCompilerError as error:
+        print(error)
+        return 0
+    driver = NvmlDriver(folder, [SPEC] * (BUSY_CLIENTS + 1), library=library)
+    driver.load_in_process()
+    names = {"ZEUS_DAEMON_SOCKET": str(folder / "daemon.sock"), "ZEUS_LEDGER_DIR": str(folder / "ledger")}
+    os.environ.update(names)
+    environment = {**os.environ, **driver.environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    session = NvmlSession()
+    session.read_uuids()
+    gpu = NvmlGpu(session, driver[0].uuid)
+    daemon = start_daemon(folder, environment)
+    clients: list[subprocess.Popen[bytes]] = []
+    try:
+        print(described("direct, with the enforced limit read", rounds_of(direct(gpu))))
+        driver[0].power_limit_watts = SPEC.power_limit_watts
+        remote = RemoteControl(driver[0].uuid, "power_limit")
+        alone = rounds_of(remote.set)
+        print(described("by the daemon, one client", alone))
+        program = BUSY_CLIENT.replace("{DRIVER_SECONDS}", str(DRIVER_SECONDS))
+        for device in driver.devices[1:]:
+            clients.append(subprocess.Popen([sys.executable, "-c", program, device.uuid], env=environment))
+        while sum(device.power_limit_watts != 650.0 for device in driver.devices[1:]) < BUSY_CLIENTS:
+            time.sleep(0.01)
+        busy = rounds_of(remote.set, DRIVER_SECONDS)
+        print(described(f"by the daemon, beside {BUSY_CLIENTS} busy clients", busy))
+        print(f"the daemon occupies {resident_megabytes(daemon.pid):.1f} MB")
+        remote.release()
+        seconds, megabytes = measure_guardian(driver, environment)
+        print(f"a guardian waits {seconds * 1e3:.0f} ms after the first change, and occupies {megabytes:.1f} MB")
+    finally:
+        for process in [*clients, daemon]:
+            process.terminate()
+            process.wait()
+        driver.close()
+    is_fast = best_of(alone, 0.5) <= MEDIAN_MICROSECONDS and best_of(busy, 0.99) <= BUSY_P99_MICROSECONDS
+    return 0 if is_fast and seconds <= GUARDIAN_SECONDS and megabytes <= GUARDIAN_MEGABYTES else 1
+
+
+def measure_guardian(driver: NvmlDriver, environment: dict[str, str]) -> tuple[float, float]:
+    """Return the seconds until a guardian has opened the driver, of the quickest of three, and the megabytes of one."""
+    seconds, megabytes = [], 0.0
+    for _ in range(3):
+        driver.clear_calls()
+        owner = subprocess.Popen([sys.executable, "-c", OWNER], env=environment, stdout=subprocess.PIPE, text=True)
+        assert owner.stdout is not None
+        begin = float(owner.stdout.readline())
+        while not (opened := [call for call in driver.calls("nvmlInit") if call.process_id != owner.pid]):
+            time.sleep(0.002)
+        seconds.append(opened[0].seconds - begin)
+        time.sleep(0.1)
+        megabytes = resident_megabytes(opened[0].process_id)
+        owner.kill()
+        owner.communicate()
+        while driver[0].power_limit_watts != 650.0:
+            time.sleep(0.002)
+    return min(seconds), megabytes
+
+
+def direct(gpu: NvmlGpu) -> Callable[[float], object]:
+    def change(watts: float) -> None:
+        gpu.set_power_limit(watts)
+        gpu.read_enforced_power_limit_watts()
+
+    return change
+
+
+if __name__ == "__main__":
+    sys.exit(main())
