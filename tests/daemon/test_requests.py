@@ -246,31 +246,48 @@ def test_a_log_that_was_rotated_is_written_anew(common_world, raw, uuid):
     client = raw()
     client.ask("set", device=uuid, value=250, **LIMIT)
     common_world.audit.rename(common_world.folder / "audit.jsonl.1")
-    client.ask("set", device=uuid, value=300, **LIMIT)
+
+    def is_written_anew():
+        client.ask("set", device=uuid, value=300, **LIMIT)
+        return common_world.audit.exists()
+
+    until(is_written_anew)
     assert [line["new"] for line in common_world.audited("set")] == [300.0]
 
 
 def test_the_energy_counters_of_cpus_are_read_for_clients(make_world):
     world = make_world()
-    zone = world.folder / "powercap" / "intel-rapl:0"
-    zone.mkdir(parents=True)
-    for name, text in (("name", "package-0"), ("energy_uj", "123456"), ("max_energy_range_uj", "262143328850")):
-        (zone / name).write_text(f"{text}\n")
-    (zone / "energy_uj").chmod(0o400)
+    for number, zone_name in enumerate(("package-0", "package-1")):
+        zone = world.folder / "powercap" / f"intel-rapl:{number}"
+        zone.mkdir(parents=True)
+        for name, text in (("name", zone_name), ("energy_uj", "123456"), ("max_energy_range_uj", "262143328850")):
+            (zone / name).write_text(f"{text}\n")
+        (zone / "energy_uj").chmod(0o400)
     world.write_policy(rules(f"users = [{MEMBER}]", f"users = [{STRANGER}]\ncpu_energy = false"))
-    world.start_daemon()
-    program = """
-        from zeus_core.device.remote._client import DaemonConnection
-        for zone in ("intel-rapl:0", "intel-rapl:7"):
-            try:
-                print(DaemonConnection().ask("energy", {"zone": zone}))
-            except Exception as error:
-                print(type(error).__name__, error)
+    program = f"""
+        import pathlib, sys
+        from zeus_core.device import discover_cpus
+        found = discover_cpus(pathlib.Path({str(world.folder)!r}) / "powercap")
+        print([cpu.name for cpu in found.cpus], found.unavailable_because, flush=True)
+        for cpu in found.cpus:
+            sys.stdin.readline()
+            print(cpu.read_energy_counters_joules(), flush=True)
     """
-    said, _ = world.run(program)
-    assert said.splitlines() == [
-        "{'microjoules': 123456}",
-        "NoDeviceError this machine has no energy counter intel-rapl:7",
-    ]
+    refusal = "[] this process may not read"
+    assert world.run(program)[0].startswith(refusal), "without a daemon"
+    world.start_daemon()
+    process = world.client(program)
+    assert process.stdout.readline() == "['package-0', 'package-1'] None\n"
+    (world.folder / "powercap" / "intel-rapl:0" / "energy_uj").write_text("2123456\n")
+    output, errors = process.communicate("\n\n", timeout=60)
+    assert output.splitlines() == [
+        "CpuEnergyCounters(package_joules=2.0, dram_joules=None)",
+        "CpuEnergyCounters(package_joules=0.0, dram_joules=None)",
+    ], errors
     said, _ = world.run(program, uid=STRANGER, gids=(GROUP,))
-    assert said.count(f"PermissionDeniedError user {STRANGER} may not read the energy of CPUs") == 2
+    assert said.startswith(refusal), "the policy does not allow it"
+    assert "start the zeus-core daemon" in said
+
+
+def test_a_zone_that_is_not_there_is_refused(raw):
+    assert raw().ask("energy", zone="intel-rapl:7")["error"] == "no_device"

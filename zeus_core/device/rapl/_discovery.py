@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zeus_core._validate import checked_function, checked_path
+from zeus_core.device.rapl._by_daemon import direct_or_daemon
 from zeus_core.device.rapl._cpu import RaplCpu
 from zeus_core.device.rapl._powercap import (
     POWERCAP_ROOT,
@@ -14,7 +15,6 @@ from zeus_core.device.rapl._powercap import (
     find_zone_folders,
     is_within,
     permission_remedy,
-    read_file,
     read_word,
 )
 from zeus_core.device.rapl._zone import RaplZone
@@ -48,14 +48,14 @@ class CpuDiscovery:
         return (*(zone for cpu in self.cpus for zone in cpu.zones), *self.psys)
 
 
-def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = read_file) -> CpuDiscovery:
+def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = direct_or_daemon) -> CpuDiscovery:
     """Find the CPU packages whose energy this process can read. No fault of the machine raises.
 
     A package is left out if one of its dies cannot be read: its energy would be too low.
 
     Args:
         root: The powercap tree; elsewhere if a container has it mounted elsewhere.
-        read_text: Reads a file.
+        read_text: Reads a file. By default the zeus-core daemon reads what this process may not read, if there is one.
 
     Raises:
         UsageError: An argument is of another type.

@@ -71,7 +71,8 @@ def permission_remedy(paths: Iterable[Path]) -> str:
     patterns = sorted({f"{shlex.quote(str(path.parent.parent))}/intel-rapl:*/{path.name}" for path in paths})
     return (
         f"An admin can allow it until the next reboot: sudo chmod a+r {' '.join(patterns)} "
-        "(this lets every user of the machine watch its power, a side channel: CVE-2020-8694)"
+        "(this lets every user of the machine watch its power, a side channel: CVE-2020-8694); or start the zeus-core "
+        "daemon, which reads it for the members of one group (docs/daemon.md)"
     )
 
 

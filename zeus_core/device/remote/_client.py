@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from zeus_core._process.deadline import CALL_SECONDS, no_answer
 from zeus_core._process.lock import ProcessLock
 from zeus_core.device._gpu import PowerRange
-from zeus_core.device.rapl._powercap import read_file
 from zeus_core.device.remote._protocol import (
     MAX_REPLY_BYTES,
     VERSION,
@@ -28,7 +27,7 @@ from zeus_core.device.remote._protocol import (
 from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, ZeusError
 from zeus_core.leases._entry import LedgerEntry
 
-__all__ = ["DaemonConnection", "RemoteControl", "read_text_with_daemon"]
+__all__ = ["DaemonConnection", "RemoteControl"]
 
 _PATIENCE = struct.pack("ll", int(CALL_SECONDS), 0)  # struct timeval: how long the kernel waits for the other side
 _RECONNECT_SECONDS = 0.02  # between two tries: systemd starts a daemon that crashed anew after 0.1 s
@@ -244,26 +243,6 @@ class RemoteControl:
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
-
-
-def read_text_with_daemon(connection: DaemonConnection) -> Callable[[Path], str]:
-    """Return a function that reads files of the powercap tree, by the daemon where this process may not read them."""
-
-    def read(path: Path) -> str:
-        try:
-            return read_file(path)
-        except PermissionError:
-            if path.name != "energy_uj":
-                raise
-            try:
-                return str(connection.ask("energy", {"zone": path.parent.name})["microjoules"])
-            except PermissionDeniedError:
-                pass
-            except DeviceError as error:
-                raise OSError(str(error)) from error
-            raise
-
-    return read
 
 
 def _shown(text: str) -> str:
