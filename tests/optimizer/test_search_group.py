@@ -409,6 +409,17 @@ class CountingWorld:
         return self.world.gather(value)
 
 
+def test_ranks_prepare_a_search_by_two_exchanges():
+    """What each rank has, and the trials that rank 0 knows of."""
+
+    def rank_main(world):
+        counting = CountingWorld(world)
+        make_rank(counting).optimizer.on_train_begin()
+        return counting.calls
+
+    assert ThreadWorld.run(2, rank_main) == [2, 2]
+
+
 def test_a_rank_that_is_gone_is_waited_for_once(caplog):
     def rank_main(world):
         counting = CountingWorld(world)

@@ -390,9 +390,9 @@ class GlobalPowerLimitOptimizer:
     def _prepare(self) -> Outcome:
         exchange = self._exchange
         # No rank changes a limit before all ranks have read theirs: some may share a GPU.
-        limiter = exchange.make(self._read_limits, phase=self.phase)
-        told = exchange.gather(lambda: encode(self._information(limiter)), self.phase)
-        ranks = decode(list[RankInformation], told)
+        told = exchange.gather(lambda: encode(self._information(self._read_limits())), self.phase)
+        ranks, limiter = decode(list[RankInformation], told), self._limiter
+        assert limiter is not None, "it was made to read the limits"
         group = SearchGroup.from_ranks(ranks)
         exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpu_names}))
         if not self._has_own_selector:
