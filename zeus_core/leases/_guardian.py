@@ -11,12 +11,14 @@ This is module-level state, as a process has one guardian, and forks are process
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import stat
 import subprocess
 import sys
 import threading
+from functools import cache, partial
 from pathlib import Path
 
 from zeus_core.leases._entry import LedgerEntry, LedgerKey
@@ -50,8 +52,10 @@ class Guardian:
             entry: The entry, in place of the one with the same key.
             ledger_folder: The folder of the ledger; None if there is none.
 
+        Where there is a ledger, the guardian starts in the background: the ledger has the entry until then.
+
         Raises:
-            OSError: The guardian cannot be started.
+            OSError: The guardian cannot be started, and there is no ledger.
         """
         with self._lock:
             self._entries[entry.key] = entry
@@ -63,7 +67,7 @@ class Guardian:
         """Start the guardian again if it has been killed. It costs a microsecond where it has not.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: It cannot be started, and there is no ledger.
         """
         with self._lock:
             if self._socket is not None and self._entries and not self._is_there(self._socket):
@@ -81,13 +85,18 @@ class Guardian:
     def _start(self) -> None:
         """Start a guardian, and send it all entries: they wait for it in the socket."""
         self._leave()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            ours.setblocking(False)
-            _start_program(theirs.fileno(), self._ledger_folder)
-        self._socket = ours
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
         for entry in self._entries.values():
             self._send({"hold": entry.to_json()})
+        if self._ledger_folder is None:
+            _start_program(theirs, None)
+            return
+        start = partial(_try_to_start_program, theirs, self._ledger_folder)
+        try:
+            threading.Thread(target=start, name="zeus-core guardian start", daemon=True).start()
+        except RuntimeError:  # the interpreter is ending, and starts no more threads
+            start()
 
     def _send(self, message: object) -> bool:
         """Send a message. False if the guardian is gone; one that is stopped finds later messages in the ledger."""
@@ -126,27 +135,41 @@ class Guardian:
 guardian = Guardian()
 
 
-def _start_program(descriptor: int, ledger_folder: str | None) -> None:
+def _try_to_start_program(theirs: socket.socket, ledger_folder: str) -> None:
+    try:
+        _start_program(theirs, ledger_folder)
+    except OSError as error:
+        _warn_once(
+            f"no guardian can be started ({error}): if this process is killed, GPUs are restored by the next start"
+        )
+
+
+@cache
+def _warn_once(words: str) -> None:
+    logging.getLogger(__name__).warning("%s", words)
+
+
+def _start_program(theirs: socket.socket, ledger_folder: str | None) -> None:
     """Start the program, which moves out of the reach of those who end or wait for the children of this process."""
     owner = ProcessIdentity.current()
-    arguments = [descriptor, owner.pid, owner.start_ticks, ledger_folder]
+    arguments = [theirs.fileno(), owner.pid, owner.start_ticks, ledger_folder]
     root = str(Path(__file__).parents[2])
     program = (
         f"import sys; sys.path.insert(0, {root!r}); "
         f"from zeus_core.leases._guardian_program import main; main(*{arguments!r})"
     )
-    process = subprocess.Popen(
-        # Without the modules of the site, which it does not need: it starts fast and stays small.
-        [sys.executable, "-I", "-S", "-c", program],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=_lasting_stderr(),
-        cwd="/",
-        pass_fds=[descriptor],
-        start_new_session=True,
-    )
-    # It forks and ends at once, so that this process has no child that others would wait for.
-    threading.Thread(target=process.wait, name="zeus-core guardian start", daemon=True).start()
+    with theirs:
+        process = subprocess.Popen(
+            # Without the modules of the site, which it does not need: it starts fast and stays small.
+            [sys.executable, "-I", "-S", "-c", program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=_lasting_stderr(),
+            cwd="/",
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    process.wait()  # it forks and ends at once, so that this process has no child that others would wait for
 
 
 def _lasting_stderr() -> int | None:
