@@ -524,3 +524,22 @@ class TestClock:
         changing.join(30.0)
         assert status == 0
         assert gpu.clocks == [900]
+
+    def test_a_reading_that_hangs_within_a_change_does_not_keep_the_gpu_from_being_restored(self):
+        gpu = FaultyGpu(a40(250.0))
+        knob = PowerLimitKnob([gpu], 25)
+        gpu.hang("read_enforced_power_limit_watts")
+
+        def change():
+            with pytest.raises(DriverFaultError):
+                knob.apply(200)
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        while limits_of(gpu) != [200.0]:
+            time.sleep(0.001)
+        assert knob.restore()
+        assert limits_of(gpu) == [250.0]
+        gpu.heal()
+        changing.join(30.0)
+        assert limits_of(gpu) == [250.0]

@@ -37,6 +37,8 @@ class DeviceCall(Generic[_Answer]):
         self._error: BaseException | None = None
         self.is_done = False
         """Whether the device has answered."""
+        self.has_begun = False
+        """Whether its thread has come to it."""
         self.seconds = 0.0
         """How long the device took to answer."""
         self._running = threading.Lock()
@@ -44,6 +46,7 @@ class DeviceCall(Generic[_Answer]):
 
     def make(self) -> None:
         """Call the function. Never raises."""
+        self.has_begun = True
         begin = time.perf_counter()
         try:
             self._answer = self._function()

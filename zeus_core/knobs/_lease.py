@@ -53,7 +53,8 @@ class Lease:
         self._remote: RemoteControl | None = None  # the daemon, where this process lacks the right
         self._claimed_by: int | None = None  # process id
         self._theirs: str | None = None
-        self._is_changing = False
+        self.is_changing = False
+        """Whether a change is under way, which the driver may make at any moment."""
         self.words = f"{self._entry.words} (`{self._entry.command}`)"
         """The device, the original, and the command that restores it."""
 
@@ -70,7 +71,7 @@ class Lease:
         if self._claimed_by != os.getpid():
             self._begin()
         before = self._entry
-        self._is_changing = True
+        self.is_changing = True
         try:
             self._entry = before.changing_to(value)
             if self._safeguard is not None and (self._is_limit or not before.values):
@@ -87,7 +88,7 @@ class Lease:
                 self._drop()
             raise
         finally:
-            self._is_changing = False
+            self.is_changing = False
 
     def check(self) -> None:
         """Check that the power limit in force is the original or ours, as far as it can be read.
@@ -123,7 +124,7 @@ class Lease:
             return False
         if outcome.kind == "theirs":
             _logger.warning("%s", outcome)
-        if not self._is_changing:  # in another thread, by a driver that hangs: it is restored once more after that
+        if not self.is_changing:  # in another thread, by a driver that hangs: it is restored once more after that
             self._drop()
         return True
 

@@ -19,6 +19,9 @@ from zeus_core.knobs._lease import UNCHANGED, Lease
 
 __all__ = ["Restoration"]
 
+# A call of a driver takes milliseconds: a restore that has not begun after this waits for one that hangs.
+_QUEUE_SECONDS = 0.3
+
 _Answer = TypeVar("_Answer")
 
 _logger = logging.getLogger(__name__)
@@ -28,8 +31,7 @@ class Restoration:
     """The duty to restore what one knob changes: registered by the first change, done once and for good.
 
     Changes and restoring may happen in different threads, and in signal handlers. Each GPU is called in a thread of its
-    own, and none is waited for beyond a deadline. A GPU whose driver hangs is restored once the driver answers again,
-    as long as this process lives.
+    own, and none is waited for beyond a deadline. A GPU whose driver hangs is restored once the driver answers again.
 
     Args:
         knob: The knob, which is not kept: the hardware is restored for good when the knob is garbage-collected.
@@ -67,7 +69,7 @@ class Restoration:
                 raise DeviceError("the hardware has been restored for good and can no longer be changed")
             changed_before = self._changed_by
             if changed_before != os.getpid():
-                self._calls.start(len(self._leases))  # a signal handler could not start threads any more
+                self._calls.start(2 * len(self._leases))  # a signal handler could not start threads any more
                 self._mark_changed()
             try:
                 return self._calls.call_one_within(CALL_SECONDS, number, partial(self._changed, call, number))
@@ -140,11 +142,15 @@ class Restoration:
 
     def _wait(self, number: int, until: float) -> None:
         """Wait until a GPU is restored, and say so if it is not."""
+        call, lease = self._restoring[number], self._leases[number]
+        is_queued = not call.wait(min(_QUEUE_SECONDS, until - time.monotonic())) and not call.has_begun
+        if is_queued and not lease.is_changing:  # a reading hangs: a change that hangs would come after the restoring
+            self._restoring[number] = self._calls.put(len(self._leases) + number, lease.restore)
         if not self._restoring[number].wait(until - time.monotonic()):
             _logger.error(
-                "%s is not restored yet: the driver does not answer. It is restored as soon as the driver does, if "
-                "this process still runs then; otherwise use the command",
-                self._leases[number].words,
+                "%s is not restored yet: the driver does not answer. It is restored as soon as the driver does; "
+                "otherwise use the command",
+                lease.words,
             )
 
     def _mark_changed(self) -> None:
