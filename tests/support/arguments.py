@@ -28,6 +28,7 @@ from zeus_core.optimizer import (
     PipelineFrequencySettings,
     PipelineRank,
     PowerLimitMeasurement,
+    ZeusCost,
 )
 from zeus_core.pipeline import Frontier, InstructionProfile, MeasuredOption, make_plan, schedules
 from zeus_core.ports._time_source import MonotonicTime
@@ -176,6 +177,11 @@ GOOD = {
     "pipeline_rank": [lambda: PipelineRank(0)],
     "settings": [PipelineFrequencySettings],
     "GridSearch.settings": [[300, 200]],
+    "GoldenSectionSearch.settings": [[300, 200]],
+    "AdaptiveSearch.settings": [[300, 200]],
+    "selector": [ZeusCost],
+    "knob": ["clock"],
+    "prior": [None],
     "identity": [None, {"a": 1}],
     "measurement": [MEASUREMENT, LOST],
     "measurements": [[MEASUREMENT, LOST], []],

@@ -28,3 +28,8 @@ class GridSearch:
         """Remove the trial's setting from those to try."""
         if trial.setting in self._untried:
             self._untried.remove(trial.setting)
+
+    @property
+    def choice(self) -> None:
+        """None: the rule for the best setting chooses among the trials."""
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -68,6 +69,38 @@ class SearchContract:
         search = make_search()
         search.tell(_trial(7))
         assert len(_run(search)) < _MAX_TRIALS
+
+    def test_its_choice_was_tried(self, make_search: Callable[[], Search]) -> None:
+        """At every point of the search. None leaves the choice to a selector."""
+        search = make_search()
+        tried = {search.choice, _answer(search)}
+        while tried != (tried := tried | {_answer(search)}):
+            assert search.choice is None or search.choice in tried
+
+    def test_told_the_same_trials_it_goes_on_where_it_was(self, make_search: Callable[[], Search]) -> None:
+        """So a search that was interrupted after any trial continues."""
+        search, told = make_search(), list[Trial]()
+        while len(told) < _MAX_TRIALS and (setting := search.ask()) is not None:
+            told.append(_trial(setting))
+            search.tell(told[-1])
+            resumed = make_search()
+            for trial in told:
+                resumed.tell(trial)
+            assert (resumed.ask(), resumed.choice) == (search.ask(), search.choice)
+
+    @pytest.mark.parametrize("seconds", [1.0, math.inf])
+    @pytest.mark.parametrize("joules", [math.nan, math.inf, 0.0])
+    def test_trials_without_a_finite_cost_do_no_harm(
+        self, make_search: Callable[[], Search], seconds: float, joules: float
+    ) -> None:
+        """A counter may have failed. The setting is not asked for again, and the search ends."""
+        for spoiled in range(4):
+            search, asked = make_search(), list[int]()
+            while len(asked) < _MAX_TRIALS and (setting := search.ask()) is not None:
+                measurement = Measurement.from_energies(seconds, {0: joules})
+                search.tell(Trial(setting, 10, measurement) if len(asked) == spoiled else _trial(setting))
+                asked.append(setting)
+            assert len(asked) == len(set(asked)) < _MAX_TRIALS
 
 
 def _trial(setting: int) -> Trial:

@@ -1,0 +1,222 @@
+"""The adaptive search: about four trials, whatever the number of settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from zeus_core._validate import checked_instance, checked_number, checked_object, checked_one_of, checked_whole_number
+from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for, normal_probability
+from zeus_core.search._belief import Belief, Curves, Knob, Observation
+from zeus_core.search._curves import Array
+from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._prior import CurvePrior, read_prior
+from zeus_core.search._settings import checked_settings
+from zeus_core.search._told import Told, selected_among
+from zeus_core.search._trial import Trial
+
+__all__ = ["AdaptiveSearch"]
+
+# The second trial: below the draw, where the limit begins to bind, so that it tells how steeply time rises. Of 0.8,
+# 0.82, 0.85 and 0.88, this needed the fewest trials for the same regret (benchmarks/search_replay.py).
+_SECOND_OVER_DRAW = 0.85
+_SECOND_OVER_CLOCK = 0.85
+
+# The search ends once no setting promises to gain more. Half of it takes half a trial more, and gains 0.02 %.
+_MIN_EXPECTED_GAIN = 0.0022
+
+# Weight of the loss at the next trial itself: one trial against the rest of training.
+_TRIAL_SHARE = 0.1
+_MAX_LOG_LOSS = 3.0
+
+_SIGNIFICANT = 3.0  # standard errors
+_SIGNIFICANT_FRACTION = 0.01  # of time or power; smaller changes are the work's own
+_TINY = 1e-18
+_MAX_ASKED_CURVES = 24  # for a rule that is not a cost
+_NEAR = 0.025  # a rule that picks settings this close to each other picks the same
+
+_EXPLORATION = LeastCost(Energy())
+
+
+class AdaptiveSearch:
+    """A `Search` that finishes in about four trials, by what is known of GPUs.
+
+    The first trial is at the original setting. If the draw there is below the lowest limit, no limit binds: the lowest
+    one is tried, and the search is over. Otherwise every trial corrects a belief about time and power at all settings,
+    and the next one is where most is to be gained. The search ends if that is too little to matter. Its choice was
+    always tried. Trials count by their own precision: the scatter of the steps, and the uncertainty of the energy.
+
+    It knows what the selectors of this package look for. For `MaxSlowdownConstraint` that is the least energy among the
+    settings that keep the bound with the probability `confidence`; for `Time`, the least energy among the settings as
+    fast as the original. Selectors of your own work too: a cost is minimised, and another rule is asked what it would
+    choose on the curves believed in.
+
+    Args:
+        settings: The settings. The highest one is the original.
+        selector: The rule for the best setting.
+        knob: "power limit" if the settings are watts, "clock" if they are MHz.
+        confidence: The probability with which a slowdown bound is to be kept, at least 0.5.
+        max_trials: The highest number of trials.
+        prior: What is known of GPUs; the file that ships with the package if None.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[int],
+        selector: OptimumSelector,
+        *,
+        knob: Knob = "power limit",
+        confidence: float = 0.9,
+        max_trials: int = 6,
+        prior: CurvePrior | None = None,
+    ) -> None:
+        self._settings = checked_settings(settings)
+        wanted = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
+        self._selector: OptimumSelector = checked_object("selector", selector, "select", wanted)
+        self._knob: Knob = checked_one_of("knob", knob, ("power limit", "clock"))
+        wanted = "a probability from 0.5 to 0.999, such as 0.9"
+        self._aim: Aim | None = aim_for(selector, checked_number("confidence", confidence, 0.5, 0.999, wanted))
+        self._max_trials = checked_whole_number("max_trials", max_trials, 1)
+        known = (
+            read_prior() if prior is None else checked_instance("prior", prior, CurvePrior, "that of `read_prior()`")
+        )
+        self._belief = Belief(self._settings, known, self._knob)
+        self._told = Told()
+        self._next: int | None = self._settings[0]
+        self._choice: int | None = None
+
+    def ask(self) -> int | None:
+        """Return the setting to try next; None once no other one promises to gain enough."""
+        return self._next
+
+    def tell(self, trial: Trial) -> None:
+        """Take in a trial. A setting outside the range, or a time or energy that is not finite, teaches nothing."""
+        self._told.add(trial)
+        self._next, self._choice = self._decided()
+
+    @property
+    def choice(self) -> int | None:
+        """The best setting that was tried; None to let the selector choose among the trials, if only it can tell."""
+        return self._choice
+
+    def _decided(self) -> tuple[int | None, int | None]:
+        """Return the next setting, and the choice."""
+        original = self._settings[0]
+        if original not in self._told:
+            return original, None
+        trials = {trial.setting: Observation.from_trial(trial) for trial in self._told.usable()}
+        if original not in trials or len(self._settings) == 1:
+            return None, original  # nothing can be compared with it
+        known = self._if_unbound(trials)
+        if known is not None:
+            return known
+        # The original first, as `usable` returns them; a trial above it was taken under another one.
+        curves = self._belief.after([one for setting, one in trials.items() if setting <= original])
+        tried = [place for place, setting in enumerate(self._settings) if setting in trials]
+        following, choice = self._judged(curves, tried, trials[original])
+        second = self._second(trials[original])
+        if len(tried) == 1 and second not in self._told:
+            following = second
+        is_spent = sum(setting in self._told for setting in self._settings) >= self._max_trials
+        return (None if is_spent else following), choice
+
+    def _if_unbound(self, trials: Mapping[int, Observation]) -> tuple[int | None, int | None] | None:
+        """Return the next setting and the choice if the lowest limit is above the draw; None if limits may bind."""
+        original, lowest = trials[self._settings[0]], self._settings[-1]
+        if self._knob != "power limit" or original.watts_per_gpu > lowest:
+            return None
+        if lowest not in self._told:
+            return lowest, self._settings[0]
+        if lowest not in trials:
+            return None, self._settings[0]
+        trial = trials[lowest]
+        is_slower = trial.log_seconds - original.log_seconds > _significant(
+            original.seconds_stderr, trial.seconds_stderr
+        )
+        loss = math.log(original.watts_per_gpu / trial.watts_per_gpu)
+        if is_slower and loss > _significant(original.watts_stderr, trial.watts_stderr):
+            return None  # the work draws more than the limit at times
+        return None, None if self._aim is None else self._settings[0] if is_slower else lowest
+
+    def _second(self, original: Observation) -> int:
+        """Return the setting of the second trial."""
+        aimed = _SECOND_OVER_CLOCK * self._settings[0]
+        if self._knob == "power limit":
+            aimed = _SECOND_OVER_DRAW * min(original.watts_per_gpu, self._settings[0])
+        return min(self._settings[1:], key=lambda setting: abs(setting - aimed))
+
+    def _judged(self, curves: Curves, tried: list[int], alike: Observation) -> tuple[int | None, int | None]:
+        """Return the next setting, where a trial is expected to be as precise as another one was, and the choice."""
+        if self._aim is None:
+            return self._asked(curves, tried, alike)
+        try:
+            prospects = self._aim.prospects(curves, alike.seconds_stderr)
+        except Exception:  # a cost of the user's may raise anything; who applies its choice reports it
+            return self._explored(curves, tried, alike), None
+        best = min((place for place in tried if prospects.keeps[place]), key=prospects.expected_costs.__getitem__)
+        return self._most_promising(curves, prospects, best, alike), self._settings[best]
+
+    def _most_promising(self, curves: Curves, prospects: Prospects, best: int, alike: Observation) -> int | None:
+        """Return the untried setting where most is to be gained over the best one; None if too little is."""
+        exponents = prospects.seconds_exponent, prospects.watts_exponent
+        variance = curves.difference_variance(best, *exponents)[: len(prospects.weights)] + _TINY
+        noise = (exponents[0] * alike.seconds_stderr) ** 2 + (exponents[1] * alike.watts_stderr) ** 2
+        learnt = variance / np.sqrt(variance + noise)  # the deviation of what a trial will tell of the difference
+        gain = prospects.costs[:, [best]] - prospects.costs
+        expected_gain = prospects.weights @ (prospects.will_keep * _mean_of_positive_part(gain, learnt))
+        loss = prospects.weights @ np.expm1(np.clip(-gain, 0.0, _MAX_LOG_LOSS))
+        untried = [place for place, setting in enumerate(self._settings) if setting not in self._told]
+        if not untried or max(expected_gain[place] for place in untried) < _MIN_EXPECTED_GAIN:
+            return None
+        return self._settings[max(untried, key=lambda place: expected_gain[place] - _TRIAL_SHARE * loss[place])]
+
+    def _asked(self, curves: Curves, tried: list[int], alike: Observation) -> tuple[int | None, int | None]:
+        """Ask a rule that is not a cost what it would choose on the curves believed in."""
+        picks = []
+        for weight, seconds, watts in zip(
+            curves.weights[:_MAX_ASKED_CURVES], np.exp(curves.log_seconds), np.exp(curves.log_watts), strict=False
+        ):
+            measurements = [
+                PowerLimitMeasurement(setting, float(joules), float(duration), float(duration * alike.seconds_stderr))
+                for setting, joules, duration in zip(self._settings, seconds * watts, seconds, strict=True)
+            ]
+            pick = selected_among(self._selector, measurements)
+            if pick is None:
+                return self._explored(curves, tried, alike), None
+            picks.append((pick, float(weight)))
+        wanted = _weighted_median(picks)
+        is_known = wanted in self._told or any(
+            abs(self._settings[place] - wanted) <= _NEAR * self._settings[0] for place in tried[1:]
+        )
+        return (None if is_known else wanted), None
+
+    def _explored(self, curves: Curves, tried: list[int], alike: Observation) -> int | None:
+        """Return where to look for less energy: what a rule that fails on curves may be shown."""
+        prospects = _EXPLORATION.prospects(curves, alike.seconds_stderr)
+        best = min(tried, key=prospects.expected_costs.__getitem__)
+        return self._most_promising(curves, prospects, best, alike)
+
+
+def _significant(*stderrs: float) -> float:
+    return _SIGNIFICANT * math.hypot(*stderrs) + _SIGNIFICANT_FRACTION
+
+
+def _mean_of_positive_part(mean: Array, deviation: Array) -> Array:
+    """Return the expectation of max(0, x) for normal x."""
+    z = np.clip(mean / deviation, -30.0, 30.0)
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    return np.asarray(np.maximum(mean * normal_probability(z) + deviation * density, 0.0))
+
+
+def _weighted_median(picks: list[tuple[int, float]]) -> int:
+    half, total = sum(weight for _, weight in picks) / 2, 0.0
+    for pick, weight in sorted(picks):
+        total += weight
+        if total >= half:
+            return pick
+    return picks[-1][0]

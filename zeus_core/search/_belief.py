@@ -1,0 +1,262 @@
+"""What trials say about all settings: a weighted mixture of curves, corrected by how the trials differ from them.
+
+Each shape of the prior (`_prior.py`) predicts the time and power at every setting. Trials raise the weight of the
+shapes they agree with. The truth differs from every shape by a random, smooth residual, which grows with the slowdown,
+as the model is worst far below the draw; and by a rough one, as single settings of real boards scatter. Both are
+Gaussian, so that what trials say about them is linear algebra on a few numbers. Their constants are those of the least
+regret in `benchmarks/search_replay.py`, each GPU model left out of its own prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zeus_core.search._curves import Array, CurveShapes
+from zeus_core.search._prior import CurvePrior
+from zeus_core.search._trial import Trial
+
+__all__ = ["Belief", "Curves", "Knob", "Observation"]
+
+Knob = Literal["power limit", "clock"]
+"""What is set: a power limit in watts, or a locked SM clock in MHz."""
+
+# Demands (power at the full clock over the original limit) that any shape may meet. Those of the measured sweeps lie
+# between 0.3 and 1.7, around 0.95.
+_DEMANDS = np.exp(np.linspace(math.log(0.25), math.log(1.8), 40))
+_USUAL_DEMAND, _DEMAND_DEVIATION = 0.95, 0.35
+
+_MAX_SHAPES = 400  # that the first trial leaves; 1200 give the same regret, three times as slowly
+_MAX_CURVES = 300
+_MIN_WEIGHT = 3e-3  # of the heaviest
+
+# Standard deviations, relative.
+_SMOOTH_SECONDS, _SMOOTH_WATTS = 0.015, 0.02
+_SMOOTH_SECONDS_GROWTH = 0.2  # for a slowdown by a factor of e; the fits of A40 are off by this much at 100 W
+_ROUGH = 0.006
+_SMOOTH_LENGTH, _ROUGH_LENGTH = 0.4, 0.06  # in logarithms of the setting
+_UNKNOWN = 10.0  # how long a step takes is not in the prior
+_DRAW_OFFSET = 0.04  # of the draw, as the shapes and demands are a finite number
+
+# A trial's own error is never taken as smaller: two windows of the same work differ by this much (public repetitions).
+_MIN_STDERR = 0.003
+_UNKNOWN_STEP_CV = 0.05
+_POWER_CV = 0.016  # of one step: the highest in public measurements on one GPU (0.4 to 1.6 %)
+_STANDARD_ERRORS = 1.96  # in the half-width of a measured energy
+
+# A draw beyond this share of the original limit was not measured under it, or not on the GPUs it applies to.
+_MAX_DRAW = 1.2
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A trial as the belief sees it; the last two attributes are relative standard errors."""
+
+    setting: int
+    log_seconds: float
+    watts_per_gpu: float
+    gpus: int
+    seconds_stderr: float
+    watts_stderr: float
+
+    @classmethod
+    def from_trial(cls, trial: Trial) -> Observation:
+        """Read a trial with a finite time and energy."""
+        steps = math.sqrt(trial.steps)
+        deviation = trial.step_seconds_deviation / (trial.seconds_per_step * steps) or _UNKNOWN_STEP_CV / steps
+        joules = trial.measurement.total_energy or 0.0
+        gpus = max(len(trial.measurement.gpu_energy), 1)
+        counted = (trial.measurement.total_uncertainty_joules or 0.0) / (_STANDARD_ERRORS * joules)
+        return cls(
+            trial.setting,
+            math.log(trial.seconds_per_step),
+            joules / trial.measurement.time / gpus,
+            gpus,
+            max(deviation, _MIN_STDERR),
+            max(math.hypot(counted, _POWER_CV / steps), _MIN_STDERR),
+        )
+
+
+class _Conditioned:
+    """A residual at all points, for each shape, once some points were observed.
+
+    Args:
+        amplitudes: Standard deviation of the smooth residual, one row for each shape and one column for each point.
+        smooth: Correlation of the smooth residual between points.
+        rough: Covariance of the rough residual, and of the unknown level, between points.
+        observed: The columns of the observed points.
+        residuals: The observed value less the shape's, one row for each shape.
+        stderrs: The standard errors of the observed values.
+    """
+
+    def __init__(
+        self, amplitudes: Array, smooth: Array, rough: Array, observed: list[int], residuals: Array, stderrs: Array
+    ) -> None:
+        self._amplitudes, self._smooth, self._rough = amplitudes, smooth, rough
+        seen = amplitudes[:, observed]
+        between = np.ix_(observed, observed)
+        among = seen[:, :, None] * seen[:, None, :] * smooth[between] + rough[between] + np.diag(stderrs**2)
+        precision = np.linalg.inv(among)
+        self._cross = amplitudes[:, :, None] * seen[:, None, :] * smooth[:, observed] + rough[:, observed]
+        self._gain = self._cross @ precision
+        self.mean = np.einsum("spo,so->sp", self._gain, residuals)
+        """The expected residual, one row for each shape and one column for each point."""
+        misfit = np.einsum("so,sop,sp->s", residuals, precision, residuals)
+        self.log_likelihood = -0.5 * (misfit - np.linalg.slogdet(precision)[1])
+        """How well each shape explains the observed values."""
+
+    def covariance(self, point: int) -> Array:
+        """Return the covariance of the residual at every point with that at one."""
+        amplitudes = self._amplitudes
+        prior = amplitudes * amplitudes[:, [point]] * self._smooth[point] + self._rough[point]
+        return np.asarray(prior - np.einsum("spo,so->sp", self._gain, self._cross[:, point]))
+
+    def variance(self) -> Array:
+        """Return the variance of the residual at every point."""
+        prior = self._amplitudes**2 + np.diag(self._rough)
+        return np.asarray(prior - np.einsum("spo,spo->sp", self._gain, self._cross))
+
+    def rows(self, kept: NDArray[np.int_]) -> None:
+        """Keep some shapes."""
+        for name in ("_amplitudes", "_cross", "_gain", "mean"):
+            setattr(self, name, getattr(self, name)[kept])
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The belief after some trials, at all settings.
+
+    Attributes:
+        settings: The settings; the first one is the original.
+        weights: The belief in each curve; they add up to 1.
+        log_seconds: Logarithm of the duration of a step, one row for each curve and one column for each setting.
+        log_watts: Logarithm of the mean power of all GPUs together.
+        residuals: How far the truth can be off, of time and of power.
+    """
+
+    settings: tuple[int, ...]
+    weights: Array
+    log_seconds: Array
+    log_watts: Array
+    residuals: tuple[_Conditioned, _Conditioned]
+
+    def mean(self, values: Array) -> Array:
+        """Return the expectation over the curves of values with one row for each curve."""
+        return np.asarray(self.weights @ values)
+
+    def difference_variance(self, point: int, seconds_exponent: Array, watts_exponent: Array) -> Array:
+        """Return the variance of log(seconds^a watts^b) at each setting less that at one of them.
+
+        Args:
+            point: The column of that one.
+            seconds_exponent: a, at each setting.
+            watts_exponent: b, at each setting.
+        """
+        count = len(self.settings)
+        total = np.zeros(self.log_seconds.shape)
+        for residual, exponent in zip(self.residuals, (seconds_exponent, watts_exponent), strict=True):
+            own, shared = residual.variance()[:, :count], residual.covariance(point)[:, :count]
+            total += exponent**2 * own + exponent[point] ** 2 * own[:, [point]]
+            total -= 2 * exponent * exponent[point] * shared
+        return np.maximum(total, 0.0)
+
+
+class Belief:
+    """What is believed about the time and power of a step at each setting of a knob.
+
+    Args:
+        settings: The settings, the original one first.
+        prior: The shapes of curves.
+        knob: What is set.
+    """
+
+    def __init__(self, settings: tuple[int, ...], prior: CurvePrior, knob: Knob) -> None:
+        self._settings = settings
+        self._prior = prior
+        self._knob = knob
+        self._start: tuple[Observation, CurveShapes, Array] | None = None
+
+    def after(self, observations: Sequence[Observation]) -> Curves:
+        """Return the belief after some trials, of which the first one is at the original setting."""
+        baseline = observations[0]
+        original = self._settings[0]
+        inside = [one for one in observations if self._settings[-1] <= one.setting <= original]
+        points = (*self._settings, *sorted({one.setting for one in inside} - set(self._settings)))
+        observed = [points.index(one.setting) for one in inside]
+        shapes, log_weights = self._shapes(baseline)
+        log_seconds, log_watts = self._predicted(shapes, np.array(points) / original)
+        level = self._level(baseline)
+        distance = np.abs(np.subtract.outer(np.log(points), np.log(points)))
+        scaled = math.sqrt(3) * distance / _SMOOTH_LENGTH
+        smooth = (1 + scaled) * np.exp(-scaled)  # once differentiable (Matern, 3/2)
+        rough = _ROUGH**2 * np.exp(-0.5 * (distance / _ROUGH_LENGTH) ** 2)
+        slowdown = np.abs(log_seconds - log_seconds[:, :1])
+
+        def conditioned(amplitudes: Array, offset: float, residuals: Array, stderrs: list[float]) -> _Conditioned:
+            return _Conditioned(amplitudes, smooth, rough + offset**2, observed, residuals, np.array(stderrs))
+
+        seconds_residuals = np.array([one.log_seconds for one in inside]) - log_seconds[:, observed]
+        watts_residuals = np.log([one.watts_per_gpu for one in inside]) - level - log_watts[:, observed]
+        seconds = conditioned(
+            _SMOOTH_SECONDS + _SMOOTH_SECONDS_GROWTH * slowdown,
+            _UNKNOWN,
+            seconds_residuals,
+            [one.seconds_stderr for one in inside],
+        )
+        watts = conditioned(
+            np.full(slowdown.shape, _SMOOTH_WATTS),
+            self._offset(baseline),
+            watts_residuals,
+            [one.watts_stderr for one in inside],
+        )
+        log_weights = log_weights + seconds.log_likelihood + watts.log_likelihood
+        kept = _heaviest(log_weights, _MAX_CURVES, _MIN_WEIGHT)
+        seconds.rows(kept)
+        watts.rows(kept)
+        count = len(self._settings)
+        weights = np.exp(log_weights[kept] - log_weights[kept].max())
+        return Curves(
+            self._settings,
+            weights / weights.sum(),
+            (log_seconds[kept] + seconds.mean)[:, :count],
+            (log_watts[kept] + watts.mean)[:, :count] + level + math.log(baseline.gpus),
+            (seconds, watts),
+        )
+
+    def _knows_level(self, baseline: Observation) -> bool:
+        """Whether the draw can be compared with the original limit."""
+        return self._knob == "power limit" and baseline.watts_per_gpu <= _MAX_DRAW * self._settings[0]
+
+    def _level(self, baseline: Observation) -> float:
+        return math.log(self._settings[0]) if self._knob == "power limit" else 0.0
+
+    def _offset(self, baseline: Observation) -> float:
+        return _DRAW_OFFSET if self._knows_level(baseline) else _UNKNOWN
+
+    def _predicted(self, shapes: CurveShapes, fractions: Array) -> tuple[Array, Array]:
+        return shapes.under_limits(fractions) if self._knob == "power limit" else shapes.at_clocks(fractions)
+
+    def _shapes(self, baseline: Observation) -> tuple[CurveShapes, Array]:
+        """Return the shapes, each with the demands, that the draw at the original setting leaves; and their weights."""
+        if self._start is None or self._start[0] != baseline:
+            demands = _DEMANDS if self._knows_level(baseline) else _DEMANDS[::5]
+            usual = np.exp(-0.5 * ((np.log(demands) - math.log(_USUAL_DEMAND)) / _DEMAND_DEVIATION) ** 2)
+            shapes = CurveShapes(self._prior.parameters, np.tile(demands, (len(self._prior.sources), 1)))
+            log_weights = np.log(np.outer(self._prior.weights, usual / usual.sum()).ravel())
+            _, log_watts = self._predicted(shapes, np.ones(1))
+            misfit = math.log(baseline.watts_per_gpu) - self._level(baseline) - log_watts[:, 0]
+            variance = self._offset(baseline) ** 2 + _SMOOTH_WATTS**2 + _ROUGH**2 + baseline.watts_stderr**2
+            kept = _heaviest(log_weights - 0.5 * misfit**2 / variance, _MAX_SHAPES, 0.0)
+            self._start = baseline, shapes.of_rows(kept), log_weights[kept]
+        return self._start[1:]
+
+
+def _heaviest(log_weights: Array, count: int, min_share: float) -> NDArray[np.int_]:
+    """Return the rows of the greatest weights, the heaviest first."""
+    order = np.argsort(-log_weights, kind="stable")[:count]
+    return np.asarray(order[np.exp(log_weights[order] - log_weights.max()) >= min_share])

@@ -1,0 +1,52 @@
+"""The trials that a search was told, and the choice of a rule among them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._trial import Trial
+
+__all__ = ["Told", "selected", "selected_among"]
+
+
+class Told:
+    """The trials, by setting. The latest trial of a setting counts."""
+
+    def __init__(self) -> None:
+        self._trials: dict[int, Trial] = {}
+
+    def add(self, trial: Trial) -> None:
+        """Take in a trial."""
+        self._trials[trial.setting] = trial
+
+    def __contains__(self, setting: int) -> bool:
+        return setting in self._trials
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    def usable(self) -> list[Trial]:
+        """Return the trials with a finite time and a finite, positive energy, the highest setting first."""
+        trials = sorted(self._trials.values(), key=lambda trial: -trial.setting)
+        return [trial for trial in trials if _is_usable(trial)]
+
+
+def selected(selector: OptimumSelector, trials: Sequence[Trial]) -> int | None:
+    """Return the setting that a rule chooses; None if it fails, or chooses what it was not offered."""
+    return selected_among(selector, [PowerLimitMeasurement.from_trial(trial, 1) for trial in trials])
+
+
+def selected_among(selector: OptimumSelector, measurements: Sequence[PowerLimitMeasurement]) -> int | None:
+    """Return the setting that a rule chooses; None if it fails, or chooses what it was not offered."""
+    try:
+        setting = operator.index(selector.select(measurements))
+    except Exception:  # a rule of the user's may raise anything; who applies its choice reports it
+        return None
+    return setting if any(one.power_limit == setting for one in measurements) else None
+
+
+def _is_usable(trial: Trial) -> bool:
+    return math.isfinite(trial.seconds_per_step) and math.isfinite(trial.joules_per_step) and trial.joules_per_step > 0
