@@ -18,6 +18,7 @@ import zeus_core.cli._plan as _plan
 import zeus_core.cli._power as _power
 import zeus_core.cli._restore as _restore
 import zeus_core.cli._run as _run
+import zeus_core.cli._top as _top
 from zeus_core import __version__
 from zeus_core._validate import checked_list, checked_text
 from zeus_core.cli._text import complain
@@ -52,6 +53,7 @@ _COMMANDS: dict[str, Command] = {
     "leases": _leases,
     "restore": _restore,
     "daemon": _daemon,
+    "top": _top,
 }
 
 

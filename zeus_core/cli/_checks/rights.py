@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from zeus_core.cli._checks.check import Check
 from zeus_core.cli._checks.nvidia import is_in_container
 from zeus_core.cli._text import readable
+from zeus_core.device.remote._protocol import POWER_LIMIT, SM_CLOCK
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
@@ -85,27 +87,47 @@ def rights_of(
 
 def check_limit_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
     """Check that power limits can be set."""
-    return _check("set power limits", rights, gpus, lambda gpu: readable(gpu.read_power_limit_range_watts) is not None)
+    return _check("set power limits", rights, gpus, POWER_LIMIT, lambda gpu: gpu.read_power_limit_range_watts())
 
 
 def check_clock_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
     """Check that SM clocks can be locked."""
-    return _check("lock clocks", rights, gpus, lambda gpu: bool(readable(gpu.read_supported_sm_clocks_mhz)))
+    return _check("lock clocks", rights, gpus, SM_CLOCK, lambda gpu: gpu.read_supported_sm_clocks_mhz())
 
 
-def _check(name: str, rights: Rights, gpus: Sequence[Gpu], has: Callable[[Gpu], bool]) -> Check:
+def _check(name: str, rights: Rights, gpus: Sequence[Gpu], knob: str, read: Callable[[Gpu], object]) -> Check:
     if not gpus:
         return Check(name, "missing", "there is no GPU")
     if any(gpu.is_simulated for gpu in gpus):
         return Check(name, "ok", "simulated GPUs allow it")
-    lacking = [str(index) for index, gpu in enumerate(gpus) if not has(gpu)]
+    lacking = [str(index) for index, gpu in enumerate(gpus) if not readable(partial(read, gpu))]
     if len(lacking) == len(gpus):
         return Check(name, "missing", "no visible GPU has this")
     if not rights.may_control:
-        return Check(name, "missing", rights.because, rights.fix)
+        return _check_daemon(name, rights, gpus, knob)
     if lacking:
         return Check(name, "limited", f"{rights.because}, but GPU {', '.join(lacking)} does not have this")
     return Check(name, "ok", rights.because)
+
+
+def _check_daemon(name: str, rights: Rights, gpus: Sequence[Gpu], knob: str) -> Check:
+    """Check what the daemon changes for this process, which may change nothing itself."""
+    from zeus_core.device.remote._client import RemoteControl
+    from zeus_core.errors import DeviceError
+
+    allowed: list[str] = []
+    refusals: list[str] = []
+    for index, gpu in enumerate(gpus):
+        try:
+            (lowest, highest), _ = RemoteControl(gpu.uuid, knob).allowed()
+        except DeviceError as error:
+            refusals.append(str(error))
+        else:
+            allowed.append(f"GPU {index}: {lowest:g} to {highest:g} {'W' if knob == POWER_LIMIT else 'MHz'}")
+    if not allowed:
+        return Check(name, "missing", f"{rights.because}, and {refusals[0]}", rights.fix)
+    by_daemon = f"by the zeus-core daemon, as {rights.because}: {', '.join(allowed)}"
+    return Check(name, "limited" if refusals else "ok", "; ".join([by_daemon, *dict.fromkeys(refusals)]))
 
 
 def _text(path: str) -> str:

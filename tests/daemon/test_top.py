@@ -1,0 +1,88 @@
+"""`zeus-core top`: one table, or one after the other, for any user."""
+
+import re
+import signal
+import subprocess
+import sys
+
+from tests.daemon.conftest import GROUP, MEMBER, STRANGER, needs_root
+
+pytestmark = needs_root
+
+HOLD = """
+    import sys
+    from zeus_core.device.remote._client import RemoteControl
+    remote = RemoteControl({uuid!r}, "power_limit")
+    remote.set(250)
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def top(world, *arguments, **variables):
+    command = [sys.executable, "-m", "zeus_core", "top", *arguments]
+    environment = {**world.environment, "ZEUS_LEDGER_DIR": str(world.ledger), **variables}
+    options = {"user": MEMBER, "group": MEMBER, "extra_groups": [], "cwd": world.folder, "text": True}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def test_the_table_says_what_is_in_force_and_who_has_set_it_since_when(world):
+    holder = world.client(HOLD.format(uuid=world.uuids[0]), SLURM_JOB_ID="12345")
+    assert holder.stdout.readline() == "ready\n"
+    world.driver[0].enforced_cap_watts = 240.0
+    output, errors = top(world, "--once").communicate(timeout=60)
+    assert errors == ""
+    header, first, second = output.splitlines()
+    assert header.split() == ["GPU", "name", "power", "limit", "enforced", "default", "SM", "clock", "controlled", "by"]
+    by = rf"process {holder.pid} \(-c\) of user {MEMBER}, job 12345, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.fullmatch(rf" *0  NVIDIA H200 +75 W +250 W +240 W +650 W +1980 MHz  {by}", first)
+    assert re.fullmatch(r" *1  NVIDIA H200 +75 W +450 W +450 W +650 W +1980 MHz  -", second)
+
+
+def test_what_was_left_behind_is_said_to_be(world):
+    holder = world.client(HOLD.format(uuid=world.uuids[0]))
+    assert holder.stdout.readline() == "ready\n"
+    world.daemon.kill()
+    world.daemon.wait()
+    output, _ = top(world, "--once", "--gpus", "0").communicate(timeout=60)
+    assert "250 W" in output
+    assert output.rstrip().endswith(", which has ended")
+
+
+def test_tables_follow_each_other_until_ctrl_c(world):
+    process = top(world, "--period", "0.01", "--gpus", "1")
+    tables = [[process.stdout.readline() for _ in range(4)] for _ in range(3)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    for moment, header, row, empty in tables:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n", moment)
+        assert header.startswith("GPU")
+        assert "NVIDIA H200" in row
+        assert empty == "\n"
+
+
+def test_a_machine_without_a_gpu_says_so(world):
+    world.driver.fail(None, 9)
+    process = top(world, "--once")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the NVIDIA driver is not loaded" in errors
+
+
+def doctor(world, uid, gids):
+    command = [sys.executable, "-m", "zeus_core", "doctor"]
+    options = {"user": uid, "group": uid, "extra_groups": gids, "cwd": world.folder, "text": True}
+    return subprocess.run(command, env=world.environment, capture_output=True, timeout=60, check=True, **options).stdout
+
+
+def test_the_doctor_says_whether_the_daemon_makes_changes_for_this_user_and_why_not(world):
+    said = doctor(world, MEMBER, [GROUP])
+    assert re.search(r"ok +set power limits +by the zeus-core daemon, as .*: GPU 0: 200 to 450 W, GPU 1: 200 to", said)
+    assert re.search(r"ok +lock clocks +by the zeus-core daemon, as .*: GPU 0: 345 to 1980 MHz", said)
+    said = doctor(world, STRANGER, [])
+    assert re.search(r"missing +set power limits .*and this process may not use the zeus-core daemon at", said)
+    world.daemon.terminate()
+    world.daemon.wait()
+    said = doctor(world, MEMBER, [GROUP])
+    assert re.search(r"missing +set power limits .*and no zeus-core daemon runs at .*daemon.sock", said)
