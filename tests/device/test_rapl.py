@@ -516,14 +516,14 @@ class TestThreads:
 
         with ThreadPoolExecutor(4) as pool:
             readers = [pool.submit(read_until_done) for _ in range(4)]
-            for _ in range(300):
+            for _ in range(100):
                 rapl.add_energy(package, 40_000)
                 cpu.read_energy_counters_joules()
             done.set()
         for reader in readers:
             totals = reader.result()
             assert totals == sorted(totals)
-        assert cpu.read_energy_counters_joules().package_joules == 12.0
+        assert cpu.read_energy_counters_joules().package_joules == 4.0
 
 
 def in_a_fork(body):

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 
+import torch._dynamo  # or each rank imports it itself
 import torch.distributed
 import torch.multiprocessing
 

@@ -29,6 +29,7 @@ _MAX_JITTER_FRACTION = 0.04  # of the period: beyond, the grid tells no more tha
 _FEW_UPDATES = 8  # by then, the phase is known as well as it will be for a while
 _NEWTON_STEPS = 6  # from the grid before, which is near
 _FIT_TOLERANCE = 1.5  # of log-likelihood
+_MOST_SURPRISING = 1 - 1e-12  # so that one update that is far out of step does not rule out every scale
 _LOPSIDED = 0.3  # of the jitter: how far its mean can be from its middle
 _FIT_EVERY = 4  # brackets
 _WATCH_FRACTION = 1 / 12  # of the period: the time between two reads of the watch that finds the phase
@@ -301,13 +302,16 @@ class _Grid:
         phi = np.full(len(scales), first_phi)
         period = np.full(len(scales), nominal_seconds if previous is None else previous.period_seconds)
         precision = (_PERIOD_STDERR * nominal_seconds) ** -2
+        least_weight = 3 / (highs - lows) ** 2  # that of a uniform distribution
+        beyond = np.empty((2, len(scales), len(lows)))  # how far an update is before its bracket, and behind it
         for _ in range(_NEWTON_STEPS):
             at = phi[:, None] + numbers * period[:, None] + anchor
-            early = _logistic((lows - at) / scales[:, None])  # how surprising it is that it had not happened
-            late = _logistic((at - highs) / scales[:, None])
+            np.subtract(lows, at, out=beyond[0])
+            np.subtract(at, highs, out=beyond[1])
+            early, late = surprise = _logistic(beyond / scales[:, None])
             slope = (early - late) / scales[:, None]
-            curvature = (early * (1 - early) + late * (1 - late)) / scales[:, None] ** 2
-            weight = np.maximum(curvature, 3 / (highs - lows) ** 2)  # at least that of a uniform distribution
+            curvature = (surprise * (1 - surprise)).sum(axis=0) / scales[:, None] ** 2
+            weight = np.maximum(curvature, least_weight)
             a, b, c = weight.sum(axis=1), weight @ numbers, weight @ numbers**2 + precision
             u, v = slope.sum(axis=1), slope @ numbers + precision * (nominal_seconds - period)
             determinant = a * c - b * b
@@ -317,7 +321,7 @@ class _Grid:
             damping = np.minimum(1.0, 3 * scales / np.maximum(longest, 1e-12))
             phi = phi + damping * phi_step
             period = period + damping * period_step
-        fit = np.log1p(-early).sum(axis=1) + np.log1p(-late).sum(axis=1)
+        fit = np.log1p(-np.minimum(surprise, _MOST_SURPRISING)).sum(axis=(0, 2))
         fitting = np.flatnonzero(fit >= fit.max() - _FIT_TOLERANCE)
         chosen = int(max(fitting[0], min(fitting[-1], _USUAL_JITTER)))
         self.period_seconds: float = float(period[chosen])
@@ -348,4 +352,4 @@ class _Grid:
 
 def _logistic(x: _Array) -> _Array:
     result: _Array = 0.5 + 0.5 * np.tanh(0.5 * x)
-    return np.clip(result, 1e-12, 1 - 1e-12)
+    return result

@@ -90,8 +90,14 @@ def check_restored(driver, original_mhz=None):
     assert driver[0].locked_clock_mhz == original_mhz
 
 
-@pytest.mark.parametrize("original_mhz", [None, ORIGINAL_MHZ])
-@pytest.mark.parametrize(("end", "code"), [*ENDS, pytest.param("setter.restore()", 0, id="put back")])
+@pytest.mark.parametrize(
+    ("end", "code", "original_mhz"),
+    [
+        *(pytest.param(*end.values, ORIGINAL_MHZ, id=end.id) for end in ENDS),
+        pytest.param("setter.restore()", 0, ORIGINAL_MHZ, id="put back"),
+        pytest.param("pass", 0, None, id="normal, not locked before"),
+    ],
+)
 def test_a_process_that_ends_by_itself_puts_the_clock_back(make_driver, end, code, original_mhz):
     driver = make_driver(DeviceSpec())
     process = start(driver, SETTING, end, original_mhz)
