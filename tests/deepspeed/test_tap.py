@@ -152,7 +152,7 @@ def test_what_is_not_training_is_told_as_a_pause_and_what_fails_has_no_end(tmp_p
         assert told["first"] == told["second"] == step
         assert told["evaluation"] == told["stopped evaluation"] == ["evaluation begin", "resume"]
         assert told["checkpoint"] == ["checkpoint begin", "resume"]
-        assert told["stopped step"] == step[: step.index("optimizer-step end")]
+        assert told["stopped step"] == [*step[: step.index("optimizer-step end")], "idle begin"]
         assert told["detached"] == []
 
 
@@ -221,6 +221,7 @@ def test_an_interrupt_passes_and_leaves_the_map_of_the_engine_as_it_was():
     with pytest.raises(KeyboardInterrupt):
         engine.train_batch([COMMANDS["ForwardPass"]()])
     assert engine._INSTRUCTION_MAP is others
+    assert tap._observer.take() == ["step begin", "forward begin", "idle begin"], "clocks are to be restored"
     tap.detach()
     assert vars(engine).keys() == {"ran", "_INSTRUCTION_MAP"}
 

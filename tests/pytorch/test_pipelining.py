@@ -232,7 +232,7 @@ class Broken(torch.nn.Module):
     ("where", "told"),
     [("forward", [*(2 * ["forward", "backward"]), "forward"]), ("backward", 3 * ["forward", "backward"])],
 )
-def test_an_exception_passes_and_the_step_has_no_end(alone, where, told):
+def test_an_exception_passes_and_the_step_ends_in_a_pause(alone, where, told):
     module, recorder = Broken(where), Recorder()
     stage = PipelineStage(module, 0, 1, torch.device("cpu"))
     schedule = schedules.Schedule1F1B(stage, MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
@@ -244,7 +244,8 @@ def test_an_exception_passes_and_the_step_has_no_end(alone, where, told):
         run_step(schedule, schedule.step)
     assert isinstance(raised.value.__cause__ or raised.value, ArithmeticError)
     assert recorder.told[0] == STEP[0]
-    assert [instruction.kind for instruction in recorder.told[1:]] == told
+    assert [instruction.kind for instruction in recorder.told[1:-1]] == told
+    assert recorder.told[-1] is Activity.IDLE, "clocks are to be restored"
 
 
 def test_the_step_after_a_failed_one_is_told_whole(schedule):
@@ -252,7 +253,7 @@ def test_the_step_after_a_failed_one_is_told_whole(schedule):
     PipelineScheduleTap(schedule, recorder)
     with pytest.raises(AssertionError, match="smaller than num_chunks"):
         schedule.step(data()[0], target=torch.zeros(1, WIDTH))
-    assert recorder.told == STEP[:1]
+    assert recorder.told == [STEP[0], Activity.IDLE]
     recorder.told.clear()
     run_step(schedule, schedule.step)
     assert (recorder.told[0], recorder.told[-1]) == tuple(STEP)

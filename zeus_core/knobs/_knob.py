@@ -11,7 +11,7 @@ class Knob(Protocol):
     """A finite set of settings of some hardware, which is restored when the knob is no longer used.
 
     The original settings are restored by `restore`, and at the latest when the knob is garbage-collected or the process
-    ends: by itself, an exception, Ctrl-C or a signal other than SIGKILL.
+    ends. The knobs of this package are restored however it ends, by another process if need be.
     """
 
     @property

@@ -37,7 +37,7 @@ class PipelineScheduleTap:
 
     A step is a call of `schedule.step`. The program's own work after it (the optimizer's step) is between two steps.
     The loss is part of the last stage's forward pass. `schedule.eval`, and every step of a schedule without a loss, is
-    a pause for evaluation. The end of a step is not reported if an exception leaves it.
+    a pause for evaluation. A step that an exception leaves ends in a pause.
 
     Custom functions for overlapped actions (`register_custom_function`) must not run two passes at once.
 
@@ -83,6 +83,9 @@ class PipelineScheduleTap:
         try:
             output = method(*args, **kwargs)
             self._end()
+        except BaseException:
+            self._observer.on_pause(Activity.IDLE)  # the program may survive it, and train no more
+            raise
         finally:
             self._is_in_step, self._running = False, None
         self._observer.on_step_end()

@@ -54,8 +54,8 @@ def check_engine(engine: Any) -> None:
 class PipelineTap:
     """Reports what an engine does to an observer, from now until `detach`.
 
-    A step is a `train_batch` in which a training schedule ran to its end. Exceptions pass through; the end of the step
-    and of the instruction they interrupt is not reported.
+    A step is a `train_batch` in which a training schedule ran to its end. Exceptions pass through; instead of the end
+    of the step and of the instruction they interrupt, a pause is reported.
 
     Args:
         engine: A `PipelineEngine`. Only this instance is changed: its class and other engines stay as they are.
@@ -85,7 +85,11 @@ class PipelineTap:
     def _train(self, train_batch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._has_trained = False
         self._observer.on_step_begin()
-        loss = train_batch(*args, **kwargs)
+        try:
+            loss = train_batch(*args, **kwargs)
+        except BaseException:
+            self._observer.on_pause(Activity.IDLE)  # the program may survive it, and train no more
+            raise
         if self._has_trained:
             self._observer.on_step_end()
         return loss

@@ -80,7 +80,7 @@ class PipelineFrequencyOptimizer:
 
     During training it measures the instructions at several clocks, makes a plan (`zeus_core.pipeline`), and sets the
     clock of each instruction from a background thread. The original clocks, those the GPUs ran at before, are restored
-    at `close` (or the end of a `with` block), for evaluation, and when the process ends, except by SIGKILL.
+    at `close` (or the end of a `with` block), for evaluation, and when the process ends, however it does.
 
     The hooks never raise. They block at the end of some steps only, to exchange results with the other ranks: at the
     end of warm-up and of the baseline, after each clock that is profiled, at each step while rank 0 plans, and every

@@ -63,7 +63,8 @@ class GlobalPowerLimitOptimizer:
 
     The original limit, in force when training begins, is the ceiling: the search goes from it down to the lowest limit
     of the boards. The original limits are restored at `on_train_end`, `close`, the end of the `with` block if it is
-    used as one, and at the end of the process by anything but SIGKILL. Nothing is changed before training begins.
+    used as one, and at the end of the process, however it ends. Nothing is changed before training begins. A limit that
+    somebody else sets meanwhile stays, and ends the search.
 
     The hooks never raise. After a fault, which is logged with its remedy, the original limits are restored and training
     continues without the optimizer. Without permission to set limits, it measures at the original limit and logs what
