@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from zeus_core._process.deadline import in_hook
+from tests.support.hooks import in_hook
 from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FaultyGpu
@@ -68,7 +68,7 @@ def test_a_gpu_that_was_late_in_a_hook_leaves_the_windows_around_it_measured(boa
     before, began_at = monitor.read(), board.exact_energy_joules()
     board.execute(Work(3.0, LOAD_WATTS))
     slow.hang("read_energy_counter_joules")
-    with in_hook:
+    with in_hook():
         late = monitor.read()
     assert "has not answered" in late.gpus[0].fault
     board.execute(Work(12.0, LOAD_WATTS))

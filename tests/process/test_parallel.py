@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from zeus_core._process.deadline import in_hook, is_in_hook
+from tests.support.hooks import in_hook
+from zeus_core._process.deadline import is_in_hook
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError
@@ -158,7 +159,7 @@ def test_monitors_that_are_dropped_leave_no_threads():
     before = set(threading.enumerate())
     for _ in range(3):
         monitor = ZeusMonitor(gpus=gpus(8))
-        with in_hook:
+        with in_hook():
             monitor.read()
         del monitor
     gc.collect()
@@ -195,7 +196,7 @@ def test_readings_in_hooks_have_a_deadline_and_other_windows_wait(monkeypatch):
     monitor = ZeusMonitor(gpus=[*gpus(1), faulty])
     first = monitor.read()
     faulty.hang("read_energy_counter_joules")
-    with in_hook:
+    with in_hook():
         assert is_in_hook()
         reading = monitor.read()
     assert not is_in_hook()
@@ -208,7 +209,7 @@ def test_readings_in_hooks_have_a_deadline_and_other_windows_wait(monkeypatch):
     faulty.heal()
     window.join(LONG)
     assert monitor.end_window("plain").total_energy is not None
-    with in_hook:
+    with in_hook():
         wait_until(lambda: not monitor.read().has_fault)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, ParamSpec, TypeVar, overload
 
-from zeus_core._process.deadline import in_hook
+from zeus_core._process.deadline import threads_in_hook
 from zeus_core.errors import ZeusError
 
-__all__ = ["contained", "log_fault"]
+__all__ = ["contained", "log_failure", "log_fault"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -57,19 +58,27 @@ def contained(
 
     @functools.wraps(method)
     def contained_method(*args: Any, **kwargs: Any) -> Any:
-        in_hook.depth += 1  # `with in_hook` would be two calls more in each hook of each step
+        thread = get_ident()
+        is_outermost = thread not in threads_in_hook
         try:
+            threads_in_hook.add(thread)
             return method(*args, **kwargs)
         except Exception as error:
             if on_fault is not None:
                 on_fault(args[0], error)
             else:
-                log_fault(args[0], f"{type(args[0]).__name__}.{method.__name__} failed", error)
+                log_failure(args[0], method, error)
             return default()
         finally:
-            in_hook.depth -= 1
+            if is_outermost:
+                threads_in_hook.discard(thread)
 
     return contained_method
+
+
+def log_failure(reporter: Any, method: Callable[..., Any], error: Exception) -> None:
+    """Log that a method of an object failed; see `log_fault`."""
+    log_fault(reporter, f"{type(reporter).__name__}.{method.__name__} failed", error)
 
 
 def log_fault(reporter: Any, consequence: str, error: Exception) -> None:

@@ -27,9 +27,8 @@ class TimeSource(Protocol):
 class MonotonicTime:
     """The operating system's monotonic clock, shared by all processes of the machine."""
 
-    def now(self) -> float:
-        """Return the seconds since an arbitrary point, undisturbed by changes of the wall clock."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
+    """Return the seconds since an arbitrary point, undisturbed by changes of the wall clock."""
 
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
         """Block the calling thread, releasing the interpreter lock."""

@@ -189,7 +189,7 @@ class TrainingEnergy(Hooked):
     @hook
     def on_step_begin(self) -> None:
         """Report that an optimizer step begins."""
-        if self._evaluations.ignore():
+        if self._detects_evaluations and self._evaluations.ignore():
             self._leave_evaluation()
         self._pauses, self._is_in_step = 0, True
         self._observer.on_step_begin()
@@ -199,10 +199,11 @@ class TrainingEnergy(Hooked):
     def on_step_end(self) -> None:
         """Report that an optimizer step has ended."""
         self._observer.on_step_end()
-        self._recorder.count(steps=1)
+        self._recorder.end_step()
         if self._is_in_step:  # else the loop does not report where steps begin, and passes cannot be told apart
             self._is_in_step = False
-            self._evaluations.watch()
+            if self._detects_evaluations:
+                self._evaluations.watch()
 
     @hook
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-import threading
-import time
 from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter
 from typing import Any, ParamSpec, TypeVar, overload
 
-from zeus_core.adapters import contained
+from zeus_core._process.deadline import threads_in_hook
+from zeus_core.adapters._contained import log_failure
 
 __all__ = ["Hooked", "hook"]
 
@@ -48,19 +49,25 @@ def hook(
     """
     if method is None:
         return functools.partial(hook, default=default)
-    contained_method = contained(default=default)(method)
 
     @functools.wraps(method)
     def hooked_method(self: Hooked, *args: Any, **kwargs: Any) -> Any:
-        thread = threading.get_ident()
+        thread = get_ident()
         if self._thread_in_hook == thread:
             return default()
         self._thread_in_hook = thread
-        begin = time.perf_counter()
-        try:
-            return contained_method(self, *args, **kwargs)
+        begin = perf_counter()
+        is_outermost = thread not in threads_in_hook
+        try:  # as `contained` does, which would be one more call in each hook of each step
+            threads_in_hook.add(thread)
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            log_failure(self, method, error)
+            return default()
         finally:
-            self.overhead_seconds += time.perf_counter() - begin
+            if is_outermost:
+                threads_in_hook.discard(thread)
+            self.overhead_seconds += perf_counter() - begin
             self._thread_in_hook = None
 
     return hooked_method

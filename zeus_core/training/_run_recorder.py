@@ -155,10 +155,14 @@ class RunRecorder:
         if self._part is None and self._split is not None:
             self._split.stop()
 
-    def count(self, steps: int = 0, samples: int = 0, tokens: int = 0) -> None:
+    def end_step(self) -> None:
+        """Count a step."""
+        if self._part is not None:
+            self._part.step += 1
+
+    def count(self, samples: int = 0, tokens: int = 0) -> None:
         """Count work of this rank."""
         if self._part is not None:
-            self._part.step += steps
             self._part.samples += samples
             self._part.tokens += tokens
 

@@ -40,6 +40,7 @@ _PACE_SECONDS = 1.0
 _RECENT_SECONDS = 0.3  # which tell the power of an activity better than all its time does: three updates of a counter
 _STALE_SECONDS = 0.3  # without a read in the background for so long, hooks read
 _MIN_WAIT_SECONDS = 0.0005
+_STEPS = Activity.STEPS  # to look it up in the enumeration takes 0.1 µs, and this is each step
 _BEFORE = "before"  # the class of the time before the run
 
 
@@ -150,8 +151,8 @@ class ActivitySplit:
 
     def begin_step(self) -> None:
         """Begin a step: it likely draws in each of its phases what the steps before it did."""
-        if self._activity is not Activity.STEPS or self._span is not None or self._interrupted:
-            self.switch(Activity.STEPS)
+        if self._activity is not _STEPS or self._span is not None or self._interrupted:
+            self.switch(_STEPS)
         self._timeline.begin_step(self._time_source.now())
 
     def enter(self, activity: Activity) -> None:

@@ -192,9 +192,8 @@ class TrainerListener:
         self._has_begun = True
         self.reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
 
-    @contained
     def on_step_end(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Report that an optimizer step has ended."""
+        """Report that an optimizer step has ended. Contained by the reporter."""
         self.reporter.end_step(self._samples_per_step or 0)
 
     @contained
