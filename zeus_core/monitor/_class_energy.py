@@ -35,7 +35,7 @@ EDGES_SECONDS = (0.01, 0.02, 0.045, 0.1)
 _LAGS_SECONDS = np.array([1e-6, 0.005, 0.01, 0.02, 0.04])  # boards follow their load within 1 to 50 ms
 _NOISE = 0.15  # of the mean power, to begin with; then as it is seen
 _PHASE_STDERR = 0.4  # of the mean power: how far a tenth of a step may differ from the mean of the steps
-_EDGE_STDERR = 0.15  # of the mean power: how far the power near an edge may differ; beyond that, the lags tell
+_EDGE_STDERR = 0.12  # of the mean power: how far the power near an edge may differ; beyond that, the lags tell
 _TIMING = 0.3  # of the highest power, times the half-width of a knot: the noise that it adds
 
 _MIN_LOCKED_EDGES = 12  # fewer may lie at the same place by chance
@@ -90,7 +90,7 @@ class _Sums:
     """What is kept of one class."""
 
     def __init__(self, lags: int, features: int) -> None:
-        self.seconds = 0.0
+        self.seconds = self.alone_seconds = 0.0
         self.shared = 0.0  # S_c
         self.gain = np.zeros((lags, features))  # G_c
         self.variance = 0.0  # of the shares, in units of the noise
@@ -143,6 +143,9 @@ class ClassEnergy:
         self._joules = self._seconds = 0.0
         self._last: tuple[Hashable, list[int]] | None = None
         self.timing_seconds = 0.0
+        """How far all knots can be off together, in the same direction."""
+        self.age_seconds = 0.0
+        """How old the energy of a knot can be."""
 
     def add(self, energy_joules: float, parts: Sequence[Part], knots_seconds: float) -> dict[Hashable, float]:
         """Take in the exact energy of one interval, and divide it.
@@ -175,10 +178,11 @@ class ClassEnergy:
             sums.gain += taken[key] - share * whole
             sums.variance += share * (1 - share) * variance
             if share < 1:
-                slack = self._peak_watts * knots_seconds
+                slack = self._peak_watts * (knots_seconds + self.age_seconds)
                 sums.min_joules += max(0.0, energy_joules - self._peak_watts * (seconds - times[key]) - slack)
                 sums.max_joules += min(energy_joules, self._peak_watts * times[key] + slack)
             else:
+                sums.alone_seconds += times[key]
                 sums.min_joules += energy_joules
                 sums.max_joules += energy_joules
             if key in crossing:
@@ -330,15 +334,18 @@ class ClassEnergy:
             return Estimate(0.0, 0.0)
         if self._unsolved or self._inverse.shape[1] < len(self._columns):
             self.solve()
-        weights = np.exp(0.5 * (self._evidence - self._evidence.max()))
+        weights = np.exp(0.75 * (self._evidence - self._evidence.max()))
         weights /= weights.sum()
-        energies = sums.shared + (sums.gain * self._power).sum(axis=1)
+        crossing = self._power @ sums.edges
+        # Energies that are told late look like power that follows the load late: both are possible.
+        half_age = np.minimum(self.age_seconds, np.maximum(_LAGS_SECONDS, _LAGS_SECONDS[1] / 2)) / 2
+        energies = sums.shared + (sums.gain * self._power).sum(axis=1) - half_age * crossing
         spread = np.einsum("lf,lfg,lg->l", sums.gain, self._inverse, sums.gain)
         noise = sums.variance * self._noise[1]
-        few = 1 + 12 / (self._counts[1] + 1)
+        few = 1 + 4 / (self._counts[1] + 1) + 2 / (sums.turns + 1) + 0.25 * (1 - sums.alone_seconds / sums.seconds)
         energy = float(weights @ energies)
         width = _QUANTILE * few * math.sqrt(float(weights @ (spread + noise + (energies - energy) ** 2)))
-        width += self.timing_seconds * float(weights @ np.abs(self._power @ sums.edges))
+        width += float(weights @ ((self.timing_seconds + half_age) * np.abs(crossing)))
         low, high = max(energy - width, sums.min_joules), min(energy + width, sums.max_joules)
         locked = sums.locked_fraction
         low, high = low + locked * (sums.min_joules - low), high + locked * (sums.max_joules - high)

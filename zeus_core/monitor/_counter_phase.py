@@ -22,9 +22,9 @@ __all__ = ["CounterPhase", "Knot"]
 _REMEMBERED_UPDATES = 64  # enough for a period within 0.1 %; a phase that drifts is followed within some seconds
 _PERIOD_TOLERANCE = 0.03  # how far the true period may be from the nominal one; boards are within 2 %
 _PERIOD_STDERR = 0.015  # the same, as a standard error
-_NARROW_FRACTION = 0.2  # of the period: a bracket that begins a phase
-_JITTERS = 0.0005 * 1.6 ** np.arange(11.0)  # scales of the jitter, as fractions of the period: up to 5 %
-_USUAL_JITTER = 6  # number of a scale: a larger one must be needed, 0.8 %
+_NARROW_FRACTION = 0.35  # of the period: a bracket that begins a phase
+_JITTERS = 0.0005 * 2 ** np.arange(8.0)  # scales of the jitter, as fractions of the period: up to 6 %
+_USUAL_JITTER = 4  # number of a scale: a larger one must be needed, 0.8 %
 _MAX_JITTER_FRACTION = 0.04  # of the period: beyond, the grid tells no more than the brackets alone
 _FEW_UPDATES = 8  # by then, the phase is known as well as it will be for a while
 _NEWTON_STEPS = 6  # from the grid before, which is near
@@ -33,8 +33,8 @@ _MOST_SURPRISING = 1 - 1e-12  # so that one update that is far out of step does 
 _LOPSIDED = 0.3  # of the jitter: how far its mean can be from its middle
 _FIT_EVERY = 4  # brackets
 _WATCH_FRACTION = 1 / 12  # of the period: the time between two reads of the watch that finds the phase
-_MAX_WATCH_READS = 40
-_WATCH_AGAIN_SECONDS = 10.0
+_WATCH_READS = 15  # of one watch: one update at least is among them
+_MAX_BURST_READS = 40
 _GUARD = 1.5  # times the reach of an update: mistaking one for the next is worse than passing over it
 _GUARD_FRACTION = 0.003  # of the period, on top of that
 _BEYOND_FRACTION = 0.02  # of the period: a jitter of real boards
@@ -93,11 +93,13 @@ class CounterPhase:
         self._unclear = 0
         self._last_begin: float | None = None
         self._last_joules = self._first_begin = self._shown_since = math.nan
+        self._was_back = False
         self._changes: deque[_Change] = deque()
         self._latest_knot: int | None = None
-        self._watch_reads = 0
-        self._watch_again_at = self._allowed_at = -math.inf
-        self._allowance = float(_MAX_WATCH_READS)
+        self._still_seconds = 0.0  # before changes that made no knot
+        self._is_watching = True
+        self._allowed_at = -math.inf
+        self._allowance = float(_MAX_BURST_READS)
         self._sought: int | None = None  # the update that was looked for near its time
         self._next_sought: int | None = None
 
@@ -125,7 +127,10 @@ class CounterPhase:
         last_begin, self._last_begin = self._last_begin, begin
         if energy_joules == self._last_joules:
             return
-        self._last_joules = energy_joules
+        is_back, self._last_joules = energy_joules < self._last_joules, energy_joules
+        if is_back or self._was_back:  # it has begun again, or told nonsense: at any moment, not at an update
+            self._was_back, self._shown_since = is_back, end
+            return
         still_seconds = 0.0 if last_begin is None else last_begin - self._shown_since
         self._shown_since = end
         longest = (1 + _PERIOD_TOLERANCE) * self.period_seconds
@@ -145,29 +150,33 @@ class CounterPhase:
 
     def pending_knots(self) -> list[Knot]:
         """Return the knots that `knots_before` has not returned yet, as far as they are known."""
-        latest = self._latest_knot
+        latest = self._latest_knot, self._still_seconds
         knots = self._knots(list(self._changes))
-        self._latest_knot = latest
+        self._latest_knot, self._still_seconds = latest
         return knots
 
     def next_read_at(self, now: float) -> float:
         """Return when the counter should be read next."""
         most = 1.15 * self._reads_per_second
-        self._allowance = min(self._allowance + most * (now - self._allowed_at), _MAX_WATCH_READS)
+        self._allowance = min(self._allowance + most * (now - self._allowed_at), _MAX_BURST_READS)
         self._allowed_at = now
         self._allowance -= 1
-        at = self._wanted_read_at(now)
-        return at if self._allowance >= 1 else max(at, now + (1 - self._allowance) / most)
+        at, allowed_at = self._wanted_read_at(now), now + (1 - self._allowance) / most
+        if at >= allowed_at or self._allowance >= 1:
+            return at
+        if self._grid is None:
+            return allowed_at
+        self._sought = self._next_sought = None  # else a read amid updates would tell nothing
+        return self._after(self._grid, self._grid.number_near(allowed_at) + 1)
 
     def _wanted_read_at(self, now: float) -> float:
         if self._grid is not None:
             return max(self._next_known_read_at(now, self._grid), now)
-        if self._watch_reads >= _MAX_WATCH_READS:
-            self._watch_reads, self._watch_again_at = 0, now + _WATCH_AGAIN_SECONDS
-        if now < self._watch_again_at:
-            return now + self._random.uniform(0.6, 1.4) / self._reads_per_second
-        self._watch_reads += 1
-        return now + self.period_seconds * _WATCH_FRACTION
+        if not 1 <= self._allowance < _WATCH_READS:
+            self._is_watching = self._allowance >= 1
+        if self._is_watching:
+            return now + self.period_seconds * _WATCH_FRACTION
+        return now + self._random.uniform(1.2, 2.8) / self._reads_per_second  # saves up for the next watch
 
     def _next_known_read_at(self, now: float, grid: _Grid) -> float:
         period, last = grid.period_seconds, self._brackets[-1].number
@@ -179,16 +188,16 @@ class CounterPhase:
             return self._near(grid, self._sought)
         number = max(last, math.floor((now - self._after(grid, last)) / period) + last)
         is_sharp = grid.reach_seconds(number + 1) < _SHARP_FRACTION * period
-        if period * self._reads_per_second > 1.5:  # each update is read
-            if self._random.random() < (0.3 if is_sharp else 0.9):
+        if period * self._reads_per_second > 1.3:  # each update is read
+            if not is_sharp or self._random.random() < 0.6:
                 self._sought = number + 1
                 return self._near(grid, self._sought)
             return self._after(grid, number + 1)
         between = 1.5 / self._reads_per_second  # a fifth of the reads look for the phase
         skipped = max(1, round(between / period * self._random.uniform(0.6, 1.4)))
-        while skipped > 1 and grid.reach_seconds(number + skipped) > period / 8:
+        while skipped > 1 and grid.reach_seconds(number + skipped) > period / 4:
             skipped -= 1  # else the update could be taken for another
-        if self._random.random() < (0.15 if is_sharp else 0.6):
+        if not is_sharp or self._random.random() < 0.3:
             self._next_sought = number + skipped + 1
         return self._after(grid, number + skipped)
 
@@ -199,12 +208,19 @@ class CounterPhase:
     def _near(self, grid: _Grid, number: int) -> float:
         """Return a time near an update: whether it has happened by then tells the phase."""
         reach = grid.reach_seconds(number)
-        # Half of them look beyond the jitter that is known, for that which is not.
-        reach = 0.6 * reach if self._random.random() < 0.5 else reach + _BEYOND_FRACTION * grid.period_seconds
+        # Some of them look beyond the jitter that is known, for that which is not.
+        reach = 0.6 * reach if self._random.random() < 0.7 else reach + _BEYOND_FRACTION * grid.period_seconds
         return grid.at(number) + reach * self._random.uniform(-1.0, 1.0)
 
     def _knots(self, changes: Sequence[_Change]) -> list[Knot]:
-        return [knot for change in changes if (knot := self._knot(change)) is not None]
+        knots = []
+        for change in changes:
+            self._still_seconds = max(self._still_seconds, change.still_seconds)
+            knot = self._knot(change)
+            if knot is not None:
+                knots.append(knot._replace(still_seconds=self._still_seconds))
+                self._still_seconds = 0.0
+        return knots
 
     def _knot(self, change: _Change) -> Knot | None:
         low, high = change.low, change.high
@@ -263,12 +279,14 @@ class CounterPhase:
             if at - reach < low or at + reach > high or self._unfitted >= _FIT_EVERY:  # it tells something new
                 self._grid = _Grid(self._brackets, self._nominal_seconds, self._grid)
                 self._unfitted = 0
-        if self._unclear > _MAX_UNCLEAR or self._grid.jitter_seconds > _MAX_JITTER_FRACTION * self._nominal_seconds:
-            self._grid, self._watch_reads = None, 0
+        nominal, period = self._nominal_seconds, self._grid.period_seconds
+        is_wild = self._grid.jitter_seconds > _MAX_JITTER_FRACTION * nominal
+        if self._unclear > _MAX_UNCLEAR or is_wild or abs(period - nominal) > _PERIOD_TOLERANCE * nominal:
+            self._grid = None
 
 
 def _knot_of(change: _Change, low: float, high: float) -> Knot:
-    return Knot((low + high) / 2, (high - low) / 2, change.energy_joules, change.still_seconds)
+    return Knot((low + high) / 2, (high - low) / 2, change.energy_joules)
 
 
 class _Bracket(NamedTuple):
@@ -296,40 +314,45 @@ class _Grid:
         numbers, lows, highs = (np.array(column, float) for column in zip(*brackets, strict=True))
         self._last = int(numbers[-1])
         numbers -= self._last
-        scales = nominal_seconds * _JITTERS
+        powers = numbers[:, None] ** np.arange(3.0)
+        scales = nominal_seconds * _JITTERS[:, None]
         anchor = lows[-1]
         first_phi = (highs[-1] - lows[-1]) / 2 if previous is None else previous.at(self._last) - anchor
-        phi = np.full(len(scales), first_phi)
-        period = np.full(len(scales), nominal_seconds if previous is None else previous.period_seconds)
+        phi = np.full_like(scales, first_phi)
+        period = np.full_like(scales, nominal_seconds if previous is None else previous.period_seconds)
         precision = (_PERIOD_STDERR * nominal_seconds) ** -2
-        least_weight = 3 / (highs - lows) ** 2  # that of a uniform distribution
+        variance = np.full_like(scales, ((highs - lows).min() / 4) ** 2)  # of the time of each update
+        least_weight = 1e-3 / (highs - lows) ** 2  # a thousandth of that of a uniform distribution, so that it is not 0
         beyond = np.empty((2, len(scales), len(lows)))  # how far an update is before its bracket, and behind it
         for _ in range(_NEWTON_STEPS):
-            at = phi[:, None] + numbers * period[:, None] + anchor
+            at = phi + numbers * period + anchor
             np.subtract(lows, at, out=beyond[0])
             np.subtract(at, highs, out=beyond[1])
-            early, late = surprise = _logistic(beyond / scales[:, None])
-            slope = (early - late) / scales[:, None]
-            curvature = (surprise * (1 - surprise)).sum(axis=0) / scales[:, None] ** 2
-            weight = np.maximum(curvature, least_weight)
-            a, b, c = weight.sum(axis=1), weight @ numbers, weight @ numbers**2 + precision
-            u, v = slope.sum(axis=1), slope @ numbers + precision * (nominal_seconds - period)
+            wide = np.sqrt(scales**2 + math.pi / 8 * variance)
+            early, late = surprise = _logistic(beyond / wide)
+            weight = (surprise * (1 - surprise)).sum(axis=0) / (scales * wide) + least_weight
+            a, b, c = (weight @ powers).T[:, :, None]
+            c = c + precision
+            u, v = (((early - late) / scales) @ powers[:, :2]).T[:, :, None]
+            v = v + precision * (nominal_seconds - period)
             determinant = a * c - b * b
             phi_step = (c * u - b * v) / determinant
             period_step = (a * v - b * u) / determinant
             longest = np.maximum(np.abs(phi_step), np.abs(phi_step + numbers[0] * period_step))
-            damping = np.minimum(1.0, 3 * scales / np.maximum(longest, 1e-12))
+            damping = np.minimum(1.0, 3 * wide.min(axis=1, keepdims=True) / np.maximum(longest, 1e-12))
             phi = phi + damping * phi_step
             period = period + damping * period_step
+            variance = (c - 2 * numbers * b + powers[:, 2] * a) / determinant
+        surprise = _logistic(beyond / scales)
         fit = np.log1p(-np.minimum(surprise, _MOST_SURPRISING)).sum(axis=(0, 2))
         fitting = np.flatnonzero(fit >= fit.max() - _FIT_TOLERANCE)
         chosen = int(max(fitting[0], min(fitting[-1], _USUAL_JITTER)))
-        self.period_seconds: float = float(period[chosen])
-        self.jitter_seconds = float(scales[chosen])
-        self._origin = float(phi[chosen]) + float(anchor)
-        self._variance = float(c[chosen] / determinant[chosen])
-        self._covariance = -float(b[chosen] / determinant[chosen])
-        self._period_variance = float(a[chosen] / determinant[chosen])
+        self.period_seconds: float = float(period[chosen, 0])
+        self.jitter_seconds = float(scales[chosen, 0])
+        self._origin = float(phi[chosen, 0]) + float(anchor)
+        self._variance = float(c[chosen, 0] / determinant[chosen, 0])
+        self._covariance = -float(b[chosen, 0] / determinant[chosen, 0])
+        self._period_variance = float(a[chosen, 0] / determinant[chosen, 0])
 
     def number_near(self, moment: float) -> int:
         """Return the number of the update nearest to a moment."""

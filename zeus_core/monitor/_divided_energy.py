@@ -27,6 +27,7 @@ _SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can b
 _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
 _SILENT_SECONDS = 2.0  # a source that has not answered by then is given up; before anything is settled
 _OUTAGE_PERIODS = 6  # a driver may skip one update, not five
+_AGE_PERIODS = 0.05  # how old the energy of an update can be; nobody has published that of a board
 _STILL_PERIODS = 1.6  # longer than any jitter; a driver may skip an update
 _KNOWN_SECONDS = 0.5  # of a class, by which its power is known well enough to tell that half is missing
 _SAMPLED = 0.5  # times the uncertainty of a class, on top, where power is sampled: its errors are not independent
@@ -142,6 +143,10 @@ class DividedEnergy:
         return -math.inf if self._knot is None else self._knot.at
 
     @property
+    def _age_seconds(self) -> float:
+        return 0.0 if self.source.is_of_power else _AGE_PERIODS * self.source.period_seconds
+
+    @property
     def needs_power(self) -> bool:
         """Whether the power is to be read where the counter has not answered."""
         return self.source.is_of_power or self._spare is not None
@@ -190,7 +195,7 @@ class DividedEnergy:
             self._revise(amounts, estimates)
         off = estimates[self._before].uncertainty_joules if self._before in estimates else 0.0
         off += self.source.uncertainty_joules + self._add_gaps(amounts)
-        off += 2 * sample_joules if self.source.is_of_power else 0.0
+        off += 2 * sample_joules if self.source.is_of_power else self._age_seconds * (self._classes.mean_watts or 0.0)
         off += self._add_unsettled(amounts, now, is_last)
         return Division(amounts, off + self._keep_total(amounts))
 
@@ -243,6 +248,7 @@ class DividedEnergy:
             return
         energy_joules = whole_quanta(second.energy_joules - first.energy_joules)
         self._classes.timing_seconds = self.source.half_width_seconds
+        self._classes.age_seconds = self._age_seconds
         divided = self._classes.add(energy_joules, parts, first.half_width_seconds + second.half_width_seconds)
         for key, joules in _in_quanta(divided, energy_joules).items():
             self._settled.setdefault(key, Amount()).energy_joules += joules
@@ -257,7 +263,8 @@ class DividedEnergy:
         (fit,) = self._classes.fit([(None, parts)])
         known = {part.key for part in parts if self._classes.seconds(part.key) >= _KNOWN_SECONDS}
         modelled = sum(fit[key].energy_joules for key in known)
-        return second.energy_joules - first.energy_joules < _CAUGHT_UP * modelled
+        off = sum(fit[key].uncertainty_joules for key in known)
+        return second.energy_joules - first.energy_joules < max(_CAUGHT_UP * modelled, modelled - off)
 
     def _add_gaps(self, amounts: dict[Hashable, Amount]) -> float:
         """Add what a model tells of the time that was not counted. Return how far the sum of that can be off."""

@@ -1,0 +1,82 @@
+"""The moments at which a counter is updated, found from few reads of it."""
+
+import bisect
+import itertools
+import random
+
+import pytest
+
+from zeus_core.monitor._counter_phase import CounterPhase
+
+SECONDS = 12.0
+JOULES = 10.0  # of each update
+
+
+class Counter:
+    """A counter that is updated with a period and jitter of its own, and whose calls take a while."""
+
+    def __init__(self, seed, nominal_seconds, jitter, call_seconds):
+        self.random = random.Random(seed)
+        period = nominal_seconds * self.random.uniform(0.98, 1.02)
+        phase = self.random.uniform(0, period)
+        self.updates = [
+            phase + (number + jitter * self.random.uniform(-1, 1)) * period
+            for number in range(-2, int(SECONDS / period) + 3)
+        ]
+        self.call_seconds = call_seconds
+
+    def value_at(self, moment):
+        return JOULES * bisect.bisect_right(self.updates, moment)
+
+    def read(self, begin):
+        """When a call ends, and what it tells."""
+        before, after = (self.call_seconds * self.random.uniform(0.1, 0.5) for _ in range(2))
+        return begin + before + after, self.value_at(begin + before)
+
+
+def follow(counter, nominal_seconds, seed):
+    """Follow the counter. Return the knots, the number of reads, and the time without a known phase."""
+    phase = CounterPhase(nominal_seconds, 15.0, seed)
+    now, reads, unknown_seconds, knots = 0.05, 0, 0.0, []
+    while now < SECONDS:
+        end, joules = counter.read(now)
+        phase.add(now, end, joules)
+        reads += 1
+        knots += phase.knots_before(end - 0.6)
+        following = max(phase.next_read_at(end), end) + 2e-4 * counter.random.random()
+        if not phase.is_known and now > 2.0:
+            unknown_seconds += following - now
+        now = following
+    return knots, reads, unknown_seconds
+
+
+@pytest.mark.parametrize("call_seconds", [1e-5, 2e-3])
+@pytest.mark.parametrize("jitter", [0.0, 0.01])
+@pytest.mark.parametrize("nominal_seconds", [0.1, 0.02])
+def test_the_phase_is_found_and_kept(nominal_seconds, jitter, call_seconds):
+    """The updates of 20 ms were unknown for half of the time before reads were kept in step with them."""
+    inside, widths, unknown_seconds = [], [], 0.0
+    for seed in range(4):
+        counter = Counter(seed, nominal_seconds, jitter, call_seconds)
+        knots, reads, unknown = follow(counter, nominal_seconds, seed)
+        assert reads <= 18 * SECONDS + 40
+        unknown_seconds += unknown
+        for knot in knots:
+            if knot.at > 3.0:
+                off = abs(knot.at - counter.updates[round(knot.energy_joules / JOULES) - 1])
+                inside.append(off <= knot.half_width_seconds + 1e-9)
+                widths.append(knot.half_width_seconds)
+    assert unknown_seconds <= 0.1 * 4 * SECONDS
+    assert len(inside) >= 9 * 4 * (SECONDS - 4)
+    assert sum(inside) >= 0.9 * len(inside)
+    assert sorted(widths)[len(widths) // 2] <= 0.08 * nominal_seconds
+
+
+def test_a_counter_that_begins_again_makes_no_knot_until_an_update():
+    phase = CounterPhase(0.1, 15.0)
+    values = [(0.0, 1.0), (0.03, 2.0), (0.05, 2.0), (0.09, 0.0), (0.13, 3.0), (0.15, 3.0), (0.23, 4.0)]
+    for at, joules in values:
+        phase.add(at, at + 1e-4, joules)
+    knots = phase.knots_before(1.0)
+    assert [knot.energy_joules for knot in knots] == [1.0, 2.0, 4.0]
+    assert all(first.at < second.at for first, second in itertools.pairwise(knots))
