@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
 from zeus_core.events import Event
-from zeus_core.optimizer.power_limit._phases import PHASES, Outcome, Phase, State, StepCounts, advance
+from zeus_core.optimizer.power_limit._phases import PHASES, Outcome, Phase, State, StepCounts, advance, remaining_steps
 
 COUNTS = StepCounts(wait_steps=1, warmup_steps=2, profile_steps=4)
 STEP = [Event.STEP_BEGIN, Event.STEP_END]
@@ -50,6 +50,18 @@ SETTLING = after([Outcome.KNOWN, Outcome.CHOSEN], measuring(4))
 
 def confirming(steps_done=0):
     return after(STEP * (2 + steps_done), SETTLING)
+
+
+def test_the_steps_that_remain_are_those_that_follow():
+    """The last trial confirms the choice. The limit under way counts as untried."""
+    state, untried = after([Event.TRAIN_BEGIN, Outcome.ASKED]), 3
+    for left in range(1 + (3 + 1) * (2 + 4), 0, -1):
+        assert remaining_steps(state, COUNTS, untried) == left
+        state = after(STEP, state)
+        if state.phase is Phase.CONCLUDE:
+            untried -= 1
+            state = after([Outcome.ASKED] if untried else [Outcome.KNOWN, Outcome.CHOSEN], state)
+    assert (state.phase, remaining_steps(state, COUNTS, 0)) == (Phase.VERIFY, 0)
 
 
 TWICE = pytest.mark.parametrize(
