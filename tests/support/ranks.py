@@ -6,7 +6,8 @@ import os
 import socket
 from collections.abc import Iterator
 
-import torch._dynamo  # or each rank imports it itself
+import numba  # noqa: F401 - or each rank imports it itself, as the next one
+import torch._dynamo
 import torch.distributed
 import torch.multiprocessing
 

@@ -1,5 +1,6 @@
 """The planner: from a profile to the clocks of each rank."""
 
+import functools
 import json
 
 import pytest
@@ -115,12 +116,15 @@ def test_a_deployment_comes_through_json_as_it_was(deployment):
     assert decode(Deployment, json.loads(json.dumps(encode(deployment)))) == deployment
 
 
-class TestPlanFiles:
-    PLAN = make_plan(planner().frontier, slowdown_factor=1.1)
+@functools.cache
+def made_plan():
+    return make_plan(planner().frontier, slowdown_factor=1.1)
 
+
+class TestPlanFiles:
     def read(self, tmp_path, schedule=SCHEDULE, clocks_mhz=None):
         if clocks_mhz is None:
-            clocks_mhz = sorted({clock for of_rank in self.PLAN.clocks_mhz for clock in of_rank}, reverse=True)
+            clocks_mhz = sorted({clock for of_rank in made_plan().clocks_mhz for clock in of_rank}, reverse=True)
         job = PipelineJob.from_ranks(
             [
                 RankInformation(
@@ -136,15 +140,15 @@ class TestPlanFiles:
                 for rank, order in enumerate(schedule.ranks)
             ]
         )
-        write_plan(self.PLAN, tmp_path / "plan.json")
+        write_plan(made_plan(), tmp_path / "plan.json")
         return Deployment.from_file(str(tmp_path / "plan.json"), job, 0.2)
 
     def test_a_plan_made_beforehand_is_deployed_as_it_is(self, tmp_path):
         deployment = self.read(tmp_path)
-        assert deployment.clocks_mhz == self.PLAN.clocks_mhz
-        assert deployment.work_seconds == self.PLAN.time_seconds
-        assert deployment.prediction.step_seconds == self.PLAN.time_seconds + 0.2
-        assert deployment.prediction.energy_joules == self.PLAN.energy_joules
+        assert deployment.clocks_mhz == made_plan().clocks_mhz
+        assert deployment.work_seconds == made_plan().time_seconds
+        assert deployment.prediction.step_seconds == made_plan().time_seconds + 0.2
+        assert deployment.prediction.energy_joules == made_plan().energy_joules
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
