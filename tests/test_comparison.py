@@ -10,6 +10,7 @@ from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.report import Comparison
 from zeus_core.search import Trial
+from zeus_core.search._comparison import mean_uncertainty
 
 
 def trial(setting, joules, *, steps=40, seconds=20.0, uncertainty=0.0, deviation=0.0):
@@ -95,3 +96,18 @@ def test_the_intervals_hold_the_truth_in_95_of_100_cases(steps):
         inside["saving"] += abs(comparison.saving_fraction - (1 - 1.1 * 0.75)) <= comparison.saving_uncertainty
         inside["slowdown"] += abs(comparison.slowdown_factor - 1.1) <= comparison.slowdown_uncertainty
     assert min(inside.values()) >= 0.95 * 500 - 3 * math.sqrt(500 * 0.05 * 0.95)
+
+
+# Of a table of Student's distribution: 97.5 % of values are below, with one degree of freedom less than values.
+@pytest.mark.parametrize(
+    ("count", "quantile"),
+    [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (6, 2.571), (11, 2.228), (31, 2.042), (1001, 1.962)],
+)
+def test_the_mean_of_some_values_is_off_by_what_student_says(count, quantile):
+    values = [(-1.0) ** number for number in range(count)]
+    expected = quantile * statistics.stdev(values) / math.sqrt(count)
+    assert mean_uncertainty(values) == pytest.approx(expected, rel=1e-9 if count == 2 else 0.03)
+
+
+def test_the_mean_of_a_single_value_may_be_off_by_anything():
+    assert mean_uncertainty([1.0]) == math.inf
