@@ -55,3 +55,15 @@ def test_each_gpu_is_counted_once_and_no_row_is_impossible(make_driver, tmp_path
     for rank in ranks:
         assert 0 < max(rank["watts"]) <= 1.1 * LIMIT_WATTS * len(LOADS)
     assert capfd.readouterr().err.count("+- zeus-core") == 1
+
+
+@pytest.mark.long
+def test_simulated_gpus_of_two_processes_are_counted_once_too(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A100-SXM4-80GB:2")
+    ranks = spawn_ranks(2, tmp_path, train)
+    account = decode(Account, ranks[0]["account"])
+    assert decode(Account, ranks[1]["account"]) == account
+    assert joules_of_rows(account, 2, 400.0) == account.total.energy_joules
+    for rank in ranks:
+        assert 0 < max(rank["watts"]) <= 1.1 * 400.0 * 2
+    assert capfd.readouterr().err.count("+- zeus-core") == 1
