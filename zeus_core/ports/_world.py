@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from typing import Any, Protocol
 
 from zeus_core._validate import checked_object
 
-__all__ = ["SoloWorld", "World", "checked_world"]
+__all__ = ["SoloWorld", "World", "checked_world", "warn_if_others_train"]
+
+_logger = logging.getLogger(__name__)
 
 
 class World(Protocol):
@@ -55,3 +59,17 @@ def checked_world(world: World | None) -> World:
     if world is None:
         return SoloWorld()
     return checked_object("world", world, "gather", "a World object, such as zeus_core.pytorch.torch_world()")
+
+
+def warn_if_others_train() -> None:
+    """Warn if torch has formed a job of several processes, of which only this one is known."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    size = distributed.get_world_size()
+    if size > 1:
+        _logger.warning(
+            "this process is one of %d processes, and counts itself alone: pass world=zeus_core.pytorch.torch_world() "
+            "on each of them to get one total that counts every GPU once",
+            size,
+        )

@@ -17,7 +17,7 @@ from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.ports import World
-from zeus_core.ports._world import SoloWorld, checked_world
+from zeus_core.ports._world import SoloWorld, checked_world, warn_if_others_train
 from zeus_core.training._account import Account
 from zeus_core.training._evaluation_detector import EvaluationDetector
 from zeus_core.training._hook import Hooked, hook
@@ -127,6 +127,7 @@ class TrainingEnergy(Hooked):
         self.detected_evaluations: int = 0
         self._pauses = 0
         self._is_in_step = False
+        self._is_world_checked = False
         if world is not None:
             self.use_world(world)
 
@@ -145,6 +146,7 @@ class TrainingEnergy(Hooked):
     def use_world(self, world: World) -> None:
         """Set the ranks. Call before training begins."""
         checked_world(world)
+        self._is_world_checked = True
         self._recorder.use_world(world)
         self._observer.use_world(world)
 
@@ -169,6 +171,9 @@ class TrainingEnergy(Hooked):
         Args:
             step: Optimizer steps already done, in a resumed training.
         """
+        if not self._is_world_checked:
+            self._is_world_checked = True
+            warn_if_others_train()
         self._observer.on_train_end()
         self._observer.on_train_begin()
         self.summary = None
