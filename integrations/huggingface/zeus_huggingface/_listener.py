@@ -192,8 +192,9 @@ class TrainerListener:
         self._has_begun = True
         self.reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
 
+    @contained
     def on_step_end(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Report that an optimizer step has ended. Contained by the reporter."""
+        """Report that an optimizer step has ended."""
         self.reporter.end_step(self._samples_per_step or 0)
 
     @contained
