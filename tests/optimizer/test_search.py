@@ -107,6 +107,11 @@ class Board:
             search.tell(trials[setting])
         return trials
 
+    def run_again(self, search):
+        """Go on after a trial that was not asked for."""
+        while (setting := search.ask()) is not None:
+            search.tell(self.trial(setting))
+
     def regret(self, selector, chosen):
         def measured(setting):
             return PowerLimitMeasurement(setting, self.seconds[setting] * self.watts[setting], self.seconds[setting])
@@ -122,26 +127,25 @@ class TestGridSearch(SearchContract):
         return lambda: GridSearch([300, 200, 100])
 
 
-@pytest.mark.parametrize("selector", [*SELECTORS[3:4], *SELECTORS[6:8]], ids=lambda selector: type(selector).__name__)
 class TestGoldenSectionSearch(SearchContract):
     @pytest.fixture
-    def make_search(self, selector):
-        return lambda: GoldenSectionSearch(range(100, 301, 10), selector)
+    def make_search(self):
+        return lambda: GoldenSectionSearch(range(100, 301, 10), ZeusCost(0.5))
 
 
 @pytest.mark.parametrize(
-    "selector", [ZeusCost(0.5), *SELECTORS[3:5], *SELECTORS[6:8]], ids=lambda one: type(one).__name__
+    "selector", [ZeusCost(0.5), MaxSlowdownConstraint(1.1), Middle()], ids=["cost", "bound", "rule"]
 )
 class TestAdaptiveSearch(SearchContract):
     @pytest.fixture
     def make_search(self, selector):
-        return lambda: AdaptiveSearch(range(100, 301, 25), selector)
+        return lambda: AdaptiveSearch(range(100, 301, 50), selector)
 
 
 class TestAdaptiveSearchOfClocks(SearchContract):
     @pytest.fixture
     def make_search(self):
-        return lambda: AdaptiveSearch(range(210, 1411, 60), Energy(), knob="clock")
+        return lambda: AdaptiveSearch(range(210, 1411, 200), Energy(), knob="clock")
 
 
 def test_a_grid_asks_for_all_settings_in_order():
@@ -197,11 +201,11 @@ def test_work_that_draws_less_than_the_lowest_limit_on_average_only_is_searched_
     assert 1.0 < board.seconds[search.choice] / board.seconds[300] < 1.04
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("confidence", [0.5, 0.95])
 def test_a_slowdown_bound_is_kept_with_the_asked_probability(confidence):
-    beyond, runs = 0, 20
+    beyond, runs = 0, 12
     for seed in range(runs):
-        board = Board(BOUND, range(100, 301, 5), noise=0.01, seed=seed)
+        board = Board(BOUND, range(100, 301, 20), noise=0.01, seed=seed)
         search = AdaptiveSearch(board.settings, MaxSlowdownConstraint(1.1), confidence=confidence)
         board.run(search)
         beyond += board.seconds[search.choice] > 1.1 * board.seconds[300]

@@ -13,6 +13,7 @@ from zeus_core.search._belief import Belief, Curves, Knob, Observation
 from zeus_core.search._curves import Array
 from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement
 from zeus_core.search._prior import CurvePrior, read_prior
+from zeus_core.search._run_plan import Prediction
 from zeus_core.search._settings import checked_settings
 from zeus_core.search._told import Told, selected_among
 from zeus_core.search._trial import Trial
@@ -34,6 +35,7 @@ _MAX_LOG_LOSS = 3.0
 _SIGNIFICANT = 3.0  # standard errors
 _SIGNIFICANT_FRACTION = 0.01  # of time or power; smaller changes are the work's own
 _TINY = 1e-18
+_INTERVAL = 1.645  # standard deviations on each side hold 90 %
 _MAX_ASKED_CURVES = 24  # for a rule that is not a cost
 _NEAR = 0.025  # a rule that picks settings this close to each other picks the same
 
@@ -46,7 +48,8 @@ class AdaptiveSearch:
     The first trial is at the original setting. If the draw there is below the lowest limit, no limit binds: the lowest
     one is tried, and the search is over. Otherwise every trial corrects a belief about time and power at all settings,
     and the next one is where most is to be gained. The search ends if that is too little to matter. Its choice was
-    always tried. Trials count by their own precision: the scatter of the steps, and the uncertainty of the energy.
+    always tried. A trial that confirms it is told to the search too, and may lead to a safer one. Trials count by their
+    own precision: the scatter of the steps, and the uncertainty of the energy.
 
     It knows what the selectors of this package look for. For `MaxSlowdownConstraint` that is the least energy among the
     settings that keep the bound with the probability `confidence`; for `Time`, the least energy among the settings as
@@ -104,19 +107,46 @@ class AdaptiveSearch:
         """The best setting that was tried; None to let the selector choose among the trials, if only it can tell."""
         return self._choice
 
+    def prediction(self, setting: int | None = None) -> Prediction | None:
+        """Predict what a setting would do; None before the original setting was measured.
+
+        Args:
+            setting: The setting; if None, the one that the selector would choose among all, tried or not.
+
+        Raises:
+            UsageError: It is none of the settings.
+        """
+        observations = self._observations()
+        if not observations or observations[0].setting != self._settings[0]:
+            return None
+        curves = self._belief.after(observations)
+        if setting is None:
+            place = self._expected_place(curves, observations[0])
+        else:
+            place = self._settings.index(checked_one_of("setting", setting, self._settings))
+        return _predicted(curves, place)
+
+    def _expected_place(self, curves: Curves, alike: Observation) -> int:
+        try:
+            prospects = (self._aim or _EXPLORATION).prospects(curves, alike.seconds_stderr)
+        except Exception:  # a cost of the user's may raise anything
+            prospects = _EXPLORATION.prospects(curves, alike.seconds_stderr)
+        costs = np.where(prospects.keeps, prospects.expected_costs, np.inf)
+        return int(costs.argmin())
+
     def _decided(self) -> tuple[int | None, int | None]:
         """Return the next setting, and the choice."""
         original = self._settings[0]
         if original not in self._told:
             return original, None
-        trials = {trial.setting: Observation.from_trial(trial) for trial in self._told.usable()}
+        observations = self._observations()
+        trials = {one.setting: one for one in observations}
         if original not in trials or len(self._settings) == 1:
             return None, original  # nothing can be compared with it
         known = self._if_unbound(trials)
         if known is not None:
             return known
-        # The original first, as `usable` returns them; a trial above it was taken under another one.
-        curves = self._belief.after([one for setting, one in trials.items() if setting <= original])
+        curves = self._belief.after(observations)
         tried = [place for place, setting in enumerate(self._settings) if setting in trials]
         following, choice = self._judged(curves, tried, trials[original])
         second = self._second(trials[original])
@@ -124,6 +154,11 @@ class AdaptiveSearch:
             following = second
         is_spent = sum(setting in self._told for setting in self._settings) >= self._max_trials
         return (None if is_spent else following), choice
+
+    def _observations(self) -> list[Observation]:
+        """Return what was observed, at the original setting first. Trials above it were taken under another one."""
+        usable = [trial for trial in self._told.usable() if trial.setting <= self._settings[0]]
+        return [Observation.from_trial(trial) for trial in usable]
 
     def _if_unbound(self, trials: Mapping[int, Observation]) -> tuple[int | None, int | None] | None:
         """Return the next setting and the choice if the lowest limit is above the draw; None if limits may bind."""
@@ -200,6 +235,20 @@ class AdaptiveSearch:
         prospects = _EXPLORATION.prospects(curves, alike.seconds_stderr)
         best = min(tried, key=prospects.expected_costs.__getitem__)
         return self._most_promising(curves, prospects, best, alike)
+
+
+def _predicted(curves: Curves, place: int) -> Prediction:
+    count = len(curves.settings)
+    factors = []
+    log_joules = curves.log_seconds + curves.log_watts
+    for values, watts_exponent in ((log_joules, np.ones(count)), (curves.log_seconds, np.zeros(count))):
+        change = values[:, place] - values[:, 0]
+        mean = float(curves.weights @ change)
+        variance = curves.difference_variance(0, np.ones(count), watts_exponent)[:, place] + (change - mean) ** 2
+        reach = _INTERVAL * math.sqrt(float(curves.weights @ variance))
+        factors.append(tuple(math.exp(mean + away) for away in (-reach, 0.0, reach)))
+    (least, joules, most), (quickest, seconds, slowest) = factors
+    return Prediction(curves.settings[place], 1 - joules, (1 - most, 1 - least), seconds, (quickest, slowest))
 
 
 def _significant(*stderrs: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,7 @@ class CurvePrior:
         return CurvePrior(tuple(self.sources[place] for place in kept), self.parameters[kept])
 
 
+@cache
 def read_prior() -> CurvePrior:
     """Read the file that ships with the package."""
     with PRIOR_PATH.open(encoding="utf-8", newline="") as file:

@@ -13,30 +13,31 @@ __all__ = ["Told", "selected", "selected_among"]
 
 
 class Told:
-    """The trials, by setting. The latest trial of a setting counts."""
+    """The trials. A setting may have several, such as the one that led to its choice and the one that confirms it."""
 
     def __init__(self) -> None:
-        self._trials: dict[int, Trial] = {}
+        self._trials: list[Trial] = []
 
     def add(self, trial: Trial) -> None:
         """Take in a trial."""
-        self._trials[trial.setting] = trial
+        self._trials.append(trial)
 
     def __contains__(self, setting: int) -> bool:
-        return setting in self._trials
-
-    def __len__(self) -> int:
-        return len(self._trials)
+        return any(trial.setting == setting for trial in self._trials)
 
     def usable(self) -> list[Trial]:
         """Return the trials with a finite time and a finite, positive energy, the highest setting first."""
-        trials = sorted(self._trials.values(), key=lambda trial: -trial.setting)
+        trials = sorted(self._trials, key=lambda trial: -trial.setting)
         return [trial for trial in trials if _is_usable(trial)]
 
 
 def selected(selector: OptimumSelector, trials: Sequence[Trial]) -> int | None:
-    """Return the setting that a rule chooses; None if it fails, or chooses what it was not offered."""
-    return selected_among(selector, [PowerLimitMeasurement.from_trial(trial, 1) for trial in trials])
+    """Return the setting that a rule chooses; None if it fails, or chooses what it was not offered.
+
+    Of several trials of a setting the latest counts.
+    """
+    latest = {trial.setting: trial for trial in trials}
+    return selected_among(selector, [PowerLimitMeasurement.from_trial(trial, 1) for trial in latest.values()])
 
 
 def selected_among(selector: OptimumSelector, measurements: Sequence[PowerLimitMeasurement]) -> int | None:
