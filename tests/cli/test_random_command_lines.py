@@ -66,6 +66,8 @@ OPTIONS = {
     "--pictures": ["none", "none", "none", "x"],
     "--json": [],
     "--quiet": [],
+    "--once": [],
+    "--stale": [],
     "--version": [],
     "-h": [],
 }
@@ -75,13 +77,16 @@ OF_COMMAND = {
     "energy": ["--gpus", "--period", "--seconds"],
     "run": ["--gpus", "--output", "--quiet"],
     "doctor": [],
+    "leases": ["--json"],
+    "restore": ["--stale"],
+    "top": ["--gpus", "--period", "--once"],
     "plan": [
         *("--microbatches", "--schedule", "--stages-per-rank", "--blocking-power", "--gpus", "--device", "--slowdown"),
         *("--time", "--straggler", "--switch-seconds", "--dwell-seconds"),
     ],
 }
 MACHINES = ["A40:2", "A40:2", "A100", "", "x", "A40:99999", "A40:", "\u0663", "A40:1,V100:1"]
-UNTIL_CTRL_C = {"power", "energy"}
+UNTIL_CTRL_C = {"power", "energy", "top"}
 PLANNING = ["--pictures", "none", "--microbatches", "2", "--output", "out"]
 OF_CSV = [*PLANNING, "--blocking-power", "80,75"]
 
@@ -94,6 +99,7 @@ def csv(*options):
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZEUS_LEDGER_DIR", str(tmp_path / "out"))  # `restore` is to find nothing of anybody's
     (tmp_path / "good.csv").write_text(csv("1410,0.1,40", "1200,0.12,36"))
     (tmp_path / "huge.csv").write_text(csv("1410,0.1,1e308", "1200,1e308,3e307"))
     (tmp_path / "tiny.csv").write_text(csv("1410,5e-324,40", "1200,1e-300,36"))
@@ -143,12 +149,12 @@ def ctrl_c_after(seconds):
         signal.signal(signal.SIGALRM, handler)
 
 
-def run_in_process(line):
-    """Return the exit code, and what was printed."""
+def run_in_process(line, seconds=30.0):
+    """Return the exit code, and what was printed, at the latest when Ctrl-C has ended it."""
     output, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(output), redirect_stderr(errors):
         try:
-            with ctrl_c_after(0.05 if line[0] in UNTIL_CTRL_C else 30):
+            with ctrl_c_after(seconds):
                 code = main(line)
         except SystemExit as end:
             code = end.code
@@ -165,7 +171,7 @@ def check_lines(files, monkeypatch, seed, count):
     for _ in range(count):
         line = random_line(choose)
         monkeypatch.setenv("ZEUS_SIMULATED_GPUS", choose.choice(MACHINES))
-        code, text = run_in_process(line)
+        code, text = run_in_process(line, 0.05 if line[0] in UNTIL_CTRL_C else 30.0)
         assert code in ({0, 1, 2, 130} if line[0] in UNTIL_CTRL_C else {0, 1, 2}), (line, code, text)
         assert "Traceback" not in text, (line, text)
         assert "nan" not in text.partition("usage:")[0].replace("nan.json", "").lower() or code == 2, (line, text)
