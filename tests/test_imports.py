@@ -65,10 +65,11 @@ def test_importing_the_core_loads_neither_a_framework_nor_the_driver(statement):
     ],
 )
 def test_importing_the_core_loads_nothing_that_most_programs_do_without(statement):
-    """Each takes 1 to 80 ms: OpenSSL, the binding of C, fractions, numpy, the simulation."""
+    """Each takes 1 to 80 ms: OpenSSL, the binding of C, fractions, other processes, numpy, the simulation."""
     loaded = run(f"import sys\n{statement}\nprint(*sys.modules, sep='\\n')").splitlines()
     assert "zeus_core.device" in loaded
     unneeded = {"hashlib", "ctypes", "statistics", "decimal", "random", "csv", "platform", "uuid", "numpy"}
+    unneeded |= {"socket", "subprocess"}
     assert (unneeded | {"zeus_core.device.simulated"}).isdisjoint(loaded)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["SignalWatch"]
 
@@ -36,6 +39,8 @@ class SignalWatch:
         if os.name != "posix":
             return
         if self._ours is None:
+            import socket  # 3 ms, which programs that change nothing do without
+
             numbers, self._ours = socket.socketpair()
             self._ours.setblocking(False)
             threading.Thread(target=self._listen, args=(numbers,), name="zeus-core signals", daemon=True).start()

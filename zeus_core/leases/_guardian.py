@@ -13,16 +13,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import stat
-import subprocess
 import sys
 import threading
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zeus_core.leases._entry import LedgerEntry, LedgerKey
 from zeus_core.leases._process_identity import ProcessIdentity
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["Guardian", "guardian"]
 
@@ -84,6 +86,11 @@ class Guardian:
 
     def _start(self) -> None:
         """Start a guardian, and send it all entries: they wait for it in the socket."""
+        # Together 5 ms, which programs that change nothing do without. Both before the thread: the sooner it starts the
+        # program, the sooner somebody restores what this process has changed.
+        import socket
+        import subprocess  # noqa: F401
+
         self._leave()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
@@ -102,6 +109,8 @@ class Guardian:
         """Send a message. False if the guardian is gone; one that is stopped finds later messages in the ledger."""
         if self._socket is None:
             return False
+        import socket
+
         try:
             self._socket.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
         except BlockingIOError:
@@ -151,6 +160,8 @@ def _warn_once(words: str) -> None:
 
 def _start_program(theirs: socket.socket, ledger_folder: str | None) -> None:
     """Start the program, which moves out of the reach of those who end or wait for the children of this process."""
+    import subprocess
+
     owner = ProcessIdentity.current()
     arguments = [theirs.fileno(), owner.pid, owner.start_ticks, ledger_folder]
     root = str(Path(__file__).parents[2])
@@ -174,6 +185,8 @@ def _start_program(theirs: socket.socket, ledger_folder: str | None) -> None:
 
 def _lasting_stderr() -> int | None:
     """Return where the guardian may complain: this process's own errors, unless somebody waits for their end."""
+    import subprocess
+
     try:
         is_pipe = stat.S_ISFIFO(os.fstat(2).st_mode) or stat.S_ISSOCK(os.fstat(2).st_mode)
     except OSError:  # it is closed
