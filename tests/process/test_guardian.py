@@ -4,6 +4,7 @@ Every way out is tried with a real process, on a power limit and on a locked clo
 """
 
 import json
+import statistics
 import sys
 import textwrap
 import time
@@ -41,7 +42,6 @@ OWNER = """
 
     def say(word):
         print(word, time.monotonic(), flush=True)
-        time.sleep(0.02)
 
     BEFORE
     say("ready")
@@ -238,3 +238,25 @@ def test_a_guardian_that_was_killed_is_started_again_by_the_next_change(start, k
         knob.apply(knob.settings[-1])
     """
     start(knob, ENDS["SIGKILL"], again).end()
+
+
+RUNS = 5
+
+
+@pytest.mark.long
+@pytest.mark.real_time
+def test_it_takes_milliseconds(start, capsys):
+    """Prints the table: from the end of the process, or the signal, to the call that restored the GPU."""
+    rows = []
+    for end, knob in ALL:
+        seconds = []
+        for _ in range(RUNS):
+            owner = start(knob, ENDS[end], "guardian_id()\ntime.sleep(0.5)  # it waits by now")
+            seconds.append(owner.end(15 if end == "SIGTERM in C code" else None))
+            owner.close()
+        median, longest = statistics.median(seconds), max(seconds)
+        rows.append(f"| {end} | {knob} | {median * 1e3:.1f} | {longest * 1e3:.1f} |")
+        assert longest < 1.0, rows
+        assert median < 0.05 or end == "SIGTERM in C code", rows
+    with capsys.disabled():
+        print("", "| end | knob | median ms | longest ms |", "|---|---|---|---|", *rows, sep="\n")
