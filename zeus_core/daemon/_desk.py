@@ -182,10 +182,12 @@ class Desk:
     def _claim(self, connection: Connection, client: Client, knob: KnobName) -> _Lease:
         """Give a connection the right to change a knob, unless another has it."""
         gpu, peer = self._gpu, connection.peer
-        held = self._leases.get(knob)
-        if held is not None:
-            raise DeviceHeldError(f"{gpu.name} ({gpu.uuid}) is controlled by {held.entry.holder}")
         self._policy.find_rule(peer, gpu.uuid, knob)  # before anything is read or written for this process
+        for lease in list(self._leases.values()):
+            if not lease.client.identity.is_alive():  # and the end of its connection waits behind this request
+                self._end_lease(lease, "the process ended")
+            elif lease.entry.knob == knob or lease.client != client:
+                raise DeviceHeldError(f"{gpu.name} ({gpu.uuid}) is controlled by {lease.entry.holder}")
         self._restore_stale()
         entry = LedgerEntry(
             device_uuid=gpu.uuid,

@@ -111,8 +111,8 @@ class DaemonConnection:
             opened.setsockopt(socket.SOL_SOCKET, option, _PATIENCE)
         try:
             opened.connect(self.path)
-        except BlockingIOError as error:  # its queue of new connections is full
-            raise ConnectionRefusedError(str(error)) from error
+        except BlockingIOError:  # its queue of new connections is full
+            raise TimeoutError from None
         me = LedgerEntry.of_this_process("", "", "power_limit", None)
         fields = {
             "version": VERSION,
