@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -25,8 +23,6 @@ __all__ = ["Instruments"]
 
 _PRECISE_PERIOD_SECONDS = 0.004  # trades CPU time (3 to 10 % of a core) for knowing when a counter was updated
 _SAMPLING_PERIOD_SECONDS = 0.05  # trades CPU time for power changes that are seen late, without a counter
-_WATCH_PERIOD_SECONDS = 0.005  # trades CPU time for a sharper edge: its uncertainty is the energy of one period
-_MAX_WATCH_SECONDS = 0.2  # counters are updated every 0.1 s or more often
 
 
 class Instruments:
@@ -48,7 +44,6 @@ class Instruments:
         self._time_source = time_source
         self._cpus = list(cpus.values())
         self._together = ParallelCalls()
-        self._aligning = ParallelCalls()
         self._meters = self._make_meters(list(gpus.values()), precise)
         self._read_gpus = [meter.read for meter in self._meters]
         self._energy_between = [meter.between for meter in self._meters]
@@ -113,22 +108,6 @@ class Instruments:
             energies += [package_energy(first, last, seconds) for _, first, last in edges]
             energies += [dram_energy(first, last, seconds) for cpu, first, last in edges if cpu.has_dram]
         return Measurement(seconds, dict(zip(self.devices, energies, strict=True)))
-
-    def align(self, reading: Reading) -> None:
-        """Watch the GPUs in the background until their counters are updated, which completes the reading."""
-        watching = threading.Thread(target=self._watch, args=(reading.gpus,), name="zeus-core aligner", daemon=True)
-        with contextlib.suppress(RuntimeError):  # no thread can be made while the interpreter is ending
-            watching.start()
-
-    def _watch(self, edges: list[GpuEdge]) -> None:
-        """Read each GPU until its counter is updated, which makes the edge surer: takes up to 0.1 s."""
-        give_up_at = time.monotonic() + _MAX_WATCH_SECONDS
-        while time.monotonic() < give_up_at:
-            reads = [read for read, edge in zip(self._read_gpus, edges, strict=True) if edge.awaits_update]
-            if not reads:
-                return
-            time.sleep(_WATCH_PERIOD_SECONDS)
-            self._aligning.call(reads)
 
     def begin_sampling(self) -> None:
         """Begin sampling where it is needed: a window is about to be opened."""

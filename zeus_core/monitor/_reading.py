@@ -91,11 +91,6 @@ class GpuEdge(NamedTuple):
     held_joules: float = 0.0
     sums: PowerSums | None = None
 
-    @property
-    def awaits_update(self) -> bool:
-        """Whether the counter works, and has not been updated since."""
-        return self.fault is None and self.update is not None and self.update.next_joules is None
-
 
 class CpuEdge(NamedTuple):
     """Readings of one CPU package at one moment; `fault` says why there are none."""

@@ -192,7 +192,7 @@ class ZeusMonitor:
             self._log.append(window.start_time, key, measurement)
         return measurement
 
-    def read(self, sync_execution: bool = True, align: bool = False) -> Reading:
+    def read(self, sync_execution: bool = True) -> Reading:
         """Read all devices at this moment, for `between`. A fault of a device is part of the reading.
 
         A chain of readings splits time without gaps, at half the driver calls of a chain of windows. GPUs without an
@@ -200,15 +200,10 @@ class ZeusMonitor:
 
         Args:
             sync_execution: Wait for the accelerator first.
-            align: Watch the GPUs in the background until their counters have been updated once more, which takes up to
-                0.1 s. Energies from or to this reading are then surer.
         """
         if sync_execution:
             self._synchronize(self.gpu_indices)
-        reading = self._instruments.read()
-        if align:
-            self._instruments.align(reading)
-        return reading
+        return self._instruments.read()
 
     def between(self, first: Reading, second: Reading) -> Measurement:
         """Compute the time and energy from one reading of this monitor to a later one. Nothing is logged."""
