@@ -33,6 +33,9 @@ class Physics:
         call_seconds: How long a call takes, at most.
         refresh_seconds: Time between two values of the power sensor.
         average_seconds: The time that the sensor averages.
+        age_seconds: How much older than its update a value of the counter is.
+        drift_fraction: How far the period wanders, as a fraction of it, over some seconds.
+        peaks_per_second: Bursts of 1 to 2 ms at the highest power.
         seed: Of all that is random.
     """
 
@@ -44,6 +47,9 @@ class Physics:
     call_seconds: float = 0.0
     refresh_seconds: float = 0.02
     average_seconds: float = 0.0
+    age_seconds: float = 0.0
+    drift_fraction: float = 0.0
+    peaks_per_second: float = 0.0
     seed: int = 0
 
 
@@ -98,8 +104,10 @@ class PhysicalGpu:
             seconds = sum(duration for _, duration in script) + 3.0
             generator = np.random.default_rng(physics.seed)
             count = int(seconds / physics.period_seconds) + 3
+            numbers = np.arange(-2, count)
             updates = (
-                np.arange(-2, count)
+                numbers
+                + physics.drift_fraction * np.cumsum(np.sin(numbers * physics.period_seconds / 3.0))
                 + generator.uniform()
                 + physics.jitter_fraction * generator.uniform(-1, 1, count + 2)
             )
@@ -159,7 +167,8 @@ class PhysicalGpu:
         return PowerRange(100.0, self.highest_watts)
 
     def _counted(self, moment: float) -> float:
-        return self.energy_until(float(self._updates[np.searchsorted(self._updates, moment, side="right") - 1]))
+        update = float(self._updates[np.searchsorted(self._updates, moment, side="right") - 1])
+        return self.energy_until(update - self._physics.age_seconds)
 
     def _call(self) -> float:
         """Take as long as a call does; return the moment that it tells of."""
@@ -186,5 +195,8 @@ def _energy_of(script: Sequence[tuple[float, float]], physics: Physics) -> np.nd
             level = kept * level + (1 - kept) * target
             followed[number] = level
         power = followed
+    generator = np.random.default_rng(physics.seed + 1)
+    for at in generator.integers(0, count, int(physics.peaks_per_second * ends[-1])):
+        power[at : at + int(generator.integers(2, 5))] = watts.max()
     energy: np.ndarray = np.concatenate([[0.0], np.cumsum(power) * _STEP_SECONDS])
     return energy

@@ -157,7 +157,7 @@ class CounterPhase:
 
     def next_read_at(self, now: float) -> float:
         """Return when the counter should be read next."""
-        most = 1.15 * self._reads_per_second
+        most = 1.1 * self._reads_per_second
         self._allowance = min(self._allowance + most * (now - self._allowed_at), _MAX_BURST_READS)
         self._allowed_at = now
         self._allowance -= 1
