@@ -1,0 +1,117 @@
+"""Training by a user without any right: limits and clocks are set by the daemon, and nothing in the script tells."""
+
+import pytest
+
+from tests.daemon.conftest import DEVICE, ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
+
+pytestmark = needs_root
+
+LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]
+LIMIT, LOCK = "nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetGpuLockedClocks"
+
+SEARCH = """
+    import sys, time
+    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+
+    with GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=2) as optimizer:
+        for step in range({steps}):
+            optimizer.on_step_begin()
+            time.sleep(0.002)
+            optimizer.on_step_end()
+        print(optimizer.baseline_limit_watts, optimizer.phase.value, flush=True)
+        {end}
+"""
+
+CLOCKS = """
+    from zeus_core.device import discover_gpus
+    from zeus_core.knobs import SmClockKnob
+
+    knob = SmClockKnob(discover_gpus()[0])
+    for clock in knob.settings[::20]:
+        knob.apply(clock)
+        print(clock)
+    print(knob.restore())
+"""
+
+RANKS = """
+    import pathlib
+    from tests.{framework}.test_ranks import run_ranks, search_rank
+
+    first, second = run_ranks(2, search_rank, pathlib.Path({folder!r}))
+    assert first == second, (first, second)
+    print(len(first[0]), first[1])
+"""
+
+
+def changed_by(world, function):
+    """Who has changed GPUs, and to what; refusals are left out."""
+    calls = [call for call in world.driver.calls(function) if call.code == 0]
+    return {call.process_id for call in calls}, [call.argument for call in calls]
+
+
+def check_restored(world):
+    until(lambda: world.entries() == [])
+    assert [device.power_limit_watts for device in world.driver] == [ORIGINAL_WATTS] * len(world.driver)
+    assert [device.locked_clock_mhz for device in world.driver] == [None] * len(world.driver)
+
+
+@pytest.fixture
+def loaded_world(world):
+    for device, load in zip(world.driver, LOADS, strict=True):
+        device.set_load(load, repeat=True)
+    return world
+
+
+def test_a_search_by_an_unprivileged_process_goes_through_the_daemon(loaded_world):
+    said, errors = loaded_world.run(SEARCH.format(steps=12, end="pass"))
+    assert said.split()[0] == "450"
+    assert "root" not in errors
+    processes, milliwatts = changed_by(loaded_world, LIMIT)
+    assert processes == {loaded_world.daemon.pid}
+    assert min(milliwatts) < ORIGINAL_WATTS * 1000
+    assert max(milliwatts) == ORIGINAL_WATTS * 1000
+    check_restored(loaded_world)
+
+
+def test_a_search_that_is_killed_leaves_nothing(loaded_world):
+    end = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    process = loaded_world.client(SEARCH.format(steps=7, end=end))
+    process.communicate(timeout=WAIT_SECONDS)
+    assert changed_by(loaded_world, LIMIT)[0] == {loaded_world.daemon.pid}
+    check_restored(loaded_world)
+
+
+def test_without_a_daemon_the_search_observes_and_says_what_is_missing(make_world):
+    world = make_world(DEVICE)
+    _, errors = world.run(SEARCH.format(steps=12, end="pass"))
+    assert "no zeus-core daemon runs at" in errors
+    assert changed_by(world, LIMIT) == (set(), [])
+
+
+def test_clocks_go_through_the_daemon(world):
+    said, _ = world.run(CLOCKS)
+    *clocks, is_restored = said.split()
+    assert is_restored == "True"
+    processes, set_clocks = changed_by(world, LOCK)
+    assert processes == {world.daemon.pid}
+    assert set_clocks == list(map(int, clocks))
+    check_restored(world)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("framework", ["huggingface", "lightning"])
+def test_ranks_of_a_trainer_search_together_through_the_daemon(loaded_world, framework):
+    folder = loaded_world.folder / "training"
+    folder.mkdir()
+    folder.chmod(0o777)
+    process = loaded_world.client(RANKS.format(framework=framework, folder=str(folder)))
+    output, errors = process.communicate(timeout=250)
+    assert process.returncode == 0, errors
+    trials, chosen_watts = output.split()[-2:]
+    assert int(trials) >= 2
+    assert 200 <= int(chosen_watts) <= ORIGINAL_WATTS
+    processes, milliwatts = changed_by(loaded_world, LIMIT)
+    assert processes == {loaded_world.daemon.pid}
+    assert min(milliwatts) < ORIGINAL_WATTS * 1000
+    check_restored(loaded_world)
