@@ -3,6 +3,7 @@
 `benchmarks/callback_overhead.py` measures the time.
 """
 
+import gc
 import json
 import sys
 from collections import Counter
@@ -20,11 +21,13 @@ class Calls(Counter):
     """Counts the calls of Python functions in a block, by name."""
 
     def __enter__(self):
+        gc.disable()  # what it collects may call anything
         sys.setprofile(lambda frame, event, _: self.update([frame.f_code.co_name] * (event == "call")))
         return self
 
     def __exit__(self, *_):
         sys.setprofile(None)
+        gc.enable()
         del self["__exit__"]
 
 
