@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import resource
+import shutil
 import socket
 import statistics
 import sys
@@ -11,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.conftest import DEVICE, GROUP, MEMBER, ORIGINAL_WATTS, STRANGER, WAIT_SECONDS, needs_root, until
+from tests.daemon.conftest import (
+    DEVICE,
+    GROUP,
+    MEMBER,
+    ORIGINAL_WATTS,
+    STRANGER,
+    WAIT_SECONDS,
+    made_world,
+    needs_root,
+    until,
+)
 from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._ledger import Ledger
 
@@ -229,6 +240,17 @@ def locked_world(make_world):
     return world
 
 
+@pytest.fixture(scope="module")
+def lasting_world(nvml_library):
+    """The same for all clients that end, as none of them may harm the daemon."""
+    world = made_world(nvml_library, [DEVICE])
+    world.write_policy(f"group = {GROUP}\noriginal_sm_clock_mhz = 1710\n")
+    world.start_daemon()
+    yield world
+    world.end()
+    shutil.rmtree(world.folder)
+
+
 ENDS = {
     "returns": "pass",
     "exception": "raise RuntimeError",
@@ -247,12 +269,12 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_a_client_that_ends_in_whatever_way_leaves_nothing(locked_world, end):
-    process = hold(locked_world, f"sys.stdin.readline(); {end}")
+def test_a_client_that_ends_in_whatever_way_leaves_nothing(lasting_world, end):
+    process = hold(lasting_world, f"sys.stdin.readline(); {end}")
     process.stdin.write("\n")
     process.stdin.flush()
-    until(lambda: is_restored(locked_world), f"the restoring after {end}")
-    until(lambda: locked_world.entries() == [])
+    until(lambda: is_restored(lasting_world), f"the restoring after {end}")
+    until(lambda: lasting_world.entries() == [])
     process.kill()
 
 
