@@ -77,7 +77,7 @@ class Cost:
 class Outcome:
     """Results of all ranks, gathered at the end."""
 
-    profile: PipelineProfile
+    profile: PipelineProfile | None  # None with a plan of an earlier run, which needs none
     microbatches: int
     clocks_mhz: Mapping[int, Sequence[int | None]]  # of each stage, in the order it runs its instructions
     before: Cost
@@ -114,7 +114,6 @@ class Outcome:
     def __str__(self) -> str:
         true_saving = 1 - self.true_after.joules / self.true_before.joules
         lines = [
-            "\nMeasured during training, at the highest clock and at the clock of minimum energy",
             *self._profile_lines(),
             "\nThe plan: the clock (MHz) of each instruction, in order",
             *self._plan_lines(),
@@ -128,6 +127,9 @@ class Outcome:
         return "\n".join(lines)
 
     def _profile_lines(self) -> Iterator[str]:
+        if self.profile is None:
+            return
+        yield "\nMeasured during training, at the highest clock and at the clock of minimum energy"
         for instruction in self.profile.instructions:
             options = instruction.at_highest_clock, min(instruction.options, key=lambda option: option.energy_joules)
             yield (

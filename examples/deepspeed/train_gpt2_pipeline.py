@@ -158,8 +158,9 @@ def report(outcome: Outcome, clocks_mhz: list[int], arguments: argparse.Namespac
     os.environ.setdefault("MPLCONFIGDIR", str(arguments.output / "matplotlib"))  # nothing is written elsewhere
     print(outcome)
     print(f"\nclocks under load after training (MHz): {', '.join(map(str, clocks_mhz))}")
-    print(f"picture: {outcome.draw(arguments.output / f'timeline.{arguments.picture}')}")
-    print(f"plan: {outcome.write(arguments.output / 'plan.json')}")
+    if outcome.profile is not None:
+        print(f"picture: {outcome.draw(arguments.output / f'timeline.{arguments.picture}')}")
+        print(f"plan: {outcome.write(arguments.output / 'plan.json')}")
     print(f"saving {outcome.saving_fraction:.1%}, slowdown {outcome.slowdown_factor:.3f}")
 
 
