@@ -11,11 +11,10 @@ import random
 from collections import deque
 
 from zeus_core.monitor._counter_phase import Knot
-from zeus_core.monitor._integral import SENSOR_DELAY_SECONDS
+from zeus_core.monitor._integral import CANCELLING, SENSOR_DELAY_SECONDS
 
 __all__ = ["PowerSum"]
 
-_CANCELLING = 0.5  # times the root of the sum of squares of what each change can be wrong by: 2.4 standard deviations
 _UNSEEN_FRACTION = 0.01  # of the energy, for bursts between two samples
 
 
@@ -43,7 +42,7 @@ class PowerSum:
     @property
     def uncertainty_joules(self) -> float:
         """How far the energy from the first knot to the last can be off."""
-        return _CANCELLING * math.sqrt(self._squares) + _UNSEEN_FRACTION * self._joules
+        return CANCELLING * math.sqrt(self._squares) + _UNSEEN_FRACTION * self._joules
 
     def add(self, begin: float, end: float, power_watts: float) -> None:
         """Take in a read of the power, which was made between two moments."""
