@@ -108,10 +108,13 @@ def test_training_that_is_killed_leaves_no_limit(make_driver, tmp_path, framewor
 
 PERSEUS = """
     import os
+    os.environ["DS_ACCELERATOR"] = "cpu"
     from datetime import timedelta
     import deepspeed
+    import deepspeed.ops
     import torch
     import zeus_deepspeed
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which would be compiled first, for a minute
     from tests.deepspeed.engines import batches, make_engine, make_module
     torch.set_num_threads(1)
 
@@ -131,7 +134,7 @@ PERSEUS = """
                 train(environment)
             finally:
                 os._exit(1)
-        print(child, flush=True)
+        print("rank", child, flush=True)
     for _ in range(4):
         os.wait()
 """
@@ -144,7 +147,11 @@ def test_a_rank_of_perseus_that_is_killed_leaves_no_clock_locked_on_any(make_dri
         return [device.locked_clock_mhz for device in driver]
 
     process = driver.start(PERSEUS.replace("ENVIRONMENTS", repr(list(torchrun_environments(4)))))
-    ranks = [int(process.stdout.readline()) for _ in range(4)]
+    ranks = []
+    while len(ranks) < 4:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        ranks += [int(line.split()[1])] if line.startswith("rank ") else []  # DeepSpeed prints there too
     until(lambda: None not in clocks(), process)
     time.sleep(0.2)  # the guardians have started
     os.kill(ranks[2], signal.SIGKILL)
