@@ -17,9 +17,7 @@ _POLICY, _AUDIT = Path("/etc/zeus-core/daemon.toml"), Path("/var/log/zeus-core/a
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    from zeus_core.device.remote._protocol import socket_path
-
-    parser.add_argument("--socket", type=path, default=Path(socket_path()), metavar="PATH", help="its socket")
+    parser.add_argument("--socket", type=path, metavar="PATH", help="its socket (/run/zeus-core/daemon.sock)")
     parser.add_argument("--policy", type=path, metavar="PATH", help=f"who may do what ({_POLICY}, if it exists)")
     parser.add_argument(
         "--audit", metavar="PATH", default=str(_AUDIT), help=f"the log of all changes ({_AUDIT}); - is standard output"
@@ -31,9 +29,11 @@ def execute(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or Ctrl-C."""
     from zeus_core.daemon._program import Settings, run_daemon
     from zeus_core.device.rapl._powercap import POWERCAP_ROOT
+    from zeus_core.device.remote._protocol import socket_path
 
     logging.getLogger("zeus_core.daemon").setLevel(logging.INFO)
     policy = arguments.policy or (_POLICY if _POLICY.exists() else None)
     audit = None if arguments.audit == "-" else Path(arguments.audit)
-    run_daemon(Settings(arguments.socket, policy, audit, arguments.rapl_root or POWERCAP_ROOT))
+    socket = arguments.socket or Path(socket_path())
+    run_daemon(Settings(socket, policy, audit, arguments.rapl_root or POWERCAP_ROOT))
     return 0
