@@ -38,7 +38,7 @@ _MIN_WEIGHT = 3e-3  # of the heaviest
 # Standard deviations, relative.
 _SMOOTH_SECONDS, _SMOOTH_WATTS = 0.015, 0.02
 _SMOOTH_SECONDS_GROWTH = 0.2  # for a slowdown by a factor of e; the fits of A40 are off by this much at 100 W
-_ROUGH = 0.006
+_ROUGH = 0.008
 _SMOOTH_LENGTH, _ROUGH_LENGTH = 0.4, 0.06  # in logarithms of the setting
 _UNKNOWN = 10.0  # how long a step takes is not in the prior
 _DRAW_OFFSET = 0.04  # of the draw, as the shapes and demands are a finite number
