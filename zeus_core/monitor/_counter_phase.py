@@ -14,22 +14,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+from zeus_core.monitor._update_grid import Bracket, UpdateGrid
 
 __all__ = ["CounterPhase", "Knot"]
 
 _REMEMBERED_UPDATES = 64  # enough for a period within 0.1 %; a phase that drifts is followed within some seconds
 _PERIOD_TOLERANCE = 0.03  # how far the true period may be from the nominal one; boards are within 2 %
-_PERIOD_STDERR = 0.015  # the same, as a standard error
 _NARROW_FRACTION = 0.35  # of the period: a bracket that begins a phase
-_JITTERS = 0.0005 * 2 ** np.arange(8.0)  # scales of the jitter, as fractions of the period: up to 6 %
-_USUAL_JITTER = 4  # number of a scale: a larger one must be needed, 0.8 %
 _MAX_JITTER_FRACTION = 0.04  # of the period: beyond, the grid tells no more than the brackets alone
 _FEW_UPDATES = 8  # by then, the phase is known as well as it will be for a while
-_NEWTON_STEPS = 6  # from the grid before, which is near
-_FIT_TOLERANCE = 1.5  # of log-likelihood
-_MOST_SURPRISING = 1 - 1e-12  # so that one update that is far out of step does not rule out every scale
 _LOPSIDED = 0.3  # of the jitter: how far its mean can be from its middle
 _FIT_EVERY = 4  # brackets
 _WATCH_FRACTION = 1 / 12  # of the period: the time between two reads of the watch that finds the phase
@@ -41,8 +34,6 @@ _BEYOND_FRACTION = 0.02  # of the period: a jitter of real boards
 _SHARP_FRACTION = 0.03  # of the period: updates known less closely are looked for more often
 _MAX_UNCLEAR = 6  # values in succession that cannot be told to be of one update
 _MARGIN_SECONDS = 1e-3  # a thread wakes no more precisely
-
-_Array = npt.NDArray[np.float64]
 
 
 class Knot(NamedTuple):
@@ -87,8 +78,8 @@ class CounterPhase:
         self._nominal_seconds = period_seconds
         self._random = random.Random(seed)
         self._reads_per_second = reads_per_second
-        self._grid: _Grid | None = None  # None while it is not known
-        self._brackets: deque[_Bracket] = deque(maxlen=_REMEMBERED_UPDATES)
+        self._grid: UpdateGrid | None = None  # None while it is not known
+        self._brackets: deque[Bracket] = deque(maxlen=_REMEMBERED_UPDATES)
         self._unfitted = 0
         self._unclear = 0
         self._last_begin: float | None = None
@@ -178,7 +169,7 @@ class CounterPhase:
             return now + self.period_seconds * _WATCH_FRACTION
         return now + self._random.uniform(1.2, 2.8) / self._reads_per_second  # saves up for the next watch
 
-    def _next_known_read_at(self, now: float, grid: _Grid) -> float:
+    def _next_known_read_at(self, now: float, grid: UpdateGrid) -> float:
         period, last = grid.period_seconds, self._brackets[-1].number
         sought, self._sought = self._sought, None
         if sought is not None and last < sought and (at := self._after(grid, sought)) > now:
@@ -201,11 +192,11 @@ class CounterPhase:
             self._next_sought = number + skipped + 1
         return self._after(grid, number + skipped)
 
-    def _after(self, grid: _Grid, number: int) -> float:
+    def _after(self, grid: UpdateGrid, number: int) -> float:
         """Return when an update has surely happened."""
         return grid.at(number) + _GUARD * grid.reach_seconds(number) + _MARGIN_SECONDS
 
-    def _near(self, grid: _Grid, number: int) -> float:
+    def _near(self, grid: UpdateGrid, number: int) -> float:
         """Return a time near an update: whether it has happened by then tells the phase."""
         reach = grid.reach_seconds(number)
         # Some of them look beyond the jitter that is known, for that which is not.
@@ -235,7 +226,7 @@ class CounterPhase:
                 low, high = max(low, at - reach), min(high, at + reach)
         return _knot_of(change, low, high)
 
-    def _number(self, grid: _Grid, low: float, high: float, latest: int | None) -> int | None:
+    def _number(self, grid: UpdateGrid, low: float, high: float, latest: int | None) -> int | None:
         """Return the number of the latest update in a bracket; None if it could be one of two.
 
         Args:
@@ -266,18 +257,18 @@ class CounterPhase:
         if self._grid is None:
             if high - low <= _NARROW_FRACTION * self._nominal_seconds:
                 self._brackets.clear()
-                self._brackets.append(_Bracket(0, low, high))
-                self._grid = _Grid(self._brackets, self._nominal_seconds)
+                self._brackets.append(Bracket(0, low, high))
+                self._grid = UpdateGrid(self._brackets, self._nominal_seconds)
                 self._unclear, self._latest_knot, self._sought, self._next_sought = 0, None, None, None
             return
         number = self._number(self._grid, low, high, self._brackets[-1].number)
         self._unclear = 0 if number is not None else self._unclear + 1
         if number is not None:
             at, reach = self._grid.at(number), self._grid.reach_seconds(number)
-            self._brackets.append(_Bracket(number, low, high))
+            self._brackets.append(Bracket(number, low, high))
             self._unfitted += 1
             if at - reach < low or at + reach > high or self._unfitted >= _FIT_EVERY:  # it tells something new
-                self._grid = _Grid(self._brackets, self._nominal_seconds, self._grid)
+                self._grid = UpdateGrid(self._brackets, self._nominal_seconds, self._grid)
                 self._unfitted = 0
         nominal, period = self._nominal_seconds, self._grid.period_seconds
         is_wild = self._grid.jitter_seconds > _MAX_JITTER_FRACTION * nominal
@@ -287,92 +278,3 @@ class CounterPhase:
 
 def _knot_of(change: _Change, low: float, high: float) -> Knot:
     return Knot((low + high) / 2, (high - low) / 2, change.energy_joules)
-
-
-class _Bracket(NamedTuple):
-    number: int  # of the update
-    low: float
-    high: float
-
-
-class _Grid:
-    """The grid phi + k T of the updates, and their jitter: a logistic regression of what was seen when.
-
-    An update with number k had not happened at the low end of its bracket, and had at the high end:
-
-        P(not yet at low) = f((phi + k T - low) / s),   P(happened by high) = f((high - phi - k T) / s),
-        f(x) = 1 / (1 + exp(-x))
-
-    The largest scale s that explains the brackets about as well as the best one counts: few brackets fit any grid.
-
-    Attributes:
-        period_seconds: T.
-        jitter_seconds: s; nearly all updates are within three times that.
-    """
-
-    def __init__(self, brackets: Sequence[_Bracket], nominal_seconds: float, previous: _Grid | None = None) -> None:
-        numbers, lows, highs = (np.array(column, float) for column in zip(*brackets, strict=True))
-        self._last = int(numbers[-1])
-        numbers -= self._last
-        powers = numbers[:, None] ** np.arange(3.0)
-        scales = nominal_seconds * _JITTERS[:, None]
-        anchor = lows[-1]
-        first_phi = (highs[-1] - lows[-1]) / 2 if previous is None else previous.at(self._last) - anchor
-        phi = np.full_like(scales, first_phi)
-        period = np.full_like(scales, nominal_seconds if previous is None else previous.period_seconds)
-        precision = (_PERIOD_STDERR * nominal_seconds) ** -2
-        variance = np.full_like(scales, ((highs - lows).min() / 4) ** 2)  # of the time of each update
-        least_weight = 1e-3 / (highs - lows) ** 2  # a thousandth of that of a uniform distribution, so that it is not 0
-        beyond = np.empty((2, len(scales), len(lows)))  # how far an update is before its bracket, and behind it
-        for _ in range(_NEWTON_STEPS):
-            at = phi + numbers * period + anchor
-            np.subtract(lows, at, out=beyond[0])
-            np.subtract(at, highs, out=beyond[1])
-            wide = np.sqrt(scales**2 + math.pi / 8 * variance)
-            early, late = surprise = _logistic(beyond / wide)
-            weight = (surprise * (1 - surprise)).sum(axis=0) / (scales * wide) + least_weight
-            a, b, c = (weight @ powers).T[:, :, None]
-            c = c + precision
-            u, v = (((early - late) / scales) @ powers[:, :2]).T[:, :, None]
-            v = v + precision * (nominal_seconds - period)
-            determinant = a * c - b * b
-            phi_step = (c * u - b * v) / determinant
-            period_step = (a * v - b * u) / determinant
-            longest = np.maximum(np.abs(phi_step), np.abs(phi_step + numbers[0] * period_step))
-            damping = np.minimum(1.0, 3 * wide.min(axis=1, keepdims=True) / np.maximum(longest, 1e-12))
-            phi = phi + damping * phi_step
-            period = period + damping * period_step
-            variance = (c - 2 * numbers * b + powers[:, 2] * a) / determinant
-        surprise = _logistic(beyond / scales)
-        fit = np.log1p(-np.minimum(surprise, _MOST_SURPRISING)).sum(axis=(0, 2))
-        fitting = np.flatnonzero(fit >= fit.max() - _FIT_TOLERANCE)
-        chosen = int(max(fitting[0], min(fitting[-1], _USUAL_JITTER)))
-        self.period_seconds: float = float(period[chosen, 0])
-        self.jitter_seconds = float(scales[chosen, 0])
-        self._origin = float(phi[chosen, 0]) + float(anchor)
-        self._variance = float(c[chosen, 0] / determinant[chosen, 0])
-        self._covariance = -float(b[chosen, 0] / determinant[chosen, 0])
-        self._period_variance = float(a[chosen, 0] / determinant[chosen, 0])
-
-    def number_near(self, moment: float) -> int:
-        """Return the number of the update nearest to a moment."""
-        return self._last + round((moment - self._origin) / self.period_seconds)
-
-    def at(self, number: int) -> float:
-        """Return the likeliest time of an update."""
-        return self._origin + (number - self._last) * self.period_seconds
-
-    def stderr_seconds(self, number: int) -> float:
-        """Return the standard error of that, without the jitter."""
-        distance = number - self._last
-        variance = self._variance + 2 * distance * self._covariance + distance**2 * self._period_variance
-        return math.sqrt(max(variance, 0.0))
-
-    def reach_seconds(self, number: int) -> float:
-        """Return how far an update can be from its likeliest time."""
-        return 2 * self.stderr_seconds(number) + 3 * self.jitter_seconds
-
-
-def _logistic(x: _Array) -> _Array:
-    result: _Array = 0.5 + 0.5 * np.tanh(0.5 * x)
-    return result
