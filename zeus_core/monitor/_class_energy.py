@@ -40,6 +40,7 @@ _TIMING = 0.3  # of the highest power, times the half-width of a knot: the noise
 
 _MIN_LOCKED_EDGES = 12  # fewer may lie at the same place by chance
 _FREE, _LOCKED = 0.6, 0.9  # mean resultant lengths of the places of edges; those of random ones are below 0.5
+_TEMPER = 0.75  # of the evidence for a lag: errors of neighbouring intervals are related
 _QUANTILE = 2.1  # standard errors
 _BLOCK_LENGTHS = 8  # up to 128 intervals
 _SOLVE_EVERY = 16  # intervals of several classes
@@ -334,7 +335,7 @@ class ClassEnergy:
             return Estimate(0.0, 0.0)
         if self._unsolved or self._inverse.shape[1] < len(self._columns):
             self.solve()
-        weights = np.exp(0.75 * (self._evidence - self._evidence.max()))
+        weights = np.exp(_TEMPER * (self._evidence - self._evidence.max()))
         weights /= weights.sum()
         crossing = self._power @ sums.edges
         # Energies that are told late look like power that follows the load late: both are possible.
@@ -342,6 +343,7 @@ class ClassEnergy:
         energies = sums.shared + (sums.gain * self._power).sum(axis=1) - half_age * crossing
         spread = np.einsum("lf,lfg,lg->l", sums.gain, self._inverse, sums.gain)
         noise = sums.variance * self._noise[1]
+        # Few intervals, few visits, and parts never seen alone err by more; this holds 95 % in random trainings.
         few = 1 + 4 / (self._counts[1] + 1) + 2 / (sums.turns + 1) + 0.25 * (1 - sums.alone_seconds / sums.seconds)
         energy = float(weights @ energies)
         width = _QUANTILE * few * math.sqrt(float(weights @ (spread + noise + (energies - energy) ** 2)))
