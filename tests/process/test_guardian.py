@@ -43,7 +43,6 @@ OWNER = """
     def say(word):
         print(word, time.monotonic(), flush=True)
 
-    guardian_id()  # it has begun; a process that is killed before that is restored by the next start
     BEFORE
     say("ready")
     input()
@@ -173,6 +172,19 @@ def test_the_original_is_restored_and_nothing_is_left(start, end, knob):
     wait_until(lambda: not list(owner.driver.ledger_path.glob("*")))
 
 
+@pytest.mark.parametrize("knob", KNOBS)
+def test_a_process_that_is_killed_at_once_is_restored(make_driver, knob):
+    """Right after the change, and in one process after the other: no guardian may be late."""
+    for _ in range(3):
+        owner = Owner(make_driver(DEVICE), knob, before="os.kill(os.getpid(), signal.SIGKILL)")
+        owner.process.wait()
+        wait_until(lambda owner=owner: not entries(owner.driver))
+        assert owner.is_restored()
+        changes = [call for call in owner.driver.calls() if call.function.startswith("nvmlDeviceSet")]
+        assert len(changes) == 2, "the owner's and the guardian's"
+        owner.close()
+
+
 def test_a_forked_child_that_lives_on_does_not_keep_the_original_from_being_restored(start):
     start("power limit", ENDS["SIGKILL"], FORKED).end()
 
@@ -252,7 +264,7 @@ def test_it_takes_milliseconds(start, capsys):
     for end, knob in ALL:
         seconds = []
         for _ in range(RUNS):
-            owner = start(knob, ENDS[end], "time.sleep(0.5)  # the guardian waits by now")
+            owner = start(knob, ENDS[end])
             seconds.append(owner.end(15 if end == "SIGTERM in C code" else None))
             owner.close()
         median, longest = statistics.median(seconds), max(seconds)

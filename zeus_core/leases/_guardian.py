@@ -11,12 +11,10 @@ This is module-level state, as a process has one guardian, and forks are process
 from __future__ import annotations
 
 import json
-import logging
 import os
 import stat
 import sys
 import threading
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,11 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Guardian", "guardian"]
 
+_READY_SECONDS = 0.5  # it takes 30 to 100 ms; half of the deadline of a driver call, in whose thread this is waited for
+
 
 class Guardian:
     """Starts the guardian with the first entry, tells it of all changes, and lets it end with the last entry.
 
-    A guardian that has been killed is started again by the next change.
+    The first change waits until the guardian is ready, so that it restores whatever comes next: 30 to 100 ms, once. A
+    guardian that has been killed is started again by the next change.
     """
 
     def __init__(self) -> None:
@@ -54,26 +55,27 @@ class Guardian:
             entry: The entry, in place of the one with the same key.
             ledger_folder: The folder of the ledger; None if there is none.
 
-        Where there is a ledger, the guardian starts in the background: the ledger has the entry until then.
-
         Raises:
-            OSError: The guardian cannot be started, and there is no ledger.
+            OSError: The guardian cannot be started.
         """
         with self._lock:
             self._entries[entry.key] = entry
             self._ledger_folder = ledger_folder or self._ledger_folder
-            if self._socket is None or not self._send({"hold": entry.to_json()}):
-                self._start()
+            started = None if self._socket is not None and self._send({"hold": entry.to_json()}) else self._start()
+        if started is not None:
+            _wait_until_ready(started)
 
     def revive(self) -> None:
         """Start the guardian again if it has been killed. It costs a microsecond where it has not.
 
         Raises:
-            OSError: It cannot be started, and there is no ledger.
+            OSError: It cannot be started.
         """
         with self._lock:
-            if self._socket is not None and self._entries and not self._is_there(self._socket):
-                self._start()
+            is_gone = self._socket is not None and self._entries and not self._is_there(self._socket)
+            started = self._start() if is_gone else None
+        if started is not None:
+            _wait_until_ready(started)
 
     def drop(self, key: LedgerKey) -> None:
         """Forget an entry: the device is restored, or belongs to somebody else. Never raises."""
@@ -84,26 +86,19 @@ class Guardian:
             if not self._entries:
                 self._leave()
 
-    def _start(self) -> None:
-        """Start a guardian, and send it all entries: they wait for it in the socket."""
-        # Together 5 ms, which programs that change nothing do without. Both before the thread: the sooner it starts the
-        # program, the sooner somebody restores what this process has changed.
-        import socket
-        import subprocess  # noqa: F401
+    def _start(self) -> socket.socket:
+        """Start a guardian, and send it all entries: they wait for it in the socket, which is returned."""
+        import socket  # programs that change nothing do without
 
         self._leave()
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.setblocking(False)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._socket = ours
         for entry in self._entries.values():
             self._send({"hold": entry.to_json()})
-        if self._ledger_folder is None:
-            _start_program(theirs, None)
-            return
-        start = partial(_try_to_start_program, theirs, self._ledger_folder)
-        try:
-            threading.Thread(target=start, name="zeus-core guardian start", daemon=True).start()
-        except RuntimeError:  # the interpreter is ending, and starts no more threads
-            start()
+        with theirs:
+            _start_program(theirs.fileno(), self._ledger_folder)
+        return ours
 
     def _send(self, message: object) -> bool:
         """Send a message. False if the guardian is gone; one that is stopped finds later messages in the ledger."""
@@ -121,14 +116,13 @@ class Guardian:
 
     @staticmethod
     def _is_there(ours: socket.socket) -> bool:
-        """Return whether the guardian lives: it sends nothing, so that only its end can be read."""
+        """Return whether the guardian lives: it sends no more than that it is ready, until its end."""
         try:
-            ours.recv(1)
+            return bool(ours.recv(1)) or bool(ours.recv(1))
         except BlockingIOError:
             return True
         except OSError:
             return False
-        return False
 
     def _forget(self) -> None:
         """Leave the guardian and the entries to the parent, in a forked child."""
@@ -144,42 +138,39 @@ class Guardian:
 guardian = Guardian()
 
 
-def _try_to_start_program(theirs: socket.socket, ledger_folder: str) -> None:
+def _wait_until_ready(ours: socket.socket) -> None:
+    """Wait until the guardian says that it is ready; one that is late still takes what was sent to it."""
+    import select
+
+    waiting = select.poll()
     try:
-        _start_program(theirs, ledger_folder)
-    except OSError as error:
-        _warn_once(
-            f"no guardian can be started ({error}): if this process is killed, GPUs are restored by the next start"
-        )
+        waiting.register(ours, select.POLLIN)
+        waiting.poll(_READY_SECONDS * 1e3)
+    except (OSError, ValueError):  # closed by a restoring in another thread
+        return
 
 
-@cache
-def _warn_once(words: str) -> None:
-    logging.getLogger(__name__).warning("%s", words)
-
-
-def _start_program(theirs: socket.socket, ledger_folder: str | None) -> None:
+def _start_program(descriptor: int, ledger_folder: str | None) -> None:
     """Start the program, which moves out of the reach of those who end or wait for the children of this process."""
     import subprocess
 
     owner = ProcessIdentity.current()
-    arguments = [theirs.fileno(), owner.pid, owner.start_ticks, ledger_folder]
+    arguments = [descriptor, owner.pid, owner.start_ticks, ledger_folder]
     root = str(Path(__file__).parents[2])
     program = (
         f"import sys; sys.path.insert(0, {root!r}); "
         f"from zeus_core.leases._guardian_program import main; main(*{arguments!r})"
     )
-    with theirs:
-        process = subprocess.Popen(
-            # Without the modules of the site, which it does not need: it starts fast and stays small.
-            [sys.executable, "-I", "-S", "-c", program],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=_lasting_stderr(),
-            cwd="/",
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
+    process = subprocess.Popen(
+        # Without the modules of the site, which it does not need: it starts fast and stays small.
+        [sys.executable, "-I", "-S", "-c", program],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=_lasting_stderr(),
+        cwd="/",
+        pass_fds=[descriptor],
+        start_new_session=True,
+    )
     process.wait()  # it forks and ends at once, so that this process has no child that others would wait for
 
 

@@ -52,6 +52,8 @@ def main(descriptor: int, owner_pid: int, owner_start_ticks: int, ledger_folder:
     with contextlib.suppress(DeviceError):  # it is tried again when it is needed
         nvml.open()
     with socket.socket(fileno=descriptor) as owner:
+        with contextlib.suppress(OSError):  # it has ended already
+            owner.send(b"!", socket.MSG_NOSIGNAL)
         _follow(owner, _open_owner(owner_pid, owner_start_ticks), keeper)
     _restore(keeper)
 

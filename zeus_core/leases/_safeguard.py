@@ -52,9 +52,10 @@ class Safeguard:
         try:
             guardian.hold(entry, None if self._ledger is None else self._ledger.folder)
         except OSError as error:
-            raise DeviceError(
-                f"{no_ledger}, and no guardian of this process can be started ({error}): nothing would restore them"
-            ) from error
+            no_guardian = f"no guardian of this process can be started ({error})"
+            if no_ledger is not None:
+                raise DeviceError(f"{no_ledger}, and {no_guardian}: nothing would restore them") from error
+            _warn_once(f"{no_guardian}: if this process is killed, GPUs are restored by the next start")
         return entry
 
     def revive(self) -> None:
