@@ -163,7 +163,7 @@ def test_whatever_is_reported_in_whatever_order_all_time_and_energy_has_its_plac
 @pytest.mark.real_time
 @pytest.mark.long
 def test_each_activity_of_five_seconds_is_known_within_three_percent(tmp_path):
-    """In real time, where readings can be aligned: 0.4 s of evaluation and of saving in turn, again and again."""
+    """In real time: 0.4 s of evaluation and of saving in turn, again and again."""
     gpu = SimulatedGpu(find_preset("A100"))
     energy = TrainingEnergy(ZeusMonitor(gpus=[gpu]))
     work = Work(0.1, 484.9, 0.938, 0.744)

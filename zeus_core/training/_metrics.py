@@ -29,7 +29,7 @@ LOG_METRICS = (
     Metric("energy_per_token_j", "J", "energy per token, if tokens are counted"),
     Metric("energy_per_sample_j", "J", "energy per sample, if samples are counted and tokens are not"),
     Metric("total_energy_j", "J", "the whole run so far, with evaluations, checkpoints and earlier parts"),
-    Metric("power_limit_w", "W", "power limit in force, the highest of this rank's GPUs"),
+    Metric("power_limit_w", "W", "power limit in force, the highest of this rank's GPUs, as of the last second"),
 )
 """Logged during training."""
 
