@@ -1,8 +1,12 @@
 """Training by a user without any right: limits and clocks are set by the daemon, and nothing in the script tells."""
 
+import os
+import signal
+
 import pytest
 
 from tests.daemon.conftest import DEVICE, ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
+from tests.support.perseus_ranks import make_perseus_program, rank_processes
 
 pytestmark = needs_root
 
@@ -115,3 +119,17 @@ def test_ranks_of_a_trainer_search_together_through_the_daemon(loaded_world, fra
     assert processes == {loaded_world.daemon.pid}
     assert min(milliwatts) < ORIGINAL_WATTS * 1000
     check_restored(loaded_world)
+
+
+@pytest.mark.long
+def test_clocks_of_perseus_go_through_the_daemon_and_none_stays_when_a_rank_is_killed(make_world):
+    world = make_world(*[DEVICE] * 4)
+    world.start_daemon()
+    process = world.client(make_perseus_program())
+    ranks = rank_processes(process)
+    until(lambda: None not in [device.locked_clock_mhz for device in world.driver], "a clock on all ranks", 240.0)
+    os.kill(ranks[2], signal.SIGKILL)
+    process.communicate(timeout=120)  # the others lose their neighbour, and end
+    processes, _ = changed_by(world, LOCK)
+    assert processes == {world.daemon.pid}
+    check_restored(world)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from tests.support.ranks import torchrun_environments
+from tests.support.perseus_ranks import make_perseus_program, rank_processes
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="the guardian needs Linux")]
 
@@ -101,43 +101,8 @@ def test_training_that_is_killed_leaves_no_limit(make_driver, tmp_path, framewor
     driver = make_driver(DEVICE)
     process = driver.start(framework.replace("FOLDER", str(tmp_path)).replace("WORKERS", str(workers)))
     until(lambda: driver[0].power_limit_watts < ORIGINAL_WATTS, process)
-    time.sleep(0.2)  # the guardian has started
     print("restored after", kill_and_wait(process, lambda: driver[0].power_limit_watts == ORIGINAL_WATTS))
     process.communicate()
-
-
-PERSEUS = """
-    import os
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    from datetime import timedelta
-    import deepspeed
-    import deepspeed.ops
-    import torch
-    import zeus_deepspeed
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which would be compiled first, for a minute
-    from tests.deepspeed.engines import batches, make_engine, make_module
-    torch.set_num_threads(1)
-
-    def train(environment):
-        os.environ.update(environment)
-        deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=60))
-        perseus = {"enabled": True, "warmup_steps": 1, "profile_instructions": 4}
-        engine = make_engine(make_module(4), zeus_deepspeed.initialize, perseus=perseus)
-        data = batches()
-        while True:
-            engine.train_batch(data)
-
-    for environment in ENVIRONMENTS:  # forked, as DeepSpeed takes long to import
-        child = os.fork()
-        if child == 0:
-            try:
-                train(environment)
-            finally:
-                os._exit(1)
-        print("rank", child, flush=True)
-    for _ in range(4):
-        os.wait()
-"""
 
 
 def test_a_rank_of_perseus_that_is_killed_leaves_no_clock_locked_on_any(make_driver):
@@ -146,14 +111,9 @@ def test_a_rank_of_perseus_that_is_killed_leaves_no_clock_locked_on_any(make_dri
     def clocks():
         return [device.locked_clock_mhz for device in driver]
 
-    process = driver.start(PERSEUS.replace("ENVIRONMENTS", repr(list(torchrun_environments(4)))))
-    ranks = []
-    while len(ranks) < 4:
-        line = process.stdout.readline()
-        assert line, process.stderr.read()
-        ranks += [int(line.split()[1])] if line.startswith("rank ") else []  # DeepSpeed prints there too
+    process = driver.start(make_perseus_program())
+    ranks = rank_processes(process)
     until(lambda: None not in clocks(), process)
-    time.sleep(0.2)  # the guardians have started
     os.kill(ranks[2], signal.SIGKILL)
     process.communicate(timeout=120)  # the others lose their neighbour, and end
     end = time.monotonic() + 30.0
@@ -191,7 +151,6 @@ def test_a_child_of_multiprocessing_that_is_killed_leaves_no_limit(make_driver, 
         """
     )
     until(lambda: driver[0].power_limit_watts < ORIGINAL_WATTS, process)
-    time.sleep(0.2)
     process.stdin.write("\n")
     process.stdin.flush()
     until(lambda: driver[0].power_limit_watts == ORIGINAL_WATTS, process, 30.0)
@@ -215,7 +174,6 @@ def test_a_kernel_of_a_notebook_that_is_killed_leaves_no_limit(make_driver):
     while driver[0].power_limit_watts != 200.0:
         assert time.monotonic() < end
         time.sleep(0.01)
-    time.sleep(0.2)
     client.stop_channels()
     manager.shutdown_kernel(now=True)
     while driver[0].power_limit_watts != ORIGINAL_WATTS:
