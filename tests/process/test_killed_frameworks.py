@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 
+import jupyter_client
 import pytest
 
 from tests.nvml_driver import DeviceSpec
@@ -158,8 +159,7 @@ def test_a_child_of_multiprocessing_that_is_killed_leaves_no_limit(make_driver, 
 
 
 def test_a_kernel_of_a_notebook_that_is_killed_leaves_no_limit(make_driver):
-    pytest.importorskip("ipykernel")
-    manager = pytest.importorskip("jupyter_client").KernelManager()
+    manager = jupyter_client.KernelManager()
     driver = make_driver(DEVICE)
     manager.start_kernel(env={**os.environ, **driver.environment})
     client = manager.client()
