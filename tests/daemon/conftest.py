@@ -126,7 +126,7 @@ class World:
         environment = {**self.environment, **variables}
         self.processes.append(
             subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(program)],
+                [sys.executable, "-u", "-c", textwrap.dedent(program)],
                 env=environment,
                 cwd=self.folder,
                 stdin=subprocess.PIPE,

@@ -1,5 +1,6 @@
 """Changes that the daemon makes by commands of an administrator."""
 
+import shlex
 import sys
 
 import pytest
@@ -38,7 +39,8 @@ def commanded(make_world):
     (world.folder / "change.py").write_text(PROGRAM)
     program = world.folder / "change"
     variables = "\n".join(f"export {name}='{value}'" for name, value in world.driver.environment.items())
-    program.write_text(SCRIPT.format(variables=variables, python=sys.executable, program=world.folder / "change.py"))
+    python = shlex.quote(sys.executable)
+    program.write_text(SCRIPT.format(variables=variables, python=python, program=world.folder / "change.py"))
     program.chmod(0o755)
     world.write_policy(
         f"""

@@ -137,7 +137,7 @@ class NvmlDriver:
     def start(self, program: str) -> subprocess.Popen[str]:
         """Start a Python program that uses this driver, with its output piped. It can import what this process can."""
         return subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(program)],
+            [sys.executable, "-u", "-c", textwrap.dedent(program)],
             env={**os.environ, **self.environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

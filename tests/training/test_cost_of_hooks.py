@@ -45,8 +45,8 @@ def test_a_step_takes_few_calls(energy):
             energy.on_step_end()
         with Calls() as count:
             energy.count(samples=1)
-    assert begin.total() <= 8, begin
-    assert end.total() <= 5, end
+    assert begin.total() <= 9, begin  # one of them where torch is loaded, whose forward passes are watched
+    assert end.total() <= 6, end
     assert count.total() <= 2, count
 
 
