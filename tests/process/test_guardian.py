@@ -4,6 +4,7 @@ Every way out is tried with a real process, on a power limit and on a locked clo
 """
 
 import json
+import socket
 import statistics
 import sys
 import textwrap
@@ -12,6 +13,9 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from zeus_core.leases._entry import LedgerEntry
+from zeus_core.leases._guardian_program import _follow
+from zeus_core.leases._keeper import Keeper
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the guardian needs Linux")
 
@@ -172,17 +176,29 @@ def test_the_original_is_restored_and_nothing_is_left(start, end, knob):
     wait_until(lambda: not list(owner.driver.ledger_path.glob("*")))
 
 
+def test_the_messages_of_a_process_that_was_killed_before_it_read_that_the_guardian_is_ready_are_taken():
+    """A socket that is closed with something unread in it reports an error to the other side, before the messages."""
+    keeper = Keeper(lambda uuid: None, None)
+    entry = LedgerEntry.of_this_process("GPU-1", "a board", "power_limit", ORIGINAL_WATTS)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        theirs.send(b"!")
+        ours.send(json.dumps({"hold": entry.to_json()}).encode())
+        ours.close()
+        _follow(theirs, None, keeper)
+    assert keeper.held_by("owner") == [entry]
+
+
 @pytest.mark.parametrize("knob", KNOBS)
 def test_a_process_that_is_killed_at_once_is_restored(make_driver, knob):
     """Right after the change, and in one process after the other: no guardian may be late."""
     for _ in range(3):
         owner = Owner(make_driver(DEVICE), knob, before="os.kill(os.getpid(), signal.SIGKILL)")
-        owner.process.wait()
+        owner.process.communicate()
         wait_until(lambda owner=owner: not entries(owner.driver))
         assert owner.is_restored()
         changes = [call for call in owner.driver.calls() if call.function.startswith("nvmlDeviceSet")]
         assert len(changes) == 2, "the owner's and the guardian's"
-        owner.close()
 
 
 def test_a_forked_child_that_lives_on_does_not_keep_the_original_from_being_restored(start):

@@ -10,6 +10,7 @@ This is module-level state, as a process has one guardian, and forks are process
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -143,11 +144,10 @@ def _wait_until_ready(ours: socket.socket) -> None:
     import select
 
     waiting = select.poll()
-    try:
+    with contextlib.suppress(OSError, ValueError):  # closed by a restoring in another thread
         waiting.register(ours, select.POLLIN)
-        waiting.poll(_READY_SECONDS * 1e3)
-    except (OSError, ValueError):  # closed by a restoring in another thread
-        return
+        if waiting.poll(_READY_SECONDS * 1e3):
+            ours.recv(1)
 
 
 def _start_program(descriptor: int, ledger_folder: str | None) -> None:

@@ -84,6 +84,8 @@ def _follow(owner: socket.socket, owner_process: int | None, keeper: Keeper) -> 
                 message = owner.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
+            except ConnectionResetError:  # it ended before it read that this is ready: its messages are still there
+                continue
             except OSError:
                 return
             if not message:

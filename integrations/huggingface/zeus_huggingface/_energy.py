@@ -36,7 +36,7 @@ class ZeusTrainerCallback(TrainerCallback):
     `energy_per_token_j`   J     energy per token, if tokens are counted
     `energy_per_sample_j`  J     energy per sample, if samples are counted and tokens are not
     `total_energy_j`       J     the whole run so far, with evaluations, checkpoints and earlier parts
-    `power_limit_w`        W     power limit in force, the highest of this rank's GPUs
+    `power_limit_w`        W     power limit in force, the highest of this rank's GPUs, as of the last second
     =====================  ====  =====================================================================
 
     Tokens are counted if TRL counts them, or with `include_num_input_tokens_seen`; samples by the nominal batch size.

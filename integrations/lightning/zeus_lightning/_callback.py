@@ -36,7 +36,7 @@ class ZeusCallback(Callback):
     `train/energy_per_token_j`   J     energy per token, if tokens are counted
     `train/energy_per_sample_j`  J     energy per sample, if samples are counted and tokens are not
     `train/total_energy_j`       J     the whole run so far, with evaluations, checkpoints and earlier parts
-    `train/power_limit_w`        W     power limit in force, the highest of this rank's GPUs
+    `train/power_limit_w`        W     power limit in force, the highest of this rank's GPUs, as of the last second
     ===========================  ====  =====================================================================
 
     The end of each evaluation, within `fit` or by itself, logs `validate/energy_j` or `test/energy_j`. The end of `fit`
