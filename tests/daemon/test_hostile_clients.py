@@ -162,7 +162,7 @@ def test_silent_slow_and_unfinished_clients_delay_nobody(common_world, raw):
 def test_requests_that_come_all_at_once_are_answered_in_their_order_and_delay_nobody(common_world, raw):
     many = raw()
     request = b'{"id":%d,"op":"allowed","device":"%s","knob":"power_limit"}\n'
-    count = 500
+    count = 150  # all replies fit into the socket: a client that leaves more unread is dropped
     uuid = common_world.uuids[0].encode()
     many.socket.setblocking(True)
     client = raw()
