@@ -9,7 +9,7 @@ where a step is one optimizer step. Loops that report less (no TRAIN_BEGIN, no S
 """
 
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from zeus_core.ports import World
 
@@ -46,7 +46,8 @@ class Activity(Enum):
     """Everything else between the beginning and the end of training."""
 
     # Members are single objects. `Enum` hashes their names, in Python, and an account is looked up by them at each log.
-    __hash__ = object.__hash__
+    if not TYPE_CHECKING:  # type checkers know that it has a hash
+        __hash__ = object.__hash__
 
 
 class TrainingObserver(Protocol):
