@@ -130,7 +130,7 @@ def test_a_child_of_multiprocessing_that_is_killed_leaves_no_limit(make_driver, 
         def train():
             from zeus_core.monitor import ZeusMonitor
             from zeus_core.optimizer import GlobalPowerLimitOptimizer
-            search = GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=5)
+            search = GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=200)
             while True:
                 search.on_step_begin()
                 time.sleep(0.002)
