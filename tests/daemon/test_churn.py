@@ -7,42 +7,19 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.conftest import DEVICE, GROUP, MEMBER, ORIGINAL_WATTS, needs_root, until
+from tests.support.few_processes import FewProcesses
 from zeus_core.errors import DeviceHeldError
 from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._process_identity import ProcessIdentity, ProcessTable
 from zeus_core.leases._restoring import Outcome
 
 # Numbers of processes that are used again, simulated
 
 
-class FewProcesses(ProcessTable):
-    """A machine with few numbers for its processes: each is used again all the time."""
-
-    def __init__(self, count):
-        self.began = dict.fromkeys(range(100, 100 + count), 0)
-        self.ticks = 0
-
-    def boot_id(self):
-        return "boot"
-
-    def namespace(self):
-        return "pid:[1]"
-
-    def start_ticks(self, pid):
-        if pid not in self.began:
-            raise ProcessLookupError(pid)
-        return self.began[pid]
-
-    def use_again(self, pid):
-        """The process with this number dies, and another gets it."""
-        self.ticks += 1
-        self.began[pid] = self.ticks
-        return ProcessIdentity.of(pid, self)
-
-
 def use_numbers_again(folder, count, claim_every):
-    chooser, processes = random.Random(7), FewProcesses(24)
+    chooser, processes = random.Random(7), FewProcesses()
+    for pid in range(100, 124):
+        processes.begin(pid)
     ledger = Ledger(str(folder), processes)
     values = dict.fromkeys(["GPU-a", "GPU-b", "GPU-c", "GPU-d"], ORIGINAL_WATTS)
     held = {}  # what the test knows: the entry of the last owner of each device
@@ -54,7 +31,7 @@ def use_numbers_again(folder, count, claim_every):
         return Outcome(entry, "restored")
 
     for number in range(count):
-        owner = processes.use_again(chooser.choice(list(processes.began)))
+        owner = processes.begin(chooser.choice(list(processes.began)))
         for entry in held.values():
             is_dead = processes.began[entry.owner.pid] != entry.owner.start_ticks
             assert entry.is_stale(processes) == is_dead
@@ -79,7 +56,7 @@ def use_numbers_again(folder, count, claim_every):
             held[uuid] = entry
         assert is_true, "who is refused is told of a living owner"
     for pid in processes.began:
-        processes.use_again(pid)
+        processes.begin(pid)
     ledger.restore_stale(restore)
     assert set(values.values()) == {ORIGINAL_WATTS}
     assert ledger.entries() == []

@@ -111,7 +111,7 @@ def test_an_administrators_limit_is_respected_in_mid_run(common_world, raw, uuid
     reply = client.ask("set", device=uuid, value=300, **LIMIT)
     assert reply["error"] == "held"
     assert "somebody else has set 220 W" in reply["message"]
-    assert client.ask("release", device=uuid, **LIMIT)["result"] == {"outcome": "theirs"}
+    assert client.ask("release", device=uuid, **LIMIT)["result"] == {"outcome": "replaced"}
     assert device.power_limit_watts == 220.0
     device.power_limit_watts = ORIGINAL_WATTS
 

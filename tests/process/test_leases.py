@@ -97,7 +97,7 @@ class TestRestoring:
     def test_a_limit_that_somebody_else_has_set_stays(self, gpu):
         gpu.set_power_limit(175.0)
         outcome = restore_entry(gpu, entry_of(gpu, values=(200.0, 150.0)))
-        assert (outcome.kind, outcome.value, gpu.read_power_limit_watts()) == ("theirs", 175.0, 175.0)
+        assert (outcome.kind, outcome.value, gpu.read_power_limit_watts()) == ("replaced", 175.0, 175.0)
         assert "somebody else has set 175 W" in str(outcome)
 
     def test_a_limit_that_cannot_be_read_is_restored_all_the_same(self, gpu):

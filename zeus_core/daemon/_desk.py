@@ -28,7 +28,7 @@ from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger
 from zeus_core.leases._process_identity import ProcessIdentity
-from zeus_core.leases._restoring import Outcome, is_same_limit
+from zeus_core.leases._restoring import Outcome, is_ours
 
 __all__ = ["Desk", "Jobs", "Registers", "note_end"]
 
@@ -235,8 +235,7 @@ class Desk:
             found_watts = self._gpu.read_power_limit_watts()
         except DeviceError:
             return None
-        ours = entry.values or (entry.original,)
-        if not any(own is not None and is_same_limit(found_watts, own) for own in ours):
+        if not is_ours(found_watts, entry):
             raise DeviceHeldError(f"somebody else has set {found_watts:g} W on {self._gpu.name}, which stays")
         return found_watts
 
@@ -273,7 +272,7 @@ class Desk:
         self._audit.note("restored", self._fields(lease, new=lease.entry.original, outcome=outcome.kind, why="paused"))
         if not outcome.is_done:
             raise DriverFaultError(str(outcome))
-        if outcome.kind != "theirs" and lease.entry.original is not None:
+        if outcome.kind != "replaced" and lease.entry.original is not None:
             lease.entry = lease.entry.changing_to(lease.entry.original).changed()
         return {"outcome": outcome.kind}
 

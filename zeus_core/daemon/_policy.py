@@ -1,4 +1,4 @@
-"""Who may change what, and how far."""
+"""Which processes may change which knobs of which devices, and within which values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANY_VALUE = Allowance(0.0, math.inf)
 
 @dataclass(frozen=True)
 class Rule:
-    """One permission. It is for a process of one of the users, or in one of the groups.
+    """One permission, for the processes of some users and of some groups.
 
     Attributes:
         users: User ids.
@@ -53,7 +53,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """All that an administrator has decided.
+    """The decisions of an administrator.
 
     Attributes:
         group: The group id that may connect; None: only the daemon's own user, and root.
@@ -74,7 +74,7 @@ class Policy:
     failure_pattern: str | None = None
 
     def is_known(self, peer: Peer) -> bool:
-        """Tell whether a process may ask for anything."""
+        """Tell whether any rule is for a process."""
         return any(rule.is_for(peer) for rule in self.rules)
 
     def check_cpu_energy(self, peer: Peer) -> None:
@@ -103,7 +103,7 @@ class Policy:
             original: The original power limit in watts; None for a clock.
 
         Raises:
-            PermissionDeniedError: Nothing.
+            PermissionDeniedError: The process may not change the knob at all.
         """
         rule = self.find_rule(peer, device, knob)
         lowest, highest = rule.ranges[knob]

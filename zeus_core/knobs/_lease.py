@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -15,7 +14,7 @@ from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
 from zeus_core.leases._ledger import known_ledgers
-from zeus_core.leases._restoring import Outcome, OutcomeKind, is_same_limit, restore_entry, set_original
+from zeus_core.leases._restoring import Outcome, OutcomeKind, is_ours, restore_entry, set_original
 from zeus_core.leases._safeguard import Safeguard
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Lease:
         self._safeguard: Safeguard | None = None
         self._remote: RemoteControl | None = None  # the daemon, where this process lacks the right
         self._claimed_by: int | None = None  # process id
-        self._theirs: str | None = None
+        self._replaced: str | None = None
         self.is_changing = False
         """Whether a change is under way, which the driver may make at any moment."""
         self.words = f"{self._entry.words} (`{self._entry.command}`)"
@@ -66,8 +65,8 @@ class Lease:
             PermissionDeniedError: This process may not do it, nor may the daemon do it for this process.
             DeviceError: The driver refuses; or neither a ledger nor a guardian would restore the original.
         """
-        if self._theirs is not None:
-            raise DeviceHeldError(self._theirs)
+        if self._replaced is not None:
+            raise DeviceHeldError(self._replaced)
         if self._claimed_by != os.getpid():
             self._begin()
         before = self._entry
@@ -122,7 +121,7 @@ class Lease:
             if self._safeguard is not None:
                 self._safeguard.keep_failure(outcome)
             return False
-        if outcome.kind == "theirs":
+        if outcome.kind == "replaced":
             _logger.warning("%s", outcome)
         if not self.is_changing:  # in another thread, by a driver that hangs: it is restored once more after that
             self._drop()
@@ -195,23 +194,24 @@ class Lease:
             self._entry = self._entry.without_values()
 
     def _check(self, entry: LedgerEntry) -> None:
-        if self._is_limit and self._theirs is None:
-            self._theirs = self._find_theirs(entry.values or (entry.original,))
-        if self._theirs is not None:
+        if self._is_limit and self._replaced is None:
+            self._replaced = self._find_replaced(entry)
+        if self._replaced is not None:
             self._drop()
-            raise DeviceHeldError(self._theirs)
+            raise DeviceHeldError(self._replaced)
 
-    def _find_theirs(self, own: Sequence[float | None]) -> str | None:
-        """Return the words for a limit that is none of ours; None if there is none."""
+    def _find_replaced(self, entry: LedgerEntry) -> str | None:
+        """Return the words for a limit in force that somebody else has set; None if it is ours, or cannot be read."""
         try:
             limit_watts = retried(self._gpu.read_power_limit_watts)
-        except DeviceError:  # it says nothing about others
+        except DeviceError:
             return None
-        if any(value is not None and is_same_limit(limit_watts, value) for value in own):
+        if is_ours(limit_watts, entry):
             return None
+        ours = entry.values[-1] if entry.values else entry.original
         return (
             f"somebody else has set the power limit of {self._gpu.name} ({self._gpu.uuid}) to {limit_watts:g} W, in "
-            f"place of {own[-1]:g} W: it stays"
+            f"place of {ours:g} W: it stays"
         )
 
 

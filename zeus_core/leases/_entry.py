@@ -1,4 +1,4 @@
-"""What is known of a changed device: who changed what, and the original."""
+"""An entry of the ledger: which process has changed which knob of a device, and the original value."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LedgerEntry:
         device_name: Its product name.
         knob: What is changed: the power limit in watts, or the locked SM clock in MHz.
         original: The value before; None for a clock that was not locked.
-        values: The values that are ours: the one set last, and during a change also the one before it.
+        values: The values that the owner has set: the last one, and during a change also the one before it.
         owner: The process that changes it.
         owner_token: Tells programs apart that one process executes one after another (`exec`).
         keeper: The daemon that changes it for the owner; None where the owner calls the driver itself.
@@ -100,7 +100,7 @@ class LedgerEntry:
         return LedgerKey(self.device_uuid, self.knob)
 
     def is_stale(self, processes: ProcessTable = THIS_MACHINE) -> bool:
-        """Tell whether nobody is left who would restore it: the owner, its program or its keeper has ended."""
+        """Tell whether no process is left that would restore it: the owner, its program or its keeper has ended."""
         if self.keeper is not None and not self.keeper.is_alive(processes):
             return True
         if not self.owner.is_alive(processes):
@@ -126,13 +126,13 @@ class LedgerEntry:
 
     @property
     def holder(self) -> str:
-        """Who it belongs to, such as "process 71 (train.py) of user 1000, job 12345, since 2026-11-22 10:31:00"."""
+        """The owner in words, such as "process 71 (train.py) of user 1000, job 12345, since 2026-11-22 10:31:00"."""
         job = f", job {self.job}" if self.job else ""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_seconds))
         return f"process {self.owner.pid} ({self.program}) of user {self.uid}{job}, since {since}"
 
     def changing_to(self, value: float) -> LedgerEntry:
-        """Return the entry while a value is being set: the one before is ours too until it is."""
+        """Return the entry while a value is being set: until that is done, the one before may be in force."""
         before = self.values[-1:] or (() if self.original is None else (self.original,))
         return self._with_values((*before, value))
 

@@ -116,6 +116,6 @@ def _restore(keeper: Keeper) -> None:
             break
         time.sleep(wait_seconds)
     for outcome in outcomes:
-        if outcome.kind in {"theirs", "failed"}:
+        if outcome.kind in {"replaced", "failed"}:
             with contextlib.suppress(OSError):
                 os.write(2, f"zeus-core: {outcome}\n".encode())

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from zeus_core.errors import DeviceError, DeviceHeldError, UsageError
 from zeus_core.leases._entry import LedgerEntry, LedgerKey
@@ -218,14 +218,11 @@ class Ledger:
             os.close(descriptor)
 
     def _lock(self, path: str, device_uuid: str) -> int:
-        import fcntl
-
         until = time.monotonic() + _LOCK_SECONDS
         while True:
             with contextlib.suppress(FileNotFoundError):  # `tidy` has removed the folder just now
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-                is_locked = _has_locked(partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB))
-                if is_locked and os.fstat(descriptor).st_nlink:  # else `tidy` has removed the file just now
+                if _try_lock(descriptor) and os.fstat(descriptor).st_nlink:  # else `tidy` has removed the file just now
                     return descriptor
                 os.close(descriptor)
             _make_folder(self.folder)
@@ -340,9 +337,12 @@ def _with_values(entry: LedgerEntry, line: bytes) -> LedgerEntry | None:
         return None
 
 
-def _has_locked(lock: Callable[[], object]) -> bool:
+def _try_lock(descriptor: int) -> bool:
+    """Lock an open file unless another process has locked it. Returns whether it is locked now."""
+    import fcntl  # which Windows has not
+
     try:
-        lock()
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

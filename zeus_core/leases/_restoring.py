@@ -10,9 +10,9 @@ from typing import Literal, Protocol, TypeVar
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.leases._entry import LedgerEntry
 
-__all__ = ["Outcome", "OutcomeKind", "RestorableGpu", "is_same_limit", "restore_entry", "set_original"]
+__all__ = ["Outcome", "OutcomeKind", "RestorableGpu", "is_ours", "is_same_limit", "restore_entry", "set_original"]
 
-OutcomeKind = Literal["restored", "original", "theirs", "failed"]
+OutcomeKind = Literal["restored", "original", "replaced", "failed"]
 
 _Answer = TypeVar("_Answer")
 
@@ -49,7 +49,7 @@ class Outcome:
 
     Attributes:
         entry: The entry; with its failure if it could not be restored.
-        kind: "restored"; "original" if the original was in force already; "theirs" if somebody else has changed the
+        kind: "restored"; "original" if the original was in force already; "replaced" if somebody else has changed the
             value since, which then stays; "failed".
         value: The value that was in force, if it could be read.
     """
@@ -66,7 +66,7 @@ class Outcome:
     def __str__(self) -> str:
         if self.kind == "failed":
             return f"{self.entry.words} (`{self.entry.command}`) could not be restored: {self.entry.failure}"
-        if self.kind == "theirs":
+        if self.kind == "replaced":
             return (
                 f"{self.entry.words} is not restored: somebody else has set {self.value:g} W since, which stays "
                 f"(otherwise: `{self.entry.command}`)"
@@ -77,6 +77,15 @@ class Outcome:
 def is_same_limit(one_watts: float, other_watts: float) -> bool:
     """Tell whether two power limits are the same, apart from the rounding of drivers."""
     return abs(one_watts - other_watts) < _SAME_LIMIT_WATTS
+
+
+def is_ours(limit_watts: float, entry: LedgerEntry) -> bool:
+    """Tell whether a power limit in force is one that the entry's owner has set; before its first change, the original.
+
+    Any other was set by somebody else: an administrator, or a program that keeps no ledger.
+    """
+    ours = entry.values or (entry.original,)
+    return any(own is not None and is_same_limit(limit_watts, own) for own in ours)
 
 
 def restore_entry(gpu: RestorableGpu, entry: LedgerEntry) -> Outcome:
@@ -95,8 +104,8 @@ def restore_entry(gpu: RestorableGpu, entry: LedgerEntry) -> Outcome:
             value = None
         if value == entry.original:
             return Outcome(entry, "original", value)
-        if value is not None and not any(is_same_limit(value, own) for own in (entry.original, *entry.values)):
-            return Outcome(entry, "theirs", value)
+        if value is not None and not (is_same_limit(value, entry.original) or is_ours(value, entry)):
+            return Outcome(entry, "replaced", value)
     try:
         _tried(lambda: set_original(gpu, entry))
     except Exception as error:  # of any kind: it must be kept, and other devices restored

@@ -233,7 +233,7 @@ class RemoteControl:
         """Restore the original for good, and end the lease.
 
         Returns:
-            "restored"; "original" if it was in force; "theirs" if somebody else's value stays; "failed".
+            "restored"; "original" if it was in force; "replaced" if somebody else's value stays; "failed".
 
         Raises:
             DeviceError: The daemon does not answer. It restores all the same, once it sees that this process has ended.

@@ -9,14 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
+from tests.support.few_processes import FewProcesses
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceHeldError, DriverFaultError
 from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._process_identity import ProcessIdentity, ProcessTable
-from zeus_core.leases._restoring import is_same_limit, restore_entry
+from zeus_core.leases._restoring import is_ours, restore_entry
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, Phase
 from zeus_core.testing import FaultyGpu, VirtualTime
@@ -30,30 +30,6 @@ THEIRS = st.sampled_from([125.0, 175.0, 300.0])
 def _no_waits(monkeypatch):
     monkeypatch.setattr("zeus_core.leases._restoring._WAITS_SECONDS", (0.0,) * 3)
     monkeypatch.setattr("zeus_core.device._retry._WAITS_SECONDS", (0.0,) * 3)
-
-
-class FewProcesses(ProcessTable):
-    """Processes with few ids, which are used again at once."""
-
-    def __init__(self):
-        self.began = {}
-        self.ticks = 0
-
-    def boot_id(self):
-        return ProcessIdentity.current().boot_id
-
-    def namespace(self):
-        return "pid:[1]"
-
-    def start_ticks(self, pid):
-        if pid not in self.began:
-            raise ProcessLookupError(pid)
-        return self.began[pid]
-
-    def begin(self, pid):
-        self.ticks += 1
-        self.began[pid] = self.ticks
-        return ProcessIdentity.of(pid, self)
 
 
 class Job:
@@ -87,7 +63,7 @@ class Job:
                 return
             self.has_claimed = True
         limit_watts = retried(machine.gpu.read_power_limit_watts)
-        if not any(is_same_limit(limit_watts, own) for own in before.values or (before.original,)):
+        if not is_ours(limit_watts, before):
             machine.ledger.close(self.entry)
             self.has_claimed, self.is_refused = False, True
         elif dies_before:
