@@ -1,0 +1,84 @@
+"""A `Search` in a run: trials of a fixed length, then the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from zeus_core._validate import checked_function, checked_object, checked_whole_number
+from zeus_core.search._run_plan import Prediction, SearchCost
+from zeus_core.search._run_search import Block
+from zeus_core.search._search import Search
+from zeus_core.search._trial import Trial
+
+__all__ = ["FixedTrials"]
+
+
+class FixedTrials:
+    """A `RunSearch` that runs any `Search` with trials of a fixed length, whatever the run can afford.
+
+    Args:
+        search: The search.
+        original: The original setting.
+        choose: Chooses among the trials, of which each setting has one, where the search leaves that to a rule. `tell`
+            raises what it raises.
+        trial_steps: The measured steps of a trial.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self, search: Search, original: int, choose: Callable[[Sequence[Trial]], int], trial_steps: int
+    ) -> None:
+        self._search = checked_object("search", search, "ask", "a Search, such as GridSearch([300, 250])")
+        self._choose = checked_function("choose", choose, "a function of trials that returns a setting")
+        self._trial_steps = checked_whole_number("trial_steps", trial_steps, 1)
+        self._choice: int | None = None
+        self._original = checked_whole_number("original", original, 1)
+        self._trials: dict[int, Trial] = {}
+
+    def ask(self) -> Block:
+        """Return the next trial; after the last one, the choice."""
+        asked = self._search.ask()
+        if asked is not None:
+            return Block(asked, self._trial_steps, is_choice=False)
+        return Block(self._original if self._choice is None else self._choice, self._trial_steps, is_choice=True)
+
+    def may_continue(self, steps: int, seconds: float) -> bool:
+        """Return True: every trial has its full length."""
+        return True
+
+    def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
+        """Take in a trial. One at the choice confirms it, and counts no more than the one that led to it."""
+        if self.is_done:
+            return
+        self._trials[trial.setting] = trial
+        self._search.tell(trial)
+        if self.is_done:
+            self._choice = self._search.choice
+            if self._choice is None:
+                self._choice = self._choose(list(self._trials.values()))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all trials were made."""
+        return self._search.ask() is None
+
+    @property
+    def choice(self) -> int | None:
+        """The setting chosen; None before the last trial."""
+        return self._choice
+
+    @property
+    def cost(self) -> SearchCost | None:
+        """None: nobody knows how many trials a search makes."""
+        return None
+
+    @property
+    def stepped_aside(self) -> str | None:
+        """None: it searches whatever the run can afford."""
+        return None
+
+    def prediction(self, setting: int | None = None) -> Prediction | None:
+        """Return None: a search in general predicts nothing."""
+        return None
