@@ -11,7 +11,6 @@ from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError, DeviceHeldError, UsageError
-from zeus_core.knobs._power_limit import check_power_limit
 from zeus_core.optimizer._trial_store import TrialStore
 from zeus_core.optimizer.power_limit._limiter import Limiter
 from zeus_core.optimizer.power_limit._phases import MEASURING, SPOILED, SUSPENDED, Outcome, Phase
@@ -143,7 +142,8 @@ class LimitSearch:
         trial = self._finished_trial(Phase.CONCLUDE)
         if trial is None:
             if self._tries == _MAX_TRIES_PER_LIMIT:
-                raise DeviceError(f"the energy at {self._limit_watts} W was lost {self._tries} times in a row")
+                at = f"{self._limit_watts} {self._limiter.kind.unit}"
+                raise DeviceError(f"the energy at {at} was lost {self._tries} times in a row")
             return Outcome.LOST
         self.trials[trial.setting] = trial
         self._exchange.attempt(self.save)
@@ -152,7 +152,8 @@ class LimitSearch:
 
     def _choose(self) -> Outcome:
         chosen_watts = self._exchange.decide(self._selected, Phase.CHOOSE)
-        _logger.info("a power limit of %d W is chosen for the rest of this training", chosen_watts)
+        kind = self._limiter.kind
+        _logger.info("a %s of %d %s is chosen for the rest of this training", kind.name, chosen_watts, kind.unit)
         self._aim_at(chosen_watts)
         return Outcome.CHOSEN
 
@@ -165,7 +166,7 @@ class LimitSearch:
                 f"{type(self._selector).__name__}.select returned {choice!r}; it must return a power limit in whole "
                 "watts, such as measurements[0].power_limit"
             ) from None
-        check_power_limit(limit_watts, self.settings)
+        self._limiter.kind.check(limit_watts, self.settings)
         return limit_watts
 
     def _verify(self) -> Outcome:
@@ -182,7 +183,10 @@ class LimitSearch:
             raise DeviceHeldError(self._exchange.complaint(held))
         trial = trial_from_parts(self._limit_watts, parts)
         if trial is not None:
-            _logger.info("%d W: %.4g s, %.4g J per step", trial.setting, trial.seconds_per_step, trial.joules_per_step)
+            unit = self._limiter.kind.unit
+            _logger.info(
+                "%d %s: %.4g s, %.4g J per step", trial.setting, unit, trial.seconds_per_step, trial.joules_per_step
+            )
         elif not any(part.is_spoiled for part in parts):  # interference is no fault of the devices
             self._tries += 1
         return trial
@@ -213,8 +217,10 @@ class LimitSearch:
         self.settings = self.settings[:1]
         self._search = GridSearch(self.settings)
         _logger.warning(
-            "power limits are not changed: %s. Training continues at the original %d W, where it is measured",
+            "%ss are not changed: %s. Training continues at the original %d %s, where it is measured",
+            self._limiter.kind.name,
             denial,
             self.original_watts,
+            self._limiter.kind.unit,
         )
         return self.original_watts

@@ -12,9 +12,9 @@ from zeus_core._validate import checked_flag, checked_object, checked_path, chec
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
 from zeus_core.adapters._result import show_result
-from zeus_core.device import PowerRange
 from zeus_core.errors import DeviceError, DeviceHeldError, NoDeviceError, UsageError
 from zeus_core.events import Activity, Event
+from zeus_core.knobs._kinds import KnobKind, PowerLimit
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._phase_table import follow
@@ -103,7 +103,7 @@ class GlobalPowerLimitOptimizer:
         quiet: bool = False,
     ) -> None:
         self._counts = StepCounts(wait_steps, warmup_steps, profile_steps)
-        self._step_watts = checked_whole_number("pl_step", pl_step, 1)
+        self._kind: KnobKind = PowerLimit(checked_whole_number("pl_step", pl_step, 1))
         self.monitor: ZeusMonitor = checked_monitor(monitor)
         """The monitor that measures."""
         self._gpus = list(monitor.gpus.values())
@@ -184,7 +184,7 @@ class GlobalPowerLimitOptimizer:
     @property
     def power_limit_watts(self) -> int | None:
         """The limit in force as far as the optimizer knows, the highest of this process's GPUs; None while it rests."""
-        return None if self._limiter is None else self._limiter.limit_watts
+        return None if self._limiter is None else self._limiter.setting
 
     @property
     def comparison(self) -> Comparison | None:
@@ -394,7 +394,7 @@ class GlobalPowerLimitOptimizer:
         told = exchange.gather(lambda: encode(self._information(self._read_limits())), self.phase)
         ranks, limiter = decode(list[RankInformation], told), self._limiter
         assert limiter is not None, "it was made to read the limits"
-        group = SearchGroup.from_ranks(ranks)
+        group = SearchGroup.from_ranks(ranks, self._kind)
         exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpu_names}))
         if not self._has_own_selector:
             self._selector = ZeusCost(world_size=len(group.gpu_names))
@@ -407,8 +407,8 @@ class GlobalPowerLimitOptimizer:
 
     def _information(self, limiter: Limiter) -> RankInformation:
         return RankInformation(
-            {**asdict(self._counts), "pl_step": self._step_watts},
-            PowerRange(limiter.settings[-1], limiter.settings[0]),
+            {**asdict(self._counts), **self._kind.arguments},
+            limiter.settings,
             {gpu.uuid: gpu.name for gpu in self._gpus},
         )
 
@@ -417,7 +417,7 @@ class GlobalPowerLimitOptimizer:
             raise NoDeviceError("this rank has no GPU")
         if not self._restore():
             raise DeviceError("the original power limits of an earlier training have not been restored yet")
-        self._limiter = Limiter(self._gpus, self._step_watts)
+        self._limiter = Limiter(self._gpus, self._kind)
         return self._limiter
 
     def _restore(self) -> bool:

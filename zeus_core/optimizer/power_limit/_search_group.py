@@ -1,13 +1,12 @@
-"""The ranks of a search for a power limit, and the facts they share."""
+"""The ranks of a search for one setting of all their GPUs, and the facts they share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from zeus_core.device import PowerRange
 from zeus_core.errors import UsageError
-from zeus_core.knobs._power_limit import power_limit_settings
+from zeus_core.knobs._kinds import KnobKind
 
 __all__ = ["RankInformation", "SearchGroup"]
 
@@ -18,12 +17,12 @@ class RankInformation:
 
     Attributes:
         arguments: The arguments of its optimizer that must be the same on all ranks, by name.
-        range_watts: The lowest and the highest limit to try on its GPUs.
+        settings: The settings to try on its GPUs, highest first.
         gpu_names: The names of its GPUs, by UUID.
     """
 
-    arguments: Mapping[str, int]
-    range_watts: PowerRange
+    arguments: Mapping[str, int | str]
+    settings: tuple[int, ...]
     gpu_names: Mapping[str, str]
 
 
@@ -32,8 +31,7 @@ class SearchGroup:
     """All ranks that search together.
 
     Attributes:
-        settings: The power limits to try in watts, from the highest original limit of any rank to the lowest limit of
-            any board.
+        settings: The settings to try, from the original one downwards; see `KnobKind.common_settings`.
         gpu_names: The name of each GPU, once per GPU however many ranks use it.
     """
 
@@ -41,7 +39,7 @@ class SearchGroup:
     gpu_names: tuple[str, ...]
 
     @classmethod
-    def from_ranks(cls, ranks: Sequence[RankInformation]) -> SearchGroup:
+    def from_ranks(cls, ranks: Sequence[RankInformation], kind: KnobKind) -> SearchGroup:
         """Form the group of some ranks.
 
         Raises:
@@ -56,5 +54,5 @@ class SearchGroup:
                         "give every rank the same"
                     )
         names_by_uuid = {uuid: name for information in ranks for uuid, name in information.gpu_names.items()}
-        ranges = [information.range_watts for information in ranks]
-        return cls(power_limit_settings(ranges, first_arguments["pl_step"]), tuple(names_by_uuid.values()))
+        settings = kind.common_settings([information.settings for information in ranks])
+        return cls(settings, tuple(names_by_uuid.values()))
