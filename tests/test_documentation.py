@@ -105,9 +105,10 @@ def test_the_page_on_searches():
 def test_the_page_on_power_limits(tmp_path, capsys):
     import torch
 
-    report, several = blocks("power-limit.md")
+    report, several, work = blocks("power-limit.md")
     names = {"torch": torch, "ZeusMonitor": ZeusMonitor, "GlobalPowerLimitOptimizer": GlobalPowerLimitOptimizer}
     run(several, names)["optimizer"].close()
+    run(work, {"optimizer": searched()})
     run(report, {"optimizer": searched()})
     out = capsys.readouterr().out
     assert "<- chosen" in out

@@ -1,9 +1,11 @@
 """Trials kept in a file."""
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,11 @@ from hypothesis import strategies as st
 from zeus_core._codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore
+from zeus_core.optimizer._trial_store import Conditions, JsonTrialStore, NoTrialStore
 from zeus_core.search import Trial
 from zeus_core.testing.contracts import TrialStoreContract
 
-A40S = ["A40", "A40"]
+A40S = Conditions(("A40", "A40"), ("550.54",), (300.0, 300.0), work={"parameters": 124_439_808, "batch": "32x1024"})
 
 
 def trial(setting: int = 250, **changes) -> Trial:
@@ -38,16 +40,16 @@ def names_in(folder: Path) -> list[str]:
 
 
 def damage(path: Path, **changes) -> None:
-    """Change fields of the saved profile."""
+    """Change fields of the saved file."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def damage_trial(path: Path, **changes) -> None:
     """Change fields of the last saved trial; None as a change takes the field out."""
-    profile = json.loads(path.read_text())
-    fields = {**profile["trials"][-1], **changes}
-    profile["trials"][-1] = {name: value for name, value in fields.items() if value is not None}
-    path.write_text(json.dumps(profile))
+    document = json.loads(path.read_text())
+    trials = document["profiles"][-1]["trials"]
+    trials[-1] = {name: value for name, value in {**trials[-1], **changes}.items() if value is not None}
+    path.write_text(json.dumps(document))
 
 
 def assert_kept_aside_with_one_warning(path: Path, caplog, text: str) -> None:
@@ -72,15 +74,17 @@ class TestRoundTrip:
         seconds=st.floats(1e-6, 1e6),
         joules=st.floats(0.0, 1e9),
         names=st.lists(st.text(), max_size=3),
+        work=st.dictionaries(st.text(), st.text() | st.integers(-(2**60), 2**60), max_size=3),
     )
-    def test_any_trials_on_any_devices_survive(
-        self, tmp_path_factory, settings, steps, deviation, seconds, joules, names
+    def test_any_trials_under_any_conditions_survive(
+        self, tmp_path_factory, settings, steps, deviation, seconds, joules, names, work
     ):
         store = JsonTrialStore(tmp_path_factory.mktemp("store") / "profile.json")
         measurement = Measurement.from_energies(seconds, {0: joules}, uncertainty_joules=1.0)
         trials = [Trial(setting, steps, measurement, deviation) for setting in settings]
-        store.save(names, trials)
-        assert store.load(names) == trials
+        conditions = Conditions(tuple(names), tuple(names), (None,) * len(names), "SM clock", work)
+        store.save(conditions, trials)
+        assert store.load(conditions) == trials
 
     def test_saving_replaces_what_was_kept(self, path):
         store = JsonTrialStore(path)
@@ -107,28 +111,42 @@ class TestRoundTrip:
 
     def test_a_saved_file_reads_as_text(self, path):
         JsonTrialStore(path).save(A40S, TRIALS)
-        assert json.loads(path.read_text())["devices"] == A40S
+        (profile,) = json.loads(path.read_text())["profiles"]
+        assert profile["conditions"]["gpus"] == ["A40", "A40"]
         assert path.read_text().endswith("\n")
 
 
 class TestJobsThatShareAFile:
-    OTHERS = ("A40", "V100")
+    OTHERS = replace(A40S, drivers=("535.104",), work={"parameters": 124_439_808, "batch": "64x1024"})
 
-    def test_each_keeps_its_own_trials_whoever_starts_first(self, path, caplog):
+    def test_one_file_holds_the_trials_of_many(self, path):
+        jobs = [replace(A40S, work={"batch": size}) for size in range(20)]
+        for size, job in enumerate(jobs):
+            JsonTrialStore(path).save(job, [trial(100 + size)])
+        assert [JsonTrialStore(path).load(job)[0].setting for job in jobs] == list(range(100, 120))
+        assert names_in(path.parent) == [path.name]
+
+    def test_the_profiles_that_were_saved_longest_ago_leave_a_file_that_is_full(self, path, monkeypatch):
+        monkeypatch.setattr("zeus_core.optimizer._trial_store._MAX_PROFILES", 3)
+        jobs = [replace(A40S, work={"batch": size}) for size in range(4)]
+        for job in (*jobs[:3], jobs[0], jobs[3]):
+            JsonTrialStore(path).save(job, TRIALS)
+        assert [bool(JsonTrialStore(path).load(job)) for job in jobs] == [True, False, True, True]
+
+    def test_trials_of_other_conditions_are_not_used_and_that_is_said_once(self, path, caplog):
+        JsonTrialStore(path).save(replace(A40S, gpus=("V100",)), TRIALS)
         JsonTrialStore(path).save(A40S, TRIALS)
         text = path.read_text()
-        assert JsonTrialStore(path).load(self.OTHERS) == []
+        store = JsonTrialStore(path)
+        assert store.load(self.OTHERS) == store.load(self.OTHERS) == []
         (record,) = caplog.records
         assert record.levelno == logging.WARNING
-        assert f"{path} is that of another job: it was measured on ['A40', 'A40']" in record.getMessage()
-        JsonTrialStore(path).save(self.OTHERS, TRIALS[:1])
+        message = record.getMessage()
+        assert f"{path} has no trials that fit" in message
+        assert "drivers ['550.54'] instead of ['535.104']" in message
+        assert "work: batch '32x1024' instead of '64x1024'" in message
+        assert "gpus" not in message, "of all profiles the nearest is named"
         assert path.read_text() == text
-        for _ in range(2):  # at each start
-            assert JsonTrialStore(path).load(self.OTHERS) == TRIALS[:1]
-            assert JsonTrialStore(path).load(A40S) == TRIALS
-        assert len(caplog.records) == 1
-        (own,) = set(names_in(path.parent)) - {path.name}
-        assert own in record.getMessage()
 
     def test_two_that_start_together_do_not_overwrite_each_other(self, path):
         first, second = JsonTrialStore(path), JsonTrialStore(path)
@@ -137,13 +155,30 @@ class TestJobsThatShareAFile:
         second.save(self.OTHERS, TRIALS[:1])
         assert (first.load(A40S), second.load(self.OTHERS)) == (TRIALS, TRIALS[:1])
 
-    def test_a_damaged_file_beside_the_shared_one_is_set_aside(self, path, caplog):
-        JsonTrialStore(path).save(A40S, TRIALS)
-        JsonTrialStore(path).save(self.OTHERS, TRIALS)
-        (own,) = set(names_in(path.parent)) - {path.name}
-        (path.parent / own).write_text("{")
-        assert JsonTrialStore(path).load(self.OTHERS) == []
-        assert names_in(path.parent) == sorted([path.name, f"{own}.aside-1"])
+    def test_processes_that_save_at_the_same_time_lose_nothing(self, path, monkeypatch):
+        """A writer that reads, and is overtaken before it writes, would drop what the other has added."""
+        monkeypatch.setattr("zeus_core._files._LOCK_SECONDS", 100.0)  # the machine may be busy
+        children = []
+        for number in range(3):
+            child = os.fork()
+            if child == 0:
+                with contextlib.suppress(BaseException):
+                    for turn in range(6):
+                        JsonTrialStore(path).save(replace(A40S, work={"job": number, "turn": turn}), TRIALS)
+                os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+        assert len(json.loads(path.read_text())["profiles"]) == 18
+
+    def test_a_lock_that_somebody_holds_for_ever_is_not_waited_for(self, path, monkeypatch):
+        monkeypatch.setattr("zeus_core._files._LOCK_SECONDS", 0.05)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            JsonTrialStore(path).save(A40S, TRIALS)
+        finally:
+            os.close(descriptor)
         assert JsonTrialStore(path).load(A40S) == TRIALS
 
 
@@ -156,10 +191,10 @@ class TestFilesThatAreNotUsed:
 
     @pytest.mark.parametrize(
         "changes",
-        [{"version": 2}, {"trials": None}, {"trials": [5]}],
+        [{"version": 3}, {"profiles": None}, {"profiles": [5]}],
         ids=str,
     )
-    def test_a_profile_with_a_damaged_head_is_kept_aside(self, path, caplog, changes):
+    def test_a_file_with_a_damaged_head_is_kept_aside(self, path, caplog, changes):
         JsonTrialStore(path).save(A40S, TRIALS)
         damage(path, **changes)
         text = path.read_text()
@@ -180,12 +215,24 @@ class TestFilesThatAreNotUsed:
         ],
         ids=str,
     )
-    def test_one_trial_that_cannot_be_puts_the_whole_file_aside(self, path, caplog, changes):
+    def test_one_trial_that_cannot_be_costs_its_profile_and_no_other(self, path, caplog, changes):
+        others = replace(A40S, knob="SM clock")
+        JsonTrialStore(path).save(others, TRIALS)
         JsonTrialStore(path).save(A40S, TRIALS)
         damage_trial(path, **changes)
-        text = path.read_text()
         assert JsonTrialStore(path).load(A40S) == []
-        assert_kept_aside_with_one_warning(path, caplog, text)
+        (record,) = caplog.records
+        assert "damaged, and measured again" in record.getMessage()
+        JsonTrialStore(path).save(A40S, TRIALS[:1])
+        assert JsonTrialStore(path).load(A40S) == TRIALS[:1]
+        assert JsonTrialStore(path).load(others) == TRIALS
+
+    def test_a_file_of_the_first_version_which_does_not_tell_its_conditions_is_kept_aside(self, path, caplog):
+        first = {"format": "zeus-core trials", "version": 1, "devices": ["A40", "A40"], "trials": encode(TRIALS)}
+        path.write_text(json.dumps(first))
+        assert JsonTrialStore(path).load(A40S) == []
+        assert_kept_aside_with_one_warning(path, caplog, json.dumps(first))
+        assert "its version is 1" in caplog.text
 
     def test_what_was_kept_aside_before_stays(self, path):
         for text in ("first", "second", "third"):

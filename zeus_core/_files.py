@@ -13,7 +13,8 @@ import logging
 import os
 import shlex
 import stat
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ __all__ = [
     "JsonFormat",
     "JsonStore",
     "check_only_ours",
+    "folder_lock",
     "follow_own_links",
     "following_own_links",
     "is_special",
@@ -42,6 +44,10 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # for the other end of a pipe
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
 _MAX_LINKS = 40  # as many as Linux follows
+
+# A document is read and replaced within some milliseconds. Training waits no longer for other processes than this.
+_LOCK_SECONDS = 1.0
+_LOCK_POLL_SECONDS = 0.005
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -152,6 +158,38 @@ def _check_closed(place: Path, state: os.stat_result, bits: int) -> None:
         raise PermissionError(errno.EPERM, f"it belongs to user {state.st_uid}", str(place))
     if state.st_mode & bits and not stat.S_ISLNK(state.st_mode) and os.name == "posix":
         raise PermissionError(errno.EPERM, f"others can change it: chmod go-w {shlex.quote(str(place))}", str(place))
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Keep other processes that use this function from changing the files in a folder meanwhile.
+
+    It leaves no file behind; the folder is made if need be. A folder that cannot be locked in time, or at all, as on
+    some network file systems, is changed without: another process may then overwrite what this one writes.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            import fcntl
+
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            until = time.monotonic() + _LOCK_SECONDS
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        break
+                    time.sleep(_LOCK_POLL_SECONDS)
+        except (
+            ImportError,
+            OSError,
+            ValueError,
+        ):  # Windows; a folder that cannot be, which the write reports; no locks here
+            pass
+        yield
 
 
 def parse_json(text: str) -> Any:

@@ -452,7 +452,8 @@ def test_profiles_are_saved_after_every_trial_and_not_measured_again(tmp_path, w
     gpu, monitor = simulated("A100", power_limit_watts=350)
     optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=4, profile_path=profile)
     train(optimizer, gpu, work, steps=1 + 4 * 3)
-    assert [trial["setting"] for trial in json.loads(profile.read_text())["trials"]] == [350, 325, 300]
+    (kept,) = json.loads(profile.read_text())["profiles"]
+    assert [trial["setting"] for trial in kept["trials"]] == [350, 325, 300]
     optimizer.on_train_end()
 
     gpu, monitor = simulated("A100", power_limit_watts=350)
@@ -468,18 +469,38 @@ def test_profiles_are_saved_after_every_trial_and_not_measured_again(tmp_path, w
     finished.on_train_end()
 
 
-def test_a_profile_measured_above_the_limit_found_now_is_used_as_far_as_it_goes(tmp_path, work):
+@pytest.mark.parametrize(("limit_watts", "work_facts"), [(300, {"batch": 8}), (400, {"batch": 4})])
+def test_a_profile_of_another_original_limit_or_of_other_work_is_not_used(
+    tmp_path, work, caplog, limit_watts, work_facts
+):
     profile = tmp_path / "profile.json"
+    arguments = {"warmup_steps": 0, "profile_steps": 4, "profile_path": profile}
     gpu, monitor = simulated("A100", power_limit_watts=400)
-    optimizer = GlobalPowerLimitOptimizer(monitor, Time(), warmup_steps=0, profile_steps=4, profile_path=profile)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Time(), **arguments)
+    optimizer.use_work({"batch": 8})
     train(optimizer, gpu, work, steps=70)
     optimizer.on_train_end()
 
-    gpu, monitor = simulated("A100", power_limit_watts=300)
-    optimizer = GlobalPowerLimitOptimizer(monitor, Time(), profile_steps=4, profile_path=profile)
+    gpu, monitor = simulated("A100", power_limit_watts=limit_watts)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Time(), **arguments)
+    optimizer.use_work(work_facts)
     optimizer.on_train_begin()
-    assert optimizer.chosen_limit_watts == 300
+    assert optimizer.trials == []
+    assert "has no trials that fit" in caplog.text
     optimizer.on_train_end()
+
+    gpu, monitor = simulated("A100", power_limit_watts=400)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Time(), **arguments)
+    optimizer.use_work({"batch": 8})
+    optimizer.on_train_begin()
+    assert optimizer.chosen_limit_watts is not None
+    optimizer.on_train_end()
+
+
+@pytest.mark.parametrize("work_facts", [5, {5: 5}, {"batch": [8]}])
+def test_work_that_is_told_by_something_else_is_refused(monitor, work_facts):
+    with pytest.raises(UsageError, match="work is "):
+        GlobalPowerLimitOptimizer(monitor).use_work(work_facts)
 
 
 def test_a_damaged_profile_is_kept_aside_and_measured_again(tmp_path, monitor, gpu, work, caplog):

@@ -1,52 +1,93 @@
-"""The store port: trials kept across runs, so that no limit is measured twice."""
+"""The store port: trials kept across runs, so that no setting is measured twice under the same conditions."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat, JsonStore, is_special
+from zeus_core._files import JsonFormat, JsonStore, folder_lock, is_special
 from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 from zeus_core.search import Trial
 
-__all__ = ["JsonTrialStore", "NoTrialStore", "TrialStore"]
+__all__ = ["Conditions", "JsonTrialStore", "NoTrialStore", "TrialStore", "checked_facts"]
 
-_FORMAT = JsonFormat("zeus-core trials", 1)
+_FORMAT = JsonFormat("zeus-core trials", 2)
+_CONTENTS = "profile"
+
+# Profiles in one file; those that were saved longest ago go first. One takes some kilobytes, and the file is replaced
+# as a whole after every trial.
+_MAX_PROFILES = 100
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of trials. Those of other conditions say nothing about these.
+
+    Attributes:
+        gpus: The name of each GPU of the job.
+        drivers: The versions of their drivers, as far as they are known.
+        original_limits_watts: The original power limit of each GPU; None for one that reports none.
+        knob: The name of the setting that is tried, such as "power limit".
+        work: Facts that tell the work of a step from other work, such as the size of the model, by name.
+    """
+
+    gpus: tuple[str, ...]
+    drivers: tuple[str, ...] = ()
+    original_limits_watts: tuple[float | None, ...] = ()
+    knob: str = "power limit"
+    work: Mapping[str, int | str] = field(default_factory=dict)
+
+    def differences(self, other: Mapping[str, Any]) -> list[str]:
+        """Return what other conditions, in JSON types, have in place of these, in words."""
+        own: dict[str, Any] = encode(self)
+        pairs = {name: (own[name], other.get(name)) for name in own if name != "work"}
+        own_work, work = own["work"], other.get("work")
+        work = work if isinstance(work, Mapping) else {}
+        pairs |= {f"work: {name}": (own_work.get(name), work.get(name)) for name in {**own_work, **work}}
+        return [
+            f"{name.replace('_', ' ')} {shown(theirs)} instead of {shown(ours)}"
+            for name, (ours, theirs) in pairs.items()
+            if ours != theirs
+        ]
 
 
 class TrialStore(Protocol):
-    """Keeps trials under the names of the devices they were measured on. Neither method raises."""
+    """Keeps trials under the conditions they were measured under. Neither method raises."""
 
-    def load(self, device_names: Sequence[str]) -> list[Trial]:
-        """Return the trials kept for these devices; none if there are none, or they cannot be read."""
+    def load(self, conditions: Conditions) -> list[Trial]:
+        """Return the trials kept for these conditions; none if there are none, or they cannot be read."""
         ...
 
-    def save(self, device_names: Sequence[str], trials: Sequence[Trial]) -> None:
-        """Replace all that is kept by these trials."""
+    def save(self, conditions: Conditions, trials: Sequence[Trial]) -> None:
+        """Replace all that is kept for these conditions by these trials."""
         ...
 
 
 class NoTrialStore:
     """Keeps nothing."""
 
-    def load(self, device_names: Sequence[str]) -> list[Trial]:
+    def load(self, conditions: Conditions) -> list[Trial]:
         """Return no trials."""
         return []
 
-    def save(self, device_names: Sequence[str], trials: Sequence[Trial]) -> None:
+    def save(self, conditions: Conditions, trials: Sequence[Trial]) -> None:
         """Forget the trials."""
 
 
 class JsonTrialStore:
-    """Keeps trials in a JSON file.
+    """Keeps trials in a JSON file, which holds those of many jobs.
 
-    The file is replaced as a whole, so a kill leaves the old one or the new one. A file that is damaged, or was
-    written by something else, is set aside under another name, with a warning. A file of other GPUs stays: the trials
-    of these are kept beside it.
+    The file is replaced as a whole, so a kill leaves the old one or the new one. Several processes may save at the same
+    time: each replaces the trials of its own conditions alone. A file that is damaged, of an older version, or written
+    by something else, is set aside under another name, with a warning. Trials of other conditions are not used, which
+    is said once; they stay in the file.
 
     Raises:
         UsageError: `path` is a folder or a device.
@@ -58,20 +99,70 @@ class JsonTrialStore:
                 f"profile_path is {str(path)!r}, which is a folder or a device; name a file, such as profile.json"
             )
         self._path = path
+        self._store = JsonStore(path, _FORMAT, _CONTENTS)
+        self._has_told = False
 
-    def load(self, device_names: Sequence[str]) -> list[Trial]:
+    def load(self, conditions: Conditions) -> list[Trial]:
         """Return the trials in the file."""
-        return self._store(device_names).load(partial(_trials_on, device_names)) or []
+        profiles = self._profiles()
+        wanted = encode(conditions)
+        for profile in profiles:
+            if profile.get("conditions") == wanted:
+                try:
+                    return decode(list[Trial], profile.get("trials"), "trials")
+                except UsageError as error:
+                    _logger.warning(
+                        "the trials of this job in the profile %s are damaged, and measured again: %s",
+                        self._path,
+                        error,
+                    )
+                    return []
+        if profiles and not self._has_told:
+            self._has_told = True
+            nearest = sorted((conditions.differences(_conditions_in(profile)) for profile in profiles), key=len)[0]
+            _logger.warning(
+                "the profile %s has no trials that fit, and they are measured: those that are nearest have %s",
+                self._path,
+                ", ".join(nearest),
+            )
+        return []
 
-    def save(self, device_names: Sequence[str], trials: Sequence[Trial]) -> None:
-        """Write all trials."""
-        self._store(device_names).save({"devices": list(device_names), "trials": encode(trials)})
+    def save(self, conditions: Conditions, trials: Sequence[Trial]) -> None:
+        """Write all trials of these conditions, and keep those of others."""
+        own = encode(conditions)
+        with folder_lock(self._path.parent):
+            profiles = [profile for profile in self._profiles() if profile.get("conditions") != own]
+            if trials:
+                profiles.append({"conditions": own, "trials": encode(list(trials))})
+            self._store.save({"profiles": profiles[-_MAX_PROFILES:]})
 
-    def _store(self, device_names: Sequence[str]) -> JsonStore:
-        return JsonStore(self._path, _FORMAT, "profile", {"devices": list(device_names)})
+    def _profiles(self) -> list[dict[str, Any]]:
+        return self._store.load(_profiles_in) or []
 
 
-def _trials_on(device_names: Sequence[str], fields: Mapping[str, Any]) -> list[Trial]:
-    if fields.get("devices") != list(device_names):
-        raise UsageError(f"it was measured on {shown(fields.get('devices'))}, not on {list(device_names)}")
-    return decode(list[Trial], fields.get("trials"), "trials")
+def _profiles_in(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the profiles in a file. Each is decoded when it is used: a damaged one does not cost the others."""
+    profiles = fields.get("profiles")
+    if not isinstance(profiles, list) or not all(isinstance(profile, dict) for profile in profiles):
+        raise UsageError(f"its profiles are {shown(profiles)}; they must be a list of objects")
+    return profiles
+
+
+def _conditions_in(profile: Mapping[str, Any]) -> Mapping[str, Any]:
+    conditions = profile.get("conditions")
+    return conditions if isinstance(conditions, Mapping) else {}
+
+
+def checked_facts(argument: str, facts: Mapping[str, int | str]) -> dict[str, int | str]:
+    """Return the facts of an argument that tell work from other work.
+
+    Raises:
+        UsageError: They are no mapping of names to whole numbers or text.
+    """
+    if isinstance(facts, Mapping) and all(
+        isinstance(name, str) and isinstance(value, int | str) for name, value in facts.items()
+    ):
+        return dict(facts)
+    raise UsageError(
+        f'{argument} is {shown(facts)}; it must be facts by name, such as {{"parameters": 124439808, "batch_size": 32}}'
+    )

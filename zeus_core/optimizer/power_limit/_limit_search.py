@@ -11,7 +11,7 @@ from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError, DeviceHeldError, UsageError
-from zeus_core.optimizer._trial_store import TrialStore
+from zeus_core.optimizer._trial_store import Conditions, TrialStore
 from zeus_core.optimizer.power_limit._limiter import Limiter
 from zeus_core.optimizer.power_limit._phases import MEASURING, SPOILED, SUSPENDED, Outcome, Phase
 from zeus_core.optimizer.power_limit._recorder import TrialPart, TrialRecorder, trial_from_parts
@@ -34,6 +34,7 @@ class LimitSearch:
 
     Args:
         group: The ranks.
+        conditions: The conditions of the trials, for the store.
         trials: The known trials, by limit.
         limiter: Sets the limits of this rank.
         exchange: The exchanges with the other ranks.
@@ -46,6 +47,7 @@ class LimitSearch:
     def __init__(
         self,
         group: SearchGroup,
+        conditions: Conditions,
         trials: Mapping[int, Trial],
         limiter: Limiter,
         exchange: Exchange,
@@ -72,7 +74,7 @@ class LimitSearch:
         """The steps of the search at each limit, with those that settle."""
         self.chosen_steps = 0
         """The steps at the chosen limit."""
-        self._gpu_names = group.gpu_names
+        self._conditions = conditions
         self._limiter = limiter
         self._exchange = exchange
         self._recorder = recorder
@@ -127,7 +129,7 @@ class LimitSearch:
     def save(self) -> None:
         """Have the trials kept, on rank 0."""
         if self._exchange.rank == 0:
-            self._store.save(self._gpu_names, self.sorted_trials())
+            self._store.save(self._conditions, self.sorted_trials())
 
     def sorted_trials(self) -> list[Trial]:
         """Return the trials so far, the highest limit first."""

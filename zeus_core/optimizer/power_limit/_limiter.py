@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
 
+from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
-from zeus_core.errors import DeviceError, DeviceHeldError, PermissionDeniedError
+from zeus_core.device._gpu import read_driver_version
+from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.knobs._kinds import CommonKnob, KnobKind
+from zeus_core.knobs._lease import read_original_limit_watts
 
-__all__ = ["Limiter"]
+__all__ = ["GpuFacts", "Limiter"]
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """The facts of a GPU that trials on it depend on.
+
+    Attributes:
+        name: The product name.
+        driver: The version of the driver; None if it is unknown.
+        original_limit_watts: The original power limit; None if the GPU reports none.
+    """
+
+    name: str
+    driver: str | None
+    original_limit_watts: float | None
 
 
 class Limiter:
@@ -34,6 +55,12 @@ class Limiter:
         """The settings to try, highest first."""
         self.setting: int | None = self.settings[0]
         """The setting in force, the highest if GPUs differ; None once the original ones were restored."""
+        calls = ParallelCalls()
+        self.gpus: dict[str, GpuFacts] = {
+            gpu.uuid: calls.call_one_within(CALL_SECONDS, number, partial(_facts_of, gpu))
+            for number, gpu in enumerate(gpus)
+        }
+        """The facts of the GPUs, by UUID."""
 
     def leave(self, uuids: Collection[str]) -> None:
         """Leave some of the GPUs to other ranks, which set the same: one process alone can control a GPU.
@@ -94,3 +121,11 @@ class Limiter:
         """Restore the original settings. Never raises; False if a GPU refuses: calling this again may help."""
         self.setting = None
         return self._knob is None or self._knob.restore()
+
+
+def _facts_of(gpu: Gpu) -> GpuFacts:
+    try:
+        original_watts: float | None = read_original_limit_watts(gpu)
+    except NotSupportedError:
+        original_watts = None
+    return GpuFacts(gpu.name, read_driver_version(gpu), original_watts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from zeus_core.knobs._kinds import KnobKind, PowerLimit
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._phase_table import follow
-from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
+from zeus_core.optimizer._trial_store import Conditions, JsonTrialStore, NoTrialStore, TrialStore, checked_facts
 from zeus_core.optimizer.power_limit._limit_search import LimitSearch
 from zeus_core.optimizer.power_limit._limiter import Limiter
 from zeus_core.optimizer.power_limit._phases import (
@@ -116,6 +117,9 @@ class GlobalPowerLimitOptimizer:
             if profile_path is None
             else JsonTrialStore(Path(checked_path("profile_path", profile_path, "profile.json")))
         )
+        self._work: dict[str, int | str] = {}
+        self._conditions: Conditions | None = None  # of the trials of the latest training
+        self._has_forgotten = False  # what is kept of this work is that of other work
         self._recorder = TrialRecorder(monitor)
         self._limiter: Limiter | None = None  # of the latest training
         self._search: LimitSearch | None = None  # of the latest training
@@ -145,6 +149,21 @@ class GlobalPowerLimitOptimizer:
         if self.phase not in {Phase.REST, Phase.OFF}:
             raise UsageError("use_world was called during a search; call it before training begins, or after its end")
         self._exchange.use_world(checked_world(world))
+
+    def use_work(self, work: Mapping[str, int | str]) -> None:
+        """Tell the work of a step from other work: only trials of the same work are taken from the profile.
+
+        The number of ranks is always told. Call it before training begins.
+
+        Args:
+            work: Facts by name, such as {"parameters": 124439808, "samples_per_step": 32}.
+
+        Raises:
+            UsageError: It is no mapping of names to whole numbers or text.
+        """
+        facts = checked_facts("work", work)
+        if facts != self._work:
+            self._work, self._has_forgotten = facts, False
 
     @property
     def phase(self) -> Phase:
@@ -222,8 +241,7 @@ class GlobalPowerLimitOptimizer:
         if self._search is not None:
             self._search.trials = {}
             self._search.save()
-        elif self._gpus and self._exchange.rank == 0:
-            self._store.save([gpu.name for gpu in self._gpus], [])
+        self._has_forgotten = True
 
     def on_train_begin(self) -> None:
         """Training begins. Loops that do not report it begin with their first epoch or step."""
@@ -395,21 +413,36 @@ class GlobalPowerLimitOptimizer:
         ranks, limiter = decode(list[RankInformation], told), self._limiter
         assert limiter is not None, "it was made to read the limits"
         group = SearchGroup.from_ranks(ranks, self._kind)
-        exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpu_names}))
+        exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpus}))
         if not self._has_own_selector:
-            self._selector = ZeusCost(world_size=len(group.gpu_names))
-        known = exchange.decide(lambda: encode(self.trials or self._store.load(group.gpu_names)), self.phase)
+            self._selector = ZeusCost(world_size=len(group.gpus))
+        conditions = group.conditions(self._kind, self._work)
+        known = exchange.decide(lambda: encode(self._known_trials(conditions)), self.phase)
+        self._conditions = conditions
         trials = {trial.setting: trial for trial in decode(list[Trial], known)}
         self._search = LimitSearch(
-            group, trials, limiter, exchange, self._recorder, self._store, self._selector, self.profile_steps
+            group,
+            conditions,
+            trials,
+            limiter,
+            exchange,
+            self._recorder,
+            self._store,
+            self._selector,
+            self.profile_steps,
         )
         return self._search.ask()
+
+    def _known_trials(self, conditions: Conditions) -> list[Trial]:
+        """Return the trials of an earlier training, or those in the profile, if the conditions are the same."""
+        own = self.trials if self._conditions == conditions else []
+        return own or ([] if self._has_forgotten else self._store.load(conditions))
 
     def _information(self, limiter: Limiter) -> RankInformation:
         return RankInformation(
             {**asdict(self._counts), **self._kind.arguments},
             limiter.settings,
-            {gpu.uuid: gpu.name for gpu in self._gpus},
+            limiter.gpus,
         )
 
     def _read_limits(self) -> Limiter:

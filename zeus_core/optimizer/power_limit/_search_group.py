@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
 from zeus_core.knobs._kinds import KnobKind
+from zeus_core.optimizer._trial_store import Conditions
+from zeus_core.optimizer.power_limit._limiter import GpuFacts
 
 __all__ = ["RankInformation", "SearchGroup"]
 
@@ -18,12 +20,12 @@ class RankInformation:
     Attributes:
         arguments: The arguments of its optimizer that must be the same on all ranks, by name.
         settings: The settings to try on its GPUs, highest first.
-        gpu_names: The names of its GPUs, by UUID.
+        gpus: The facts of its GPUs, by UUID.
     """
 
     arguments: Mapping[str, int | str]
     settings: tuple[int, ...]
-    gpu_names: Mapping[str, str]
+    gpus: Mapping[str, GpuFacts]
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,13 @@ class SearchGroup:
 
     Attributes:
         settings: The settings to try, from the original one downwards; see `KnobKind.common_settings`.
-        gpu_names: The name of each GPU, once per GPU however many ranks use it.
+        gpus: The facts of each GPU, once per GPU however many ranks use it.
+        ranks: The number of ranks.
     """
 
     settings: tuple[int, ...]
-    gpu_names: tuple[str, ...]
+    gpus: tuple[GpuFacts, ...]
+    ranks: int
 
     @classmethod
     def from_ranks(cls, ranks: Sequence[RankInformation], kind: KnobKind) -> SearchGroup:
@@ -53,6 +57,24 @@ class SearchGroup:
                         f"{argument} is {value} on rank 0 and {information.arguments[argument]} on rank {rank}; "
                         "give every rank the same"
                     )
-        names_by_uuid = {uuid: name for information in ranks for uuid, name in information.gpu_names.items()}
+        gpus_by_uuid = {uuid: facts for information in ranks for uuid, facts in information.gpus.items()}
         settings = kind.common_settings([information.settings for information in ranks])
-        return cls(settings, tuple(names_by_uuid.values()))
+        return cls(settings, tuple(gpus_by_uuid.values()), len(ranks))
+
+    def conditions(self, kind: KnobKind, work: Mapping[str, int | str]) -> Conditions:
+        """Return the conditions of the trials of this group, for some work."""
+        gpus = sorted(self.gpus, key=str)
+        drivers = sorted({gpu.driver for gpu in gpus if gpu.driver is not None})
+        return Conditions(
+            tuple(gpu.name for gpu in gpus),
+            tuple(drivers),
+            tuple(gpu.original_limit_watts for gpu in gpus),
+            kind.name,
+            {**work, "ranks": self.ranks},
+        )
+
+    @property
+    def original_limit_watts(self) -> float | None:
+        """The highest original power limit of a GPU; None if none reports one."""
+        limits_watts = [gpu.original_limit_watts for gpu in self.gpus if gpu.original_limit_watts is not None]
+        return max(limits_watts, default=None)
