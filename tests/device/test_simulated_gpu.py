@@ -329,6 +329,40 @@ class TestEnergyCounter:
         return time_source.now()
 
 
+class TestBoardsOfOneModel:
+    """They differ in the power they take at a clock, and so in speed under one limit."""
+
+    def boards(self, spread: float, seed: int = 0) -> list[SimulatedGpu]:
+        noise = SimulatedNoise(0.0, 0.0, seed, spread)
+        return [SimulatedGpu(A100, index, time_source=VirtualTime(), noise=noise) for index in range(8)]
+
+    def seconds_of(self, gpu: SimulatedGpu) -> float:
+        begin = gpu._time_source.now()
+        gpu.execute(Work(0.5, 440.0, 1.0, 0.85))
+        return gpu._time_source.now() - begin
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_under_one_limit_they_differ_in_speed_and_at_one_clock_in_power(self, seed: int) -> None:
+        boards = self.boards(0.12, seed)
+        seconds = [self.seconds_of(board) for board in boards]
+        assert 1.06 < max(seconds) / min(seconds) < 1.10
+        energies, seconds = [], []
+        for board in boards:
+            board.lock_sm_clock(1200)
+            begin = board.exact_energy_joules()
+            seconds.append(self.seconds_of(board))
+            energies.append(board.exact_energy_joules() - begin)
+        assert max(seconds) == pytest.approx(min(seconds))
+        assert 1.15 < max(energies) / min(energies) < 1.28
+        assert all(board.read_power_watts() < 400 for board in boards)
+
+    def test_without_a_spread_and_with_the_same_seed_they_are_alike(self) -> None:
+        assert len({self.seconds_of(board) for board in self.boards(0.0)}) == 1
+        first, second = ([self.seconds_of(board) for board in self.boards(0.1, seed=3)] for _ in range(2))
+        assert first == second
+        assert first != [self.seconds_of(board) for board in self.boards(0.1, seed=4)]
+
+
 class TestNoise:
     WORKS = 2000
 

@@ -77,6 +77,7 @@ SELECTORS = [
     RaisingCost(),
     NeverOffered(),
 ]
+CLOCK_SELECTORS = [ZeusCost(0.5, max_power_watts=400), *SELECTORS[1:]]
 CERTAIN = SELECTORS[:6]
 
 
@@ -320,13 +321,19 @@ def test_the_normal_distribution():
     assert normal_probability(deviations) == pytest.approx([0.0, 0.025, 0.5, 0.8413447, 1.0], abs=1e-6)
 
 
+def test_a_cost_that_would_take_megahertz_for_watts_is_refused():
+    with pytest.raises(UsageError, match=r"pass ZeusCost\(max_power_watts=...\)"):
+        AdaptiveSearch(range(210, 1411, 200), ZeusCost(0.5), knob="clock")
+    AdaptiveSearch(range(210, 1411, 200), ZeusCost(0.5, max_power_watts=400), knob="clock")
+
+
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_anything_that_is_measured_leads_to_an_end(data):
     """Times and energies of no known board, and rules of all kinds."""
     grid = data.draw(st.sets(st.integers(1, 2000), min_size=1, max_size=12))
-    selector = data.draw(st.sampled_from(SELECTORS))
     kind = data.draw(st.sampled_from(["adaptive", "clock", "golden"]))
+    selector = data.draw(st.sampled_from(SELECTORS if kind != "clock" else CLOCK_SELECTORS))
     if kind == "golden":
         search, most = GoldenSectionSearch(grid, selector), len(grid)
     else:

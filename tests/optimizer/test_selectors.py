@@ -52,6 +52,19 @@ def test_zeus_cost_weighs_time_with_the_power_of_all_gpus():
     assert ZeusCost(eta_knob=0.5, world_size=4).cost(SWEEP[1], SWEEP[0]) == 0.5 * 850 + 0.5 * 4 * 300 * 10
 
 
+def test_zeus_cost_of_clocks_takes_the_power_it_is_told_and_never_megahertz():
+    clocks = [PowerLimitMeasurement(power_limit=1410, energy=1000, time=10.0), PowerLimitMeasurement(1200, 850, 10.9)]
+    cost = ZeusCost(eta_knob=0.5, world_size=4, max_power_watts=400)
+    assert cost.cost(clocks[1], clocks[0]) == 0.5 * 850 + 0.5 * 4 * 400 * 10.9
+    assert repr(cost) == "ZeusCost(eta_knob=0.5, world_size=4, max_power_watts=400)"
+
+
+@pytest.mark.parametrize("max_power_watts", [0, float("inf"), "much"])
+def test_a_highest_power_that_cannot_be_is_an_error(max_power_watts):
+    with pytest.raises(UsageError, match="max_power_watts is"):
+        ZeusCost(max_power_watts=max_power_watts)
+
+
 def test_limits_as_fast_as_the_fastest_within_the_noise_count_as_equal():
     measurements = [
         PowerLimitMeasurement(300, 1000, 10.02, time_stderr=0.02),

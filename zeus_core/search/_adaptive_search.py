@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from zeus_core._validate import checked_instance, checked_number, checked_object, checked_one_of, checked_whole_number
+from zeus_core.errors import UsageError
 from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for, normal_probability
 from zeus_core.search._belief import Belief, Curves, Knob, Observation
 from zeus_core.search._curves import Array
-from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, ZeusCost
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._settings import checked_settings
@@ -83,6 +84,11 @@ class AdaptiveSearch:
         self._selector: OptimumSelector = checked_object("selector", selector, "select", wanted)
         self._knob: Knob = checked_one_of("knob", knob, ("power limit", "clock"))
         wanted = "a probability from 0.5 to 0.999, such as 0.9"
+        if self._knob == "clock" and isinstance(selector, ZeusCost) and selector.max_power_watts is None:
+            raise UsageError(
+                "selector is ZeusCost() for clocks, which are no power: pass ZeusCost(max_power_watts=...), such as "
+                "the original power limit of a GPU"
+            )
         self._aim: Aim | None = aim_for(selector, checked_number("confidence", confidence, 0.5, 0.999, wanted))
         self._max_trials = checked_whole_number("max_trials", max_trials, 1)
         known = (

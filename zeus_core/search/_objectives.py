@@ -30,7 +30,7 @@ class PowerLimitMeasurement:
     """A trial as selectors see it. The first three attributes carry their published names.
 
     Attributes:
-        power_limit: Power limit in watts.
+        power_limit: Power limit in watts; where SM clocks are searched, the clock in MHz.
         energy: Energy in joules of all GPUs together, over the same number of steps for all limits.
         time: Duration of these steps, in seconds.
         time_stderr: Standard error of `time`, in seconds; 0 if it is not known.
@@ -120,23 +120,31 @@ class ZeusCost(Objective):
     Args:
         eta_knob: Weight of energy from 0 (time alone) to 1 (energy alone).
         world_size: How many GPUs the energies are summed over.
+        max_power_watts: The highest power of one GPU. If None, the original setting, which is a power limit then;
+            `GlobalClockOptimizer` takes the original power limit.
 
     Raises:
         UsageError: An argument is out of its range.
     """
 
-    def __init__(self, eta_knob: float = 0.5, world_size: int = 1) -> None:
+    def __init__(self, eta_knob: float = 0.5, world_size: int = 1, *, max_power_watts: float | None = None) -> None:
         wanted = "0 (time alone) to 1 (energy alone), such as 0.5"
         self.eta_knob: float = checked_number("eta_knob", eta_knob, 0.0, 1.0, wanted)
         self.world_size: int = checked_whole_number("world_size", world_size, 1, "the number of GPUs, at least 1")
+        self.max_power_watts: float | None = (
+            None
+            if max_power_watts is None
+            else checked_number("max_power_watts", max_power_watts, 1.0, math.inf, "watts, such as 400, or None")
+        )
 
     def __repr__(self) -> str:
-        return f"ZeusCost(eta_knob={self.eta_knob:g}, world_size={self.world_size})"
+        power = "" if self.max_power_watts is None else f", max_power_watts={self.max_power_watts:g}"
+        return f"ZeusCost(eta_knob={self.eta_knob:g}, world_size={self.world_size}{power})"
 
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Return the cost in joules."""
-        highest_power_watts = baseline.power_limit * self.world_size
-        return self.eta_knob * measurement.energy + (1 - self.eta_knob) * highest_power_watts * measurement.time
+        gpu_watts = baseline.power_limit if self.max_power_watts is None else self.max_power_watts
+        return self.eta_knob * measurement.energy + (1 - self.eta_knob) * self.world_size * gpu_watts * measurement.time
 
 
 class MaxSlowdownConstraint(Objective):
