@@ -130,8 +130,8 @@ class NvmlDriver:
         Calls still running in other threads end well.
         """
         for process in self._started:
-            process.kill()  # a training whose test has failed would go on, and keep the machine from the others
-            process.wait()
+            with process:  # closes its pipes
+                process.kill()  # a training whose test has failed would go on, and keep the machine from the others
         if self._found is not None:
             found_library, found_path, found_ledger = self._found
             os.environ.pop("ZEUS_LEDGER_DIR", None)
