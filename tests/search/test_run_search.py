@@ -1,47 +1,231 @@
 """Searches within a run."""
 
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.optimizer.test_search import BOUND, CLOCK_SELECTORS, SELECTORS, UNBOUND
+from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.search import GridSearch, Trial
 from zeus_core.search._adaptive_run_search import AdaptiveRunSearch
+from zeus_core.search._curves import CurveShapes
 from zeus_core.search._fixed_trials import FixedTrials
-from zeus_core.search._objectives import MaxSlowdownConstraint
+from zeus_core.search._objectives import Energy, MaxSlowdownConstraint, ZeusCost
+
+GRID = list(range(300, 99, -5))
+SETTLING_STEPS = 4
 
 
-def trial_at(setting, steps, seconds=None):
-    seconds = (1.0 + 30.0 / setting) * steps if seconds is None else seconds
-    return Trial(setting, steps, Measurement.from_energies(seconds, {0: 0.9 * setting * seconds}), 0.01)
+class Run:
+    """A run of one-second steps on a board with the curves of one shape, which scatter and may drift."""
 
+    def __init__(self, steps, cv=0.02, trend=0.0, seed=0, grid=GRID, shape=BOUND, clock=False):
+        parameters, demand = shape
+        shapes = CurveShapes(np.array([parameters]), np.array([[demand]]))
+        predict = shapes.at_clocks if clock else shapes.under_limits
+        seconds, watts = (np.exp(values[0]) for values in predict(np.array(grid) / grid[0]))
+        self.slowdown = dict(zip(grid, seconds / seconds[0], strict=True))
+        self.watts = dict(zip(grid, grid[0] * watts, strict=True))
+        random = np.random.default_rng(seed)
+        scatter = np.exp(cv * random.standard_normal(steps) - cv**2 / 2)
+        self.untouched = scatter * np.exp(trend * np.arange(steps) / steps)
+        self.steps, self.seconds, self.joules, self.told, self.blocks = 0, 0.0, 0.0, [], []
+        self.setting = grid[0]
 
-def drive(search, max_steps):
-    """Run all steps of a training; return the blocks."""
-    blocks, steps, seconds = [], 0, 0.0
-    while steps < max_steps:
+    def advance(self, steps):
+        """Run some steps at the setting in force; return their durations."""
+        seconds = self.untouched[self.steps : self.steps + steps] * self.slowdown[self.setting]
+        self.steps += len(seconds)
+        self.seconds += seconds.sum()
+        self.joules += seconds.sum() * self.watts[self.setting]
+        return seconds
+
+    def block(self, search):
+        """Run one block; return whether it was measured."""
         block = search.ask()
-        trial = trial_at(block.setting, min(block.steps, max_steps - steps))
-        steps, seconds = steps + trial.steps, seconds + trial.measurement.time
-        search.tell(trial, steps, seconds)
-        blocks.append(block)
-    return blocks
+        self.blocks.append(block)
+        if block.setting != self.setting:
+            self.setting = block.setting
+            self.advance(SETTLING_STEPS)
+        steps = [self.advance(1) for _ in range(min(block.steps, 5))]
+        while len(steps) < block.steps and self.steps < len(self.untouched):
+            if not search.may_continue(len(steps), float(np.sum(np.concatenate(steps)))):
+                break
+            steps.append(self.advance(1))
+        durations = np.concatenate(steps)
+        if not len(durations):
+            return False
+        joules = durations.sum() * self.watts[self.setting]
+        measurement = Measurement.from_energies(durations.sum(), {0: joules}, uncertainty_joules=0.01 * joules)
+        told = Trial(self.setting, len(durations), measurement, float(durations.std())), self.steps, self.seconds
+        search.tell(*told)
+        self.told.append(told)
+        return True
+
+    def finish(self, search):
+        while self.steps < len(self.untouched) and self.block(search):
+            pass
+        return self
+
+    @property
+    def factor(self):
+        return self.seconds / self.untouched.sum()
+
+    @property
+    def saving_fraction(self):
+        return 1 - self.joules / (self.untouched.sum() * self.watts[max(self.watts)])
+
+    def best_saving_fraction(self, factor):
+        joules = {s: self.slowdown[s] * self.watts[s] for s in self.watts if self.slowdown[s] <= factor}
+        return 1 - min(joules.values()) / joules[max(joules)]
 
 
 def test_any_search_is_presented_as_blocks():
-    search = FixedTrials(GridSearch([300, 200, 100]), 300, lambda trials: 200, trial_steps=7)
-    blocks = drive(search, 40)
-    assert [(block.setting, block.is_choice) for block in blocks[:4]] == [
-        (300, False),
-        (200, False),
-        (100, False),
-        (200, True),
-    ]
-    assert {block.steps for block in blocks} == {7}
+    run = Run(40)
+    search = FixedTrials(GridSearch([300, 200, 100]), 300, lambda trials: trials[1].setting, trial_steps=7)
+    run.finish(search)
+    settings_of_blocks = [(block.setting, block.is_choice) for block in run.blocks[:4]]
+    assert settings_of_blocks == [(300, False), (200, False), (100, False), (200, True)]
+    assert {block.steps for block in run.blocks} == {7}
     assert search.is_done
     assert search.choice == 200
 
 
-def test_the_adaptive_search_keeps_the_whole_run_within_the_bound():
-    search = AdaptiveRunSearch(range(100, 301, 5), MaxSlowdownConstraint(1.1), max_steps=1000)
-    blocks = drive(search, 1000)
-    assert blocks[0].setting == 300
-    assert search.choice < 300
-    seconds = sum(block.steps * (1.0 + 30.0 / block.setting) for block in blocks)
-    assert seconds <= 1.1 * 1.1 * sum(block.steps for block in blocks)
+@pytest.mark.parametrize(("steps", "cv"), [(60, 0.02), (60, 0.2), (650, 0.02), (650, 0.2)])
+def test_the_whole_run_keeps_the_bound_and_saves_energy(steps, cv):
+    search = AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1), max_steps=steps)
+    run = Run(steps, cv).finish(search)
+    assert run.factor <= 1.105
+    assert run.saving_fraction >= (0.3 if cv > 0.1 else 0.55) * run.best_saving_fraction(1.1)
+    assert search.is_done
+    assert search.stepped_aside is None
+
+
+@pytest.mark.parametrize("trend", [-0.05, 0.05])
+def test_work_that_gets_faster_or_slower_is_told_from_a_setting_that_is(trend):
+    search = AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1), max_steps=650)
+    assert Run(650, 0.02, trend).finish(search).factor <= 1.111
+
+
+def test_the_cost_is_said_after_the_first_block():
+    search = AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1), max_steps=2000)
+    assert search.cost is None
+    assert search.choice is None
+    assert search.prediction() is None
+    run = Run(2000)
+    run.block(search)
+    cost = search.cost
+    assert cost.max_steps == 2000
+    assert cost.pays
+    assert cost.time_fraction < 0.02
+    assert not search.is_done
+    while not search.is_done:
+        run.block(search)
+    assert run.steps <= 5 + cost.steps + SETTLING_STEPS
+    assert search.cost.steps == 0
+    assert search.prediction().slowdown_factor <= 1.1
+
+
+def test_a_run_of_unknown_length_is_searched_too():
+    search = AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1))
+    run = Run(600).finish(search)
+    assert run.factor <= 1.105
+    assert run.saving_fraction >= 0.5 * run.best_saving_fraction(1.1)
+
+
+def test_limits_that_never_bind_are_given_away():
+    run = Run(650, shape=UNBOUND).finish(AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1), max_steps=650))
+    assert run.factor <= 1.01
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.001])
+def test_a_bound_that_nothing_keeps_leaves_the_original(factor):
+    search = AdaptiveRunSearch(GRID[::8], MaxSlowdownConstraint(factor), max_steps=400)
+    run = Run(400, 0.05, grid=GRID[::8], shape=((0.14, 0.2, 0.79, 0.8, 0.18, 1.01, 1.0, 1.0), 1.5)).finish(search)
+    assert {block.setting for block in run.blocks if block.is_choice} == {300}
+    assert search.choice == 300
+    assert "300" in search.stepped_aside
+
+
+def test_a_block_that_is_slower_than_believed_ends_early():
+    search = AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1), max_steps=2000)
+    run = Run(2000)
+    while search.ask().setting == 300:
+        run.block(search)
+    steps = search.ask().steps
+    assert all(search.may_continue(count, 1.05 * count) for count in range(1, steps))
+    assert not all(search.may_continue(count, 8.0 * count) for count in range(1, steps))
+
+
+@pytest.mark.parametrize("selector", [Energy(), ZeusCost(0.5)], ids=["Energy", "ZeusCost"])
+def test_a_cost_is_searched_in_a_run_too(selector):
+    search = AdaptiveRunSearch(GRID, selector, max_steps=600)
+    run = Run(600, 0.02).finish(search)
+    assert search.is_done
+    assert len({block.setting for block in run.blocks if not block.is_choice}) <= 6
+    assert run.saving_fraction > 0.1
+
+
+def test_a_clock_is_safe_before_it_was_tried():
+    """No work gets slower by more than the mean clock over the locked one."""
+    grid = list(range(1410, 209, -15))
+    search = AdaptiveRunSearch(
+        grid, MaxSlowdownConstraint(1.1), knob="clock", max_steps=60, free_clock_mhz=1300.0, confidence=0.999
+    )
+    run = Run(60, 0.2, grid=grid, shape=(BOUND[0], 0.9), clock=True)
+    while not (block := search.ask()).is_choice or block.setting == 1410:
+        run.block(search)
+    assert block.setting <= 1300 / 1.07
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_anything_told_leaves_a_block_within_the_grid_and_can_be_resumed(data):
+    """Times of no known board, settings that were not asked for, and counters that failed."""
+    grid = data.draw(st.sets(st.integers(1, 2000), min_size=1, max_size=10))
+    knob = data.draw(st.sampled_from(["power limit", "clock"]))
+    selector = data.draw(st.sampled_from(SELECTORS if knob == "power limit" else CLOCK_SELECTORS))
+    max_steps = data.draw(st.one_of(st.none(), st.integers(1, 10**5)))
+    searches = [AdaptiveRunSearch(grid, selector, knob=knob, max_steps=max_steps) for _ in range(2)]
+    told = []
+    number = st.one_of(st.floats(1e-6, 1e9), st.sampled_from([math.nan, math.inf, 0.0]))
+    for _ in range(data.draw(st.integers(1, 8))):
+        block = searches[0].ask()
+        assert block.setting in grid
+        assert block.steps >= 1
+        setting = data.draw(st.one_of(st.just(block.setting), st.integers(1, 2500)))
+        seconds = data.draw(st.one_of(st.floats(1e-6, 1e9), st.just(math.inf)))
+        measurement = Measurement.from_energies(seconds, {0: data.draw(number)})
+        trial = Trial(setting, data.draw(st.integers(1, 100)), measurement, data.draw(st.floats(0, 1e3)))
+        searches[0].may_continue(data.draw(st.integers(1, 1000)), data.draw(st.floats(0, 1e9)))
+        told.append((trial, data.draw(st.integers(0, 10**6)), data.draw(number)))
+        searches[0].tell(*told[-1])
+        assert searches[0].choice is None or searches[0].choice in grid
+        assert searches[0].cost is None or searches[0].cost.steps >= 0
+        assert searches[0].stepped_aside is None or searches[0].is_done
+    for some in told:
+        searches[1].tell(*some)
+    assert searches[1].ask() == searches[0].ask()
+    assert searches[1].choice == searches[0].choice
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"settings": []},
+        {"selector": None},
+        {"knob": "fan"},
+        {"confidence": 0.2},
+        {"max_steps": 0},
+        {"settle_seconds": -1.0},
+        {"free_clock_mhz": 0.0, "knob": "clock"},
+    ],
+)
+def test_wrong_arguments_are_named(arguments):
+    good = {"settings": [300, 200], "selector": Energy()}
+    with pytest.raises(UsageError, match=next(iter(arguments))):
+        AdaptiveRunSearch(**(good | arguments))

@@ -19,7 +19,7 @@ from zeus_core.search._settings import checked_settings
 from zeus_core.search._told import Told, selected_among
 from zeus_core.search._trial import Trial
 
-__all__ = ["AdaptiveSearch"]
+__all__ = ["AdaptiveSearch", "most_promising", "predicted"]
 
 # The second trial: below the draw, where the limit begins to bind, so that it tells how steeply time rises. Of 0.8,
 # 0.82, 0.85 and 0.88, this needed the fewest trials for the same regret (benchmarks/search_replay.py).
@@ -130,7 +130,7 @@ class AdaptiveSearch:
             place = self._expected_place(curves, observations[0])
         else:
             place = self._settings.index(checked_one_of("setting", setting, self._settings))
-        return _predicted(curves, place)
+        return predicted(curves, place)
 
     def _expected_place(self, curves: Curves, alike: Observation) -> int:
         try:
@@ -200,21 +200,13 @@ class AdaptiveSearch:
         except Exception:  # a cost of the user's may raise anything; who applies its choice reports it
             return self._explored(curves, tried, alike), None
         best = min((place for place in tried if prospects.keeps[place]), key=prospects.expected_costs.__getitem__)
-        return self._most_promising(curves, prospects, best, alike), self._settings[best]
+        return self._promising(curves, prospects, best, alike), self._settings[best]
 
-    def _most_promising(self, curves: Curves, prospects: Prospects, best: int, alike: Observation) -> int | None:
+    def _promising(self, curves: Curves, prospects: Prospects, best: int, alike: Observation) -> int | None:
         """Return the untried setting where most is to be gained over the best one; None if too little is."""
-        exponents = prospects.seconds_exponent, prospects.watts_exponent
-        variance = curves.difference_variance(best, *exponents)[: len(prospects.weights)] + _TINY
-        noise = (exponents[0] * alike.seconds_stderr) ** 2 + (exponents[1] * alike.watts_stderr) ** 2
-        learnt = variance / np.sqrt(variance + noise)  # the deviation of what a trial will tell of the difference
-        gain = prospects.costs[:, [best]] - prospects.costs
-        expected_gain = prospects.weights @ (prospects.will_keep * _mean_of_positive_part(gain, learnt))
-        loss = prospects.weights @ np.expm1(np.clip(-gain, 0.0, _MAX_LOG_LOSS))
         untried = [place for place, setting in enumerate(self._settings) if setting not in self._told]
-        if not untried or max(expected_gain[place] for place in untried) < _MIN_EXPECTED_GAIN:
-            return None
-        return self._settings[max(untried, key=lambda place: expected_gain[place] - _TRIAL_SHARE * loss[place])]
+        place = most_promising(curves, prospects, best, untried, alike)
+        return None if place is None else self._settings[place]
 
     def _asked(self, curves: Curves, tried: list[int], alike: Observation) -> tuple[int | None, int | None]:
         """Ask a rule that is not a cost what it would choose on the curves believed in."""
@@ -240,10 +232,35 @@ class AdaptiveSearch:
         """Return where to look for less energy: what a rule that fails on curves may be shown."""
         prospects = _EXPLORATION.prospects(curves, alike.seconds_stderr)
         best = min(tried, key=prospects.expected_costs.__getitem__)
-        return self._most_promising(curves, prospects, best, alike)
+        return self._promising(curves, prospects, best, alike)
 
 
-def _predicted(curves: Curves, place: int) -> Prediction:
+def most_promising(
+    curves: Curves, prospects: Prospects, best: int, untried: Sequence[int], alike: Observation
+) -> int | None:
+    """Return the place of the untried setting where most is to be gained over the best one; None if too little is.
+
+    Args:
+        curves: The estimated curves.
+        prospects: What may be gained.
+        best: The place of the best setting.
+        untried: The places of the settings to choose from.
+        alike: An observation as precise as the next one will be.
+    """
+    exponents = prospects.seconds_exponent, prospects.watts_exponent
+    variance = curves.difference_variance(best, *exponents)[: len(prospects.weights)] + _TINY
+    noise = (exponents[0] * alike.seconds_stderr) ** 2 + (exponents[1] * alike.watts_stderr) ** 2
+    learnt = variance / np.sqrt(variance + noise)  # the deviation of what a trial will tell of the difference
+    gain = prospects.costs[:, [best]] - prospects.costs
+    expected_gain = prospects.weights @ (prospects.will_keep * _mean_of_positive_part(gain, learnt))
+    loss = prospects.weights @ np.expm1(np.clip(-gain, 0.0, _MAX_LOG_LOSS))
+    if not untried or max(expected_gain[place] for place in untried) < _MIN_EXPECTED_GAIN:
+        return None
+    return max(untried, key=lambda place: float(expected_gain[place] - _TRIAL_SHARE * loss[place]))
+
+
+def predicted(curves: Curves, place: int) -> Prediction:
+    """Predict the saving and the slowdown at the place of a setting."""
     count = len(curves.settings)
     factors = []
     log_joules = curves.log_seconds + curves.log_watts

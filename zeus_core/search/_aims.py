@@ -22,7 +22,7 @@ from zeus_core.search._objectives import (
     ZeusCost,
 )
 
-__all__ = ["Aim", "LeastCost", "Prospects", "aim_for", "normal_probability"]
+__all__ = ["Aim", "LeastCost", "LeastEnergyWithin", "Prospects", "aim_for", "normal_probability"]
 
 _TIME_TOLERANCE = 1.005  # settings this close to the fastest are equally fast: single measurements differ by as much
 _MAX_ASKED_CURVES = 40  # of a user's own cost, which is computed for one setting after another
@@ -119,7 +119,7 @@ _COSTS_OF_ARRAYS = {Energy, ZeusCost}
 
 
 @dataclass(frozen=True)
-class _LeastEnergyWithin:
+class LeastEnergyWithin:
     """The least energy among the settings that keep a slowdown bound with some probability."""
 
     factor: float
@@ -142,9 +142,9 @@ class _LeastEnergyWithin:
 def aim_for(selector: OptimumSelector, confidence: float) -> Aim | None:
     """Return what a selector looks for; None if only it can tell."""
     if type(selector) is MaxSlowdownConstraint:
-        return _LeastEnergyWithin(selector.factor, confidence)
+        return LeastEnergyWithin(selector.factor, confidence)
     if type(selector) is Time:
-        return _LeastEnergyWithin(_TIME_TOLERANCE, 0.5)
+        return LeastEnergyWithin(_TIME_TOLERANCE, 0.5)
     if isinstance(selector, Objective) and type(selector).select is Objective.select:
         return LeastCost(selector)
     return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from zeus_core.search._curves import Array, CurveShapes
 from zeus_core.search._prior import CurvePrior
 from zeus_core.search._trial import Trial
 
-__all__ = ["Belief", "Curves", "Knob", "Observation"]
+__all__ = ["MIN_STDERR", "POWER_CV", "Belief", "Curves", "Knob", "Observation"]
 
 Knob = Literal["power limit", "clock"]
 """What is set: a power limit in watts, or a locked SM clock in MHz."""
@@ -44,9 +45,9 @@ _UNKNOWN = 10.0  # how long a step takes is not in the prior
 _DRAW_OFFSET = 0.04  # of the draw, as the shapes and demands are a finite number
 
 # A trial's own error is never taken as smaller: two windows of the same work differ by this much (public repetitions).
-_MIN_STDERR = 0.003
+MIN_STDERR = 0.003
 _UNKNOWN_STEP_CV = 0.05
-_POWER_CV = 0.016  # of one step: the highest in public measurements on one GPU (0.4 to 1.6 %)
+POWER_CV = 0.016  # of one step: the highest in public measurements on one GPU (0.4 to 1.6 %)
 _STANDARD_ERRORS = 1.96  # in the half-width of a measured energy
 
 # A draw beyond this share of the original limit was not measured under it, or not on the GPUs it applies to.
@@ -77,8 +78,8 @@ class Observation:
             math.log(trial.seconds_per_step),
             joules / trial.measurement.time / gpus,
             gpus,
-            max(deviation, _MIN_STDERR),
-            max(math.hypot(counted, _POWER_CV / steps), _MIN_STDERR),
+            max(deviation, MIN_STDERR),
+            max(math.hypot(counted, POWER_CV / steps), MIN_STDERR),
         )
 
 
@@ -91,16 +92,16 @@ class _Conditioned:
         rough: Covariance of the rough residual, and of the unknown level, between points.
         observed: The columns of the observed points.
         residuals: The observed value less the shape's, one row for each shape.
-        stderrs: The standard errors of the observed values.
+        errors: The covariance of the errors of the observed values.
     """
 
     def __init__(
-        self, amplitudes: Array, smooth: Array, rough: Array, observed: list[int], residuals: Array, stderrs: Array
+        self, amplitudes: Array, smooth: Array, rough: Array, observed: list[int], residuals: Array, errors: Array
     ) -> None:
         self._amplitudes, self._smooth, self._rough = amplitudes, smooth, rough
         seen = amplitudes[:, observed]
         between = np.ix_(observed, observed)
-        among = seen[:, :, None] * seen[:, None, :] * smooth[between] + rough[between] + np.diag(stderrs**2)
+        among = seen[:, :, None] * seen[:, None, :] * smooth[between] + rough[between] + errors
         precision = np.linalg.inv(among)
         self._cross = amplitudes[:, :, None] * seen[:, None, :] * smooth[:, observed] + rough[:, observed]
         self._gain = self._cross @ precision
@@ -165,6 +166,12 @@ class Curves:
             total -= 2 * exponent * exponent[point] * shared
         return np.maximum(total, 0.0)
 
+    def slowdown_covariance(self, point: int) -> Array:
+        """Return the covariance of the logarithm of the slowdown at each setting with that at one of them."""
+        count, time = len(self.settings), self.residuals[0]
+        at_point, at_original = time.covariance(point)[:, :count], time.covariance(0)[:, :count]
+        return np.asarray(at_point - at_original - at_point[:, [0]] + at_original[:, [0]])
+
 
 class Belief:
     """What is believed about the time and power of a step at each setting of a knob.
@@ -173,23 +180,32 @@ class Belief:
         settings: The settings, the original one first.
         prior: The shapes of curves.
         knob: What is set.
+        sampled: How many curves to draw from those that the first trial leaves; if None, the heaviest are taken.
     """
 
-    def __init__(self, settings: tuple[int, ...], prior: CurvePrior, knob: Knob) -> None:
+    def __init__(self, settings: tuple[int, ...], prior: CurvePrior, knob: Knob, sampled: int | None = None) -> None:
         self._settings = settings
         self._prior = prior
         self._knob = knob
-        self._start: tuple[Observation, CurveShapes, Array] | None = None
+        self._sampled = sampled
+        self._start: tuple[tuple[float, float], CurveShapes, Array, tuple[Array, Array]] | None = None
 
-    def after(self, observations: Sequence[Observation]) -> Curves:
-        """Return the belief after some trials, of which the first one is at the original setting."""
+    def after(self, observations: Sequence[Observation], seconds_errors: Array | None = None) -> Curves:
+        """Return the belief after some trials, of which the first one is at the original setting.
+
+        Args:
+            observations: The trials.
+            seconds_errors: The covariance of the errors of `log_seconds`, if those of two trials are not independent.
+                All trials must lie within the settings then.
+        """
         baseline = observations[0]
         original = self._settings[0]
         inside = [one for one in observations if self._settings[-1] <= one.setting <= original]
         points = (*self._settings, *sorted({one.setting for one in inside} - set(self._settings)))
         observed = [points.index(one.setting) for one in inside]
-        shapes, log_weights = self._shapes(baseline)
-        log_seconds, log_watts = self._predicted(shapes, np.array(points) / original)
+        shapes, log_weights, (log_seconds, log_watts) = self._shapes(baseline)
+        if len(points) > len(self._settings):
+            log_seconds, log_watts = self._predicted(shapes, np.array(points) / original)
         level = self._level(baseline)
         distance = np.abs(np.subtract.outer(np.log(points), np.log(points)))
         scaled = math.sqrt(3) * distance / _SMOOTH_LENGTH
@@ -197,8 +213,8 @@ class Belief:
         rough = _ROUGH**2 * np.exp(-0.5 * (distance / _ROUGH_LENGTH) ** 2)
         slowdown = np.abs(log_seconds - log_seconds[:, :1])
 
-        def conditioned(amplitudes: Array, offset: float, residuals: Array, stderrs: list[float]) -> _Conditioned:
-            return _Conditioned(amplitudes, smooth, rough + offset**2, observed, residuals, np.array(stderrs))
+        def conditioned(amplitudes: Array, offset: float, residuals: Array, errors: Array) -> _Conditioned:
+            return _Conditioned(amplitudes, smooth, rough + offset**2, observed, residuals, errors)
 
         seconds_residuals = np.array([one.log_seconds for one in inside]) - log_seconds[:, observed]
         watts_residuals = np.log([one.watts_per_gpu for one in inside]) - level - log_watts[:, observed]
@@ -206,13 +222,13 @@ class Belief:
             _SMOOTH_SECONDS + _SMOOTH_SECONDS_GROWTH * slowdown,
             _UNKNOWN,
             seconds_residuals,
-            [one.seconds_stderr for one in inside],
+            _independent([one.seconds_stderr for one in inside]) if seconds_errors is None else seconds_errors,
         )
         watts = conditioned(
             np.full(slowdown.shape, _SMOOTH_WATTS),
             self._offset(baseline),
             watts_residuals,
-            [one.watts_stderr for one in inside],
+            _independent([one.watts_stderr for one in inside]),
         )
         log_weights = log_weights + seconds.log_likelihood + watts.log_likelihood
         kept = _heaviest(log_weights, _MAX_CURVES, _MIN_WEIGHT)
@@ -241,19 +257,45 @@ class Belief:
     def _predicted(self, shapes: CurveShapes, fractions: Array) -> tuple[Array, Array]:
         return shapes.under_limits(fractions) if self._knob == "power limit" else shapes.at_clocks(fractions)
 
-    def _shapes(self, baseline: Observation) -> tuple[CurveShapes, Array]:
-        """Return the shapes, each with the demands, that the draw at the original setting leaves; and their weights."""
-        if self._start is None or self._start[0] != baseline:
+    def _shapes(self, baseline: Observation) -> tuple[CurveShapes, Array, tuple[Array, Array]]:
+        """Return the shapes that the draw at the original setting leaves, their weights, and their curves."""
+        draw = baseline.watts_per_gpu, baseline.watts_stderr
+        if self._start is None or self._start[0] != draw:
             demands = _DEMANDS if self._knows_level(baseline) else _DEMANDS[::5]
-            usual = np.exp(-0.5 * ((np.log(demands) - math.log(_USUAL_DEMAND)) / _DEMAND_DEVIATION) ** 2)
-            shapes = CurveShapes(self._prior.parameters, np.tile(demands, (len(self._prior.sources), 1)))
-            log_weights = np.log(np.outer(self._prior.weights, usual / usual.sum()).ravel())
-            _, log_watts = self._predicted(shapes, np.ones(1))
-            misfit = math.log(baseline.watts_per_gpu) - self._level(baseline) - log_watts[:, 0]
+            shapes, all_weights, log_draws = _all_kinds(self._prior, tuple(demands))
+            misfit = math.log(baseline.watts_per_gpu) - self._level(baseline) - log_draws
             variance = self._offset(baseline) ** 2 + _SMOOTH_WATTS**2 + _ROUGH**2 + baseline.watts_stderr**2
-            kept = _heaviest(log_weights - 0.5 * misfit**2 / variance, _MAX_SHAPES, 0.0)
-            self._start = baseline, shapes.of_rows(kept), log_weights[kept]
+            left = all_weights - 0.5 * misfit**2 / variance
+            if self._sampled is None:
+                kept = _heaviest(left, _MAX_SHAPES, 0.0)
+                log_weights = all_weights[kept]
+            else:
+                kept = _sample(left, self._sampled)
+                log_weights = all_weights[kept] - left[kept]
+            shapes = shapes.of_rows(kept)
+            curves = self._predicted(shapes, np.array(self._settings) / self._settings[0])
+            self._start = draw, shapes, log_weights, curves
         return self._start[1:]
+
+
+@lru_cache(maxsize=8)
+def _all_kinds(prior: CurvePrior, demands: tuple[float, ...]) -> tuple[CurveShapes, Array, Array]:
+    """Return every shape with every demand, the logarithm of its weight, and that of its draw at the original."""
+    log_demands = np.log(demands)
+    usual = np.exp(-0.5 * ((log_demands - math.log(_USUAL_DEMAND)) / _DEMAND_DEVIATION) ** 2)
+    shapes = CurveShapes(prior.parameters, np.tile(demands, (len(prior.sources), 1)))
+    log_weights = np.log(np.outer(prior.weights, usual / usual.sum()).ravel())
+    return shapes, log_weights, shapes.under_limits(np.ones(1))[1][:, 0]
+
+
+def _independent(stderrs: list[float]) -> Array:
+    return np.diag(np.array(stderrs) ** 2)
+
+
+def _sample(log_weights: Array, count: int) -> NDArray[np.int_]:
+    """Return rows in proportion to their weights, at equal distances of the cumulated weight."""
+    cumulated = np.cumsum(np.exp(log_weights - log_weights.max()))
+    return np.asarray(np.searchsorted(cumulated, (np.arange(count) + 0.5) / count * cumulated[-1]))
 
 
 def _heaviest(log_weights: Array, count: int, min_share: float) -> NDArray[np.int_]:

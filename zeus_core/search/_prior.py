@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ PHYSICS = "physics"
 _PHYSICS_SHARE = 0.3  # of the belief; 0.1 to 0.6 search about equally well where the GPU is not in the file
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CurvePrior:
     """Shapes of curves, and how much each is believed in before anything is measured.
 
@@ -32,12 +33,13 @@ class CurvePrior:
     sources: tuple[str, ...]
     parameters: Array
 
-    @property
+    @cached_property
     def weights(self) -> Array:
         """The belief in each shape: alike for every GPU model, however many of its sweeps there are."""
-        models = sorted(set(self.sources) - {PHYSICS})
+        counts = Counter(self.sources)
+        models = set(counts) - {PHYSICS}
         shares = {model: (1 - _PHYSICS_SHARE) / len(models) for model in models} | {PHYSICS: _PHYSICS_SHARE}
-        weights = np.array([shares[source] / self.sources.count(source) for source in self.sources])
+        weights = np.array([shares[source] / counts[source] for source in self.sources])
         return np.asarray(weights / weights.sum())
 
     def without(self, model: str) -> CurvePrior:

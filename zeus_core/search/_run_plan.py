@@ -115,19 +115,15 @@ class SearchCost:
         return f"about {self.steps:,} of {self.max_steps:,} steps, at most +{self.time_fraction:.1%} time"
 
 
-def search_cost(
-    run: RunProgress, prediction: Prediction, trials: int, steps_per_trial: int, factor: float | None = None
-) -> SearchCost:
+def search_cost(run: RunProgress, prediction: Prediction, steps: int, factor: float | None = None) -> SearchCost:
     """Return what the rest of a search takes at most, and what it brings.
 
     Args:
         run: How far the run has come.
         prediction: The setting that the search is expected to choose.
-        trials: The highest number of trials to come, with the one that confirms the choice.
-        steps_per_trial: The steps of one trial, with those in which the device settles.
-        factor: The slowdown bound; None without one. With one, the trials keep to `RunProgress.affordable_steps`.
+        steps: The highest number of steps to come in the search, with those in which the device settles.
+        factor: The slowdown bound; None without one. With one, a trial keeps to `RunProgress.affordable_steps`.
     """
-    steps = trials * steps_per_trial
     excess = max(prediction.slowdown_interval[1] - 1, 0.0) * steps
     if factor is not None:
         spare = max(run.factor_left(factor) - 1, 0.0) * run.steps_left

@@ -28,7 +28,7 @@ class Told:
     def usable(self) -> list[Trial]:
         """Return the trials with a finite time and a finite, positive energy, the highest setting first."""
         trials = sorted(self._trials, key=lambda trial: -trial.setting)
-        return [trial for trial in trials if _is_usable(trial)]
+        return [trial for trial in trials if is_usable(trial)]
 
 
 def selected(selector: OptimumSelector, trials: Sequence[Trial]) -> int | None:
@@ -49,5 +49,5 @@ def selected_among(selector: OptimumSelector, measurements: Sequence[PowerLimitM
     return setting if any(one.power_limit == setting for one in measurements) else None
 
 
-def _is_usable(trial: Trial) -> bool:
+def is_usable(trial: Trial) -> bool:
     return math.isfinite(trial.seconds_per_step) and math.isfinite(trial.joules_per_step) and trial.joules_per_step > 0
