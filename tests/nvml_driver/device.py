@@ -202,6 +202,11 @@ class NvmlDevice:
         self._set_limit(self._record.limit_milliwatts, milliwatts(cap_watts or 0.0))
 
     @property
+    def module_limit_watts(self) -> float:
+        """The limit of the whole module, on a board that has one."""
+        return float(self._record.module_limit_milliwatts) / 1e3
+
+    @property
     def locked_clock_mhz(self) -> int | None:
         """The highest SM clock allowed by a lock, None without a lock. Setting it is what an admin does, not logged."""
         return int(self._record.locked_highest_mhz) or None

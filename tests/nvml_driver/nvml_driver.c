@@ -87,6 +87,8 @@ typedef struct {
     uint32_t is_control_denied;
     uint32_t needs_root; /* to change anything */
     uint32_t has_power_limit;
+    uint32_t limit_scopes; /* enum LimitScopes */
+    uint32_t module_limit_milliwatts;
     uint32_t follows_limit;
     uint32_t has_energy_counter;
     uint32_t has_instant_power;
@@ -145,6 +147,10 @@ typedef struct {
 
 _Static_assert(sizeof(pthread_mutex_t) <= sizeof(((State *)0)->mutex), "the mutex does not fit");
 
+/* Of a board whose module holds a CPU too: functions without a scope then mean the module. */
+enum LimitScopes { BOARD_ALONE, GPU_AND_MODULE, MODULE_ALONE };
+enum { SCOPE_GPU, SCOPE_MODULE };
+
 /* ---- Functions by number: names as in pynvml, without the version at the end of a symbol ----------------------- */
 
 static const char *const FUNCTIONS[] = {
@@ -168,6 +174,7 @@ static const char *const FUNCTIONS[] = {
     "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceGetPowerManagementLimitConstraints",
     "nvmlDeviceSetPowerManagementLimit",
+    "nvmlDeviceSetPowerManagementLimit_v2",
     "nvmlDeviceGetClockInfo",
     "nvmlDeviceGetMaxClockInfo",
     "nvmlDeviceGetSupportedMemoryClocks",
@@ -186,6 +193,8 @@ static const char *const FUNCTIONS[] = {
 _Static_assert(FUNCTION_COUNT <= (int)MAX_FUNCTIONS, "latency_microseconds is too short");
 
 static int32_t function_number(const char *symbol) {
+    for (int32_t i = 0; i < FUNCTION_COUNT; i++)
+        if (strcmp(FUNCTIONS[i], symbol) == 0) return i;
     const char *version = strstr(symbol, "_v");
     if (version == NULL) version = strstr(symbol, "WithFlags");
     size_t length = version == NULL ? strlen(symbol) : (size_t)(version - symbol);
@@ -643,7 +652,16 @@ int nvmlDeviceGetPowerUsage(Handle handle, unsigned *milliwatts) {
     GPU_CALL(0, put(milliwatts, average_power(device, call.now)));
 }
 
-enum { FIELD_ENERGY = 83, FIELD_POWER_AVERAGE = 185, FIELD_POWER_INSTANT = 186 };
+enum {
+    FIELD_ENERGY = 83,
+    FIELD_POWER_AVERAGE = 185,
+    FIELD_POWER_INSTANT = 186,
+    FIELD_LOWEST_LIMIT = 187,
+    FIELD_HIGHEST_LIMIT = 188,
+    FIELD_DEFAULT_LIMIT = 189,
+    FIELD_ENFORCED_LIMIT = 190,
+    FIELD_REQUESTED_LIMIT = 192
+};
 enum { TYPE_UNSIGNED_INT = 1, TYPE_UNSIGNED_LONG_LONG = 3 };
 
 typedef struct {
@@ -663,6 +681,18 @@ static int put_power_field(const Device *device, FieldValue *field, int64_t mill
     return device->has_instant_power ? SUCCESS : (int)device->missing_field_code;
 }
 
+static uint32_t highest_limit(const Device *device, unsigned scope) {
+    return (scope == SCOPE_MODULE ? 2 : 1) * device->highest_limit_milliwatts; /* the CPU takes as much as the GPU */
+}
+
+static int put_limit_field(const Device *device, FieldValue *field, uint32_t of_gpu, uint32_t of_module) {
+    int has_gpu = device->has_power_limit && device->limit_scopes != MODULE_ALONE;
+    int has_module = device->has_power_limit && device->limit_scopes != BOARD_ALONE;
+    field->value_type = TYPE_UNSIGNED_INT;
+    field->value.unsigned_int = field->scope_id == SCOPE_GPU ? of_gpu : of_module;
+    return (field->scope_id == SCOPE_GPU ? has_gpu : has_module) ? SUCCESS : NOT_SUPPORTED;
+}
+
 static int put_field(const Device *device, FieldValue *field, int64_t now) {
     field->timestamp_microseconds = now / 1000;
     switch (field->field_id) {
@@ -673,6 +703,16 @@ static int put_field(const Device *device, FieldValue *field, int64_t now) {
         return put_power_field(device, field, average_power(device, now));
     case FIELD_POWER_INSTANT:
         return put_power_field(device, field, power_at(device, now));
+    case FIELD_LOWEST_LIMIT:
+        return put_limit_field(device, field, device->lowest_limit_milliwatts, 0);
+    case FIELD_HIGHEST_LIMIT:
+        return put_limit_field(device, field, highest_limit(device, SCOPE_GPU), highest_limit(device, SCOPE_MODULE));
+    case FIELD_DEFAULT_LIMIT:
+        return put_limit_field(device, field, device->default_limit_milliwatts, highest_limit(device, SCOPE_MODULE));
+    case FIELD_ENFORCED_LIMIT:
+        return put_limit_field(device, field, enforced_limit(device), device->module_limit_milliwatts);
+    case FIELD_REQUESTED_LIMIT:
+        return put_limit_field(device, field, device->limit_milliwatts, device->module_limit_milliwatts);
     default:
         return NOT_SUPPORTED;
     }
@@ -689,8 +729,12 @@ int nvmlDeviceGetFieldValues(Handle handle, int count, FieldValue *fields) {
 
 /* ---- NVML: power limits ---------------------------------------------------------------------------------------- */
 
+static uint32_t limit_without_scope(const Device *device) {
+    return device->limit_scopes == BOARD_ALONE ? device->limit_milliwatts : device->module_limit_milliwatts;
+}
+
 int nvmlDeviceGetPowerManagementLimit(Handle handle, unsigned *milliwatts) {
-    GPU_CALL(0, put_if(device->has_power_limit, milliwatts, device->limit_milliwatts));
+    GPU_CALL(0, put_if(device->has_power_limit, milliwatts, limit_without_scope(device)));
 }
 
 int nvmlDeviceGetPowerManagementDefaultLimit(Handle handle, unsigned *milliwatts) {
@@ -703,15 +747,16 @@ int nvmlDeviceGetEnforcedPowerLimit(Handle handle, unsigned *milliwatts) {
 
 static int put_limit_range(const Device *device, unsigned *lowest, unsigned *highest) {
     put(lowest, device->lowest_limit_milliwatts);
-    return put_if(device->has_power_limit, highest, device->highest_limit_milliwatts);
+    return put_if(device->has_power_limit, highest, highest_limit(device, device->limit_scopes != BOARD_ALONE));
 }
 
 int nvmlDeviceGetPowerManagementLimitConstraints(Handle handle, unsigned *lowest, unsigned *highest) {
     GPU_CALL(0, put_limit_range(device, lowest, highest));
 }
 
-static int request_limit(Device *device, unsigned milliwatts, int64_t now) {
+static int request_limit(Device *device, unsigned scope, unsigned milliwatts, int64_t now) {
     if (!device->has_power_limit) return NOT_SUPPORTED;
+    if (scope == SCOPE_MODULE) return put(&device->module_limit_milliwatts, milliwatts);
     if (milliwatts < device->lowest_limit_milliwatts || milliwatts > device->highest_limit_milliwatts)
         return INVALID_ARGUMENT;
     set_limit(device, milliwatts, device->enforced_cap_milliwatts, now);
@@ -719,7 +764,24 @@ static int request_limit(Device *device, unsigned milliwatts, int64_t now) {
 }
 
 int nvmlDeviceSetPowerManagementLimit(Handle handle, unsigned milliwatts) {
-    CONTROL_CALL(milliwatts, request_limit(device, milliwatts, call.now));
+    CONTROL_CALL(milliwatts, request_limit(device, device->limit_scopes == BOARD_ALONE ? SCOPE_GPU : SCOPE_MODULE,
+                                           milliwatts, call.now));
+}
+
+typedef struct {
+    unsigned version;
+    unsigned char scope;
+    unsigned milliwatts;
+} PowerValue;
+
+static int request_scoped_limit(Device *device, const PowerValue *value, int64_t now) {
+    if (value->version != (2u << 24 | sizeof(PowerValue)) || value->scope > SCOPE_MODULE) return INVALID_ARGUMENT;
+    if (device->limit_scopes == (value->scope == SCOPE_GPU ? MODULE_ALONE : BOARD_ALONE)) return NOT_SUPPORTED;
+    return request_limit(device, value->scope, value->milliwatts, now);
+}
+
+int nvmlDeviceSetPowerManagementLimit_v2(Handle handle, const PowerValue *value) {
+    CONTROL_CALL(value->milliwatts, request_scoped_limit(device, value, call.now));
 }
 
 /* ---- NVML: clocks ---------------------------------------------------------------------------------------------- */

@@ -29,6 +29,9 @@ class DeviceSpec:
         power_limit_watts: The original limit; the default if None.
         enforced_cap_watts: The highest enforced limit; the one requested is enforced if None.
         has_power_limit: Whether the board has power limits at all.
+        limit_scopes: What they limit: "board"; "gpu and module", as on boards with a CPU in the module, where functions
+            without a scope mean the module; or "module" alone.
+        module_limit_watts: The limit of the module.
         follows_limit: Whether the device draws no more than the enforced limit.
         idle_watts: Power before the first load.
         has_energy_counter: Volta and later have one.
@@ -57,6 +60,8 @@ class DeviceSpec:
     power_limit_watts: float | None = None
     enforced_cap_watts: float | None = None
     has_power_limit: bool = True
+    limit_scopes: str = "board"
+    module_limit_watts: float = 900.0
     follows_limit: bool = True
     idle_watts: float = 75.0
     has_energy_counter: bool = True
@@ -95,6 +100,8 @@ def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
         "has_mig",
     ):
         setattr(record, name, getattr(spec, name))
+    record.limit_scopes = ("board", "gpu and module", "module").index(spec.limit_scopes)
+    record.module_limit_milliwatts = milliwatts(spec.module_limit_watts)
     record.lowest_limit_milliwatts = milliwatts(spec.lowest_limit_watts)
     record.highest_limit_milliwatts = milliwatts(spec.highest_limit_watts)
     record.default_limit_milliwatts = milliwatts(default_watts)

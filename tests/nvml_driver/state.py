@@ -40,6 +40,8 @@ class DeviceRecord(ctypes.Structure):
         ("is_control_denied", c_uint32),
         ("needs_root", c_uint32),
         ("has_power_limit", c_uint32),
+        ("limit_scopes", c_uint32),
+        ("module_limit_milliwatts", c_uint32),
         ("follows_limit", c_uint32),
         ("has_energy_counter", c_uint32),
         ("has_instant_power", c_uint32),

@@ -6,7 +6,9 @@ The guardian of a process is another process, which only waits. `zeus_core/devic
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from zeus_core._units import milliwatts_from_watts, watts_from_milliwatts
 from zeus_core.errors import (
@@ -16,6 +18,12 @@ from zeus_core.errors import (
     NoDeviceError,
     NotSupportedError,
     PermissionDeniedError,
+)
+from zeus_core.leases._limit_scope import (
+    LimitScope,
+    find_limit_scope,
+    read_limit_milliwatts,
+    set_limit_milliwatts,
 )
 
 __all__ = ["BareGpu", "BareNvml"]
@@ -31,6 +39,8 @@ _ERRORS: dict[int, type[DeviceError]] = {
     15: DeviceLostError,
 }
 _UNINITIALIZED = 1
+
+_Answer = TypeVar("_Answer")
 
 
 class BareNvml:
@@ -76,11 +86,24 @@ class BareNvml:
         Raises:
             DeviceError: The call failed.
         """
-        code = getattr(self._library, function)(*arguments)
+        self.ask(function, lambda library: (getattr(library, function)(*arguments), None))
+
+    def ask(self, action: str, question: Callable[[Any], tuple[int, _Answer]]) -> _Answer:
+        """Put a question to the library, once more if the driver has lost the session, and return the answer.
+
+        Args:
+            action: Words for the message of an error.
+            question: Returns a code of NVML, and the answer.
+
+        Raises:
+            DeviceError: The code says that it failed.
+        """
+        code, answer = question(self._library)
         if code == _UNINITIALIZED:
             self._check(self._library, "nvmlInit_v2", self._library.nvmlInit_v2())
-            code = getattr(self._library, function)(*arguments)
-        self._check(self._library, function, code)
+            code, answer = question(self._library)
+        self._check(self._library, action, code)
+        return answer
 
     def _check(self, library: Any, function: str, code: int) -> None:
         if code != 0:
@@ -99,14 +122,31 @@ class BareGpu:
 
     def read_power_limit_watts(self) -> float:
         """Read the power limit requested last."""
+        if self._find_scope() is LimitScope.GPU:
+            return watts_from_milliwatts(
+                self._nvml.ask(
+                    "reading the power limit", partial(read_limit_milliwatts, handle=self._handle, which="requested")
+                )
+            )
         milliwatts = ctypes.c_uint()
         self._nvml.call("nvmlDeviceGetPowerManagementLimit", self._handle, ctypes.byref(milliwatts))
         return watts_from_milliwatts(milliwatts.value)
 
     def set_power_limit(self, limit_watts: float) -> None:
         """Request a power limit."""
-        milliwatts = ctypes.c_uint(milliwatts_from_watts(limit_watts))
-        self._nvml.call("nvmlDeviceSetPowerManagementLimit", self._handle, milliwatts)
+        milliwatts, scope = milliwatts_from_watts(limit_watts), self._find_scope()
+        if scope is LimitScope.MODULE:
+            raise NotSupportedError(f"{self.uuid} has a power limit for its whole module alone")
+        if scope is LimitScope.GPU:
+            self._nvml.ask(
+                "setting the power limit",
+                lambda library: (set_limit_milliwatts(library, self._handle, milliwatts), None),
+            )
+        else:
+            self._nvml.call("nvmlDeviceSetPowerManagementLimit", self._handle, ctypes.c_uint(milliwatts))
+
+    def _find_scope(self) -> LimitScope:
+        return self._nvml.ask("looking for the scope of limits", partial(find_limit_scope, handle=self._handle))
 
     def lock_sm_clock(self, clock_mhz: int) -> None:
         """Hold the SM clock."""

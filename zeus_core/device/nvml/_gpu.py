@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from zeus_core._units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 from zeus_core.device._gpu import PowerRange
@@ -12,8 +14,16 @@ from zeus_core.device.nvml._errors import device_error
 from zeus_core.device.nvml._field import FieldReader
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.leases._limit_scope import (
+    LimitScope,
+    find_limit_scope,
+    read_limit_milliwatts,
+    set_limit_milliwatts,
+)
 
 __all__ = ["NvmlGpu"]
+
+_Answer = TypeVar("_Answer")
 
 _VOLTA, _AMPERE = 5, 7  # nvmlDeviceArchitecture_t
 _GA100 = ("A100", "A30", "A800")
@@ -51,6 +61,7 @@ class NvmlGpu:
         # Read once, by the first who needs them: `cached_property` has one lock for all objects before Python 3.12, so
         # that all GPUs would wait for one that hangs.
         self._counter_period_seconds: float | None = None
+        self._limit_scope: LimitScope | None = None
         self._supported_clocks_mhz: tuple[int, ...] | None = None  # they never change, and reading them takes long
         self.name = str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
         self._architecture = self._find_architecture()
@@ -95,32 +106,41 @@ class NvmlGpu:
 
     def read_power_limit_watts(self) -> float:
         """Call `nvmlDeviceGetPowerManagementLimit`."""
-        return watts_from_milliwatts(self._call("reading the power limit", "nvmlDeviceGetPowerManagementLimit"))
+        return self._read_limit_watts("requested", "reading the power limit", "nvmlDeviceGetPowerManagementLimit")
 
     def read_enforced_power_limit_watts(self) -> float:
         """Call `nvmlDeviceGetEnforcedPowerLimit`."""
-        return watts_from_milliwatts(self._call("reading the enforced power limit", "nvmlDeviceGetEnforcedPowerLimit"))
+        action = "reading the enforced power limit"
+        return self._read_limit_watts("enforced", action, "nvmlDeviceGetEnforcedPowerLimit")
 
     def read_default_power_limit_watts(self) -> float:
         """Call `nvmlDeviceGetPowerManagementDefaultLimit`."""
-        return watts_from_milliwatts(
-            self._call("reading the default power limit", "nvmlDeviceGetPowerManagementDefaultLimit")
-        )
+        action = "reading the default power limit"
+        return self._read_limit_watts("default", action, "nvmlDeviceGetPowerManagementDefaultLimit")
 
     def read_power_limit_range_watts(self) -> PowerRange:
         """Call `nvmlDeviceGetPowerManagementLimitConstraints`."""
-        lowest_milliwatts, highest_milliwatts = self._call(
-            "reading the range of power limits", "nvmlDeviceGetPowerManagementLimitConstraints"
-        )
+        action, function = "reading the range of power limits", "nvmlDeviceGetPowerManagementLimitConstraints"
+        if self._find_limit_scope() is LimitScope.GPU:
+            return PowerRange(
+                self._read_limit_watts("lowest", action, function), self._read_limit_watts("highest", action, function)
+            )
+        lowest_milliwatts, highest_milliwatts = self._call(action, function)
         return PowerRange(watts_from_milliwatts(lowest_milliwatts), watts_from_milliwatts(highest_milliwatts))
 
     def set_power_limit(self, limit_watts: float) -> None:
         """Call `nvmlDeviceSetPowerManagementLimit`, which takes some milliseconds and needs root."""
         limit_watts = self.read_power_limit_range_watts().checked(limit_watts, self.name)
+        scope = self._find_limit_scope()
+        if scope is LimitScope.MODULE:
+            raise NotSupportedError(
+                f"{self.name} has a power limit for its whole module alone, which serves the CPU first: the GPU is "
+                "measured, and its limit is not changed"
+            )
         self._control(
             f"sudo nvidia-smi -i {self.uuid} -pl {limit_watts:g}",
             "setting the power limit",
-            "nvmlDeviceSetPowerManagementLimit",
+            _set_gpu_limit if scope is LimitScope.GPU else "nvmlDeviceSetPowerManagementLimit",
             milliwatts_from_watts(limit_watts),
         )
 
@@ -169,10 +189,21 @@ class NvmlGpu:
         usual_seconds = _VOLTA_PERIOD_SECONDS if self._architecture == _VOLTA else _PERIOD_SECONDS
         return watched_seconds or usual_seconds
 
-    def _call(self, action: str, function: str, *arguments: object) -> Any:
+    def _read_limit_watts(self, which: str, action: str, function: str) -> float:
+        """Read a limit of the GPU: by a function of NVML, or on a board with several scopes by a field."""
+        is_scoped = self._find_limit_scope() is LimitScope.GPU
+        milliwatts = self._call(action, partial(_read_gpu_limit, which=which) if is_scoped else function)
+        return watts_from_milliwatts(milliwatts)
+
+    def _find_limit_scope(self) -> LimitScope:
+        if self._limit_scope is None:
+            self._limit_scope = self._call("looking for the scope of the power limit", _find_scope)
+        return self._limit_scope
+
+    def _call(self, action: str, function: str | Callable[..., Any], *arguments: object) -> Any:
         return self._session.call(self.uuid, action, function, *arguments)
 
-    def _control(self, command: str, action: str, function: str, *arguments: object) -> None:
+    def _control(self, command: str, action: str, function: str | Callable[..., Any], *arguments: object) -> None:
         """Call a function that changes the hardware. `command` does the same from an admin's shell."""
         try:
             self._call(action, function, *arguments)
@@ -201,3 +232,30 @@ class NvmlGpu:
             return int(retried(lambda: self._call("reading the architecture", "nvmlDeviceGetArchitecture")))
         except DeviceError:
             return _VOLTA if "V100" in self.name else _AMPERE
+
+
+def _find_scope(handle: Any) -> LimitScope:
+    import pynvml
+
+    return _checked(*find_limit_scope(pynvml.nvmlLib, handle))
+
+
+def _read_gpu_limit(handle: Any, which: str) -> int:
+    import pynvml
+
+    return _checked(*read_limit_milliwatts(pynvml.nvmlLib, handle, which))
+
+
+def _set_gpu_limit(handle: Any, limit_milliwatts: int) -> None:
+    import pynvml
+
+    _checked(set_limit_milliwatts(pynvml.nvmlLib, handle, limit_milliwatts), None)
+
+
+def _checked(code: int, answer: _Answer) -> _Answer:
+    """Return an answer of the library. Raises what the binding does for a code that is no success."""
+    import pynvml
+
+    if code != 0:
+        raise pynvml.NVMLError(code)
+    return answer

@@ -6,7 +6,7 @@ Nothing is loaded before the first call. Every call that fails raises one of the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -66,13 +66,13 @@ class NvmlSession:
         handle = self._handles.get(uuid)
         return self._find_handle(uuid) if handle is None else handle
 
-    def call(self, uuid: str, action: str, function: str, *arguments: object) -> Any:
+    def call(self, uuid: str, action: str, function: str | Callable[..., Any], *arguments: object) -> Any:
         """Call an NVML function on one GPU, and once more if the driver has lost the session.
 
         Args:
             uuid: The UUID of the GPU.
             action: Words for the message of an error, such as "reading the power".
-            function: The function's name in the binding.
+            function: The function's name in the binding; or a function that raises what the binding raises.
             *arguments: The arguments after the handle.
 
         Raises:
@@ -80,7 +80,7 @@ class NvmlSession:
         """
         import pynvml
 
-        call = getattr(pynvml, function, None)
+        call = getattr(pynvml, function, None) if isinstance(function, str) else function
         if call is None:
             raise NotSupportedError(f"{action} needs a newer nvidia-ml-py: pip install -U nvidia-ml-py")
         for is_last_try in (False, True):

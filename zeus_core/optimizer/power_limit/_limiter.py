@@ -85,8 +85,8 @@ class Limiter:
         """Apply a setting, on each GPU as far as its own range goes.
 
         Returns:
-            Why this process may not set it: it lacks the permission, or another process or somebody else controls a
-            GPU. None if it is set.
+            Why it cannot be set: this process lacks the permission, a board has no such setting of its own, or another
+            process or somebody else controls a GPU. None if it is set.
 
         Raises:
             DeviceError: A GPU refuses for another reason. Some may have changed.
@@ -96,7 +96,7 @@ class Limiter:
             if not self._is_denied and self._knob is not None:
                 settings = self._knob.settings
                 self._knob.apply(min(max(own, settings[-1]), settings[0]))
-        except PermissionDeniedError as error:
+        except (PermissionDeniedError, NotSupportedError) as error:
             return str(error)
         except DeviceHeldError as error:
             if self._has_set:  # the trials so far were at settings of ours, and this one is at somebody else's
