@@ -5,6 +5,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -135,18 +136,27 @@ def random_line(choose):
 
 @contextmanager
 def ctrl_c_after(seconds):
-    """Interrupt this process as Ctrl-C does, again and again until the block has ended."""
+    """Interrupt this process as Ctrl-C does, again and again until the block has ended.
+
+    Python cannot raise what strikes in a finalizer, and tells the hook: there, the next one counts.
+    """
+    unraisable = sys.unraisablehook
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    handler = signal.signal(signal.SIGALRM, interrupt)
+    def tell(event):
+        if event.exc_type is not KeyboardInterrupt:
+            unraisable(event)
+
+    handler, sys.unraisablehook = signal.signal(signal.SIGALRM, interrupt), tell
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
+        sys.unraisablehook = unraisable
 
 
 def run_in_process(line, seconds=30.0):

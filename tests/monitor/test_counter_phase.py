@@ -2,6 +2,7 @@
 
 import bisect
 import itertools
+import math
 import random
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from zeus_core.monitor._counter_phase import CounterPhase
 
 SECONDS = 12.0
+SEEDS = 8
 JOULES = 10.0  # of each update
 
 
@@ -56,7 +58,7 @@ def follow(counter, nominal_seconds, seed):
 def test_the_phase_is_found_and_kept(nominal_seconds, jitter, call_seconds):
     """The updates of 20 ms were unknown for half of the time before reads were kept in step with them."""
     inside, widths, unknown_seconds = [], [], 0.0
-    for seed in range(4):
+    for seed in range(SEEDS):
         counter = Counter(seed, nominal_seconds, jitter, call_seconds)
         knots, reads, unknown = follow(counter, nominal_seconds, seed)
         assert reads <= 18 * SECONDS + 40
@@ -66,10 +68,22 @@ def test_the_phase_is_found_and_kept(nominal_seconds, jitter, call_seconds):
                 off = abs(knot.at - counter.updates[round(knot.energy_joules / JOULES) - 1])
                 inside.append(off <= knot.half_width_seconds + 1e-9)
                 widths.append(knot.half_width_seconds)
-    assert unknown_seconds <= 0.1 * 4 * SECONDS
-    assert len(inside) >= 9 * 4 * (SECONDS - 4)
+    assert unknown_seconds <= 0.1 * SEEDS * SECONDS
+    assert len(inside) >= 8 * SEEDS * (SECONDS - 4)
     assert sum(inside) >= 0.9 * len(inside)
     assert sorted(widths)[len(widths) // 2] <= 0.08 * nominal_seconds
+
+
+@pytest.mark.parametrize("call_seconds", [1e-5, 2e-3])
+def test_no_half_second_passes_without_a_knot_even_where_the_phase_is_lost(call_seconds):
+    """Before values of an unclear update made knots too, more than two seconds passed."""
+    for seed in range(SEEDS):
+        counter = Counter(seed, 0.02, 0.02, call_seconds)
+        counter.updates = [at + 0.004 * math.sin(at) for at in counter.updates]  # drifts faster than a grid follows
+        knots, _, _ = follow(counter, 0.02, seed)
+        gaps = [second.at - first.at for first, second in itertools.pairwise(knots)]
+        assert max(gaps) <= 0.5
+        assert knots[-1].at >= SECONDS - 1.2
 
 
 def test_a_counter_that_begins_again_makes_no_knot_until_an_update():

@@ -32,6 +32,10 @@ _GUARD = 1.5  # times the reach of an update: mistaking one for the next is wors
 _GUARD_FRACTION = 0.003  # of the period, on top of that
 _BEYOND_FRACTION = 0.02  # of the period: a jitter of real boards
 _SHARP_FRACTION = 0.03  # of the period: updates known less closely are looked for more often
+_MAX_GAP_READS = 3.0  # the time of so many without a knot: then one that is known less closely is better than none
+_PAIRS_OF_EACH, _PAIRS_OF_SOME = 0.6, 0.3  # the share that looks for the phase, where each update is read, or some
+_PAIR_READS, _SINGLE_READS = 1.8, 0.9  # times those allowed: what is left is for the watch, and for hooks
+_EACH_UPDATE = 1.3  # reads for an update, from which on each one is read
 _MAX_UNCLEAR = 6  # values in succession that cannot be told to be of one update
 _MARGIN_SECONDS = 1e-3  # a thread wakes no more precisely
 
@@ -82,8 +86,10 @@ class CounterPhase:
         self._brackets: deque[Bracket] = deque(maxlen=_REMEMBERED_UPDATES)
         self._unfitted = 0
         self._unclear = 0
+        self._is_unclear = False  # of which update the latest change is
+        self._known_until = -math.inf  # the moment of the latest knot
         self._last_begin: float | None = None
-        self._last_joules = self._first_begin = self._shown_since = math.nan
+        self._last_joules = self._shown_since = math.nan
         self._was_back = False
         self._changes: deque[_Change] = deque()
         self._latest_knot: int | None = None
@@ -92,7 +98,6 @@ class CounterPhase:
         self._allowed_at = -math.inf
         self._allowance = float(_MAX_BURST_READS)
         self._sought: int | None = None  # the update that was looked for near its time
-        self._next_sought: int | None = None
 
     @property
     def period_seconds(self) -> float:
@@ -117,6 +122,7 @@ class CounterPhase:
             return  # of another thread, which was overtaken
         last_begin, self._last_begin = self._last_begin, begin
         if energy_joules == self._last_joules:
+            self._see_still(begin)
             return
         is_back, self._last_joules = energy_joules < self._last_joules, energy_joules
         if is_back or self._was_back:  # it has begun again, or told nonsense: at any moment, not at an update
@@ -127,10 +133,15 @@ class CounterPhase:
         longest = (1 + _PERIOD_TOLERANCE) * self.period_seconds
         low = begin - longest if last_begin is None else max(last_begin, begin - longest)
         self._changes.append(_Change(low, end, begin, energy_joules, still_seconds))
-        if last_begin is None:
-            self._first_begin = begin
-        else:
+        if last_begin is not None:
             self._learn(low, end)
+
+    def _see_still(self, begin: float) -> None:
+        """Note that the counter shows the same as before: the latest update is later than it could have been so far."""
+        low = begin - (1 + _PERIOD_TOLERANCE) * self.period_seconds
+        if self._is_unclear and self._changes and self._changes[-1].low < low < self._changes[-1].high:
+            self._changes[-1] = change = self._changes[-1]._replace(low=low)
+            self._learn(change.low, change.high)
 
     def knots_before(self, moment: float) -> list[Knot]:
         """Return the knots of the reads before a moment, each once. Later reads make them surer."""
@@ -141,9 +152,9 @@ class CounterPhase:
 
     def pending_knots(self) -> list[Knot]:
         """Return the knots that `knots_before` has not returned yet, as far as they are known."""
-        latest = self._latest_knot, self._still_seconds
+        latest = self._latest_knot, self._still_seconds, self._known_until
         knots = self._knots(list(self._changes))
-        self._latest_knot, self._still_seconds = latest
+        self._latest_knot, self._still_seconds, self._known_until = latest
         return knots
 
     def next_read_at(self, now: float) -> float:
@@ -157,7 +168,7 @@ class CounterPhase:
             return at
         if self._grid is None:
             return allowed_at
-        self._sought = self._next_sought = None  # else a read amid updates would tell nothing
+        self._sought = None  # else a read amid updates would tell nothing
         return self._after(self._grid, self._grid.number_near(allowed_at) + 1)
 
     def _wanted_read_at(self, now: float) -> float:
@@ -174,22 +185,18 @@ class CounterPhase:
         sought, self._sought = self._sought, None
         if sought is not None and last < sought and (at := self._after(grid, sought)) > now:
             return at
-        if self._next_sought is not None:
-            self._sought, self._next_sought = self._next_sought, None
-            return self._near(grid, self._sought)
         number = max(last, math.floor((now - self._after(grid, last)) / period) + last)
         is_sharp = grid.reach_seconds(number + 1) < _SHARP_FRACTION * period
-        if period * self._reads_per_second > 1.3:  # each update is read
-            if not is_sharp or self._random.random() < 0.6:
-                self._sought = number + 1
-                return self._near(grid, self._sought)
-            return self._after(grid, number + 1)
-        between = 1.5 / self._reads_per_second  # a fifth of the reads look for the phase
-        skipped = max(1, round(between / period * self._random.uniform(0.6, 1.4)))
+        reads_an_update = self._reads_per_second * period
+        is_each = reads_an_update > _EACH_UPDATE
+        is_pair = not is_sharp or self._random.random() < (_PAIRS_OF_EACH if is_each else _PAIRS_OF_SOME)
+        reads = 0.0 if is_each else _PAIR_READS if is_pair else _SINGLE_READS
+        skipped = max(1, round(reads / reads_an_update * self._random.uniform(0.6, 1.4)))
         while skipped > 1 and grid.reach_seconds(number + skipped) > period / 4:
             skipped -= 1  # else the update could be taken for another
-        if not is_sharp or self._random.random() < 0.3:
-            self._next_sought = number + skipped + 1
+        if is_pair:
+            self._sought = number + skipped
+            return self._near(grid, self._sought)
         return self._after(grid, number + skipped)
 
     def _after(self, grid: UpdateGrid, number: int) -> float:
@@ -217,9 +224,11 @@ class CounterPhase:
         low, high = change.low, change.high
         if self._grid is not None:
             number = self._number(self._grid, low, high, self._latest_knot)
-            if number is None:  # the first one says where all begins
-                is_first = change.begin == self._first_begin
-                return _knot_of(change, low, high) if is_first else None
+            if number is None and high - self._known_until < _MAX_GAP_READS / self._reads_per_second:
+                return None
+            self._known_until = high
+            if number is None:
+                return _knot_of(change, low, high)
             self._latest_knot = number
             at, reach = self._grid.at(number), self._grid.reach_seconds(number)
             if max(low, at - reach) <= min(high, at + reach):  # else the update was out of step
@@ -254,15 +263,17 @@ class CounterPhase:
         return min(distances, key=lambda number: distances[number])
 
     def _learn(self, low: float, high: float) -> None:
+        self._is_unclear = False
         if self._grid is None:
             if high - low <= _NARROW_FRACTION * self._nominal_seconds:
                 self._brackets.clear()
                 self._brackets.append(Bracket(0, low, high))
                 self._grid = UpdateGrid(self._brackets, self._nominal_seconds)
-                self._unclear, self._latest_knot, self._sought, self._next_sought = 0, None, None, None
+                self._unclear, self._latest_knot, self._sought = 0, None, None
             return
         number = self._number(self._grid, low, high, self._brackets[-1].number)
         self._unclear = 0 if number is not None else self._unclear + 1
+        self._is_unclear = number is None
         if number is not None:
             at, reach = self._grid.at(number), self._grid.reach_seconds(number)
             self._brackets.append(Bracket(number, low, high))

@@ -1,0 +1,210 @@
+"""Random trainings on a GPU of its own physics: what is told of their energy, and the truth."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from tests.support.physical_gpu import Fault, PhysicalGpu, Physics
+from zeus_core.device import CpuDiscovery
+from zeus_core.errors import DriverFaultError
+from zeus_core.events import Activity
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.testing import FaultyGpu, VirtualTime
+from zeus_core.training import TrainingEnergy, TrainingSummary
+
+__all__ = ["LAGS_SECONDS", "Case", "Outcome", "make_case", "make_erratic_case", "measure"]
+
+LAGS_SECONDS = (0.0, 0.003, 0.008, 0.015, 0.03)
+_JITTERS = (0.0, 0.002, 0.005, 0.01, 0.02)
+_CALLS_SECONDS = (0.0, 0.0003, 0.001, 0.002)
+_REFRESHES_SECONDS = (0.01, 0.02, 0.05, 0.1)
+# Activities that interrupt the steps, how likely they do, and the highest share of the peak that an erratic one draws.
+_OTHERS = ((Activity.EVALUATION, 0.7, 0.9), (Activity.CHECKPOINT, 0.4, 0.9), (Activity.IDLE, 0.3, 0.2))
+
+
+@dataclass
+class Case:
+    """A training: what it does, what that draws, and on which GPU."""
+
+    physics: Physics
+    parts: list[tuple[Activity, float]] = field(default_factory=list)
+    script: list[tuple[float, float]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    def run(self, activity: Activity, watts: list[float], seconds: float) -> None:
+        self.parts.append((activity, seconds))
+        self.script += [(power, seconds / len(watts)) for power in watts]
+
+
+@dataclass
+class Outcome:
+    """What was told of a training, and the truth."""
+
+    summary: TrainingSummary
+    truth: dict[Activity, float]
+    totals: list[float]
+    powers: list[float]
+    calls_per_second: float
+    max_watts: float
+    lengths: dict[Activity, str]  # what the parts of an activity are: short or long, few or many
+
+
+def length(generator: random.Random) -> float:
+    """5 ms to 5 s."""
+    return math.exp(generator.uniform(math.log(0.005), math.log(5.0)))
+
+
+def step_length(generator: random.Random, period_seconds: float) -> float:
+    """5 ms to 2 s, in one of three cases near a multiple of the counter's period."""
+    if generator.random() < 0.33:
+        return generator.choice((0.5, 1, 2, 3)) * period_seconds * (1 + generator.choice((-1, 1)) * 0.01)
+    return math.exp(generator.uniform(math.log(0.005), math.log(2.0)))
+
+
+def make_case(seed: int, period_seconds: float | None, is_faulty: bool, seconds: float = 25.0) -> Case:
+    """A random training."""
+    generator = random.Random(seed)
+    period = (period_seconds or 0.1) * generator.uniform(0.98, 1.02)
+    physics = Physics(
+        period_seconds and period,
+        period_seconds or 0.1,
+        generator.choice(_JITTERS),
+        generator.choice(LAGS_SECONDS),
+        generator.choice((0.0, 0.02, 0.05)),
+        generator.choice(_CALLS_SECONDS),
+        generator.choice(_REFRESHES_SECONDS),
+        age_seconds=period * generator.choice((0.0, 0.0, 0.02, 0.05)),
+        drift_fraction=generator.choice((0.0, 2e-4)),
+        peaks_per_second=generator.choice((0.0, 3.0)),
+        seed=seed,
+    )
+    peak = generator.uniform(250.0, 600.0)
+    shape = [generator.uniform(0.45, 1.0) for _ in range(generator.choice((1, 3, 4, 6)))]
+    step_seconds = step_length(generator, period)
+    scatter, steps = generator.choice((0.0, 0.01, 0.05)), generator.choice((1, 2, 5, 10))
+    trend, variation = generator.choice((0.0, 0.0, -0.3, 0.15)), generator.choice((0.0, 0.02, 0.1))
+    watts = {
+        Activity.EVALUATION: peak * generator.uniform(0.15, 0.9),
+        Activity.CHECKPOINT: peak * generator.uniform(0.12, 0.3),
+        Activity.IDLE: 0.15 * peak,
+    }
+    lengths = {activity: generator.choice((None, length(generator))) for activity in watts}
+    case = Case(physics, script=[(0.15 * peak, generator.uniform(0.2, 0.4))])
+    while (elapsed := sum(duration for _, duration in case.parts)) < seconds:
+        for _ in range(max(1, round(steps * generator.uniform(0.6, 1.4)))):
+            level = (1 + trend * (elapsed / seconds - 0.5)) * (1 + variation * generator.uniform(-1, 1))
+            pieces = [min(peak * level * part, peak) for part in shape]
+            case.run(Activity.STEPS, pieces, step_seconds * (1 + scatter * generator.uniform(-1, 1)))
+        for activity, chance in ((Activity.EVALUATION, 0.7), (Activity.CHECKPOINT, 0.4), (Activity.IDLE, 0.2)):
+            if generator.random() < chance:
+                power = [watts[activity] * generator.uniform(0.93, 1.07) for _ in range(3)]
+                case.run(activity, power, lengths[activity] or length(generator))
+    case.script.append((0.15 * peak, 1.0))
+    if is_faulty:
+        begin = generator.uniform(3.0, 0.6 * seconds)
+        kind = generator.choice(("fails", "sticks", "loses", "resets", "slips"))
+        end = begin + (0.01 if kind == "slips" else generator.choice((0.3, 1.0, 3.0)))
+        case.faults.append(Fault(kind, begin, end))
+    return case
+
+
+def make_erratic_case(seed: int, period_seconds: float, is_faulty: bool, seconds: float = 25.0) -> Case:
+    """A random training whose parts have nothing in common: each draws a power of its own, or ramps, or wanders."""
+    usual = make_case(seed, period_seconds, is_faulty, seconds)
+    generator = random.Random(seed + 77)
+    case = Case(usual.physics, script=usual.script[:1], faults=usual.faults)
+    peak, kind = generator.uniform(250.0, 600.0), generator.choice(("even", "ramps", "wanders", "two powers"))
+    longer = math.exp(generator.uniform(math.log(2 * period_seconds), math.log(2.0)))
+    lengths = {activity: generator.choice((None, longer, length(generator))) for activity in Activity}
+    steps, step_seconds = generator.choice((1, 2, 5, 10)), step_length(generator, usual.physics.nominal_period_seconds)
+    level = generator.uniform(0.3, 1.0)
+
+    def watts(low: float, high: float) -> list[float]:
+        first, last = generator.uniform(low, high), generator.uniform(low, high)
+        return [peak * (first + (last - first) * part / 9) for part in range(10)] if kind == "ramps" else [peak * first]
+
+    while sum(duration for _, duration in case.parts) < seconds:
+        of_run = watts(0.3, 1.0)
+        for _ in range(max(1, round(steps * generator.uniform(0.5, 1.5)))):
+            level = min(max(level + generator.gauss(0, 0.08), 0.2), 1.0)
+            of_step = {
+                "even": of_run,
+                "ramps": watts(0.3, 1.0),
+                "wanders": [peak * level],
+                "two powers": [peak * generator.choice((0.35, 0.95))],
+            }
+            case.run(Activity.STEPS, of_step[kind], step_seconds * generator.uniform(0.95, 1.05))
+        for activity, chance, highest in _OTHERS:
+            if generator.random() < chance:
+                case.run(activity, watts(0.12, highest), lengths[activity] or length(generator))
+    case.script.append((0.15 * peak, 1.0))
+    return case
+
+
+def measure(case: Case, unanswered: int | None = 0) -> Outcome:
+    """Train, while this many calls of the counter fail; None for all."""
+    time_source = VirtualTime()
+    gpu = PhysicalGpu(time_source, case.script, case.physics, case.faults)
+    faulty = FaultyGpu(gpu)
+    if unanswered != 0:
+        faulty.fail("read_energy_counter_joules", DriverFaultError("not ready"), unanswered)
+    monitor = ZeusMonitor(
+        gpus=[faulty], cpus=CpuDiscovery((), "none"), time_source=time_source, synchronize=lambda _: None
+    )
+    energy = TrainingEnergy(monitor, quiet=True)
+    begin = case.script[0][1]
+    time_source.advance(begin - 0.1 - gpu.seconds)
+    first_call = len(gpu.calls)
+    truth: dict[Activity, float] = defaultdict(float)
+    logged: list[dict[str, float]] = []
+    energy.on_train_begin()
+    activity, since = Activity.IDLE, gpu.calls[first_call]
+
+    def charge(following: Activity) -> None:
+        nonlocal activity, since
+        truth[activity] += gpu.energy_until(gpu.seconds) - gpu.energy_until(since)
+        activity, since = following, gpu.seconds
+
+    ends = begin
+    time_source.advance(ends - gpu.seconds)
+    for number, (following, seconds) in enumerate(case.parts):
+        ends += seconds
+        if following is Activity.STEPS:
+            energy.on_step_begin()
+            charge(following)
+            time_source.advance(ends - gpu.seconds)
+            energy.on_step_end()
+        else:
+            energy.on_pause(following)
+            charge(following)
+            time_source.advance(ends - gpu.seconds)
+            energy.on_resume()
+            charge(Activity.STEPS)
+        if number % 7 == 3:
+            logged.append(energy.log())
+    energy.on_epoch_end()
+    charge(Activity.IDLE)
+    energy.finish()
+    charge(Activity.IDLE)
+    calls = gpu.calls[first_call:]
+    energy.on_train_end()
+    assert energy.summary is not None
+    return Outcome(
+        energy.summary,
+        truth,
+        [values["total_energy_j"] for values in logged if "total_energy_j" in values],
+        [values["power_w"] for values in logged if "power_w" in values],
+        len(calls) / (calls[-1] - calls[0]),
+        1.1 * gpu.highest_watts,
+        {activity: kind_of(case, activity) for activity in truth},
+    )
+
+
+def kind_of(case: Case, activity: Activity) -> str:
+    """Say to which class the parts of an activity belong, by their usual length and their time in all."""
+    lengths = sorted(seconds for other, seconds in case.parts if other is activity) or [0.0]
+    is_long = lengths[len(lengths) // 2] >= 2 * case.physics.nominal_period_seconds
+    return f"{'long' if is_long else 'short'} parts, {'5 s and more' if sum(lengths) >= 5 else 'less than 5 s'} in all"
