@@ -66,6 +66,7 @@ benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same
 		$(RUN) benchmarks/$$script.py || status=1; \
 	done; \
 	$(RUN) benchmarks/pipeline_frontier.py $(PROFILES) || status=1; \
+	$(RUN) benchmarks/clock_or_limit.py $(PROFILES) || status=1; \
 	exit $$status
 
 public-api: $(VENV)/.ready-dev  ## write the list of public names that a test compares, docs/public-api.txt

@@ -35,7 +35,7 @@ def a100(original_watts: float = 300.0) -> SimulatedGpu:
 def be_told_to_end(knob):
     """Return while the handler of SIGTERM restores the knob in the main thread, which waits for the caller."""
     os.kill(os.getpid(), signal.SIGTERM)
-    while not knob._restoration._is_final:
+    while not knob._restoration.is_final:
         time.sleep(0.001)
 
 
@@ -422,7 +422,7 @@ class TestClock:
     def test_restored_by_a_signal_handler_while_it_is_restored_for_now_nothing_stays_changed(self):
         class Interrupted(LoggedGpu):
             def unlock_sm_clock(self):
-                if not knob._restoration._is_final:
+                if not knob._restoration.is_final:
                     be_told_to_end(knob)
                 super().unlock_sm_clock()
 

@@ -470,3 +470,9 @@ class TestLog:
         assert driver.call_count == 16385
         calls = driver.calls()
         assert (len(calls), calls[-1].function) == (16384, "nvmlDeviceGetCount")
+
+
+def test_a_program_that_still_runs_ends_with_its_driver(nvml_library, tmp_path):
+    with NvmlDriver(tmp_path, library=nvml_library) as driver:
+        process = driver.start("while True: pass")
+    assert process.poll() == -signal.SIGKILL

@@ -46,6 +46,57 @@ def test_a_process_that_may_not_use_the_daemon_is_told_both_ways(world):
     assert not list(world.driver.ledger_path.glob("*")), "nothing is written where nothing can be changed"
 
 
+AFTER_A_CRASH = f"""{PROGRAM}
+    import logging
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")
+    print("ready", flush=True)
+    input()
+    THEN
+    print(limits.restore(), clocks.restore())
+"""
+ASKS = "print(limits.is_undisturbed()); limits.apply(200); print(limits.is_undisturbed())"
+WAITS = "input()"
+
+
+def crash(world, then):
+    """Kill the daemon while a client has changed limits and clocks, and start it again. Returns the client."""
+    client = world.client(AFTER_A_CRASH.replace("THEN", then))
+    assert client.stdout.readline() == "ready\n", client.stderr.read()
+    world.daemon.kill()
+    world.daemon.wait()
+    world.start_daemon()
+    assert state(world) == (ORIGINAL_WATTS, None)
+    client.stdin.write("\n")
+    client.stdin.flush()
+    return client
+
+
+def test_what_a_daemon_has_restored_after_a_crash_is_nobody_elses_and_is_set_again(world):
+    client = crash(world, ASKS)
+    assert client.communicate(timeout=60) == ("False\nTrue\nTrue True\n", "")
+    assert 200.0 in [line["new"] for line in world.audited("set")]
+    assert state(world) == (ORIGINAL_WATTS, None)
+
+
+def test_a_limit_that_is_not_asked_for_is_set_again_in_the_background_after_a_crash_of_the_daemon(world):
+    client = crash(world, WAITS)
+    until(lambda: state(world)[0] == 250.0, "the setting of the limit")
+    output, errors = client.communicate("\n", timeout=60)
+    assert output.splitlines()[-1] == "True True", errors
+    assert "the zeus-core daemon has ended and restored the power limit of" in output
+    assert "250 W is set on GPU-" in output
+    assert state(world) == (ORIGINAL_WATTS, None)
+
+
+def test_a_limit_that_somebody_sets_after_a_crash_of_the_daemon_stays(world):
+    client = crash(world, "input(); print(limits.is_undisturbed())")
+    until(lambda: state(world)[0] == 250.0, "the setting of the limit")
+    world.driver[0].power_limit_watts = 350.0
+    output, errors = client.communicate("\n", timeout=60)
+    assert "DeviceHeldError" in errors, output
+    until(lambda: state(world) == (350.0, None))
+
+
 def test_a_limit_of_somebody_else_stays(world):
     program = f"""{PROGRAM}
     from zeus_core.errors import DeviceHeldError

@@ -81,6 +81,7 @@ class NvmlDriver:
         self.devices = [NvmlDevice(self._file, i, spec) for i, spec in enumerate(devices)]
         self._file.state.device_count = len(devices)
         self._found: tuple[ctypes.CDLL | None, bytes, str | None] | None = None
+        self._started: list[subprocess.Popen[str]] = []
 
     def __getitem__(self, index: int) -> NvmlDevice:
         return self.devices[index]
@@ -124,7 +125,13 @@ class NvmlDriver:
         _set_library(self._library)
 
     def close(self) -> None:
-        """Give pynvml what it had before. Calls still running in other threads end well."""
+        """End the programs that still run, and give pynvml what it had before.
+
+        Calls still running in other threads end well.
+        """
+        for process in self._started:
+            with process:  # closes its pipes
+                process.kill()  # a training whose test has failed would go on, and keep the machine from the others
         if self._found is not None:
             found_library, found_path, found_ledger = self._found
             os.environ.pop("ZEUS_LEDGER_DIR", None)
@@ -136,7 +143,7 @@ class NvmlDriver:
 
     def start(self, program: str) -> subprocess.Popen[str]:
         """Start a Python program that uses this driver, with its output piped. It can import what this process can."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-u", "-c", textwrap.dedent(program)],
             env={**os.environ, **self.environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.PIPE,
@@ -144,6 +151,8 @@ class NvmlDriver:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._started.append(process)
+        return process
 
     def run(self, program: str) -> str:
         """Run such a program to its end and return its output. Raises `RuntimeError` if it fails."""

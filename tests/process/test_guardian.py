@@ -4,6 +4,7 @@ Every way out is tried with a real process, on a power limit and on a locked clo
 """
 
 import json
+import os
 import socket
 import statistics
 import sys
@@ -199,6 +200,30 @@ def test_a_process_that_is_killed_at_once_is_restored(make_driver, knob):
         assert owner.is_restored()
         changes = [call for call in owner.driver.calls() if call.function.startswith("nvmlDeviceSet")]
         assert len(changes) == 2, "the owner's and the guardian's"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others learn by trying whether they need one")
+def test_the_guardian_starts_ahead_of_the_first_change(make_driver):
+    driver = make_driver(DEVICE)
+    program = """
+        from zeus_core.device import discover_gpus
+        from zeus_core.knobs import PowerLimitKnob
+        knob = PowerLimitKnob(discover_gpus({}), 25)
+        input()
+        knob.apply(400)
+    """
+    owner = driver.start(textwrap.dedent(program))
+
+    def guardians():
+        return {call.process_id for call in driver.calls("nvmlInit")} - {owner.pid}
+
+    wait_until(lambda: len(guardians()) == 1)
+    assert driver[0].power_limit_watts == ORIGINAL_WATTS
+    _, errors = owner.communicate("\n")
+    assert len(guardians()) == 1, errors
+    wait_until(lambda: not list(driver.ledger_path.glob("*")))
+    assert driver[0].power_limit_watts == ORIGINAL_WATTS
+    assert driver.calls("nvmlDeviceSetPowerManagementLimit")
 
 
 def test_a_forked_child_that_lives_on_does_not_keep_the_original_from_being_restored(start):

@@ -207,7 +207,7 @@ def test_a_trial_in_which_the_enforced_limit_fell_is_made_again(caplog):
     training = Training(8)
     training.cap_watts = 120.0  # as a board management controller does
     training.train(2)
-    assert "the limit that the machine enforces has changed" in caplog.text
+    assert "the power limit in force has changed" in caplog.text
     assert training.tried == [250]
     training.cap_watts = 1000.0
     training.train(10)

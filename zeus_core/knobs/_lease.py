@@ -13,6 +13,7 @@ from zeus_core.device._retry import retried
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
+from zeus_core.leases._guardian import guardian
 from zeus_core.leases._ledger import known_ledgers
 from zeus_core.leases._restoring import Outcome, OutcomeKind, is_ours, restore_entry, set_original
 from zeus_core.leases._safeguard import Safeguard
@@ -47,15 +48,29 @@ class Lease:
     def __init__(self, gpu: Gpu, knob: KnobName, original: float | None) -> None:
         self._gpu = gpu
         self._is_limit = knob == "power_limit"
+        self.is_shared = _is_shared(gpu)
+        """Whether other processes can reach the GPU, and its settings stay when this process ends."""
         self._entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, knob, original)
         self._safeguard: Safeguard | None = None
         self._remote: RemoteControl | None = None  # the daemon, where this process lacks the right
         self._claimed_by: int | None = None  # process id
         self._replaced: str | None = None
+        # Others learn by trying whether they have the right: most of them have not, and no guardian is to be started.
+        self._starts_guardian = self.is_shared and sys.platform == "linux" and os.geteuid() == 0
+        if self._starts_guardian:
+            guardian.prepare_soon()
         self.is_changing = False
         """Whether a change is under way, which the driver may make at any moment."""
         self.words = f"{self._entry.words} (`{self._entry.command}`)"
         """The device, the original, and the command that restores it."""
+
+    def prepare(self) -> None:
+        """Prepare the first change, where this process makes it itself: start the guardian. The driver is not called.
+
+        Never raises, and takes no time once it was done.
+        """
+        if self._starts_guardian:
+            guardian.prepare()
 
     def set(self, value: int | float) -> None:
         """Change the hardware.
@@ -89,13 +104,26 @@ class Lease:
         finally:
             self.is_changing = False
 
-    def check(self) -> None:
-        """Check that the power limit in force is the original or ours, as far as it can be read.
+    def set_again(self) -> float:
+        """Set the last value again, after `check` has found that the daemon restored the original. Returns it.
+
+        Raises:
+            DeviceError: See `set`.
+        """
+        (value,) = self._entry.values[-1:]
+        self.set(value)
+        return value
+
+    def check(self) -> bool:
+        """Check that the power limit in force is the one that was set, as far as it can be read.
+
+        Returns:
+            False if the daemon has ended, as after a crash, and has restored the original.
 
         Raises:
             DeviceHeldError: Somebody else has changed it. It stays from now on.
         """
-        self._check(self._entry)
+        return self._check(self._entry)
 
     def restore_for_now(self) -> None:
         """Restore the original until the next change.
@@ -132,7 +160,7 @@ class Lease:
         entry = self._entry
         self._entry = LedgerEntry.of_this_process(entry.device_uuid, entry.device_name, entry.knob, entry.original)
         self._remote = None
-        self._safeguard = Safeguard(partial(restore_entry, self._gpu)) if _outlives_this_process(self._gpu) else None
+        self._safeguard = Safeguard(partial(restore_entry, self._gpu)) if self.is_shared else None
         if self._safeguard is not None and sys.platform == "linux" and os.geteuid() != 0:
             self._try_right()
 
@@ -158,7 +186,7 @@ class Lease:
             else:
                 self._gpu.lock_sm_clock(round(value))
         except PermissionDeniedError as denial:
-            if not _outlives_this_process(self._gpu):
+            if not self.is_shared:
                 raise
             if self._safeguard is not None:
                 self._safeguard.drop(self._entry)
@@ -193,26 +221,27 @@ class Lease:
                 self._safeguard.drop(self._entry)
             self._entry = self._entry.without_values()
 
-    def _check(self, entry: LedgerEntry) -> None:
-        if self._is_limit and self._replaced is None:
-            self._replaced = self._find_replaced(entry)
+    def _check(self, entry: LedgerEntry) -> bool:
+        """Compare the power limit in force with those of an entry. See `check`."""
         if self._replaced is not None:
-            self._drop()
             raise DeviceHeldError(self._replaced)
-
-    def _find_replaced(self, entry: LedgerEntry) -> str | None:
-        """Return the words for a limit in force that somebody else has set; None if it is ours, or cannot be read."""
+        if not self._is_limit:
+            return True
         try:
             limit_watts = retried(self._gpu.read_power_limit_watts)
         except DeviceError:
-            return None
+            return True
         if is_ours(limit_watts, entry):
-            return None
+            return True
+        if self._remote is not None and not self._remote.is_open() and is_ours(limit_watts, entry.without_values()):
+            return False
         ours = entry.values[-1] if entry.values else entry.original
-        return (
+        self._replaced = (
             f"somebody else has set the power limit of {self._gpu.name} ({self._gpu.uuid}) to {limit_watts:g} W, in "
             f"place of {ours:g} W: it stays"
         )
+        self._drop()
+        raise DeviceHeldError(self._replaced)
 
 
 def read_original_limit_watts(gpu: Gpu) -> float:
@@ -224,7 +253,7 @@ def read_original_limit_watts(gpu: Gpu) -> float:
         DeviceError: It cannot be read.
     """
     restore_residue(gpu)
-    if _outlives_this_process(gpu):
+    if _is_shared(gpu):
         for ledger in known_ledgers():
             entry = ledger.find(LedgerKey(gpu.uuid, "power_limit"))
             if entry is not None and entry.original is not None and not entry.is_stale():
@@ -234,7 +263,7 @@ def read_original_limit_watts(gpu: Gpu) -> float:
 
 def restore_residue(gpu: Gpu) -> None:
     """Restore what processes that were killed have left on a GPU, and say so. Never raises."""
-    if not _outlives_this_process(gpu):
+    if not _is_shared(gpu):
         return
     for ledger in known_ledgers():
         for outcome in ledger.restore_all(
@@ -243,6 +272,6 @@ def restore_residue(gpu: Gpu) -> None:
             _logger.warning("%s. It was left by %s", outcome, outcome.entry.holder)
 
 
-def _outlives_this_process(gpu: Gpu) -> bool:
-    """Return whether the settings of a GPU stay when this process ends, and another process can restore them."""
+def _is_shared(gpu: Gpu) -> bool:
+    """Return whether other processes can reach a GPU, whose settings stay when this process ends."""
     return isinstance(gpu, NvmlGpu)

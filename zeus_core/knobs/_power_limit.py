@@ -14,10 +14,10 @@ from zeus_core._validate import checked_whole_number, shown
 from zeus_core.device import Gpu, PowerRange
 from zeus_core.device._gpu import checked_gpus
 from zeus_core.device._retry import retried
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.errors import UsageError
 from zeus_core.knobs._lease import Lease, read_original_limit_watts
+from zeus_core.knobs._limit_watch import LimitWatch
 from zeus_core.knobs._restoration import Restoration
-from zeus_core.leases._restoring import is_same_limit
 
 __all__ = ["PowerLimitKnob", "check_power_limit", "power_limit_settings"]
 
@@ -49,9 +49,9 @@ class PowerLimitKnob:
             for number, gpu in enumerate(gpus)
         ]
         self._has_warned = False
-        self._enforced_watts: dict[int, float] = {}  # by number of the GPU, when its limit was set last
-        self._leases = [Lease(gpu, "power_limit", original_watts) for gpu, (_, original_watts) in self._ranges]
-        self._restoration = Restoration(self, self._leases, calls)
+        leases = [Lease(gpu, "power_limit", original_watts) for gpu, (_, original_watts) in self._ranges]
+        self._restoration = Restoration(self, leases, calls)
+        self._watch = LimitWatch(self, gpus, leases, self._restoration)
         self.settings: tuple[int, ...] = power_limit_settings([usable for _, usable in self._ranges], step_watts)
         """The limits in watts, highest first."""
 
@@ -65,12 +65,10 @@ class PowerLimitKnob:
         """
         check_power_limit(setting, self.settings)
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
+        self._watch.begin()
         for number, (gpu, (lowest_watts, original_watts)) in enumerate(self._ranges):
             limit_watts = min(max(float(setting), lowest_watts), original_watts)
-            enforced_watts = self._restoration.change(
-                partial(_set_limit, self._leases[number], gpu, limit_watts), number
-            )
-            self._enforced_watts[number] = enforced_watts
+            enforced_watts = self._restoration.change(partial(self._watch.set, number, limit_watts), number)
             if enforced_watts < limit_watts - 1 and not self._has_warned:
                 self._has_warned = True
                 _logger.warning(
@@ -78,23 +76,17 @@ class PowerLimitKnob:
                 )
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the limits that are enforced are those from the latest `apply`, as far as they can be read.
+        """Tell whether the limits have been in force since the latest `apply`, as far as they can be read.
 
         Raises:
             DeviceHeldError: Somebody else has set another limit, which stays. Nothing can be changed any more.
             DeviceError: The driver does not answer in time.
         """
-        for number, lease in enumerate(self._leases):
-            self._restoration.look(lease.check, number)
-        enforced_watts = {
-            number: self._restoration.look(partial(_read_enforced_watts, self._ranges[number][0], watts), number)
-            for number, watts in self._enforced_watts.items()
-        }
-        return all(is_same_limit(watts, self._enforced_watts[number]) for number, watts in enforced_watts.items())
+        return self._watch.is_undisturbed()
 
     def restore(self) -> bool:
         """Restore the original limit of each GPU for good. Never raises; logs and returns False if one refuses."""
-        self._enforced_watts = {}
+        self._watch.end()
         return self._restoration.restore()
 
 
@@ -122,16 +114,3 @@ def _usable_range(gpu: Gpu) -> PowerRange:
     """Return the range from the lowest limit the board accepts to the original limit."""
     original_watts = read_original_limit_watts(gpu)
     return PowerRange(min(retried(gpu.read_power_limit_range_watts).lowest_watts, original_watts), original_watts)
-
-
-def _set_limit(lease: Lease, gpu: Gpu, limit_watts: float) -> float:
-    """Set the limit, and return the one that is enforced."""
-    lease.set(limit_watts)
-    return _read_enforced_watts(gpu, limit_watts)
-
-
-def _read_enforced_watts(gpu: Gpu, default_watts: float) -> float:
-    try:
-        return gpu.read_enforced_power_limit_watts()
-    except DeviceError:
-        return default_watts  # a board that does not report it is trusted

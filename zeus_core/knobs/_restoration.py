@@ -43,7 +43,8 @@ class Restoration:
         self._leases = leases
         self._calls = calls
         self._changed_by: int | None = None  # process id
-        self._is_final = False
+        self.is_final = False
+        """Whether the hardware has been restored for good, or is about to be."""
         self._locks: dict[int, threading.RLock] = {}  # by process id
         self._restoring: dict[int, DeviceCall[bool]] = {}  # by lease: those that wait for a driver that hangs
         weakref.finalize(knob, self.restore).atexit = False  # the end of the process is the registry's part
@@ -65,10 +66,11 @@ class Restoration:
             Exception: The call raised it.
         """
         with self._lock:
-            if self._is_final:
+            if self.is_final:
                 raise DeviceError("the hardware has been restored for good and can no longer be changed")
             changed_before = self._changed_by
             if changed_before != os.getpid():
+                self._leases[number].prepare()
                 self._calls.start(2 * len(self._leases))  # a signal handler could not start threads any more
                 self._mark_changed()
             try:
@@ -79,7 +81,7 @@ class Restoration:
                     restore_registry.remove(self.restore)
                 raise
             finally:
-                if self._is_final:  # restored meanwhile, perhaps before the driver changed it
+                if self.is_final:  # restored meanwhile, perhaps before the driver changed it
                     self._mark_changed()
                     self.restore()
 
@@ -109,7 +111,7 @@ class Restoration:
         A forked child does nothing: the hardware is its parent's. A hook waits once for a driver that hangs, the end of
         the process once more.
         """
-        self._is_final = True
+        self.is_final = True
         if self._changed_by != os.getpid():
             return True
         patience_seconds = CALL_SECONDS if is_in_hook() else RESTORE_SECONDS
@@ -137,7 +139,7 @@ class Restoration:
         try:
             return call()
         finally:
-            if self._is_final:
+            if self.is_final:
                 self._leases[number].restore()
 
     def _wait(self, number: int, until: float) -> None:

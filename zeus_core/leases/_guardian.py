@@ -31,16 +31,17 @@ _READY_SECONDS = 0.5  # it takes 30 to 100 ms; half of the deadline of a driver 
 
 
 class Guardian:
-    """Starts the guardian with the first entry, tells it of all changes, and lets it end with the last entry.
+    """Starts the guardian, tells it of all changes, and lets it end with the last entry.
 
-    The first change waits until the guardian is ready, so that it restores whatever comes next: 30 to 100 ms, once. A
-    guardian that has been killed is started again by the next change.
+    It takes 30 to 100 ms to start, a second on a machine that is busy: `prepare` starts it ahead of the first change,
+    which waits until it is ready. A guardian that has been killed is started again by the next change.
     """
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._entries: dict[LedgerKey, LedgerEntry] = {}
         self._ledger_folder: str | None = None
+        self._is_ready = False
         self._locks: dict[int, threading.RLock] = {}  # by process id, as a forked child never gets one that is held
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
@@ -48,6 +49,18 @@ class Guardian:
     @property
     def _lock(self) -> threading.RLock:
         return self._locks.setdefault(os.getpid(), threading.RLock())
+
+    def prepare(self) -> None:
+        """Start the guardian, unless it runs. Never raises: the first entry tries again."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._socket is None:
+                self._start()
+
+    def prepare_soon(self) -> None:
+        """Start the guardian in the background, unless it runs."""
+        if self._socket is None:
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending
+                threading.Thread(target=self.prepare, name="zeus-core guardian", daemon=True).start()
 
     def hold(self, entry: LedgerEntry, ledger_folder: str | None) -> None:
         """Have an entry restored when this process ends.
@@ -62,9 +75,9 @@ class Guardian:
         with self._lock:
             self._entries[entry.key] = entry
             self._ledger_folder = ledger_folder or self._ledger_folder
-            started = None if self._socket is not None and self._send({"hold": entry.to_json()}) else self._start()
-        if started is not None:
-            _wait_until_ready(started)
+            if self._socket is None or not self._send(self._message(entry)):
+                self._start()
+        self._wait_until_ready()
 
     def revive(self) -> None:
         """Start the guardian again if it has been killed. It costs a microsecond where it has not.
@@ -73,10 +86,9 @@ class Guardian:
             OSError: It cannot be started.
         """
         with self._lock:
-            is_gone = self._socket is not None and self._entries and not self._is_there(self._socket)
-            started = self._start() if is_gone else None
-        if started is not None:
-            _wait_until_ready(started)
+            if self._socket is not None and self._entries and not self._is_there(self._socket):
+                self._start()
+        self._wait_until_ready()
 
     def drop(self, key: LedgerKey) -> None:
         """Forget an entry: the device is restored, or belongs to somebody else. Never raises."""
@@ -87,8 +99,8 @@ class Guardian:
             if not self._entries:
                 self._leave()
 
-    def _start(self) -> socket.socket:
-        """Start a guardian, and send it all entries: they wait for it in the socket, which is returned."""
+    def _start(self) -> None:
+        """Start a guardian, and send it all entries: they wait for it in the socket."""
         import socket  # programs that change nothing do without
 
         self._leave()
@@ -96,10 +108,12 @@ class Guardian:
         ours.setblocking(False)
         self._socket = ours
         for entry in self._entries.values():
-            self._send({"hold": entry.to_json()})
+            self._send(self._message(entry))
         with theirs:
-            _start_program(theirs.fileno(), self._ledger_folder)
-        return ours
+            _start_program(theirs.fileno())
+
+    def _message(self, entry: LedgerEntry) -> dict[str, object]:
+        return {"hold": entry.to_json(), "ledger": self._ledger_folder}
 
     def _send(self, message: object) -> bool:
         """Send a message. False if the guardian is gone; one that is stopped finds later messages in the ledger."""
@@ -134,32 +148,36 @@ class Guardian:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+            self._is_ready = False
+
+    def _wait_until_ready(self) -> None:
+        """Wait until the guardian says that it is ready; one that is late still takes what was sent to it."""
+        ours = self._socket
+        if ours is None or self._is_ready:
+            return
+        import select
+
+        self._is_ready = True
+        waiting = select.poll()
+        with contextlib.suppress(OSError, ValueError):  # closed by a restoring in another thread
+            waiting.register(ours, select.POLLIN)
+            if waiting.poll(_READY_SECONDS * 1e3):
+                ours.recv(1)
 
 
 guardian = Guardian()
 
 
-def _wait_until_ready(ours: socket.socket) -> None:
-    """Wait until the guardian says that it is ready; one that is late still takes what was sent to it."""
-    import select
-
-    waiting = select.poll()
-    with contextlib.suppress(OSError, ValueError):  # closed by a restoring in another thread
-        waiting.register(ours, select.POLLIN)
-        if waiting.poll(_READY_SECONDS * 1e3):
-            ours.recv(1)
-
-
-def _start_program(descriptor: int, ledger_folder: str | None) -> None:
+def _start_program(descriptor: int) -> None:
     """Start the program, which moves out of the reach of those who end or wait for the children of this process."""
     import subprocess
 
     owner = ProcessIdentity.current()
-    arguments = [descriptor, owner.pid, owner.start_ticks, ledger_folder]
+    arguments = [descriptor, owner.pid, owner.start_ticks]
     root = str(Path(__file__).parents[2])
-    program = (
-        f"import sys; sys.path.insert(0, {root!r}); "
-        f"from zeus_core.leases._guardian_program import main; main(*{arguments!r})"
+    program = (  # it forks before it imports anything: this process waits for that
+        "import os, sys\nif os.fork(): os._exit(0)\n"
+        f"sys.path.insert(0, {root!r})\nfrom zeus_core.leases._guardian_program import main\nmain(*{arguments!r})"
     )
     process = subprocess.Popen(
         # Without the modules of the site, which it does not need: it starts fast and stays small.

@@ -29,26 +29,19 @@ _WAITS_SECONDS = (1.0, 4.0, 15.0)
 _MAX_MESSAGE_BYTES = 64 * 1024
 
 
-def main(descriptor: int, owner_pid: int, owner_start_ticks: int, ledger_folder: str | None) -> None:
+def main(descriptor: int, owner_pid: int, owner_start_ticks: int) -> None:
     """Guard a process until it ends, or has restored everything itself.
 
     Args:
         descriptor: The socket to it.
         owner_pid: The process.
         owner_start_ticks: When it began.
-        ledger_folder: Where the entries are written down; None if there is no such place.
     """
-    if os.fork():
-        os._exit(0)  # the owner has no child left that others would wait for
     for name in _IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    ledger = None
-    if ledger_folder is not None:
-        with contextlib.suppress(OSError):
-            ledger = Ledger(ledger_folder)
     nvml = BareNvml()
-    keeper = Keeper(nvml.gpu, ledger)
+    keeper = Keeper(nvml.gpu, None)
     with contextlib.suppress(DeviceError):  # it is tried again when it is needed
         nvml.open()
     with socket.socket(fileno=descriptor) as owner:
@@ -100,6 +93,9 @@ def _take(message: bytes, keeper: Keeper) -> None:
     if "hold" in fields:
         with contextlib.suppress(UsageError):
             keeper.hold("owner", LedgerEntry.from_json(fields["hold"]))
+        if keeper.ledger is None and fields.get("ledger") is not None:
+            with contextlib.suppress(OSError):
+                keeper.ledger = Ledger(fields["ledger"])
     elif "drop" in fields:
         keeper.drop("owner", LedgerKey(*fields["drop"]))
 

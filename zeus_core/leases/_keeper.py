@@ -28,7 +28,8 @@ class Keeper:
 
     def __init__(self, open_gpu: Callable[[str], RestorableGpu], ledger: Ledger | None) -> None:
         self._open_gpu = open_gpu
-        self._ledger = ledger
+        self.ledger = ledger
+        """Where the entries are written down."""
         self._held: dict[Hashable, dict[LedgerKey, LedgerEntry]] = {}
         self._lock = threading.Lock()
 
@@ -57,17 +58,17 @@ class Keeper:
 
         It takes as long as the driver does: call it in a thread of the device.
         """
-        if self._ledger is None:
+        if self.ledger is None:
             return self.restore_device(entry)
         try:
-            with self._ledger.locked(entry.device_uuid):
-                written = self._ledger.find(entry.key)
+            with self.ledger.locked(entry.device_uuid):
+                written = self.ledger.find(entry.key)
                 if written is None or written.owner_token != entry.owner_token:
                     return Outcome(entry, "original")  # a new owner has restored it before its own first change
-                outcome = self._ledger.finish(self.restore_device(written))
+                outcome = self.ledger.finish(self.restore_device(written))
         except (DeviceError, OSError) as error:
             return Outcome(entry.failed(str(error)), "failed")
-        self._ledger.tidy(entry.device_uuid)
+        self.ledger.tidy(entry.device_uuid)
         return outcome
 
     def restore_device(self, entry: LedgerEntry) -> Outcome:

@@ -88,6 +88,18 @@ class DaemonConnection:
                     self._drop()
                     raise DeviceError(f"the zeus-core daemon at {self.path}: {error}") from error
 
+    def is_open(self) -> bool:
+        """Tell whether the daemon is still at the other end: it has neither ended nor closed this connection."""
+        with self._lock:
+            if self._socket is None or self._process_id != os.getpid():
+                return False
+            try:
+                return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+
     def close(self) -> None:
         """End the connection, and the lease: the daemon restores what is changed."""
         with self._lock:
@@ -239,6 +251,10 @@ class RemoteControl:
             DeviceError: The daemon does not answer. It restores all the same, once it sees that this process has ended.
         """
         return str(self._connection.ask("release", self._what)["outcome"])
+
+    def is_open(self) -> bool:
+        """Tell whether the lease lasts. A daemon that has ended, as by a crash, restores the original at its start."""
+        return self._connection.is_open()
 
     def close(self) -> None:
         """End the connection."""

@@ -53,7 +53,7 @@ class SimulatedNoise:
             checked_number(f"SimulatedNoise.{argument}", value, 0.0, 0.2, "0 to 0.2, such as 0.01")
         checked_whole_number("SimulatedNoise.seed", self.seed, 0)
 
-    def place_of(self, index: int) -> float:
+    def _place_of(self, index: int) -> float:
         """Return where a board lies among those of its model, from -1 to 1. A few boards cover the range evenly."""
         first = random.Random(f"boards {self.seed}").random()
         return 2 * ((first + index * _GOLDEN_RATIO) % 1.0) - 1
@@ -161,7 +161,7 @@ class SimulatedGpu:
         self._time_source = checked_time_source(time_source)
         self._random = random.Random(f"{self._noise.seed} {index}")
         self._grants_control = checked_flag("grants_control", grants_control)
-        self._power_factor = 1 + self._noise.board_spread * self._noise.place_of(index)
+        self._power_factor = 1 + self._noise.board_spread * self._noise._place_of(index)
         self._idle_watts = self._power_factor * preset.physics.blocking_power_watts
         self._operating_point = lru_cache(maxsize=256)(self._own_operating_point)
         # Re-entrant, because a limit may be restored by a signal handler that interrupts a change.

@@ -201,7 +201,7 @@ class LimitSearch:
         except DeviceHeldError as error:
             return encode(part), str(error)
         if not is_undisturbed:
-            _logger.warning("the limit that the machine enforces has changed during a trial, which is repeated")
+            _logger.warning("the power limit in force has changed during a trial, which is repeated")
             part = replace(part, is_spoiled=True)
         return encode(part), None
 

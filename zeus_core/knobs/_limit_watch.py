@@ -1,0 +1,150 @@
+"""What others do to the power limits that a knob has set, noticed while training runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from collections.abc import Sequence
+from functools import partial
+
+from zeus_core._process.sampler import Sampler
+from zeus_core.device import Gpu
+from zeus_core.errors import DeviceError, DeviceHeldError
+from zeus_core.knobs._lease import Lease
+from zeus_core.knobs._restoration import Restoration
+from zeus_core.leases._restoring import is_same_limit
+
+__all__ = ["LimitWatch"]
+
+# A look takes the driver 0.1 to 10 ms, in the thread of the GPU. Trials last seconds, and people and board management
+# controllers change a limit for longer.
+_PERIOD_SECONDS = 1.0
+
+_logger = logging.getLogger(__name__)
+
+
+class LimitWatch:
+    """Compares the limits in force with those that were set: when it is asked, and in the background.
+
+    The background looks at GPUs that other processes can reach. Where the daemon has restored a limit, as after it was
+    restarted, the background sets it again. What has changed is said once: by the owner of the knob if it asks at the
+    end of each trial, else in the log.
+
+    Args:
+        knob: The knob, which is not kept: the background ends with it.
+        gpus: Its GPUs.
+        leases: One per GPU.
+        restoration: Calls each GPU in its thread.
+    """
+
+    def __init__(self, knob: object, gpus: Sequence[Gpu], leases: Sequence[Lease], restoration: Restoration) -> None:
+        self._gpus, self._leases, self._restoration = gpus, leases, restoration
+        self._enforced_watts: dict[int, float] = {}  # by number of the GPU, as of the latest look
+        self._disturbed: set[int] = set()  # GPUs whose limit has changed since it was set
+        self._lost: set[int] = set()  # GPUs whose limit the daemon has restored
+        self._unsaid: dict[int, str] = {}
+        self._has_been_asked = False
+        self._will_be_asked = False
+        self._sampler = Sampler(self._look_at_all, _PERIOD_SECONDS, name="zeus-core power limits")
+        weakref.finalize(knob, self._sampler.stop).atexit = False
+
+    def begin(self) -> None:
+        """Watch in the background from now on: limits are about to be set."""
+        self._will_be_asked = self._has_been_asked
+        self._unsaid.clear()
+        if not self._sampler.is_running and any(lease.is_shared for lease in self._leases):
+            self._sampler.start()
+
+    def set(self, number: int, limit_watts: float) -> float:
+        """Set the limit of a GPU, in its thread, and return the one that is enforced.
+
+        Raises:
+            DeviceError: See `Lease.set`.
+        """
+        self._leases[number].set(limit_watts)
+        self._note_set(number, limit_watts)
+        self._disturbed.discard(number)
+        return self._enforced_watts[number]
+
+    def is_undisturbed(self) -> bool:
+        """Tell whether the limits have been in force since they were set, as far as they can be read.
+
+        Raises:
+            DeviceHeldError: Somebody else has set another limit, which stays. Nothing can be changed any more.
+            DeviceError: The driver does not answer in time.
+        """
+        self._has_been_asked, self._will_be_asked = True, False
+        self._unsaid.clear()
+        for number in range(len(self._gpus)):
+            self._restoration.look(partial(self._look, number), number)
+        return not self._disturbed
+
+    def end(self) -> None:
+        """End to watch: the original limits are about to be restored."""
+        self._sampler.stop()
+        self._will_be_asked = False
+        self._say()
+
+    def _look(self, number: int) -> str | None:
+        """Note whether a limit has changed since the last look, in the thread of its GPU. Returns words for it.
+
+        Raises:
+            DeviceHeldError: Somebody else has set another limit.
+        """
+        gpu, lease = self._gpus[number], self._leases[number]
+        is_in_force = lease.check()
+        before_watts = self._enforced_watts.get(number)
+        if before_watts is None:
+            return None
+        now_watts = self._read_enforced_watts(number, before_watts)
+        if self._restoration.is_final:  # then the original may be in force, as it should
+            return None
+        if number in self._lost or (is_in_force and is_same_limit(now_watts, before_watts)):
+            return None
+        self._enforced_watts[number] = now_watts
+        self._disturbed.add(number)
+        if is_in_force:
+            return (
+                f"the limit that {gpu.name} ({gpu.uuid}) enforces has changed from {before_watts:g} to {now_watts:g} "
+                "W: something else limits it too, such as the controller of the board"
+            )
+        self._lost.add(number)
+        return f"the zeus-core daemon has ended and restored the power limit of {gpu.name} ({gpu.uuid})"
+
+    def _look_at_all(self) -> None:
+        """Look at all GPUs, from the background. A driver that does not answer says nothing about others."""
+        for number in sorted(self._enforced_watts):
+            with contextlib.suppress(DeviceError):
+                try:
+                    words = self._restoration.look(partial(self._look, number), number)
+                except DeviceHeldError as error:
+                    self._enforced_watts.pop(number, None)
+                    words = str(error)
+                if words is not None:
+                    self._unsaid[number] = words
+                if number in self._lost:
+                    self._restoration.change(partial(self._set_again, number), number)
+        if not self._will_be_asked:
+            self._say()
+
+    def _set_again(self, number: int) -> None:
+        if number in self._lost:
+            limit_watts = self._leases[number].set_again()
+            self._note_set(number, limit_watts)
+            _logger.warning("%g W is set on %s again", limit_watts, self._gpus[number].uuid)
+
+    def _note_set(self, number: int, limit_watts: float) -> None:
+        self._lost.discard(number)
+        self._enforced_watts[number] = self._read_enforced_watts(number, limit_watts)
+
+    def _say(self) -> None:
+        with contextlib.suppress(KeyError):  # there is none, or another thread says it
+            while True:
+                _logger.warning("%s", self._unsaid.popitem()[1])
+
+    def _read_enforced_watts(self, number: int, default_watts: float) -> float:
+        try:
+            return self._gpus[number].read_enforced_power_limit_watts()
+        except DeviceError:
+            return default_watts  # a board that does not report it is trusted
