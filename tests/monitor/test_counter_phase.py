@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from zeus_core.monitor._counter_phase import CounterPhase
+from zeus_core.monitor._parts._counter_phase import CounterPhase
 
 SECONDS = 12.0
 SEEDS = 8

@@ -19,12 +19,12 @@ from zeus_core.errors import DeviceError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._counter_phase import CounterPhase
-from zeus_core.monitor._divided_energy import Amount, DividedEnergy, Division, EnergySource, whole_quanta
 from zeus_core.monitor._meter import UNKNOWN_PEAK_WATTS, peak_watts
-from zeus_core.monitor._power_sum import PowerSum
+from zeus_core.monitor._parts._counter_phase import CounterPhase
+from zeus_core.monitor._parts._divided_energy import Amount, DividedEnergy, Division, EnergySource, whole_quanta
+from zeus_core.monitor._parts._power_sum import PowerSum
+from zeus_core.monitor._parts._timeline import Timeline
 from zeus_core.monitor._reading import GpuEdge, Reading
-from zeus_core.monitor._timeline import Timeline
 from zeus_core.monitor._windows import synchronize
 from zeus_core.ports import TimeSource
 from zeus_core.training._account import TRAINING

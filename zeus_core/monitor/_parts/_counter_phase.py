@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zeus_core.monitor._update_grid import Bracket, UpdateGrid
+from zeus_core.monitor._parts._update_grid import Bracket, UpdateGrid
 
 __all__ = ["CounterPhase", "Knot"]
 

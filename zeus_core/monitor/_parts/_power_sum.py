@@ -10,8 +10,8 @@ import math
 import random
 from collections import deque
 
-from zeus_core.monitor._counter_phase import Knot
 from zeus_core.monitor._integral import CANCELLING, SENSOR_DELAY_SECONDS
+from zeus_core.monitor._parts._counter_phase import Knot
 
 __all__ = ["PowerSum"]
 

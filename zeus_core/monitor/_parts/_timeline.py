@@ -8,7 +8,7 @@ import math
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from zeus_core.monitor._class_energy import EDGES_SECONDS, Part, Piece
+from zeus_core.monitor._parts._part import EDGES_SECONDS, Part, Piece
 
 __all__ = ["Timeline"]
 

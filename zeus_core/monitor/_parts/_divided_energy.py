@@ -16,9 +16,10 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from zeus_core.monitor._class_energy import ClassEnergy, Estimate, Part
-from zeus_core.monitor._counter_phase import Knot
-from zeus_core.monitor._timeline import Timeline
+from zeus_core.monitor._parts._class_energy import ClassEnergy
+from zeus_core.monitor._parts._counter_phase import Knot
+from zeus_core.monitor._parts._part import Estimate, Part
+from zeus_core.monitor._parts._timeline import Timeline
 
 __all__ = ["Amount", "DividedEnergy", "EnergySource", "whole_quanta"]
 
@@ -322,7 +323,7 @@ class DividedEnergy:
             return fit
         unknown: dict[Hashable, float] = {}
         for part in parts:
-            for key in {part.key, part.span} - {None}:
+            for key in part.keys:
                 if key not in fit:
                     unknown[key] = unknown.get(key, 0.0) + part.seconds
         watts = min(watts, self._peak_watts)
@@ -384,7 +385,7 @@ def _add(amounts: dict[Hashable, Amount], key: Hashable, estimate: Estimate, is_
 
 def _lose(amounts: dict[Hashable, Amount], parts: Iterable[Part]) -> None:
     for part in parts:
-        for key in {part.key, part.span} - {None}:
+        for key in part.keys:
             amounts.setdefault(key, Amount()).lost_seconds += part.seconds
 
 
@@ -393,7 +394,7 @@ def _by_time(energy_joules: float, parts: list[Part]) -> dict[Hashable, Estimate
     seconds = sum(part.seconds for part in parts)
     times: dict[Hashable, float] = {}
     for part in parts:
-        for key in {part.key, part.span} - {None}:
+        for key in part.keys:
             times[key] = times.get(key, 0.0) + part.seconds
     shares = {key: energy_joules * time / seconds for key, time in times.items()}
     return {key: Estimate(joules, min(joules, energy_joules - joules)) for key, joules in shares.items()}

@@ -1,0 +1,79 @@
+"""Parts of an interval between two updates of a counter, each of one class. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+__all__ = ["EDGES_SECONDS", "Estimate", "Part", "Piece", "edge_places", "seconds_by_key"]
+
+EDGES_SECONDS = (0.01, 0.02, 0.045, 0.1)
+"""Distances from the nearer edge of a part that bound the places near an edge; what is farther is the middle."""
+
+
+class Piece(NamedTuple):
+    """An uninterrupted time of one class, within which the power has no reason to change.
+
+    Attributes:
+        seconds: How long.
+        phase: The part of a step that it lies in; 0 where steps are not told apart.
+        edge: 0 in the middle of a part; else the number of its place after the begin of the part, or minus that before
+            its end.
+    """
+
+    seconds: float
+    phase: int = 0
+    edge: int = 0
+
+
+class Part(NamedTuple):
+    """The pieces of one class in a row, within one interval.
+
+    Attributes:
+        key: The class.
+        pieces: All of its time.
+        span: A longer time whose energy is wanted too, such as one evaluation; None if there is none.
+    """
+
+    key: Hashable
+    pieces: Sequence[Piece]
+    span: Hashable = None
+
+    @property
+    def keys(self) -> set[Hashable]:
+        """The class, and the span if there is one."""
+        return {self.key, self.span} - {None}
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return sum(piece.seconds for piece in self.pieces)
+
+
+class Estimate(NamedTuple):
+    """An energy and how far it can be off, in joules."""
+
+    energy_joules: float
+    uncertainty_joules: float
+
+
+def seconds_by_key(parts: Sequence[Part]) -> dict[Hashable, float]:
+    """Return the time of each class and span."""
+    seconds: dict[Hashable, float] = {}
+    for part in parts:
+        for key in part.keys:
+            seconds[key] = seconds.get(key, 0.0) + part.seconds
+    return seconds
+
+
+def edge_places(parts: Sequence[Part]) -> dict[Hashable, list[float]]:
+    """Return where in an interval the edges of each class lie, from 0 to 1."""
+    seconds, elapsed = sum(part.seconds for part in parts), 0.0
+    places: dict[Hashable, list[float]] = {}
+    for part, following in itertools.pairwise(parts):
+        elapsed += part.seconds
+        if part.key != following.key:
+            for key in (part.key, following.key):
+                places.setdefault(key, []).append(elapsed / seconds)
+    return places

@@ -1,0 +1,105 @@
+"""The columns of the regression: the time in each class and place, as the power that follows the load sees it. Pure.
+
+A column is a class and phase, or a class and place near an edge. Where the power follows the load with a lag, each
+second counts for the parts just before it too: there are rows for each of several lags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zeus_core.monitor._parts._part import Part, Piece
+
+__all__ = ["LAGS_SECONDS", "Array", "Column", "PowerColumns", "padded"]
+
+Array = npt.NDArray[np.float64]
+
+LAGS_SECONDS = np.array([1e-6, 0.005, 0.01, 0.02, 0.04])  # boards follow their load within 1 to 50 ms
+
+
+class Column(NamedTuple):
+    """A class in one phase of a step, or near one edge of its parts."""
+
+    key: Hashable
+    is_edge: bool
+    number: int
+
+
+class PowerColumns:
+    """The columns so far, and which of them the power follows at this moment."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Column, int] = {}
+        self._following = np.zeros((len(LAGS_SECONDS), 0))  # the share of each column in the power, with each lag
+        self._last: tuple[Hashable, list[int]] | None = None  # the class and the columns of the latest piece
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def rows(self, parts: Sequence[Part]) -> tuple[dict[Hashable, Array], dict[Hashable, Array]]:
+        """Take in the parts of the next interval.
+
+        Returns:
+            The seconds of each class and span in each column, with each lag. And how often the power of each column
+            crosses an edge of each class if the knots are late.
+        """
+        self._grow(parts)
+        size = len(self)
+        seconds: dict[Hashable, Array] = {}
+        crossing: dict[Hashable, Array] = {}
+        for part in parts:
+            columns = [self._columns_of(part.key, piece) for piece in part.pieces]
+            of_part = self._follow(part, columns)
+            for key in part.keys:
+                seconds[key] = seconds[key] + of_part if key in seconds else of_part
+            if self._last is not None and self._last[0] != part.key:
+                for key, sign in ((part.key, 1.0), (self._last[0], -1.0)):
+                    crossing.setdefault(key, np.zeros(size))[self._last[1]] += sign
+            self._last = part.key, columns[-1]
+        return seconds, crossing
+
+    def peek(self, intervals: Sequence[Sequence[Part]]) -> list[dict[Hashable, Array]]:
+        """Return the seconds of each class of intervals to come, without taking them in."""
+        self._grow([part for parts in intervals for part in parts])
+        following, last = self._following, self._last
+        rows = [self.rows(parts)[0] for parts in intervals]
+        self._following, self._last = following, last
+        return rows
+
+    def _follow(self, part: Part, columns: Sequence[list[int]]) -> Array:
+        """Let the power follow the load of a part. Return the seconds in each column, with each lag."""
+        durations = np.array([piece.seconds for piece in part.pieces])
+        held = np.zeros((len(columns), len(self)))
+        for row, of_piece in enumerate(columns):
+            held[row, of_piece] = 1.0
+        left = durations[::-1].cumsum()[::-1] - durations  # from the end of the piece to the end of the part
+        rates = -1 / LAGS_SECONDS[:, None]
+        response = np.exp(rates * left) - np.exp(rates * (left + durations))
+        after = self._following * np.exp(rates * durations.sum()) + response @ held
+        seconds: Array = LAGS_SECONDS[:, None] * (self._following - after) + durations @ held
+        self._following = after
+        return seconds
+
+    def _columns_of(self, key: Hashable, piece: Piece) -> list[int]:
+        column = self.numbers[Column(key, False, piece.phase)]
+        return [column, self.numbers[Column(key, True, piece.edge)]] if piece.edge else [column]
+
+    def _grow(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            for piece in part.pieces:
+                self.numbers.setdefault(Column(part.key, False, piece.phase), len(self.numbers))
+                if piece.edge:
+                    self.numbers.setdefault(Column(part.key, True, piece.edge), len(self.numbers))
+        self._following = padded(self._following, len(self))
+
+
+def padded(array: Array, size: int, axes: int = 1) -> Array:
+    """Return an array with zeros behind, so that its last axes are so long."""
+    more = size - array.shape[-1]
+    if more == 0:
+        return array
+    return np.pad(array, [(0, 0)] * (array.ndim - axes) + [(0, more)] * axes)
