@@ -26,7 +26,7 @@ def test_without_numba_the_results_are_the_same(monkeypatch):
         seconds = frontier.highest_clock_point[0]
         plans = [
             make_plan(frontier, time_seconds=1.02 * seconds, effort=effort),
-            make_plan(frontier, time_seconds=seconds, switch_seconds=0.005, dwell_seconds=0.2),
+            make_plan(frontier, time_seconds=seconds, switch_seconds=0.005, dwell_seconds=0.2, effort=effort),
         ]
         return frontier.times_seconds, frontier.energies_joules, plans
 

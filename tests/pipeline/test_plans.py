@@ -235,3 +235,18 @@ def test_a_plan_can_be_run_only_on_its_profile():
     plan = make_plan(Frontier.from_profile(smooth_profile(2), schedules.one_f_one_b(2, 3)), slowdown_factor=1.0)
     with pytest.raises(UsageError, match="another profile"):
         plan.execution(smooth_profile(2, seed=1))
+
+
+def test_the_power_of_the_node_is_part_of_the_energy_and_makes_time_dearer():
+    """A plan that minimises what the GPUs take, where more time is free, takes more than one for the whole node."""
+    schedule = schedules.one_f_one_b(3, 6)
+    alone = Frontier.from_profile(smooth_profile(3), schedule)
+    profile = smooth_profile(3, node_power_watts=200.0)
+    frontier = Frontier.from_profile(profile, schedule)
+    assert frontier.problem.blocking_power_watts == alone.problem.blocking_power_watts + 600.0
+    assert frontier.least_energy_seconds < alone.least_energy_seconds
+    limit = alone.least_energy_seconds
+    plan, ignorant = (make_plan(each, time_seconds=limit) for each in (frontier, alone))
+    assert plan.energy_joules < ignorant.energy_joules + 600.0 * ignorant.time_seconds
+    check_replay(profile, plan)
+    assert PipelineProfile.from_json(profile.to_json()) == profile != smooth_profile(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,24 @@ from zeus_core.pipeline._dependencies import Numbers
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem
 
-__all__ = ["Execution", "clock_switches", "execute"]
+__all__ = ["FREE_SWITCHES", "Execution", "SwitchPrice", "clock_switches", "execute"]
+
+
+class SwitchPrice(NamedTuple):
+    """The price of a clock switch.
+
+    Attributes:
+        seconds: Duration, during which the GPU draws its blocking power.
+        joules: Energy of one GPU above that.
+        dwell_seconds: The shortest allowed time between two switches of a rank.
+    """
+
+    seconds: float = 0.0
+    joules: float = 0.0
+    dwell_seconds: float = 0.0
+
+
+FREE_SWITCHES = SwitchPrice()
 
 
 @dataclass(frozen=True)
@@ -45,25 +63,26 @@ class Execution:
         return int(self.is_switch.sum())
 
 
-def execute(problem: Problem, chosen: Sequence[CostedOption], switch_seconds: float = 0.0) -> Execution:
+def execute(problem: Problem, chosen: Sequence[CostedOption], price: SwitchPrice = FREE_SWITCHES) -> Execution:
     """Predict an iteration.
 
     Args:
         problem: The instructions.
         chosen: The option of each instruction, in the order of `problem.graph`. [instructions]
-        switch_seconds: Duration of a clock switch. The GPU draws its blocking power meanwhile.
+        price: That of a switch; its dwell does not matter.
     """
     graph = problem.graph
     is_switch = clock_switches(problem, [option.clock_mhz for option in chosen])
     durations = np.array([option.time_seconds for option in chosen])
     # A switch lies on the arc from the instruction before; the first instruction of a rank is released after it.
     to = np.repeat(np.arange(len(chosen)), np.diff(graph.first_arc))
-    switching = np.where(is_switch, switch_seconds, 0.0)
+    switching = np.where(is_switch, price.seconds, 0.0)
     delays = problem.arc_delay_seconds + np.where(graph.arc_from == graph.before[to], switching[to], 0.0)
     releases = np.where(graph.before < 0, switching, 0.0)
     ends = graph.earliest_starts(delays, durations, releases) + durations
     time_seconds = float(ends.max())
     cost = float(np.sum([option.cost_joules for option in chosen]))
+    cost += price.joules * float(problem.rank_gpus[graph.rank[is_switch]].sum())
     return Execution(
         start_seconds=ends - durations,
         duration_seconds=durations,

@@ -36,6 +36,7 @@ class FrontierPoint:
             [instructions]
         deadline_seconds: Latest end of each for the others to start as here. [instructions]
         price_watts: Energy that one more second would save for each, per second. [instructions]
+        arc_price_watts: The same for a second between two instructions, on each arc of `Problem.graph`. [graph arcs]
     """
 
     time_seconds: float
@@ -44,6 +45,7 @@ class FrontierPoint:
     duration_seconds: Numbers
     deadline_seconds: Numbers
     price_watts: Numbers
+    arc_price_watts: Numbers
 
 
 @dataclass(frozen=True)
@@ -209,8 +211,9 @@ class Frontier:
         shortest = self.problem.durations_of([hull[0] for hull in self.problem.hulls])
         energy = float(self.energy_joules(seconds, until_seconds=seconds))
         durations = np.clip(deadlines - starts, shortest, longest)
-        prices = np.multiply(state.flow[: len(starts)], self._network.slope_quantum_watts, dtype=np.float64)
-        return FrontierPoint(seconds, energy, starts, durations, deadlines, prices)
+        prices = np.multiply(state.flow, self._network.slope_quantum_watts, dtype=np.float64)
+        of_instructions, of_arcs = prices[: len(starts)], prices[self._network.arc_of_graph_arc]
+        return FrontierPoint(seconds, energy, starts, durations, deadlines, of_instructions, of_arcs)
 
 
 def _walk(network: Network) -> tuple[Indices, Indices, list[_Snapshot]]:

@@ -72,6 +72,8 @@ class Network:
         slope_quantum_watts: Unit of slopes and flows.
         start_event: The event at which each instruction starts. [instructions]
         end_event: The event at which it ends, or a later one merged with it. [instructions]
+        arc_of_graph_arc: The arc with the flow of each arc of the graph; if its events were merged, that of the
+            instruction that no other arc leaves, or enters. [graph arcs]
     """
 
     arrays: NetworkArrays
@@ -79,6 +81,7 @@ class Network:
     slope_quantum_watts: float
     start_event: Indices
     end_event: Indices
+    arc_of_graph_arc: Indices
 
 
 def make_network(
@@ -105,6 +108,7 @@ def make_network(
         slope_quantum_watts=slope_quantum,
         start_event=tail[:n].copy(),
         end_event=head[:n].copy(),
+        arc_of_graph_arc=_arcs_of_graph_arcs(graph, is_merged),
     )
 
 
@@ -121,6 +125,14 @@ def _events(graph: DependencyGraph, delay: Numbers) -> tuple[Indices, Indices, n
     distinct, numbers = np.unique(roots, return_inverse=True)
     # Numbered in running order, so that events close in time are close in memory.
     return numbers[:n] + 2, numbers[n:] + 2, is_merged, len(distinct) + 2
+
+
+def _arcs_of_graph_arcs(graph: DependencyGraph, is_merged: np.ndarray) -> Indices:
+    n = len(graph.instructions)
+    to = np.repeat(np.arange(n), np.diff(graph.first_arc))
+    is_only_one = np.bincount(graph.arc_from, minlength=n)[graph.arc_from] == 1
+    kept = n + np.cumsum(~is_merged) - 1
+    return np.where(~is_merged, kept, np.where(is_only_one, graph.arc_from, to))
 
 
 def _find(root: Indices, event: int) -> int:

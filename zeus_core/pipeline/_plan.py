@@ -10,7 +10,7 @@ from functools import partial
 from zeus_core._validate import checked_instance, checked_list, checked_number, checked_text
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._dependencies import ROUNDING
-from zeus_core.pipeline._execution import Execution, execute
+from zeus_core.pipeline._execution import Execution, SwitchPrice, execute
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem, checked_problem
 from zeus_core.pipeline._profile import PipelineProfile
@@ -34,6 +34,8 @@ class Plan:
         switch_seconds: Assumed duration of each switch; `time_seconds` includes it.
         blocking_power_watts: Power of all GPUs together while they wait.
         profile_fingerprint: Fingerprint of the profile the plan was made from; see `PipelineProfile.fingerprint`.
+        switch_joules: Assumed energy of each switch on each GPU above waiting; `energy_joules` includes it.
+        bound_joules: No plan with the same limit and price of switches takes less energy; None if not known.
     """
 
     name: str
@@ -45,10 +47,18 @@ class Plan:
     switch_seconds: float
     blocking_power_watts: float
     profile_fingerprint: str
+    switch_joules: float = 0.0
+    bound_joules: float | None = None
 
     @classmethod
     def from_options(
-        cls, name: str, problem: Problem, chosen: Sequence[CostedOption], switch_seconds: float = 0.0
+        cls,
+        name: str,
+        problem: Problem,
+        chosen: Sequence[CostedOption],
+        switch_seconds: float = 0.0,
+        switch_joules: float = 0.0,
+        bound_joules: float | None = None,
     ) -> Plan:
         """Return the plan that runs each instruction at a chosen option.
 
@@ -57,6 +67,8 @@ class Plan:
             problem: The instructions.
             chosen: The option of each instruction, in the order of `problem.graph`. [instructions]
             switch_seconds: Duration of a clock switch.
+            switch_joules: Energy of a clock switch of one GPU above waiting.
+            bound_joules: See `Plan`.
 
         Raises:
             UsageError: An argument is wrong, such as fewer options than instructions; the message names it.
@@ -71,7 +83,8 @@ class Plan:
             )
         wanted = "a finite number, at least 0"
         switch_seconds = checked_number("switch_seconds", switch_seconds, 0.0, math.inf, wanted)
-        result = execute(problem, chosen, switch_seconds)
+        switch_joules = checked_number("switch_joules", switch_joules, 0.0, math.inf, wanted)
+        result = execute(problem, chosen, SwitchPrice(switch_seconds, switch_joules))
         clocks = dict(zip(problem.graph.instructions, (option.clock_mhz for option in chosen), strict=True))
         return cls(
             name=name,
@@ -83,6 +96,8 @@ class Plan:
             switch_seconds=switch_seconds,
             blocking_power_watts=problem.blocking_power_watts,
             profile_fingerprint=problem.profile.fingerprint,
+            switch_joules=switch_joules,
+            bound_joules=bound_joules,
         )
 
     @property
@@ -111,7 +126,7 @@ class Plan:
         if profile.fingerprint != self.profile_fingerprint:
             raise UsageError("the plan was made from another profile; make it again from this one")
         problem = Problem(profile, self.schedule)
-        return execute(problem, self.options(problem), self.switch_seconds)
+        return execute(problem, self.options(problem), SwitchPrice(self.switch_seconds, self.switch_joules))
 
     def options(self, problem: Problem) -> list[CostedOption]:
         """Return the option of each instruction, in the order of `problem.graph`.

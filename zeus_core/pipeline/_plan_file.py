@@ -18,7 +18,7 @@ from zeus_core.pipeline._schedule import Schedule
 
 __all__ = ["read_plan", "write_plan"]
 
-_FORMAT = JsonFormat("zeus-core pipeline plan", 1)
+_FORMAT = JsonFormat("zeus-core pipeline plan", 2)
 
 
 class _PlannedInstruction(NamedTuple):
@@ -37,13 +37,15 @@ class _PlanFields:
     time_seconds: float
     energy_joules: float
     switch_seconds: float
+    switch_joules: float
+    bound_joules: float | None
     blocking_power_watts: float
     switches: int
     schedule: str
     ranks: tuple[tuple[_PlannedInstruction, ...], ...]
 
     def __post_init__(self) -> None:
-        for name in ("time_seconds", "energy_joules", "switch_seconds", "blocking_power_watts"):
+        for name in ("time_seconds", "energy_joules", "switch_seconds", "switch_joules", "blocking_power_watts"):
             checked_number(name, getattr(self, name), 0.0, math.inf, "a finite number, at least 0")
         checked_whole_number("switches", self.switches, 0)
         for rank, order in enumerate(self.ranks):
@@ -71,6 +73,8 @@ def write_plan(plan: Plan, path: str | Path) -> None:
         time_seconds=plan.time_seconds,
         energy_joules=plan.energy_joules,
         switch_seconds=plan.switch_seconds,
+        switch_joules=plan.switch_joules,
+        bound_joules=plan.bound_joules,
         blocking_power_watts=plan.blocking_power_watts,
         switches=plan.switches,
         schedule=plan.schedule.name,
@@ -98,6 +102,8 @@ def read_plan(path: str | Path) -> Plan:
             energy_joules=fields.energy_joules,
             switches=fields.switches,
             switch_seconds=fields.switch_seconds,
+            switch_joules=fields.switch_joules,
+            bound_joules=fields.bound_joules,
             blocking_power_watts=fields.blocking_power_watts,
             profile_fingerprint=fields.profile_fingerprint,
         )

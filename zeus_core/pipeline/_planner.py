@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
 
 from zeus_core._validate import checked_instance, checked_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._dependencies import ROUNDING
-from zeus_core.pipeline._frontier import Frontier
+from zeus_core.pipeline._execution import SwitchPrice
+from zeus_core.pipeline._frontier import Frontier, FrontierPoint
+from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._plan import Plan
+from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._rounding import Rounding
+from zeus_core.pipeline._simple_plans import simple_plans
 from zeus_core.pipeline._switching import plan_switches
 
 __all__ = ["make_plan", "make_plans"]
@@ -26,6 +32,7 @@ def make_plan(
     slowdown_factor: float | None = None,
     straggler_seconds: float | None = None,
     switch_seconds: float = 0.0,
+    switch_joules: float = 0.0,
     dwell_seconds: float = 0.0,
     effort: float = 1.0,
 ) -> Plan:
@@ -41,6 +48,7 @@ def make_plan(
         straggler_seconds: Time of another pipeline that this one waits for. Waiting costs the same at all clocks, so
             the plan uses time beyond T* too, up to `frontier.slowest_seconds`.
         switch_seconds: Duration of each clock switch; about 0.005 on an NVIDIA GPU.
+        switch_joules: Energy of each clock switch on each GPU above waiting.
         dwell_seconds: The shortest allowed time from one switch of a rank to its next.
         effort: Search effort relative to the default, up to 1000; 0 is the quickest.
 
@@ -50,22 +58,30 @@ def make_plan(
     checked_instance("frontier", frontier, Frontier, "Frontier.from_profile(profile, schedule)")
     limit = _limit_seconds(frontier, time_seconds, slowdown_factor, straggler_seconds)
     wanted = "a finite number, at least 0"
-    switch_seconds = checked_number("switch_seconds", switch_seconds, 0.0, math.inf, wanted)
-    dwell_seconds = checked_number("dwell_seconds", dwell_seconds, 0.0, math.inf, wanted)
+    price = SwitchPrice(
+        checked_number("switch_seconds", switch_seconds, 0.0, math.inf, wanted),
+        checked_number("switch_joules", switch_joules, 0.0, math.inf, wanted),
+        checked_number("dwell_seconds", dwell_seconds, 0.0, math.inf, wanted),
+    )
     effort = checked_number("effort", effort, 0.0, _MAX_EFFORT, f"0 to {_MAX_EFFORT:g}, such as 1")
     is_waiting = straggler_seconds is not None
-    if switch_seconds or dwell_seconds:
-        chosen = plan_switches(frontier, limit, is_waiting, switch_seconds, dwell_seconds)
-    else:
-        chosen = Rounding(frontier.problem, effort).round(frontier.at(limit, is_waiting))
-    return Plan.from_options(_NAME, frontier.problem, chosen, switch_seconds)
+    if any(price):
+        chosen, bound = plan_switches(frontier, limit, is_waiting, price, effort)
+        return Plan.from_options(_NAME, frontier.problem, chosen, price.seconds, price.joules, bound)
+    return _plan_at(Rounding(frontier.problem, effort), frontier.problem, frontier.at(limit, is_waiting), is_waiting)
 
 
 def make_plans(frontier: Frontier, times_seconds: Sequence[float], effort: float = 1.0) -> Iterator[Plan]:
     """Yield plans for several iteration times, the longest first: quicker than one by one."""
     rounding = Rounding(frontier.problem, effort)
     for point in frontier.points(times_seconds):
-        yield Plan.from_options(_NAME, frontier.problem, rounding.round(point))
+        yield _plan_at(rounding, frontier.problem, point)
+
+
+def _plan_at(rounding: Rounding, problem: Problem, point: FrontierPoint, is_waiting: bool = False) -> Plan:
+    """Return the plan of a point without a price of switches: its rounding, or a simple plan if that is cheaper."""
+    plans = [rounding.round(point), *simple_plans(problem, point.time_seconds)]
+    return Plan.from_options(_NAME, problem, _cheapest(problem, plans, is_waiting), bound_joules=point.energy_joules)
 
 
 def _limit_seconds(frontier: Frontier, time: float | None, slowdown: float | None, straggler: float | None) -> float:
@@ -85,3 +101,14 @@ def _limit_seconds(frontier: Frontier, time: float | None, slowdown: float | Non
             f"than T_min, {frontier.shortest_seconds!r} s"
         )
     return frontier.check_time(max(value * highest_seconds, frontier.shortest_seconds))
+
+
+def _cheapest(problem: Problem, plans: Iterable[list[CostedOption]], is_waiting: bool) -> list[CostedOption]:
+    """Return the plan of the lowest energy without a price of switches."""
+    watts = 0.0 if is_waiting else problem.blocking_power_watts
+
+    def joules(chosen: list[CostedOption]) -> float:
+        seconds = problem.iteration_seconds(np.array([option.time_seconds for option in chosen]))
+        return sum(option.cost_joules for option in chosen) + watts * seconds
+
+    return min(plans, key=joules)

@@ -167,12 +167,22 @@ class Problem:
         return total
 
     @cached_property
+    def rank_gpus(self) -> Indices:
+        """The number of GPUs of each rank, [ranks]."""
+        return np.array([self.profile.gpus[stage] for stage in self._first_stages], np.int64)
+
+    @cached_property
     def blocking_power_watts(self) -> float:
-        """The blocking power of all GPUs of all ranks together."""
-        first_stages = {rank: stage for stage, rank in reversed(list(enumerate(self.schedule.rank_of_stage)))}
+        """The power of all GPUs of all ranks together while they wait, with their share of the node's power."""
         return sum(
-            self.profile.blocking_power_watts[stage] * self.profile.gpus[stage] for stage in first_stages.values()
+            (self.profile.blocking_power_watts[stage] + self.profile.node_power_watts) * self.profile.gpus[stage]
+            for stage in self._first_stages
         )
+
+    @cached_property
+    def _first_stages(self) -> list[int]:
+        """One stage of each rank."""
+        return [self.schedule.rank_of_stage.index(rank) for rank in range(len(self.schedule.ranks))]
 
     def energy_joules(self, cost_joules: float, time_seconds: float) -> float:
         """Return the energy of all GPUs from the beginning of an iteration to its end, or to a later time.

@@ -90,6 +90,8 @@ class PipelineProfile:
         blocking_power_watts: Power of one GPU that waits for a neighbour; one number for all stages, or one for each.
         gpus: GPUs that run a stage together and share its clocks (tensor-parallel and data-parallel replicas); one
             number for all stages, or one for each. Times and energies in the profile are those of one GPU.
+        node_power_watts: Power that the rest of the node draws for each GPU, whatever the clocks: CPUs, memory, fans.
+            The energy of an iteration includes it; energies in the profile do not.
 
     Raises:
         UsageError: A stage is missing, a kind of a stage occurs twice, or a number is out of its range.
@@ -98,12 +100,14 @@ class PipelineProfile:
     instructions: tuple[InstructionProfile, ...]
     blocking_power_watts: tuple[float, ...]
     gpus: tuple[int, ...]
+    node_power_watts: float
 
     def __init__(
         self,
         instructions: Iterable[InstructionProfile],
         blocking_power_watts: float | Sequence[float],
         gpus: int | Sequence[int] = 1,
+        node_power_watts: float = 0.0,
     ) -> None:
         kinds = COMPUTE_KINDS + FIXED_KINDS
         check = partial(checked_instance, kind=InstructionProfile, example='InstructionProfile(0, "forward", options)')
@@ -128,6 +132,9 @@ class PipelineProfile:
             "gpus",
             tuple(_checked_gpus(stage, count) for stage, count in enumerate(counts)),
         )
+        wanted = "watts for each GPU, 0 to 1e9, such as 200"
+        node_watts = checked_number("node_power_watts", node_power_watts, 0.0, MAX_QUANTITY, wanted)
+        object.__setattr__(self, "node_power_watts", node_watts)
 
     @property
     def stages(self) -> int:
@@ -182,7 +189,10 @@ class PipelineProfile:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that holds the whole profile, the blocking power included."""
-        return _FORMAT.document(encode(self))
+        fields = encode(self)
+        if not self.node_power_watts:  # as in files that were written before there was one
+            del fields["node_power_watts"]
+        return _FORMAT.document(fields)
 
     @classmethod
     def from_json(cls, document: Any) -> PipelineProfile:
@@ -191,7 +201,7 @@ class PipelineProfile:
         Raises:
             UsageError: It is not a profile; the message names the field.
         """
-        return decode(cls, _FORMAT.fields(document), "the profile")
+        return decode(cls, {"node_power_watts": 0.0, **_FORMAT.fields(document)}, "the profile")
 
     def to_csv(self, path: str | Path) -> None:
         """Write the published column layout, without blocking power and numbers of GPUs.
@@ -205,7 +215,11 @@ class PipelineProfile:
 
     @classmethod
     def from_csv(
-        cls, path: str | Path, blocking_power_watts: float | Sequence[float], gpus: int | Sequence[int] = 1
+        cls,
+        path: str | Path,
+        blocking_power_watts: float | Sequence[float],
+        gpus: int | Sequence[int] = 1,
+        node_power_watts: float = 0.0,
     ) -> PipelineProfile:
         """Read the published column layout: `stage,instruction,frequency,time,energy`.
 
@@ -213,6 +227,7 @@ class PipelineProfile:
             path: The file.
             blocking_power_watts: See `PipelineProfile`.
             gpus: See `PipelineProfile`.
+            node_power_watts: See `PipelineProfile`.
 
         Raises:
             UsageError: The file cannot be read, or a row is wrong; the message names the file and the line.
@@ -220,7 +235,7 @@ class PipelineProfile:
         options = read_options(Path(checked_path("path", path, "profile.csv")))
         try:
             profiles = [InstructionProfile(stage, kind, tuple(rows)) for (stage, kind), rows in options.items()]
-            return cls(profiles, blocking_power_watts, gpus)
+            return cls(profiles, blocking_power_watts, gpus, node_power_watts)
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
 

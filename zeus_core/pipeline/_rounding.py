@@ -24,7 +24,7 @@ from zeus_core.pipeline._frontier import FrontierPoint
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem
 
-__all__ = ["Rounding"]
+__all__ = ["Rounding", "next_random"]
 
 # Instructions visited while polishing at effort 1: some 0.1 s when compiled. More visits find cheaper plans, later;
 # `benchmarks/pipeline_frontier.py` prints the gap to the frontier and the time of a plan.
@@ -260,18 +260,18 @@ def _polish(p: Any, limit: float, tolerance: float, best: Any, memory: Any, roun
             tried[at] = accepted[at]
         # One random number makes several choices, each of other bits as far as they reach. Choices that share bits are
         # correlated, which costs a little variety and saves time.
-        random = _next_random(random)
+        random = next_random(random)
         count = 1 + (random >> 8) % 5
         is_forward = (random >> 12) % 2 == 0
         mask = (1 << ((random >> 14) % 4)) - 1
-        random = _next_random(random)
+        random = next_random(random)
         at = (random >> 8) % n
         for _ in range(count):
-            random = _next_random(random)
+            random = next_random(random)
             tried[at] = max(p.first[p.kind[at]], tried[at] - 1 - (random >> 8) % 4)
             is_near = (random >> 14) % 2 == 0  # the next one close by, where it may free the same time, or anywhere
             at = (at + 1 + (random >> 10) % 8) % n if is_near else (random >> 9) % n
-        random = _next_random(random)
+        random = next_random(random)
         _fill(p, filled_limit, tried, memory.end, memory.deadline, is_forward, mask, random)
         _fill(p, filled_limit, tried, memory.end, memory.deadline, not is_forward, 0, 0)
         cost = 0.0
@@ -287,7 +287,7 @@ def _polish(p: Any, limit: float, tolerance: float, best: Any, memory: Any, roun
                     best[at] = tried[at]
 
 
-def _next_random(random: int) -> int:
+def next_random(random: int) -> int:
     """Return the next number of the linear congruential sequence of the C standard's example `rand`, modulo 2^31.
 
     Its low bits repeat soon, so callers use bits 8 and above. A generator of numpy would be a call for each number, and
@@ -297,5 +297,5 @@ def _next_random(random: int) -> int:
 
 
 _KERNELS = Kernels(
-    *(_ready, _hand_back, _next_random, _dispatch_forward, _dispatch_backward, _keep_time, _fill, _polish)
+    *(_ready, _hand_back, next_random, _dispatch_forward, _dispatch_backward, _keep_time, _fill, _polish)
 )

@@ -1,7 +1,4 @@
-"""The loops behind `_switching.py`: predict an iteration with switches, and search for better clocks.
-
-Clocks are numbers, 0 for the highest, one for each instruction; `_run` tells whether they keep time and dwell. The
-number of an instruction that leaves the clock as it is has no meaning.
+"""Better clocks where switches have a price: a local search from clocks that keep limit and dwell.
 
 A run is a row of instructions of a rank with one clock. A move gives a run, or a part of it, another clock. Moves are
 numbers, so that compiled code can loop over them:
@@ -10,19 +7,23 @@ numbers, so that compiled code can loop over them:
 - the whole run goes to a lower or a higher clock: the same switches;
 - one instruction, an eighth or a third of the run joins the run on its side: a switch moves;
 - a part of the run, bounded at eighths, goes to a lower clock: one or two switches more.
+
+Most moves are refused, so refusing is quick: a move must save cost, and the instructions from the first changed one to
+the last must end before what comes after them is late (`_fits`). Only then is the whole iteration run.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zeus_core.pipeline._compiled import Kernels
-from zeus_core.pipeline._dependencies import Indices, Numbers
+from zeus_core.pipeline._dependencies import ROUNDING, Indices
+from zeus_core.pipeline._rounding import next_random
+from zeus_core.pipeline._switch_task import RunState, SwitchTask, last_clock, run_iteration
 
-__all__ = ["Clocks", "RunState", "cheapest_sequences", "improve", "join_short_runs", "run"]
+__all__ = ["join_short_runs", "search"]
 
 # More or finer values find cheaper clocks for more tries, whose number is limited.
 _RUN_SHIFTS = (1, 2, 4, -1)  # of a whole run, in clocks; only one that is higher, as time left allows it seldom
@@ -32,176 +33,100 @@ _PARTS = tuple((begin, end) for begin in range(8) for end in range(begin + 1, 9)
 _FIRST_RUN_SHIFT = 2  # moves 0 and 1: join the run to the left, right
 _FIRST_SIDE = _FIRST_RUN_SHIFT + len(_RUN_SHIFTS)
 _FIRST_PART = _FIRST_SIDE + 6  # 3 lengths, each on the left and on the right
+_MAX_FAILS = 300  # random changes in a row without a gain, after which few gain anything
+_MOVE_VISITS = 5  # a move takes as long as visiting so many instructions, besides those that it looks at
 _MOVES = _FIRST_PART + len(_PART_SHIFTS) * len(_PARTS)
 
 
-class Clocks(NamedTuple):
-    """The problem with clocks numbered from the highest; instructions without a choice of clock keep what is set.
+def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
+    """Change `chosen` until no clock is left before the dwell, if possible."""
+    _KERNELS.call(_join_short_runs, task, chosen, state)
 
-    Attributes:
-        first_arc: See `DependencyGraph`. [instructions + 1]
-        arc_from: See `DependencyGraph`. [arcs]
-        delay: Seconds on each arc. [arcs]
-        before: See `DependencyGraph`. [instructions]
-        rank: See `DependencyGraph`. [instructions]
-        kind: The kind of each instruction. [instructions]
-        clocks: Number of clocks.
-        time: Seconds of each kind at each clock; infinite if it was not measured. [kinds * clocks]
-        cost: Effective cost in joules; infinite if it was not measured. [kinds * clocks]
-        is_kept: Whether a kind leaves the clock as it is. [kinds]
-        order: The instructions rank by rank. [instructions]
-        first_in_order: Place in `order` at which each rank begins. [ranks + 1]
+
+def search(task: SwitchTask, chosen: Indices, state: RunState, visits: int) -> None:
+    """Change `chosen`, which keeps limit and dwell, for less cost within limit and dwell.
+
+    Args:
+        task: The problem.
+        chosen: The clocks.
+        state: Memory.
+        visits: How many instructions to look at, at most.
     """
-
-    first_arc: Indices
-    arc_from: Indices
-    delay: Numbers
-    before: Indices
-    rank: Indices
-    kind: Indices
-    clocks: int
-    time: Numbers
-    cost: Numbers
-    is_kept: NDArray[np.bool_]
-    order: Indices
-    first_in_order: Indices
+    _KERNELS.call(_search, task, chosen, state, visits, 1)
 
 
-class RunState(NamedTuple):
-    """Memory of `run`, and its result.
-
-    Attributes:
-        end: End of each instruction, in seconds. [instructions]
-        held: The clock during each. [instructions]
-        last_switch: Time of each rank's last switch; below 0 if it has not switched. [ranks]
-        first_switch: Time of its first switch. [ranks]
-        result: Iteration time, shortest dwell (both in seconds), and cost in joules. [3]
-    """
-
-    end: Numbers
-    held: Indices
-    last_switch: Numbers
-    first_switch: Numbers
-    result: Numbers
-
-
-def run(clocks: Clocks, switch_seconds: float, chosen: Indices, state: RunState) -> tuple[float, float, float]:
-    """Return iteration time and shortest dwell, in seconds, and cost in joules with these clocks."""
-    _KERNELS.call(_run, clocks, switch_seconds, chosen, state)
-    seconds, dwell, cost = state.result.tolist()
-    return seconds, dwell, cost
-
-
-def cheapest_sequences(clocks: Clocks, price_watts: Numbers, switch_seconds: float, chosen: Indices) -> None:
-    """Fill `chosen` with the clocks of the lowest energy and priced time along each rank."""
-    _KERNELS.call(_cheapest_sequences, clocks, price_watts, switch_seconds, chosen)
-
-
-def join_short_runs(
-    clocks: Clocks, switch_seconds: float, dwell_seconds: float, chosen: Indices, state: RunState
-) -> None:
-    """Change `chosen` until no clock is left before `dwell_seconds`, if possible."""
-    _KERNELS.call(_join_short_runs, clocks, switch_seconds, dwell_seconds, chosen, state)
-
-
-def improve(
-    clocks: Clocks,
-    limit: float,
-    switch_seconds: float,
-    dwell_seconds: float,
-    chosen: Indices,
-    state: RunState,
-    tries: int,
-) -> None:
-    """Change `chosen`, which keeps limit and dwell, for less energy within limit and dwell."""
-    _KERNELS.call(_improve, clocks, limit, switch_seconds, dwell_seconds, chosen, state, tries)
-
-
-def _run(p: Any, switch_seconds: float, chosen: Any, s: Any) -> None:
-    """Do the same as `execute`, into `result`: iteration time, shortest dwell, cost."""
-    longest, cost, dwell = 0.0, 0.0, np.inf
-    for rank in range(len(p.first_in_order) - 1):
-        s.first_switch[rank] = -1.0
-        s.last_switch[rank] = -1.0
-        # The clock at the beginning is that of the last instruction that has one.
-        for place in range(p.first_in_order[rank + 1] - 1, p.first_in_order[rank] - 1, -1):
-            if not p.is_kept[p.kind[p.order[place]]]:
-                s.held[p.order[p.first_in_order[rank]]] = chosen[p.order[place]]
-                break
+def _find_latest(p: Any, chosen: Any, s: Any) -> None:
+    """Find the latest ends of all instructions, for the state that was run last."""
     for at in range(len(chosen)):
-        kind, before = p.kind[at], p.before[at]
-        held = s.held[at] if before < 0 else s.held[before]
-        now = 0.0 if before < 0 else s.end[before]
-        start = now
-        if p.is_kept[kind]:
-            s.held[at] = held
-        else:
-            s.held[at] = chosen[at]
-            if chosen[at] != held:
-                start = now + switch_seconds
-                rank = p.rank[at]
-                if s.last_switch[rank] >= 0.0:
-                    dwell = min(dwell, now - s.last_switch[rank])
-                else:
-                    s.first_switch[rank] = now
-                s.last_switch[rank] = now
+        s.latest[at] = p.limit_seconds
+    for at in range(len(chosen) - 1, -1, -1):
+        due = s.latest[at] - p.time[p.kind[at] * p.clocks + chosen[at]]
         for arc in range(p.first_arc[at], p.first_arc[at + 1]):
-            start = max(start, s.end[p.arc_from[arc]] + p.delay[arc])
-        s.end[at] = start + p.time[kind * p.clocks + chosen[at]]
-        longest = max(longest, s.end[at])
-        cost += p.cost[kind * p.clocks + chosen[at]]
-    for rank in range(len(p.first_in_order) - 1):
-        if s.last_switch[rank] > s.first_switch[rank]:
-            dwell = min(dwell, s.first_switch[rank] + longest - s.last_switch[rank])
-    s.result[0], s.result[1], s.result[2] = longest, dwell, cost
+            before = p.arc_from[arc]
+            delay = p.delay[arc] + (s.delay[at] if before == p.before[at] else 0.0)
+            s.latest[before] = min(s.latest[before], due - delay)
 
 
-def _cheapest_sequences(p: Any, prices: Any, switch_seconds: float, chosen: Any) -> None:
-    """Find the clocks of the lowest energy and priced time along each rank, by dynamic programming."""
-    clocks = p.clocks
-    came_from = np.zeros((len(chosen), clocks), np.int64)
-    for rank in range(len(p.first_in_order) - 1):
-        total = np.zeros(clocks)
-        first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
-        for place in range(first, last):
-            at = p.order[place]
-            kind = p.kind[at]
-            cheapest = 0
-            for clock in range(clocks):
-                if total[clock] < total[cheapest]:
-                    cheapest = clock
-            switched = total[cheapest] + switch_seconds * prices[at]
-            for clock in range(clocks):
-                came_from[at, clock] = clock
-                if not p.is_kept[kind]:
-                    if switched < total[clock]:
-                        total[clock] = switched
-                        came_from[at, clock] = cheapest
-                    total[clock] += p.cost[kind * p.clocks + clock] + prices[at] * p.time[kind * p.clocks + clock]
-        clock = 0
-        for other in range(clocks):
-            if total[other] < total[clock]:
-                clock = other
-        for place in range(last - 1, first - 1, -1):
-            at = p.order[place]
-            chosen[at] = clock
-            clock = came_from[at, clock]
+def _fits(p: Any, chosen: Any, s: Any, rank: int, begin: int, stop: int) -> bool:
+    """Return whether the iteration keeps its limit after the clocks from `begin` to `stop` of the order have changed.
+
+    The state is that before. Instructions after the last one whose clock or switch has changed have the same latest
+    ends as before: the rest fits if it ends before those.
+    """
+    tolerance = p.limit_seconds * ROUNDING
+    head, tail = p.first_in_order[rank], p.first_in_order[rank + 1]
+    while stop < tail - 1 and p.is_kept[p.kind[p.order[stop]]]:
+        stop += 1
+    last = p.order[min(stop, tail - 1)]
+    held = last_clock(p, chosen, rank)
+    if begin > head and held == s.held[p.order[tail - 1]]:
+        held = s.held[p.order[begin - 1]]
+        first = p.order[begin]
+    else:
+        first = p.order[head]
+    for at in range(first, last + 1):
+        before = p.before[at]
+        delay = s.delay[at]
+        if p.rank[at] == rank and not p.is_kept[p.kind[at]]:
+            delay = p.switch_seconds if chosen[at] != held else 0.0
+            held = chosen[at]
+        start = delay
+        if before >= 0:
+            start += s.tried[before] if before >= first else s.end[before]
+        for arc in range(p.first_arc[at], p.first_arc[at + 1]):
+            other = p.arc_from[arc]
+            start = max(start, (s.tried[other] if other >= first else s.end[other]) + p.delay[arc])
+        s.tried[at] = start + p.time[p.kind[at] * p.clocks + chosen[at]]
+        if s.tried[at] > p.limit_seconds + tolerance or not _reaches(p, chosen, s, at, last, tolerance):
+            return False
+    return True
 
 
-def _join_short_runs(p: Any, switch_seconds: float, dwell_seconds: float, chosen: Any, s: Any) -> None:
+def _reaches(p: Any, chosen: Any, s: Any, at: int, last: int, tolerance: float) -> bool:
+    """Return whether an instruction that is tried ends early enough for those after the last changed one."""
+    for out in range(p.first_out[at], p.first_out[at + 1]):
+        to = p.out_to[out]
+        if to > last:
+            delay = p.out_delay[out] + (s.delay[to] if p.before[to] == at else 0.0)
+            if s.tried[at] + delay + p.time[p.kind[to] * p.clocks + chosen[to]] > s.latest[to] + tolerance:
+                return False
+    return True
+
+
+def _join_short_runs(p: Any, chosen: Any, s: Any) -> None:
     """Give runs that are too short the higher of the clocks beside them, until none is too short."""
     for _ in range(len(chosen)):
-        _run(p, switch_seconds, chosen, s)
-        if s.result[1] >= dwell_seconds:
+        run_iteration(p, chosen, s)
+        if s.result[1] >= p.dwell_seconds:
             return
         joined = False
         for rank in range(len(p.first_in_order) - 1):
-            joined = _join_first_short_run(p, dwell_seconds, chosen, s, rank) or joined
+            joined = _join_first_short_run(p, chosen, s, rank) or joined
         if not joined:
             return
 
 
-def _join_first_short_run(p: Any, dwell_seconds: float, chosen: Any, s: Any, rank: int) -> bool:
+def _join_first_short_run(p: Any, chosen: Any, s: Any, rank: int) -> bool:
     first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
     head = _run_end(p, s, first, last)
     if head == last:
@@ -215,7 +140,7 @@ def _join_first_short_run(p: Any, dwell_seconds: float, chosen: Any, s: Any, ran
             seconds += s.end[p.order[end - 1]]
         else:
             seconds += s.result[0] + (s.end[p.order[head - 1]] if goes_on else 0.0)
-        if seconds < dwell_seconds:
+        if seconds < p.dwell_seconds:
             left = s.held[p.order[place - 1 if place > first else last - 1]]
             right = s.held[p.order[end if end < last else first]]
             if _set_run(p, chosen, place, end, min(left, right)) or _set_run(p, chosen, place, end, max(left, right)):
@@ -268,21 +193,70 @@ def _move(move: int, place: int, end: int, own: int, left: int, right: int) -> t
     return place + begin * length // 8, place + stop * length // 8, own + _PART_SHIFTS[shift]
 
 
-def _improve(
-    p: Any, limit: float, switch_seconds: float, dwell_seconds: float, chosen: Any, s: Any, tries: int
-) -> None:
-    """Try all moves of all runs, and keep each that helps, until none does or no try is left."""
-    _run(p, switch_seconds, chosen, s)
-    if s.result[0] > limit or s.result[1] < dwell_seconds:
-        return
-    cost = s.result[2]
+def _search(p: Any, chosen: Any, s: Any, visits: int, seed: int) -> None:
+    """Improve; then make a random part of a run faster, improve again, and keep the result if it costs no more."""
+    visits = _improve(p, chosen, s, visits)
+    cost, random = s.result[2], seed
     kept = chosen.copy()
-    while tries > 0:
+    fails = 0
+    while visits > 0 and fails < _MAX_FAILS:
+        fails += 1
+        for _ in range(1 + (random >> 9) % 2):
+            random = _kick(p, chosen, random)
+        run_iteration(p, chosen, s)
+        visits = _improve(p, chosen, s, visits - len(chosen))
+        if s.result[0] <= p.limit_seconds and s.result[1] >= p.dwell_seconds and s.result[2] <= cost:
+            if s.result[2] < cost:
+                fails = 0
+            cost = s.result[2]
+            kept[:] = chosen
+        else:
+            chosen[:] = kept
+    run_iteration(p, chosen, s)
+
+
+def _kick(p: Any, chosen: Any, random: int) -> int:
+    """Make a random run, or a part of it, faster; return the next random number."""
+    random = next_random(random)
+    at = (random >> 8) % len(chosen)
+    rank = p.rank[at]
+    first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+    random = next_random(random)
+    place = first + (random >> 8) % (last - first)
+    begin, end = place, place + 1
+    own = chosen[p.order[place]]
+    while begin > first and chosen[p.order[begin - 1]] == own:
+        begin -= 1
+    while end < last and chosen[p.order[end]] == own:
+        end += 1
+    random = next_random(random)
+    clock = own - 1 - (random >> 8) % 4
+    if (random >> 12) % 2 == 0 and begin > first:
+        clock = chosen[p.order[begin - 1]]
+    if (random >> 13) % 2 == 0:
+        begin = place
+    elif (random >> 14) % 2 == 0:
+        end = place + 1
+    _set_run(p, chosen, begin, end, max(0, clock))
+    return random
+
+
+def _improve(p: Any, chosen: Any, s: Any, visits: int) -> int:
+    """Try all moves of all runs, and keep each that helps, until none does or enough instructions were looked at.
+
+    Returns the visits that are left.
+    """
+    run_iteration(p, chosen, s)
+    if s.result[0] > p.limit_seconds or s.result[1] < p.dwell_seconds:
+        return visits
+    _find_latest(p, chosen, s)
+    cost, cost_before = s.result[2], np.inf
+    while visits > 0 and cost < cost_before:
         cost_before = cost
         for rank in range(len(p.first_in_order) - 1):
             first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
             place = first
-            while place < last and tries > 0:
+            while place < last and visits > 0:
                 end = place + 1
                 while end < last and chosen[p.order[end]] == chosen[p.order[place]]:
                     end += 1
@@ -291,25 +265,60 @@ def _improve(
                 right = chosen[p.order[end]] if end < last else own
                 for move in range(_MOVES):
                     begin, stop, clock = _move(move, place, end, own, left, right)
-                    if clock == own or begin >= stop or not _set_run(p, chosen, begin, stop, clock):
+                    visits -= _MOVE_VISITS + max(0, stop - begin)
+                    if clock == own or not _saves(p, chosen, rank, begin, stop, clock):
                         continue
-                    tries -= 1
-                    _run(p, switch_seconds, chosen, s)
-                    if s.result[0] <= limit and s.result[1] >= dwell_seconds and s.result[2] < cost:
-                        cost = s.result[2]
-                        for position in range(begin, stop):
-                            kept[p.order[position]] = clock
+                    found, seen = _try(p, chosen, s, rank, begin, stop, clock, own, cost)
+                    visits -= seen
+                    if found < cost:
+                        cost = found
                         if begin != place or stop != end:
                             break
                         own = clock
-                    else:
-                        for position in range(begin, stop):
-                            chosen[p.order[position]] = kept[p.order[position]]
                 place = end
-        if cost >= cost_before:
-            return
+    return visits
+
+
+def _saves(p: Any, chosen: Any, rank: int, begin: int, stop: int, clock: int) -> bool:
+    """Return whether a part of a run would cost less with another clock, if it has that clock at all."""
+    if clock < 0 or clock >= p.clocks or begin >= stop:
+        return False
+    change = -2.0 * p.switch_joules[rank]  # at most two switches fewer
+    for place in range(begin, stop):
+        at = p.order[place]
+        first = p.kind[at] * p.clocks
+        if p.time[first + clock] == np.inf:
+            return False
+        change += p.cost[first + clock] - p.cost[first + chosen[at]]
+    return bool(change < 0.0)
+
+
+def _try(
+    p: Any, chosen: Any, s: Any, rank: int, begin: int, stop: int, clock: int, own: int, cost: float
+) -> tuple[float, int]:
+    """Give a part of a run a clock if that keeps limit and dwell and costs less than `cost`.
+
+    Returns the cost, and how many instructions were visited.
+    """
+    for place in range(begin, stop):
+        chosen[p.order[place]] = clock
+    seen = p.order[stop - 1] - p.order[begin] + stop - begin
+    fits = _fits(p, chosen, s, rank, begin, stop)
+    if fits:
+        seen += 2 * len(chosen)
+        run_iteration(p, chosen, s)
+        found = s.result[2]
+        if s.result[0] <= p.limit_seconds and s.result[1] >= p.dwell_seconds and found < cost:
+            _find_latest(p, chosen, s)
+            return found, seen
+    for place in range(begin, stop):
+        chosen[p.order[place]] = own
+    if fits:
+        run_iteration(p, chosen, s)
+    return cost, seen
 
 
 _KERNELS = Kernels(
-    _move, _set_run, _run_end, _run, _join_first_short_run, _join_short_runs, _cheapest_sequences, _improve
+    *(_find_latest, last_clock, run_iteration, next_random, _reaches, _fits, _saves, _try, _move, _set_run, _run_end),
+    *(_join_first_short_run, _join_short_runs, _improve, _kick, _search),
 )

@@ -84,6 +84,7 @@ class _Run:
         self._free = [0.0] * len(self._orders)
         self._busy_joules = 0.0
         self._done: list[SimulatedInstruction] = []
+        self._switch_joules = plan.switch_joules
         self.switches = 0
 
     def result(self) -> SimulatedIteration:
@@ -108,6 +109,7 @@ class _Run:
         start = max([self._free[rank], *(when for when in arrivals if when is not None)])
         if clock is not None and clock != self._clock[rank]:
             self.switches += 1
+            self._busy_joules += self._profile.gpus[instruction.stage] * self._switch_joules
             start = max(start, self._free[rank] + self._switch_seconds)
             self._clock[rank] = clock
         end = start + self._run(instruction, clock)
@@ -170,7 +172,8 @@ class _Run:
         waiting_watts = 0.0
         for order in self._orders:
             stage = order[0][0].stage
-            waiting_watts += self._profile.gpus[stage] * self._profile.blocking_power_watts[stage]
+            one_gpu_watts = self._profile.blocking_power_watts[stage] + self._profile.node_power_watts
+            waiting_watts += self._profile.gpus[stage] * one_gpu_watts
         return self._busy_joules + waiting_watts * end
 
 
