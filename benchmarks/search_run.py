@@ -140,11 +140,14 @@ class Training:
         self._factors = factors
         self._place = 0
         self.steps, self.seconds, self.joules = 0, 0.0, 0.0
+        self.search_steps, self.search_joules = 0, 0.0
 
-    def run(self, search: RunSearch, is_stopped: Callable[[], bool]) -> None:
-        """Run blocks until the training ends or should stop."""
-        while self.steps < self._case.steps and not is_stopped():
+    def run(self, search: RunSearch) -> None:
+        """Run blocks until the training ends."""
+        while self.steps < self._case.steps:
             block = search.ask()
+            is_search = not (block.is_choice and search.is_done)
+            begin_joules = self.joules
             place = self._board.limits.index(block.setting)
             begin, begin_seconds = self.steps, self.seconds
             if place != self._place:
@@ -159,6 +162,9 @@ class Training:
                     break
             if self.steps > measured[0]:
                 search.tell(self._trial(*measured), self.steps, self.seconds)
+            if is_search:
+                self.search_steps += self.steps - begin
+                self.search_joules += self.joules - begin_joules
 
     def _advance(self, step: int) -> None:
         step = min(step, self._case.steps)
@@ -181,9 +187,7 @@ def outcome(board: Board, case: Case, seed: int, make_search: Callable[[Board, C
     random = np.random.default_rng(zlib.crc32(repr((case, seed)).encode()))
     factors = step_factors(case, random)
     training, search = Training(board, case, factors, random), make_search(board, case)
-    training.run(search, lambda: search.is_done)
-    search_steps, search_joules = training.steps, training.joules
-    training.run(search, lambda: False)
+    training.run(search)
     untouched = float(factors.sum()) * case.step_seconds
     joules = untouched * float(board.watts[0])
     return Outcome(
@@ -192,8 +196,8 @@ def outcome(board: Board, case: Case, seed: int, make_search: Callable[[Board, C
         training.seconds / untouched,
         1 - training.joules / joules,
         board.best_saving(case.factor),
-        search_steps,
-        search_joules / joules,
+        training.search_steps,
+        training.search_joules / joules,
     )
 
 

@@ -126,7 +126,7 @@ def test_the_cost_is_said_after_the_first_block():
     while not search.is_done:
         run.block(search)
     assert run.steps <= 5 + cost.steps + SETTLING_STEPS
-    assert search.cost.steps == 0
+    assert search.cost.steps <= 0.5 * cost.steps
     assert search.prediction().slowdown_factor <= 1.1
 
 

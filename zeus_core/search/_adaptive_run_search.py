@@ -30,7 +30,11 @@ __all__ = ["AdaptiveRunSearch"]
 _ORIGINAL_STEPS = 4.6
 _MAX_ORIGINAL_SHARE = 0.25  # of the run
 _ORIGINAL_BLOCKS = 3  # that they are divided into, so that a drift shows
-_ENOUGH, _STILL_ENOUGH = 0.9, 0.6  # of these steps: to begin the search; and not to return, once it has begun
+_ENOUGH, _STILL_ENOUGH = 0.9, 0.8  # of these steps: to begin the search; and not to return, once it has begun
+
+# The rest of them is measured after a third of the run: blocks at the choice alone cannot tell a drift from a setting
+# that is quicker than expected.
+_EARLY, _EARLY_SHARE = 1 / 3, 0.7
 
 # Steps of a trial, likewise.
 _TRIAL_STEPS = 2.0
@@ -165,7 +169,8 @@ class AdaptiveRunSearch:
             return None
         run = self._progress
         settling = 2 * math.ceil(self._settle_seconds / run.original_seconds)
-        steps = 0 if self._is_done else self._missing_steps + self._trial_steps + settling
+        steps = max(math.ceil(self._original_steps) - self._measured_steps, 0)
+        steps += 0 if self._is_done else self._trial_steps + settling
         return search_cost(run, predicted(self._curves, self._expected), min(steps, run.steps_left), self._factor)
 
     @property
@@ -224,13 +229,23 @@ class AdaptiveRunSearch:
         return max(_MIN_STEPS, min(lasting, round(self._progress.horizon_steps * _MAX_SHORTEST_SHARE)))
 
     @property
-    def _missing_steps(self) -> int:
-        """The steps at the original setting that are still to be measured."""
+    def _original_steps(self) -> float:
+        """The steps to measure at the original setting in the whole run."""
         wanted = min(_ORIGINAL_STEPS * self._usual_steps, _MAX_ORIGINAL_SHARE * self._progress.horizon_steps)
-        wanted = max(wanted, self._shortest_steps)
-        measured = sum(block.trial.steps for block in self._blocks if block.trial.setting == self._settings[0])
+        return max(wanted, self._shortest_steps)
+
+    @property
+    def _measured_steps(self) -> int:
+        """The steps measured at the original setting so far."""
+        return sum(block.trial.steps for block in self._blocks if block.trial.setting == self._settings[0])
+
+    @property
+    def _missing_steps(self) -> int:
+        """The steps to measure at the original setting now."""
+        is_early = self._run_steps < _EARLY * self._progress.horizon_steps
+        wanted = max((_EARLY_SHARE if is_early else 1.0) * self._original_steps, self._shortest_steps)
         enough = _STILL_ENOUGH if self._has_begun else _ENOUGH
-        return 0 if measured >= enough * wanted else math.ceil(wanted - measured)
+        return 0 if self._measured_steps >= enough * wanted else math.ceil(wanted - self._measured_steps)
 
     @property
     def _trial_steps(self) -> int:
@@ -249,7 +264,8 @@ class AdaptiveRunSearch:
         chosen, trial = self._judged(self._curves)
         missing = self._missing_steps
         if missing > 0:
-            self._is_done, self._expected = False, chosen if trial is None else trial
+            self._is_done = self._has_begun and trial is None
+            self._expected = chosen if trial is None else trial
             part = math.ceil((missing + self._run_steps) / _ORIGINAL_BLOCKS)
             return Block(original, max(min(part, missing), _MIN_STEPS), is_choice=self._chosen == 0)
         self._has_begun = True

@@ -76,7 +76,7 @@ class RunSearch(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Whether the search is over: from now on it only corrects its choice, if the work drifts."""
+        """Whether no other trial is planned. Later blocks, at the choice or at the original, may correct it."""
         ...
 
     @property
