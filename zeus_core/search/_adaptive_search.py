@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from zeus_core._validate import checked_instance, checked_number, checked_object, checked_one_of, checked_whole_number
+from zeus_core._validate import checked_instance, checked_number, checked_one_of, checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for, normal_probability
 from zeus_core.search._belief import Belief, Curves, Knob, Observation
 from zeus_core.search._curves import Array
-from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, ZeusCost
+from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, ZeusCost, checked_selector
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._settings import checked_settings
@@ -47,7 +47,7 @@ class AdaptiveSearch:
     """A `Search` that finishes in about four trials, by what is known of GPUs.
 
     The first trial is at the original setting. If the draw there is below the lowest limit, no limit binds: the lowest
-    one is tried, and the search is over. Otherwise every trial corrects a belief about time and power at all settings,
+    one is tried, and the search is over. Otherwise every trial corrects an estimate of time and power at all settings,
     and the next one is where most is to be gained. The search ends if that is too little to matter. Its choice was
     always tried. A trial that confirms it is told to the search too, and may lead to a safer one. Trials count by their
     own precision: the scatter of the steps, and the uncertainty of the energy.
@@ -55,7 +55,7 @@ class AdaptiveSearch:
     It knows what the selectors of this package look for. For `MaxSlowdownConstraint` that is the least energy among the
     settings that keep the bound with the probability `confidence`; for `Time`, the least energy among the settings as
     fast as the original. Selectors of your own work too: a cost is minimised, and another rule is asked what it would
-    choose on the curves believed in.
+    choose on the estimated curves.
 
     Args:
         settings: The settings. The highest one is the original.
@@ -80,8 +80,7 @@ class AdaptiveSearch:
         prior: CurvePrior | None = None,
     ) -> None:
         self._settings = checked_settings(settings)
-        wanted = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
-        self._selector: OptimumSelector = checked_object("selector", selector, "select", wanted)
+        self._selector = checked_selector(selector)
         self._knob: Knob = checked_one_of("knob", knob, ("power limit", "clock"))
         wanted = "a probability from 0.5 to 0.999, such as 0.9"
         if self._knob == "clock" and isinstance(selector, ZeusCost) and selector.max_power_watts is None:
@@ -209,7 +208,7 @@ class AdaptiveSearch:
         return None if place is None else self._settings[place]
 
     def _asked(self, curves: Curves, tried: list[int], alike: Observation) -> tuple[int | None, int | None]:
-        """Ask a rule that is not a cost what it would choose on the curves believed in."""
+        """Ask a rule that is not a cost what it would choose on the estimated curves."""
         picks = []
         for weight, seconds, watts in zip(
             curves.weights[:_MAX_ASKED_CURVES], np.exp(curves.log_seconds), np.exp(curves.log_watts), strict=False

@@ -1,4 +1,4 @@
-"""What each selector looks for, as a search sees it: what a setting may gain, and whether it may be chosen at all."""
+"""The aim of each selector, as a search sees it: the cost of each setting, and whether it may be chosen at all."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _NUDGE = 0.01  # of time and power, for the sensitivity of a cost
 
 @dataclass(frozen=True)
 class Prospects:
-    """What may be gained at each setting.
+    """The estimated cost at each setting.
 
     Attributes:
         costs: Relative cost: differences are fractions of the cost. One row for each curve, a column for each setting.
-        weights: The belief in each curve.
+        weights: The probability of each curve.
         seconds_exponent: Change of the relative cost with the logarithm of the time, at each setting.
         watts_exponent: The same for the power.
         keeps: Whether each setting may be chosen.
@@ -57,13 +57,13 @@ class Prospects:
 
 
 class Aim(Protocol):
-    """What a selector looks for."""
+    """The aim of a selector."""
 
     def prospects(self, curves: Curves, stderr: float) -> Prospects:
-        """Return what may be gained at each setting.
+        """Return the estimated cost at each setting.
 
         Args:
-            curves: What is believed.
+            curves: The estimated curves.
             stderr: The relative standard error that the next trial will have, of its time.
         """
         ...
@@ -100,11 +100,11 @@ class LeastCost:
         return Prospects(filled, weights, exponents[0], exponents[1], keeps, finite.astype(float))
 
     def _costs(self, settings: tuple[int, ...], log_seconds: Array, log_watts: Array) -> Array:
-        seconds = np.exp(log_seconds)
-        joules = seconds * np.exp(log_watts)
+        seconds: Any = np.exp(log_seconds)
+        joules: Any = seconds * np.exp(log_watts)
         if type(self.objective) in _COSTS_OF_ARRAYS:
-            baseline = _measurement(settings[0], joules[:, :1], seconds[:, :1])
-            return np.asarray(self.objective.cost(_measurement(settings[0], joules, seconds), baseline))
+            baseline = PowerLimitMeasurement(settings[0], joules[:, :1], seconds[:, :1])  # of all curves at once
+            return np.asarray(self.objective.cost(PowerLimitMeasurement(settings[0], joules, seconds), baseline))
         costs = np.empty(seconds.shape)
         for row, (curve_joules, curve_seconds) in enumerate(zip(joules.tolist(), seconds.tolist(), strict=True)):
             baseline = PowerLimitMeasurement(settings[0], curve_joules[0], curve_seconds[0])
@@ -140,7 +140,7 @@ class LeastEnergyWithin:
 
 
 def aim_for(selector: OptimumSelector, confidence: float) -> Aim | None:
-    """Return what a selector looks for; None if only it can tell."""
+    """Return the aim of a selector; None if only the selector itself can tell."""
     if type(selector) is MaxSlowdownConstraint:
         return LeastEnergyWithin(selector.factor, confidence)
     if type(selector) is Time:
@@ -157,8 +157,3 @@ def normal_probability(deviations: Array) -> Array:
     series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
     upper = np.exp(-0.5 * np.minimum(x, 38.0) ** 2) / math.sqrt(2 * math.pi) * series
     return np.asarray(np.where(deviations >= 0, 1 - upper, upper))
-
-
-def _measurement(setting: int, joules: Any, seconds: Any) -> PowerLimitMeasurement:
-    """Make one measurement of arrays: of many curves and settings at once."""
-    return PowerLimitMeasurement(setting, joules, seconds)

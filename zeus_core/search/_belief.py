@@ -1,9 +1,9 @@
-"""What trials say about all settings: a weighted mixture of curves, corrected by how the trials differ from them.
+"""Time and power at all settings, estimated from trials: a weighted mixture of curves, corrected by their residuals.
 
 Each shape of the prior (`_prior.py`) predicts the time and power at every setting. Trials raise the weight of the
 shapes they agree with. The truth differs from every shape by a random, smooth residual, which grows with the slowdown,
 as the model is worst far below the draw; and by a rough one, as single settings of real boards scatter. Both are
-Gaussian, so that what trials say about them is linear algebra on a few numbers. Their constants are those of the least
+Gaussian, so that conditioning on trials is linear algebra on a few numbers. Their constants are those of the least
 regret in `benchmarks/search_replay.py`, each GPU model left out of its own prior.
 """
 
@@ -56,7 +56,7 @@ _MAX_DRAW = 1.2
 
 @dataclass(frozen=True)
 class Observation:
-    """A trial as the belief sees it; the last two attributes are relative standard errors."""
+    """A trial reduced to its means; the last two attributes are relative standard errors."""
 
     setting: int
     log_seconds: float
@@ -130,11 +130,11 @@ class _Conditioned:
 
 @dataclass(frozen=True)
 class Curves:
-    """The belief after some trials, at all settings.
+    """The estimate after some trials, at all settings.
 
     Attributes:
         settings: The settings; the first one is the original.
-        weights: The belief in each curve; they add up to 1.
+        weights: The probability of each curve; they add up to 1.
         log_seconds: Logarithm of the duration of a step, one row for each curve and one column for each setting.
         log_watts: Logarithm of the mean power of all GPUs together.
         residuals: How far the truth can be off, of time and of power.
@@ -174,7 +174,7 @@ class Curves:
 
 
 class Belief:
-    """What is believed about the time and power of a step at each setting of a knob.
+    """Estimates the time and power of a step at each setting of a knob.
 
     Args:
         settings: The settings, the original one first.
@@ -191,7 +191,7 @@ class Belief:
         self._start: tuple[tuple[float, float], CurveShapes, Array, tuple[Array, Array]] | None = None
 
     def after(self, observations: Sequence[Observation], seconds_errors: Array | None = None) -> Curves:
-        """Return the belief after some trials, of which the first one is at the original setting.
+        """Return the estimate after some trials, of which the first one is at the original setting.
 
         Args:
             observations: The trials.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zeus_core._validate import checked_object
-from zeus_core.search._objectives import OptimumSelector
+from zeus_core.search._objectives import OptimumSelector, checked_selector
 from zeus_core.search._settings import checked_settings
 from zeus_core.search._told import Told, selected
 from zeus_core.search._trial import Trial
@@ -14,7 +13,6 @@ __all__ = ["GoldenSectionSearch"]
 
 _GOLDEN = 0.618
 _SHORT = 3  # an interval of so many steps has no two places that divide it well: all of it is tried
-_WANTED_SELECTOR = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
 
 
 class GoldenSectionSearch:
@@ -33,7 +31,7 @@ class GoldenSectionSearch:
 
     def __init__(self, settings: Sequence[int], selector: OptimumSelector) -> None:
         self._settings = checked_settings(settings)
-        self._selector = checked_object("selector", selector, "select", _WANTED_SELECTOR)
+        self._selector = checked_selector(selector)
         self._told = Told()
 
     def ask(self) -> int | None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zeus_core._validate import checked_instance, checked_number, checked_whole_number
+from zeus_core._validate import checked_instance, checked_number, checked_object, checked_whole_number
 from zeus_core.search._trial import Trial
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "PowerLimitMeasurement",
     "Time",
     "ZeusCost",
+    "checked_selector",
 ]
 
 # Two standard errors: 95 % of equally fast limits count as such. More chooses lower limits, which may be slower.
@@ -68,6 +69,15 @@ class OptimumSelector(ABC):
         Args:
             measurements: One for each limit that was tried, at least one.
         """
+
+
+def checked_selector(selector: OptimumSelector) -> OptimumSelector:
+    """Return a selector.
+
+    Raises:
+        UsageError: It is something else, such as a class.
+    """
+    return checked_object("selector", selector, "select", "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)")
 
 
 class Objective(OptimumSelector):

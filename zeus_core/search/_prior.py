@@ -18,12 +18,12 @@ PRIOR_PATH = Path(__file__).with_name("curve_prior.csv")
 """The file that ships with the package."""
 
 PHYSICS = "physics"
-_PHYSICS_SHARE = 0.3  # of the belief; 0.1 to 0.6 search about equally well where the GPU is not in the file
+_PHYSICS_SHARE = 0.3  # of the probability; 0.1 to 0.6 search about equally well where the GPU is not in the file
 
 
 @dataclass(frozen=True, eq=False)
 class CurvePrior:
-    """Shapes of curves, and how much each is believed in before anything is measured.
+    """Shapes of curves, and their probabilities before anything is measured.
 
     Attributes:
         sources: For each shape, the GPU model it was measured on, or `physics`.
@@ -35,7 +35,7 @@ class CurvePrior:
 
     @cached_property
     def weights(self) -> Array:
-        """The belief in each shape: alike for every GPU model, however many of its sweeps there are."""
+        """The probability of each shape: the same for every GPU model, however many of its sweeps there are."""
         counts = Counter(self.sources)
         models = set(counts) - {PHYSICS}
         shares = {model: (1 - _PHYSICS_SHARE) / len(models) for model in models} | {PHYSICS: _PHYSICS_SHARE}

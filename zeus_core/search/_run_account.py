@@ -1,4 +1,4 @@
-"""Whether a run keeps its slowdown bound: what it has used up so far, and what is believed of the steps to come."""
+"""Whether a run keeps its slowdown bound: what it has used up so far, and what is expected of the steps to come."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a search may cost a whole run: its time, its steps, and whether it pays. Pure arithmetic.
+"""The cost of a search for a whole run: its time, its steps, and whether it pays. Pure arithmetic.
 
 A slowdown bound is for the run: the steps of the search count. With N steps of t seconds at the original setting, it
-may last factor * N * t. What has not been used up of that is left for the steps to come, so that their bound is looser
-after steps quicker than the bound, and tighter after slower ones.
+may last factor * N * t. The time that is not used up is left for the steps to come, so that their bound is looser after
+steps quicker than the bound, and tighter after slower ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MIN_HORIZON = 200
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a setting is expected to do, beside the original one; the pairs hold the truth in 90 % of cases.
+    """The expected effect of a setting, compared with the original one; the intervals hold the truth in 90 % of cases.
 
     Attributes:
         setting: The setting.
@@ -90,7 +90,7 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class SearchCost:
-    """What the rest of a search takes, and what it brings.
+    """The cost of the rest of a search, and the saving it leads to.
 
     Attributes:
         steps: The highest number of steps until its end.
@@ -111,12 +111,12 @@ class SearchCost:
         return self.steps < self.max_steps and self.saving_fraction > 0
 
     def __str__(self) -> str:
-        """Say it in advance."""
+        """Format the cost, to be shown in advance."""
         return f"about {self.steps:,} of {self.max_steps:,} steps, at most +{self.time_fraction:.1%} time"
 
 
 def search_cost(run: RunProgress, prediction: Prediction, steps: int, factor: float | None = None) -> SearchCost:
-    """Return what the rest of a search takes at most, and what it brings.
+    """Return the highest cost of the rest of a search, and the saving it leads to.
 
     Args:
         run: How far the run has come.

@@ -55,7 +55,7 @@ class RunSearch(Protocol):
     def may_continue(self, steps: int, seconds: float) -> bool:
         """Return whether the block asked for may go on.
 
-        False if it takes longer than the run can afford, or than it was believed to take. The steps that were measured
+        False if it takes longer than the run can afford, or than it was expected to take. The steps that were measured
         are told like those of a complete block.
 
         Args:
