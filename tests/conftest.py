@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import logging
 import os
@@ -7,6 +8,7 @@ import hypothesis
 import pytest
 
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_library
+from tests.support.daemons import served, without_rights
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
@@ -85,10 +87,12 @@ def make_driver(nvml_library, tmp_path):
     def make(*specs: DeviceSpec) -> NvmlDriver:
         folder = tmp_path / f"nvml-{len(drivers)}"
         folder.mkdir()
-        drivers.append(NvmlDriver(folder, specs or [DeviceSpec()], library=nvml_library))
-        drivers[-1].load_in_process()
-        return drivers[-1]
+        driver = NvmlDriver(folder, without_rights(specs or [DeviceSpec()]), library=nvml_library)
+        drivers.append(driver)
+        stack.callback(driver.close)
+        driver.load_in_process()
+        stack.enter_context(served(driver))
+        return driver
 
-    yield make
-    for driver in reversed(drivers):
-        driver.close()
+    with contextlib.ExitStack() as stack:
+        yield make

@@ -114,3 +114,18 @@ def test_a_limit_of_somebody_else_stays(world):
     output, errors = client.communicate("\n", timeout=60)
     assert "350 W" in output, errors
     until(lambda: state(world) == (350.0, None))
+
+
+def test_a_client_that_was_told_another_original_clock_than_the_daemon_hears_of_it(world):
+    output, errors = world.run("""
+        from zeus_core.device import discover_gpus
+        from zeus_core.knobs import SmClockKnob
+        knob = SmClockKnob(discover_gpus({})[0], 1710)
+        knob.apply(1410)
+        knob.apply(1380)
+        print(knob.restore())
+    """)
+    assert output == "True"
+    assert errors.count("leaves the SM clock of NVIDIA H200") == 1
+    assert "unlocked, as its administrator decided" in errors
+    until(lambda: world.driver[0].locked_clock_mhz is None)

@@ -6,6 +6,7 @@ import stat
 import pytest
 
 from tests.daemon.conftest import GROUP, MEMBER, ORIGINAL_WATTS, STRANGER, needs_root, until
+from zeus_core.daemon._connection import Connection
 
 pytestmark = needs_root
 
@@ -291,3 +292,21 @@ def test_the_energy_counters_of_cpus_are_read_for_clients(make_world):
 
 def test_a_zone_that_is_not_there_is_refused(raw):
     assert raw().ask("energy", zone="intel-rapl:7")["error"] == "no_device"
+
+
+def test_a_socket_whose_reply_is_under_way_is_closed_after_it_as_its_number_might_be_another_s_by_then():
+    class Socket:
+        is_closed = False
+
+        def send(self, line):
+            connection.close()
+            assert not self.is_closed
+            return len(line)
+
+        def close(self):
+            self.is_closed = True
+
+    connection = Connection(Socket(), 0, peer=None, identity=None, resume=None)
+    connection.reply(b"{}\n")
+    assert connection.socket.is_closed
+    assert connection.is_closed

@@ -6,6 +6,7 @@ import textwrap
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.daemons import is_unprivileged
 
 ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
@@ -158,6 +159,7 @@ def test_each_optimizer_of_a_process_reads_the_same_original_limit(make_driver):
     check_restored(driver)
 
 
+@pytest.mark.skipif(is_unprivileged(), reason="the daemon tries it too: tests/daemon has the refusals")
 def test_without_rights_nothing_is_changed_and_the_warning_holds_the_command(make_driver):
     driver = make_driver(DeviceSpec(power_limit_watts=ORIGINAL_WATTS, is_control_denied=True))
     process = start(driver, "pass")
@@ -182,6 +184,7 @@ KNOBS_ALONE = """
 """
 
 
+@pytest.mark.skipif(is_unprivileged(), reason="a daemon restores the clock that an administrator names, not the client")
 def test_knobs_that_nobody_guards_are_restored_when_the_process_is_told_to_end(make_driver):
     driver = make_driver(DEVICE, DEVICE)
     process = driver.start(KNOBS_ALONE)

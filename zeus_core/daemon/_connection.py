@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -68,7 +69,7 @@ class Connection:
         """The devices it has asked for."""
         self._resume = resume
         self._received = bytearray()
-        self._is_busy = False
+        self._is_busy = self._is_sending = False
         self._lock = threading.Lock()
 
     def receive(self) -> bool:
@@ -109,29 +110,33 @@ class Connection:
             return line
 
     def reply(self, line: bytes) -> None:
-        """Send a reply, after which the next request can be taken. Never raises, and never waits."""
+        """Send a reply, after which the next request can be taken. Never raises, and never waits.
+
+        The lock is not held meanwhile: the client's next request may be here before the call returns, and the thread
+        that takes it would wait. One reply is under way at a time, as is one request.
+        """
         with self._lock:
             if self.is_closed:
                 return
-            self._is_busy = False
-            try:
-                is_sent = self.socket.send(line) == len(line)
-            except OSError:  # it has ended, or has left so many replies unread that no more fit
-                is_sent = False
-            if not is_sent:
-                self._shut_down()
+            self._is_sending = True
+        try:
+            is_sent = self.socket.send(line) == len(line)
+        except OSError:  # it has ended, or has left so many replies unread that no more fit
+            is_sent = False
+        if not is_sent:
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)  # the loop, which waits for it, closes it
+        with self._lock:
+            self._is_sending = self._is_busy = False
+            if self.is_closed:
+                self.socket.close()
             has_more = b"\n" in self._received
         if has_more:
             self._resume(self)
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection. A reply under way is sent first: the number of the socket must not get another's."""
         with self._lock:
             self.is_closed = True
-            self.socket.close()
-
-    def _shut_down(self) -> None:
-        try:
-            self.socket.shutdown(socket.SHUT_RDWR)  # the loop, which waits for it, closes it
-        except OSError:
-            return
+            if not self._is_sending:
+                self.socket.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -203,6 +204,21 @@ class Lease:
         except PermissionDeniedError as error:
             raise PermissionDeniedError(f"{denial}; or use the zeus-core daemon: {error}") from error
         self._remote = remote
+        if not self._is_limit:
+            self._compare_originals(remote)
+
+    def _compare_originals(self, remote: RemoteControl) -> None:
+        """Say so if the daemon restores another clock than the one that this process was told. Never raises."""
+        with contextlib.suppress(DeviceError):
+            _, original = remote.allowed()
+            if original != self._entry.original:
+                _logger.warning(
+                    "at the end the zeus-core daemon leaves the SM clock of %s (%s) %s, as its administrator decided "
+                    "(original_sm_clock_mhz in docs/daemon.md)",
+                    self._gpu.name,
+                    self._gpu.uuid,
+                    "unlocked" if original is None else f"locked at {original:g} MHz",
+                )
 
     def _restored(self) -> Outcome:
         if self._remote is None:
