@@ -36,6 +36,8 @@ _ENOUGH, _STILL_ENOUGH = 0.9, 0.8  # of these steps: to begin the search; and no
 # The rest of them is measured after a third of the run: blocks at the choice alone cannot tell a drift from a setting
 # that is quicker than expected.
 _EARLY, _EARLY_SHARE = 1 / 3, 0.7
+_MAX_SETTLE_SHARE = 0.2  # of the run: if the device settles longer there and back, it does not return
+_MAX_TRIAL_OF_REST = 0.6  # of the steps to come: for a trial, with the steps in which the device settles
 
 # Steps of a trial, likewise.
 _TRIAL_STEPS = 2.0
@@ -169,9 +171,8 @@ class AdaptiveRunSearch:
         if self._curves is None:
             return None
         run = self._progress
-        settling = 2 * math.ceil(self._settle_seconds / run.original_seconds)
         steps = max(math.ceil(self._original_steps) - self._measured_steps, 0)
-        steps += 0 if self._is_done else self._trial_steps + settling
+        steps += 0 if self._is_done else self._trial_steps + 2 * self._settle_steps
         return search_cost(run, predicted(self._curves, self._expected), min(steps, run.steps_left), self._factor)
 
     @property
@@ -244,10 +245,17 @@ class AdaptiveRunSearch:
     @property
     def _missing_steps(self) -> int:
         """The steps to measure at the original setting now."""
-        is_early = self._run_steps < _EARLY * self._progress.horizon_steps
+        run = self._progress
+        returns = 2 * self._settle_steps <= _MAX_SETTLE_SHARE * run.horizon_steps
+        is_early = returns and self._run_steps < _EARLY * run.horizon_steps
         wanted = max((_EARLY_SHARE if is_early else 1.0) * self._original_steps, self._shortest_steps)
         enough = _STILL_ENOUGH if self._has_begun else _ENOUGH
         return 0 if self._measured_steps >= enough * wanted else math.ceil(wanted - self._measured_steps)
+
+    @property
+    def _settle_steps(self) -> int:
+        """The steps in which the device settles."""
+        return math.ceil(self._settle_seconds * self._run_steps / self._run_seconds)
 
     @property
     def _trial_steps(self) -> int:
@@ -296,6 +304,7 @@ class AdaptiveRunSearch:
         return chosen, None if len(tried) > _MAX_COST_TRIALS else trial
 
     def _judged_by_bound(self, curves: Curves, tried: set[int], factor: float) -> tuple[int, int | None]:
+        run = self._progress
         log_joules = curves.mean(curves.log_seconds + curves.log_watts)
         keeps = self._account.keeps(curves, factor)
         if self._slowest is not None:
@@ -305,8 +314,9 @@ class AdaptiveRunSearch:
             int(np.where(keeps >= probability, log_joules, math.inf).argmin())
             for probability in (self._confidence, min(_LIKELY, self._confidence))
         )
-        is_enough = len(tried) > 1 or log_joules[chosen] - log_joules[likely] < _MIN_GAIN
-        return chosen, None if is_enough else likely
+        steps = self._trial_steps + 2 * self._settle_steps
+        pays = log_joules[chosen] - log_joules[likely] >= _MIN_GAIN and steps <= _MAX_TRIAL_OF_REST * run.steps_left
+        return chosen, likely if pays and len(tried) == 1 else None
 
     def _judged_by_rule(self, tried: set[int]) -> tuple[int, int | None]:
         """Ask for the trials of an `AdaptiveSearch`; then have the rule choose among them."""
