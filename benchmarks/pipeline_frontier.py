@@ -1,11 +1,16 @@
 """The pipeline planner beside other solvers, on the same problems, on this machine, in this run.
 
     python benchmarks/pipeline_frontier.py [FOLDER OF PROFILES] [--quick] [--lowtime-seconds 300]
+    python benchmarks/pipeline_frontier.py FOLDER --switch-seconds 0.005,0.02 --dwell 0,0.5
 
 CPU seconds, after compilation, of: the whole frontier; 200 rounded plans; HiGHS cold (one point) and warm (100 points,
 dual simplex); lowtime, where it is installed, stopped after a budget, which then is a bound. The growth over
 microbatches. With a folder that holds gpt3-175b+a100_sxm_bf16.csv and gpt3-175b+a40_bf16.csv also the savings at no
 slowdown, the bound, EnvPipe, and what a switch price of 5 ms loses. Exits with 1 if a limit below is not kept.
+
+With `--switch-seconds`, only plans with these prices of switches: for all profiles of the folder, microbatches and
+slowdowns, what the plan, its bound and the baselines save, in percent of the energy at the highest clocks. A plan that
+is dearer than a baseline, or than the plan of a stricter problem, is named, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +48,7 @@ from zeus_core.testing import simulate_pipeline  # noqa: E402
 SIZES = [(4, 8), (8, 16), (8, 64), (8, 128), (16, 128)]
 GROWTH = [32, 64, 128, 256, 512]
 MICROBATCHES = (12, 24, 48, 96)
+SLOWDOWNS = (1.0, 1.02, 1.05, 1.1, 1.2)
 POINTS = 100
 LEAST_HIGHS_RATIO, LEAST_LOWTIME_RATIO, LARGEST_EXPONENT = 10.0, 500.0, 1.2
 PROFILES = {
@@ -289,6 +296,68 @@ def measure_savings(folder: Path) -> bool:
     return holds
 
 
+def measure_switching(folder: Path, switch_seconds: list[float], dwells: list[float]) -> bool:
+    gaps: list[float] = []
+    faults: list[str] = []
+    print(
+        f"{'saved, %':20} {'M':>3} {'slower':>6} {'switch':>7} {'dwell':>5} {'plan':>6} {'bound':>6} {'gap':>5}"
+        f" {'one clock':>9} {'stages':>6} {'switches':>8} {'CPU s':>5}"
+    )
+    for path in sorted(folder.glob("*.csv")):
+        watts = PROFILES[path.name][0] if path.name in PROFILES else 75.0
+        profile = PipelineProfile.from_csv(path, watts)
+        for microbatches in MICROBATCHES:
+            frontier = Frontier.from_profile(profile, schedules.one_f_one_b(profile.stages, microbatches))
+            found: dict[tuple[float, float, float], float] = {}
+            for slowdown, seconds, dwell in product(SLOWDOWNS, switch_seconds, dwells):
+                name = f"{path.stem[:20]:20} {microbatches:3d} {slowdown:6.2f} {seconds:7.3f} {dwell:5.1f}"
+                gap, saved = compare_switching(name, frontier, slowdown, seconds, dwell, faults)
+                gaps.append(gap)
+                found[slowdown, seconds, dwell] = saved
+            faults += dearer_than_stricter(f"{path.stem} M={microbatches}", found)
+    print(f"gap to the own bound: mean {np.mean(gaps):.2f}, worst {max(gaps):.2f} points, of {len(gaps)} plans")
+    print("\n".join(faults) or "no plan is dearer than a baseline or than the plan of a stricter problem")
+    return not faults
+
+
+def compare_switching(
+    name: str, frontier: Frontier, slowdown: float, seconds: float, dwell: float, faults: list[str]
+) -> tuple[float, float]:
+    """Print one line; return the gap to the bound and the saving of the plan."""
+    joules, limit = frontier.highest_clock_point[1], slowdown * frontier.highest_clock_point[0]
+    cpu, plan = cpu_seconds(
+        lambda: make_plan(frontier, slowdown_factor=slowdown, switch_seconds=seconds, dwell_seconds=dwell)
+    )
+    simple = [
+        baselines.global_clock_plan(frontier.problem, limit).energy_joules,
+        baselines.stage_clocks_plan(frontier.problem, limit).energy_joules,
+    ]
+    saved, bound, one_clock, stages = (
+        100 * (1 - energy / joules) for energy in (plan.energy_joules, plan.bound_joules or 0.0, *simple)
+    )
+    if saved < max(0.0, one_clock, stages) - 1e-9:
+        faults.append(f"DEARER THAN A BASELINE: {name}")
+    print(
+        f"{name} {saved:6.2f} {bound:6.2f} {bound - saved:5.2f} {one_clock:9.2f} {stages:6.2f} {plan.switches:8d}"
+        f" {cpu:5.1f}",
+        flush=True,
+    )
+    return bound - saved, saved
+
+
+def dearer_than_stricter(name: str, found: dict[tuple[float, float, float], float]) -> list[str]:
+    return [
+        f"DEARER THAN A STRICTER ONE: {name}: {loose} saves {found[loose]:.3f} %, {strict} {found[strict]:.3f} %"
+        for loose, strict in product(found, found)
+        if loose[0] >= strict[0] and loose[1] <= strict[1] and loose[2] <= strict[2]
+        if found[loose] < found[strict] - 1e-9
+    ]
+
+
+def numbers(text: str) -> list[float]:
+    return [float(entry) for entry in text.split(",")]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, help="published profiles")
@@ -296,7 +365,13 @@ def main() -> int:
     parser.add_argument(
         "--lowtime-seconds", type=float, default=60.0, help="CPU budget of each run of lowtime; 0: none"
     )
+    parser.add_argument("--switch-seconds", type=numbers, help="prices of switches, such as 0.005,0.02")
+    parser.add_argument("--dwell", type=numbers, default=[0.0], help="shortest seconds between switches: 0,0.5")
     arguments = parser.parse_args()
+    if arguments.switch_seconds:
+        if arguments.folder is None:
+            parser.error("--switch-seconds needs a folder of profiles")
+        return int(not measure_switching(arguments.folder, arguments.switch_seconds, arguments.dwell))
     make_plan(Frontier.from_profile(synthetic(2), schedules.one_f_one_b(2, 2)), time_seconds=1.0)  # compiles
     print(
         f"{'CPU seconds':24} {'instr.':>6} {'breaks':>6} {'frontier':>9} {'200 quick':>9} {'1 plan':>7}"

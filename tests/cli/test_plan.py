@@ -68,7 +68,7 @@ def test_a_json_profile_holds_its_own_blocking_power(tmp_path, schedule):
         (["--blocking-power", "nan"], "is nan"),
         (["--blocking-power", "80", "--time", "0.01"], "T_min"),
         (["--blocking-power", "80", "--schedule", "interleaved", "--stages-per-rank", "3"], "cannot divide"),
-        (["--blocking-power", "80", "--schedule", "zb-h1"], "no 'backward-input' of stage 0"),
+        (["--blocking-power", "80", "--schedule", "zb-h1"], "measure backward-input"),
         (["--blocking-power", "80", "--device", "A100-SXM4-80GB"], "does not support"),
     ],
 )
@@ -77,3 +77,68 @@ def test_wrong_arguments_are_named(profile, tmp_path, capsys, more, message):
     assert main(["plan", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_the_example_is_planned_with_baselines_and_says_what_it_does_at_once(tmp_path, capsys):
+    arguments = [
+        "plan",
+        "--example",
+        "gpt3-like",
+        "--microbatches",
+        "16",
+        "--output",
+        str(tmp_path),
+        "--pictures",
+        "none",
+    ]
+    assert main([*arguments, "--schedule", "interleaved", "--gpus", "2", "--node-power", "200"]) == 0
+    captured = capsys.readouterr()
+    assert "interleaved-1f1b: 8 stages on 4 ranks, 256 instructions an iteration" in captured.err
+    for name in ("highest clocks", "one clock", "one clock per stage", "frontier"):
+        assert name in captured.out
+
+
+def test_waiting_that_seems_dearer_than_work_is_a_warning(profile, tmp_path, capsys):
+    arguments = [str(tmp_path / "profile.csv"), "--microbatches", "4", "--output", str(tmp_path / "out")]
+    assert main(["plan", *arguments, "--blocking-power", "300", "--pictures", "none"]) == 0
+    assert "warning: the blocking power, 300 W, is above the power of the work" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("0,forward,1410,", "0,forward,1410,1e308,9\n0,forward,1400,", 1), "time is 1e+308"),
+        (lambda text: text.replace("0,forward,1410,", "0,forward,1410,inf,9\n0,forward,1400,", 1), "time is inf"),
+        (lambda text: text.replace("0,forward,1410,", "0,forward,1410,nan,9\n0,forward,1400,", 1), "time is nan"),
+        (lambda text: text + f"{2**70},forward,1410,1,9\n", "stage"),
+    ],
+)
+def test_a_csv_with_impossible_numbers_is_one_line(profile, tmp_path, capsys, change, message):
+    path = tmp_path / "profile.csv"
+    path.write_text(change(path.read_text()))
+    arguments = [str(path), "--microbatches", "4", "--blocking-power", "80", "--output", str(tmp_path / "out")]
+    assert main(["plan", *arguments]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--gpus", "1,2"], "gpus has 2 values, but the profile has 4 stages"),
+        (["--blocking-power", "80,80"], "blocking_power_watts has 2 values"),
+        (["--example", "gpt3-like"], "name a profile"),
+    ],
+)
+def test_lists_of_the_wrong_length_are_named(profile, tmp_path, capsys, more, message):
+    arguments = [str(tmp_path / "profile.csv"), "--microbatches", "4", "--output", str(tmp_path / "out")]
+    assert main(["plan", *arguments, *([] if "--blocking-power" in more else ["--blocking-power", "80"]), *more]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_deep_json_is_one_line(tmp_path, capsys):
+    path = tmp_path / "profile.json"
+    path.write_text("[" * 100_000)
+    assert main(["plan", str(path), "--microbatches", "4", "--output", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

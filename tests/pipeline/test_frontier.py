@@ -1,10 +1,12 @@
 """The frontier is exact: HiGHS agrees at every point tried."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.pipeline.highs import Oracle
 from tests.pipeline.instances import SPLIT, WHOLE, pipelines, smooth_profile
@@ -63,6 +65,26 @@ def test_slopes_that_rounding_makes_equal_do_not_stop_the_sweep():
     kinds = [(0, "forward", even), (0, "backward", even), (1, "forward", even), (1, "backward", steep)]
     profile = PipelineProfile([InstructionProfile(*kind) for kind in kinds], 0.0)
     check_against_highs(profile, schedules.one_f_one_b(2, 4))
+
+
+@settings(max_examples=30, **QUIET)
+@given(pipelines(), st.integers(0, 999))
+def test_noise_of_floats_in_the_times_does_not_move_the_frontier(pipeline, seed):
+    profile, schedule = pipeline
+    random = np.random.default_rng(seed)
+    instructions = []
+    for each in profile.instructions:
+        options = tuple(
+            replace(option, time_seconds=option.time_seconds * (1 + 1e-13 * random.standard_normal()))
+            for option in each.options
+        )
+        instructions.append(InstructionProfile(each.stage, each.kind, options))
+    perturbed = PipelineProfile(instructions, profile.blocking_power_watts, profile.gpus)
+    frontiers = [Frontier.from_profile(each, schedule) for each in (profile, perturbed)]
+    shortest = max(frontier.shortest_seconds for frontier in frontiers)
+    times = np.linspace(shortest, frontiers[0].slowest_seconds * (1 + 1e-12), 9)
+    one, other = (frontier.energy_joules(times, until_seconds=times + 1.0) for frontier in frontiers)
+    assert other == pytest.approx(one, rel=1e-9, abs=1e-7)
 
 
 @settings(max_examples=60, **QUIET)

@@ -73,6 +73,7 @@ F0, B0, F1, B1 = (Instruction(kind, 0, microbatch) for microbatch in (0, 1) for 
     ("ranks", "message"),
     [
         ([], "the schedule is empty"),
+        ([[F0, B0], []], "rank 1 has no instructions"),
         ([[F0]], "no backward of stage 0, microbatch 0"),
         ([[B0]], "no forward pass"),
         ([[F0, B0, F1]], "no backward of stage 0, microbatch 1"),

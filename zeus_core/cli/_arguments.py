@@ -21,6 +21,7 @@ __all__ = [
     "count",
     "factor",
     "notes_on_silent",
+    "number",
     "path",
     "seconds",
     "seconds_or_zero",
@@ -46,17 +47,17 @@ def add_period(parser: argparse.ArgumentParser) -> None:
 
 def seconds(text: str) -> float:
     """Parse a time above 0."""
-    return _number(text, _ABOVE_ZERO, _MAX_SECONDS, "is not a number of seconds above 0, such as 1 or 0.5")
+    return number(text, _ABOVE_ZERO, _MAX_SECONDS, "is not a number of seconds above 0, such as 1 or 0.5")
 
 
 def seconds_or_zero(text: str) -> float:
     """Parse a time that may be 0."""
-    return _number(text, 0.0, _MAX_SECONDS, "is not a number of seconds, at least 0, such as 0.005")
+    return number(text, 0.0, _MAX_SECONDS, "is not a number of seconds, at least 0, such as 0.005")
 
 
 def factor(text: str) -> float:
     """Parse a factor above 0."""
-    return _number(text, _ABOVE_ZERO, 1e9, "is not a factor above 0, such as 1.1")
+    return number(text, _ABOVE_ZERO, 1e9, "is not a factor above 0, such as 1.1")
 
 
 def count(text: str) -> int:
@@ -75,7 +76,7 @@ def path(text: str) -> Path:
 
 
 def _period(text: str) -> float:
-    return _number(text, 0.001, _MAX_SECONDS, "is not a number of seconds above 0, at least 0.001, such as 1 or 0.5")
+    return number(text, 0.001, _MAX_SECONDS, "is not a number of seconds above 0, at least 0.001, such as 1 or 0.5")
 
 
 def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> list[int]:
@@ -109,7 +110,8 @@ def notes_on_silent(gpus: Sequence[Gpu]) -> list[str]:
 _ABOVE_ZERO = math.nextafter(0.0, 1.0)  # the lowest number above 0, as an inclusive bound
 
 
-def _number(text: str, minimum: float, maximum: float, complaint: str) -> float:
+def number(text: str, minimum: float, maximum: float, complaint: str) -> float:
+    """Parse a number within a range."""
     try:
         value = float(text)
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -73,15 +73,26 @@ class Frontier:
     _snapshots: Sequence[_Snapshot] = field(repr=False)
 
     @classmethod
-    def from_profile(cls, profile: PipelineProfile, schedule: Schedule) -> Frontier:
+    def from_profile(
+        cls, profile: PipelineProfile, schedule: Schedule, on_progress: Callable[[float], object] = lambda _: None
+    ) -> Frontier:
         """Compute the frontier of a pipeline.
+
+        The time grows linearly with the microbatches, and about with the cube of the stages: on one core some 0.1 s for
+        8 stages and 96 microbatches, and a minute and a half for 64 stages and 128 microbatches.
+
+        Args:
+            profile: Time and energy of the instructions.
+            schedule: Their order.
+            on_progress: Called many times with how far the walk from the slow end is, from 0 to 1. An error that it
+                raises ends the walk.
 
         Raises:
             UsageError: Profile and schedule do not fit; see `Problem`.
         """
         problem = Problem(profile, schedule)
         network = make_network(problem.graph, problem.hulls, problem.kind_of, problem.arc_delay_seconds)
-        times, totals, snapshots = _walk(network)
+        times, totals, snapshots = _walk(network, problem.shortest_seconds, on_progress)
         falls = -np.diff(times) * network.time_quantum_seconds
         slowest = np.array([hull[-1].cost_joules for hull in problem.hulls])
         start_cost = float(slowest @ np.bincount(problem.kind_of))
@@ -216,12 +227,15 @@ class Frontier:
         return FrontierPoint(seconds, energy, starts, durations, deadlines, of_instructions, of_arcs)
 
 
-def _walk(network: Network) -> tuple[Indices, Indices, list[_Snapshot]]:
+def _walk(
+    network: Network, shortest_seconds: float, on_progress: Callable[[float], object]
+) -> tuple[Indices, Indices, list[_Snapshot]]:
     """Return times and flows of all breakpoints, the slow end first, and states at even distances among them."""
     state = begin_walk(network.arrays)
     times, totals = [np.array([_iteration_time(state)])], [np.zeros(1, np.int64)]
     snapshots, stride = [_snapshot(state)], 1
     calls, is_over = 0, False
+    slowest, shortest = _iteration_time(state), shortest_seconds / network.time_quantum_seconds
     while not is_over:
         piece_times, piece_totals = _piece_buffers()
         count = advance(network.arrays, state, FASTEST, piece_times, piece_totals)
@@ -230,6 +244,7 @@ def _walk(network: Network) -> tuple[Indices, Indices, list[_Snapshot]]:
         times.append(piece_times[:count])
         totals.append(piece_totals[:count])
         calls += 1
+        on_progress((slowest - _iteration_time(state)) / max(slowest - shortest, 1.0))
         if calls % stride == 0:
             snapshots.append(_snapshot(state))
         if len(snapshots) > _MAX_SNAPSHOTS:

@@ -8,7 +8,7 @@ Precision: times are whole multiples of 2^-60 of L, the sum of all longest durat
 2^-60 of S, the sum of the steepest slopes of all instructions. Times are off by half a quantum at most, slopes by at
 most as many quanta as an arc has corners (see `_strictly_falling`). With at most K corners an arc, the energies of the
 frontier are so off by at most K S L 2^-60, plus the rounding of 64-bit floats. That is below the latter unless one
-slope outweighs all others by far, as between two times of a kind that differ by the noise of floats alone.
+slope outweighs all others by far; `lower_hull` merges times that differ by the noise of floats alone.
 """
 
 from __future__ import annotations

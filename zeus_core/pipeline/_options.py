@@ -16,6 +16,7 @@ MAX_CLOCK_MHZ = 10_000  # above any GPU: such a number is a clock in kHz or Hz
 # Sums and slopes of larger numbers, or slopes over shorter times, overflow: a plan would hold infinities and NaN.
 MAX_QUANTITY = 1e9  # seconds, joules or watts of one instruction on one GPU
 _MIN_SECONDS = 1e-9
+_NOISE = 1e-10  # of a time: 10^6 times the rounding of a float, and 10^6 times less than clocks differ by
 _STANDARD_ERRORS = 2.0  # about 95 % confidence; fewer keep options that are faster by chance, more drop real ones
 
 
@@ -102,6 +103,10 @@ def pareto_options(cost_joules: Mapping[MeasuredOption, float]) -> tuple[CostedO
 def lower_hull(options: Sequence[CostedOption]) -> tuple[CostedOption, ...]:
     """Return the corners of the lower convex hull of time and cost.
 
+    Times that differ by the noise of floats alone, such as 0.3 and 0.1 + 0.2, count as one: the slope between them says
+    nothing, and would leave little precision for the others. The corner then has the time of the faster option and the
+    cost of the cheaper one, so that the hull stays below all options.
+
     Args:
         options: The result of `pareto_options`: times rise, costs fall.
 
@@ -110,6 +115,8 @@ def lower_hull(options: Sequence[CostedOption]) -> tuple[CostedOption, ...]:
     """
     hull: list[CostedOption] = []
     for option in options:
+        if hull and option.time_seconds - hull[-1].time_seconds <= _NOISE * option.time_seconds:
+            option = option._replace(time_seconds=hull.pop().time_seconds)
         while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], option):
             hull.pop()
         hull.append(option)

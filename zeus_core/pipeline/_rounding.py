@@ -79,7 +79,7 @@ class Rounding:
     def __init__(self, problem: Problem, effort: float = 1.0) -> None:
         self._options = [option for of_kind in problem.pareto_options for option in of_kind]
         is_corner = [
-            option in hull
+            option.clock_mhz in {corner.clock_mhz for corner in hull}
             for of_kind, hull in zip(problem.pareto_options, problem.hulls, strict=True)
             for option in of_kind
         ]

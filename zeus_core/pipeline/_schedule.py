@@ -156,11 +156,13 @@ def _sender(receive: Instruction) -> Instruction:
     return Instruction(kind, receive.stage + offset, receive.microbatch)
 
 
-def _check_known(ranks: Sequence[Iterable[Instruction]]) -> None:
+def _check_known(ranks: Sequence[Sequence[Instruction]]) -> None:
     if not ranks or not any(ranks):
         raise UsageError("the schedule is empty; give the instructions of each rank")
     seen: set[Instruction] = set()
     for rank, instructions in enumerate(ranks):
+        if not instructions:
+            raise UsageError(f"rank {rank} has no instructions; leave it out, or give it some")
         for position, instruction in enumerate(instructions):
             where = f"rank {rank}, instruction {position}"
             check_kind(instruction.kind, SCHEDULED_KINDS, where)

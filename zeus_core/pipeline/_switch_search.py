@@ -23,7 +23,7 @@ from zeus_core.pipeline._dependencies import ROUNDING, Indices
 from zeus_core.pipeline._rounding import next_random
 from zeus_core.pipeline._switch_task import RunState, SwitchTask, last_clock, run_iteration
 
-__all__ = ["join_short_runs", "search"]
+__all__ = ["join_short_runs", "repair", "search"]
 
 # More or finer values find cheaper clocks for more tries, whose number is limited.
 _RUN_SHIFTS = (1, 2, 4, -1)  # of a whole run, in clocks; only one that is higher, as time left allows it seldom
@@ -33,6 +33,7 @@ _PARTS = tuple((begin, end) for begin in range(8) for end in range(begin + 1, 9)
 _FIRST_RUN_SHIFT = 2  # moves 0 and 1: join the run to the left, right
 _FIRST_SIDE = _FIRST_RUN_SHIFT + len(_RUN_SHIFTS)
 _FIRST_PART = _FIRST_SIDE + 6  # 3 lengths, each on the left and on the right
+_MAX_REPAIRS = 500  # each makes a run faster; most plans need some tens
 _MAX_FAILS = 300  # random changes in a row without a gain, after which few gain anything
 _MOVE_VISITS = 5  # a move takes as long as visiting so many instructions, besides those that it looks at
 _MOVES = _FIRST_PART + len(_PART_SHIFTS) * len(_PARTS)
@@ -41,6 +42,11 @@ _MOVES = _FIRST_PART + len(_PART_SHIFTS) * len(_PARTS)
 def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
     """Change `chosen` until no clock is left before the dwell, if possible."""
     _KERNELS.call(_join_short_runs, task, chosen, state)
+
+
+def repair(task: SwitchTask, chosen: Indices, state: RunState) -> None:
+    """Make runs on the longest path faster until the iteration keeps its limit, if possible."""
+    _KERNELS.call(_repair, task, chosen, state)
 
 
 def search(task: SwitchTask, chosen: Indices, state: RunState, visits: int) -> None:
@@ -147,6 +153,71 @@ def _join_first_short_run(p: Any, chosen: Any, s: Any, rank: int) -> bool:
                 return True
         place = end
     return False
+
+
+def _repair(p: Any, chosen: Any, s: Any) -> None:
+    """Give runs on the longest path faster clocks, at each turn where a second costs least."""
+    for _ in range(_MAX_REPAIRS):
+        run_iteration(p, chosen, s)
+        if s.result[0] <= p.limit_seconds:
+            return
+        _mark_longest_path(p, chosen, s)
+        least, found = np.inf, (0, 0, 0)
+        for rank in range(len(p.first_in_order) - 1):
+            first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+            place = first
+            while place < last:
+                end = _run_end(p, s, place, last)
+                own = s.held[p.order[place]]
+                left = s.held[p.order[place - 1]] if place > first else own
+                right = s.held[p.order[end]] if end < last else own
+                for clock in (left, right, own - 1, own - 2, own - 4, 0):
+                    price = _price_of_second(p, s, place, end, last, own, clock)
+                    if price < least:
+                        least, found = price, (place, end, max(0, clock))
+                place = end
+        if least == np.inf:
+            return
+        _set_run(p, chosen, found[0], found[1], found[2])
+
+
+def _mark_longest_path(p: Any, chosen: Any, s: Any) -> None:
+    """Set `tried` to 1 for instructions on the longest path, 2 if it goes through the switch before; else to 0."""
+    at = 0
+    for other in range(len(chosen)):
+        s.tried[other] = 0.0
+        if s.end[other] > s.end[at]:
+            at = other
+    while at >= 0:
+        before = p.before[at]
+        start = (s.end[before] if before >= 0 else 0.0) + s.delay[at]
+        latest = before
+        for arc in range(p.first_arc[at], p.first_arc[at + 1]):
+            if s.end[p.arc_from[arc]] + p.delay[arc] > start:
+                start = s.end[p.arc_from[arc]] + p.delay[arc]
+                latest = p.arc_from[arc]
+        s.tried[at] = 2.0 if latest == before and s.delay[at] > 0.0 else 1.0
+        at = latest
+
+
+def _price_of_second(p: Any, s: Any, place: int, end: int, last: int, own: int, clock: int) -> float:
+    """Return what a second less on the longest path costs if a run goes to another clock; infinite if it is none."""
+    if clock < 0 or clock == own:
+        return float(np.inf)
+    cost, seconds = 0.0, 0.0
+    for position in range(place, end):
+        at = p.order[position]
+        option = p.kind[at] * p.clocks
+        if p.time[option + clock] == np.inf:
+            return float(np.inf)
+        cost += p.cost[option + clock] - p.cost[option + own]
+        if s.tried[at] > 0.0:
+            seconds += p.time[option + own] - p.time[option + clock]
+    if s.tried[p.order[place]] == 2.0 and s.held[p.order[max(0, place - 1)]] == clock:
+        seconds += p.switch_seconds
+    if end < last and s.tried[p.order[end]] == 2.0 and s.held[p.order[end]] == clock:
+        seconds += p.switch_seconds
+    return float(cost / seconds) if seconds > 0.0 else float(np.inf)
 
 
 def _run_end(p: Any, s: Any, place: int, last: int) -> int:
@@ -320,5 +391,5 @@ def _try(
 
 _KERNELS = Kernels(
     *(_find_latest, last_clock, run_iteration, next_random, _reaches, _fits, _saves, _try, _move, _set_run, _run_end),
-    *(_join_first_short_run, _join_short_runs, _improve, _kick, _search),
+    *(_mark_longest_path, _price_of_second, _repair, _join_first_short_run, _join_short_runs, _improve, _kick, _search),
 )

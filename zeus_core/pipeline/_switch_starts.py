@@ -2,7 +2,8 @@
 
 By prices: along each rank, the sequence of clocks of the lowest cost, where an instruction costs its energy and its
 time at the price of that instruction in a dual solution (`_switch_bound.py`), and a switch costs its time likewise.
-All prices are multiplied by the lowest factor at which the sequences keep the time.
+All prices are multiplied by the lowest factor at which the sequences keep the time; or by less, and then runs on the
+longest path are made faster until it does.
 
 Two paces: at a pace, each rank has the clock of the lowest energy at which its work takes no longer than that pace.
 Each rank goes at one pace until its k-th backward pass, and at another from there on. All pairs of paces are tried, of
@@ -19,7 +20,7 @@ import numpy as np
 
 from zeus_core.pipeline._compiled import Kernels
 from zeus_core.pipeline._dependencies import ROUNDING, Indices, Numbers
-from zeus_core.pipeline._switch_search import join_short_runs
+from zeus_core.pipeline._switch_search import join_short_runs, repair
 from zeus_core.pipeline._switch_task import NumberedProblem, RunState, SwitchTask, last_clock, run, run_iteration
 
 __all__ = ["one_clock_per_rank", "starts_by_paces", "starts_by_prices"]
@@ -29,6 +30,7 @@ _BISECTIONS = 8  # of the factor of prices: it is known to 3 %
 _MAX_PRICE_FACTOR = 1000.0  # makes nearly every instruction its fastest
 # One start for each factor: sequences made as if switches cost that much more have fewer of them, which fits a dwell.
 _SWITCH_PRICE_FACTORS = (1.0, 6.0, 36.0)
+_REPAIRED_EXPONENTS = (0.0, 0.2)  # of prices whose sequences need not keep the limit, and are repaired
 _MIN_PRICED_SECONDS = 0.001  # a switch is priced at no less, so that a dwell alone already makes switches rare
 _MAX_PACES = 64
 _MAX_PAIRS = 150  # of those that promise the lowest energy, in both orders
@@ -74,6 +76,14 @@ def starts_by_prices(task: SwitchTask, price_watts: Numbers) -> Iterator[Indices
                 low = exponent
         if found is not None:
             yield found
+        for exponent in _REPAIRED_EXPONENTS:
+            chosen = np.zeros(len(task.kind), np.int64)
+            prices = price_watts * _MAX_PRICE_FACTOR ** (exponent / 2)
+            _KERNELS.call(_cheapest_sequences, task, prices, switch_seconds, chosen)
+            join_short_runs(task, chosen, state)
+            repair(task, chosen, state)
+            join_short_runs(task, chosen, state)
+            yield chosen
 
 
 class _Paces(NamedTuple):

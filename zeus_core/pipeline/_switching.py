@@ -79,7 +79,6 @@ def plan_switches(
             found,
             [*simple, one_clock_per_rank(each)],
             starts_by_prices(each, bound.price_watts),
-            starts_by_prices(each, point.price_watts[numbered.instruction]),
             starts_by_paces(numbered, each),
         ]
         state = RunState.for_task(each)
