@@ -10,17 +10,13 @@ from tests.daemon.conftest import REPOSITORY, needs_root
 
 pytestmark = [needs_root, pytest.mark.long]
 
-ALL = ("-m", "not real_time")
 CLOCKS = "tests/optimizer/pipeline_frequency/test_process_end.py"
 WAS_LOCKED = "(by_itself or optimizer_puts) and not before"
+RANKS = [f"tests/{framework}/test_ranks.py" for framework in ("accelerate", "huggingface", "lightning")]
 RUNS = {
     "plain loop": ["tests/process/test_process_end.py", "tests/optimizer/test_ranks.py", "tests/test_published_api.py"],
-    "killed": [*ALL, "tests/process/test_killed_frameworks.py"],
-    "accelerate": [*ALL, "tests/accelerate/test_ranks.py", "tests/accelerate/test_example.py"],
-    "Lightning": [*ALL, "tests/lightning/test_ranks.py"],
-    "Trainer": [*ALL, "tests/huggingface/test_ranks.py"],
-    "DeepSpeed": [*ALL, "tests/deepspeed/test_perseus.py", "tests/deepspeed/test_example.py"],
-    "examples": [*ALL, "tests/plain_torch/test_examples.py", "tests/plain_torch/test_pipeline_examples.py"],
+    "every framework, killed": ["-m", "long", "tests/process/test_killed_frameworks.py"],
+    "ranks of frameworks": ["-m", "not real_time", *RANKS, "-k", "find_one_limit or search_together"],
     "clocks": [CLOCKS, "-k", f"not ({WAS_LOCKED})"],
     "clocks that were locked": ["--original-mhz", "1710", CLOCKS, "-k", WAS_LOCKED],
 }
