@@ -22,7 +22,7 @@ REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% 
 .PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed coverage lint public-api wheel benchmarks clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
-	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --factor 1.125 --output zeus-demo
+	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --output zeus-demo
 
 demo-perseus: $(VENV)/.ready-all  ## plan the clocks of a DeepSpeed pipeline of four stages on simulated GPUs
 	$(DEMO) examples/deepspeed/train_gpt2_pipeline.py --output zeus-demo/perseus

@@ -35,15 +35,15 @@ def test_an_unknown_model_is_a_sentence(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_demo_finds_a_limit_and_writes_only_into_its_folder(tmp_path):
-    finished = run(tmp_path, "--simulate", "A100-SXM4-80GB", "--factor", "1.125", "--profile-steps", "25")
+    finished = run(tmp_path, "--simulate", "A100-SXM4-80GB", "--steps", "250")
     assert finished.returncode == 0, finished.stderr
     last_line = r"limit (\d+) W on A100-SXM4-80GB \(simulated\): saving -?\d+\.\d%, slowdown \d\.\d{3}"
     found = re.fullmatch(last_line, finished.stdout.splitlines()[-1])
-    # Which limit it is, a busy machine has a say in: it is the lowest of those that were not too slow.
-    trials = re.findall(r"^ *(\d+) W .* ([+-][\d.]+)% +[+-][\d.]+% +(.+)$", finished.stdout, re.MULTILINE)
-    assert [int(limit) for limit, _, _ in trials] == list(range(400, 99, -25))
-    assert all(float(percent) > 12.4 if cost == "too slow" else float(percent) < 12.6 for _, percent, cost in trials)
-    assert found[1] == [limit for limit, _, cost in trials if cost != "too slow"][-1]
+    # Which limit it is, a busy machine has a say in.
+    assert 100 <= int(found[1]) <= 400
+    tried = [int(limit) for limit in re.findall(r"^ *(\d+) W  ", finished.stdout, re.MULTILINE)]
+    assert tried[0] == 400
+    assert len(tried) <= 6
     assert (tmp_path / "zeus-demo" / "time-energy.png").stat().st_size > 10_000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "zeus-demo"]
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []

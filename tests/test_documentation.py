@@ -105,8 +105,9 @@ def test_the_page_on_searches():
 def test_the_page_on_power_limits(tmp_path, capsys):
     import torch
 
-    report, several, work = blocks("power-limit.md")
+    begin, other, report, several, work = blocks("power-limit.md")
     names = {"torch": torch, "ZeusMonitor": ZeusMonitor, "GlobalPowerLimitOptimizer": GlobalPowerLimitOptimizer}
+    run(other, run(begin, names))["optimizer"].close()
     run(several, names)["optimizer"].close()
     run(work, {"optimizer": searched()})
     run(report, {"optimizer": searched()})

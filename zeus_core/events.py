@@ -70,8 +70,12 @@ class TrainingObserver(Protocol):
         """Discard all that was learned from steps: from now on a step is another amount of work."""
         ...
 
-    def on_train_begin(self) -> None:
-        """Report that training begins."""
+    def on_train_begin(self, *, max_steps: int | None = None) -> None:
+        """Report that training begins.
+
+        Args:
+            max_steps: The steps it will take, if the loop knows.
+        """
         ...
 
     def on_epoch_begin(self) -> None:
@@ -130,7 +134,7 @@ class NoObserver:
     def forget(self) -> None:
         """Do nothing."""
 
-    def on_train_begin(self) -> None:
+    def on_train_begin(self, *, max_steps: int | None = None) -> None:
         """Do nothing."""
 
     def on_epoch_begin(self) -> None:

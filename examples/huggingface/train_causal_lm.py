@@ -1,8 +1,7 @@
-"""Train a small language model with the Hugging Face Trainer and find the GPU's power limit meanwhile.
+"""Train a small language model with the Hugging Face Trainer, at the power limit that is found meanwhile.
 
 With `--simulate` the model trains on the CPU while a simulated GPU sets the pace and burns the joules; without it, the
-script needs a GPU that torch can use. Everything is written under `--output`. Exits with 1 if the search did not
-finish.
+script needs a GPU that torch can use. Everything is written under `--output`. Exits with 1 if no limit was chosen.
 
     python examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB
 """
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
 from zeus_core.errors import UsageError
@@ -27,7 +26,6 @@ from zeus_core.optimizer.power_limit import (
     Energy,
     GlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
-    Phase,
     Time,
     ZeusCost,
 )
@@ -48,17 +46,6 @@ SELECTORS = {
     "time": lambda _: Time(),
     "cost": lambda _: ZeusCost(eta_knob=0.5),
 }
-
-
-class StopWhenDone(TrainerCallback):
-    """Ends the demonstration once the search is over. A real training would go on at the chosen limit."""
-
-    def __init__(self, optimizer: GlobalPowerLimitOptimizer) -> None:
-        self.optimizer = optimizer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.optimizer.phase in {Phase.DONE, Phase.OFF}:
-            control.should_training_stop = True
 
 
 def bytes_of_python_sources(size: int) -> bytes:
@@ -87,19 +74,19 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("zeus-demo"), help="folder for all files (%(default)s)")
     parser.add_argument("--selector", choices=SELECTORS, default="slowdown", help="what is best (%(default)s)")
     parser.add_argument("--factor", type=float, default=1.1, help="slowdown bound (%(default)s)")
-    parser.add_argument("--profile-steps", type=int, default=40, help="steps measured at each limit (%(default)s)")
+    parser.add_argument("--steps", type=int, default=400, help="steps of the training (%(default)s)")
     parser.add_argument("--picture", choices=["png", "svg"], default="png", help="format of the picture (%(default)s)")
     return parser.parse_args()
 
 
-def make_trainer(output: Path, is_simulated: bool, callback: ZeusTrainerCallback) -> Trainer:
+def make_trainer(output: Path, steps: int, is_simulated: bool, callback: ZeusTrainerCallback) -> Trainer:
     text = bytes_of_python_sources(TRAINING_BYTES + EVALUATION_BYTES)
     config = GPT2Config(
         vocab_size=256, n_positions=SEQUENCE_BYTES, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
     )
     arguments = TrainingArguments(
         output_dir=str(output / "checkpoints"),
-        max_steps=5_000,
+        max_steps=steps,
         per_device_train_batch_size=4,
         per_device_eval_batch_size=16,
         eval_strategy="steps",
@@ -118,7 +105,7 @@ def make_trainer(output: Path, is_simulated: bool, callback: ZeusTrainerCallback
         args=arguments,
         train_dataset=sequences(text[EVALUATION_BYTES:]),
         eval_dataset=sequences(text[:EVALUATION_BYTES]),
-        callbacks=[callback, StopWhenDone(callback.optimizer)],
+        callbacks=[callback],
     )
 
 
@@ -145,11 +132,9 @@ def main() -> int:
 def train(arguments: argparse.Namespace) -> int:
     monitor = ZeusMonitor()
     selector = SELECTORS[arguments.selector](arguments.factor)
-    optimizer = GlobalPowerLimitOptimizer(
-        monitor, selector, wait_steps=2, warmup_steps=3, profile_steps=arguments.profile_steps
-    )
+    optimizer = GlobalPowerLimitOptimizer(monitor, selector)
     callback = ZeusTrainerCallback(optimizer=optimizer)
-    trainer = make_trainer(arguments.output, bool(arguments.simulate), callback)
+    trainer = make_trainer(arguments.output, arguments.steps, bool(arguments.simulate), callback)
     if arguments.simulate:
         SimulatedCompute(trainer.model, monitor.gpus[0], forward=FORWARD_WORK)
     trainer.train()
@@ -159,13 +144,13 @@ def train(arguments: argparse.Namespace) -> int:
 
 def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, arguments: argparse.Namespace) -> int:
     if optimizer.confirmation is None:
-        print("the search did not finish", file=sys.stderr)
+        print("no limit was chosen", file=sys.stderr)
         return 1
     picture = arguments.output / f"time-energy.{arguments.picture}"
     draw_time_energy(optimizer.trials, optimizer.chosen_limit_watts, gpu_name, picture)
     comparison = optimizer.comparison or Comparison(before=optimizer.trials[0], after=optimizer.confirmation)
     print(f"\nPower limits tried on {gpu_name}, {selector}")
-    print(trial_table(optimizer.measurements, arguments.profile_steps, selector, optimizer.chosen_limit_watts))
+    print(trial_table(optimizer.measurements, optimizer.profile_steps, selector, optimizer.chosen_limit_watts))
     print(f"\n{comparison}")
     print(f"picture: {picture}")
     print(

@@ -12,6 +12,7 @@ from zeus_core.device import Work
 from zeus_core.events import Activity
 from zeus_core.optimizer import Energy
 from zeus_core.pytorch import SimulatedCompute
+from zeus_core.search import GridSearch
 from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
 from zeus_huggingface.accelerate._pass_rules import PassKind, PassRules
 
@@ -203,7 +204,7 @@ def test_a_pass_without_gradients_before_each_step_becomes_part_of_it(loop, moni
 def test_no_trial_holds_an_evaluation(tmp_path, monitor, gpu, accumulation):
     loop = Loop(tmp_path, gpu, gradient_accumulation_steps=accumulation)
     arguments = {"warmup_steps": 2, "profile_steps": 10}
-    with PowerLimitOptimizer(loop.accelerator, monitor, Energy(), **arguments) as search:
+    with PowerLimitOptimizer(loop.accelerator, monitor, Energy(), **arguments, search=GridSearch) as search:
         for step in loop.train(200):
             if step % 7 == 0:
                 evaluate(loop.model)
@@ -217,7 +218,7 @@ def test_no_trial_holds_an_evaluation(tmp_path, monitor, gpu, accumulation):
 def test_a_trial_is_not_measured_in_half_steps(tmp_path, monitor, gpu):
     loop = Loop(tmp_path, gpu, gradient_accumulation_steps=4)
     arguments = {"warmup_steps": 2, "profile_steps": 10}
-    with PowerLimitOptimizer(loop.accelerator, monitor, Energy(), **arguments) as search:
+    with PowerLimitOptimizer(loop.accelerator, monitor, Energy(), **arguments, search=GridSearch) as search:
         for index in range(800):
             loop.train_batch(torch.ones(4, 3), torch.ones(4, 1))
             if index % 50 == 1:

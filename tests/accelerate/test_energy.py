@@ -11,6 +11,7 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.search import GridSearch
 from zeus_huggingface.accelerate import ZeusAccelerate
 
 FOUND_WATTS = 350
@@ -197,7 +198,7 @@ def test_a_method_that_others_have_wrapped_since_is_left_to_them(loop, monitor):
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
 def test_an_exception_leaves_no_limit_no_window_and_no_wrapper(loop, monitor, gpu, error):
     found = dict(vars(loop.accelerator))
-    search = GlobalPowerLimitOptimizer(monitor, warmup_steps=1, profile_steps=3)
+    search = GlobalPowerLimitOptimizer(monitor, warmup_steps=1, profile_steps=3, search=GridSearch)
 
     def train():
         with ZeusAccelerate(loop.accelerator, optimizer=search):

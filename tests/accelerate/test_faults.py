@@ -7,6 +7,7 @@ from accelerate.tracking import GeneralTracker
 from tests.accelerate.loop import Loop
 from zeus_core.errors import DeviceLostError, DriverFaultError
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu
 from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
 
@@ -30,7 +31,7 @@ def train(folder, gpu, monitor=None, disturb=lambda place: None, **arguments):
     disturb("construction")
     energy = None
     if monitor is not None:
-        search = PowerLimitOptimizer(loop.accelerator, monitor, warmup_steps=1, profile_steps=2)
+        search = PowerLimitOptimizer(loop.accelerator, monitor, warmup_steps=1, profile_steps=2, search=GridSearch)
         energy = ZeusAccelerate(loop.accelerator, optimizer=search)
     try:
         train_and_disturb(loop, folder, disturb)

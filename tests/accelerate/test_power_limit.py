@@ -6,13 +6,14 @@ from tests.accelerate.loop import BACKWARD, FORWARD, Loop
 from zeus_core.errors import UsageError
 from zeus_core.optimizer import Energy
 from zeus_core.optimizer.power_limit import Phase
+from zeus_core.search import GridSearch
 from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
 
 FOUND_WATTS = 350
 
 
 def make_search(loop, monitor):
-    return PowerLimitOptimizer(loop.accelerator, monitor, Energy(), warmup_steps=2, profile_steps=10)
+    return PowerLimitOptimizer(loop.accelerator, monitor, Energy(), search=GridSearch, warmup_steps=2, profile_steps=10)
 
 
 def step_truth(gpu, limit_watts, passes=1):

@@ -15,6 +15,7 @@ from tests.nvml_driver.library import open_library
 from tests.support.ranks import torchrun_environments
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy
+from zeus_core.search import GridSearch
 from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
 
 RANKS = 2
@@ -162,7 +163,7 @@ def test_going_back_to_a_checkpoint_is_doing_again_on_all_ranks(make_driver, tmp
 def search(rank, folder):
     loop = Loop(folder, None)
     optimizer = PowerLimitOptimizer(
-        loop.accelerator, ZeusMonitor(), Energy(), warmup_steps=1, profile_steps=5, pl_step=100
+        loop.accelerator, ZeusMonitor(), Energy(), warmup_steps=1, profile_steps=5, pl_step=100, search=GridSearch
     )
     with ZeusAccelerate(loop.accelerator, optimizer=optimizer) as energy:
         for step in loop.train(90):

@@ -55,7 +55,7 @@ def test_an_error_is_followed_by_how_far_the_search_came(loop, monitor, capsys):
     with pytest.raises(KeyboardInterrupt):
         interrupted_training()
     (box,) = boxes(capsys)
-    assert "search unfinished: 1 of 3 settings, at least 5 steps more" in box
+    assert "search unfinished: 1 of 3 settings measured" in box
 
 
 def test_quiet_shows_nothing_and_neither_does_a_loop_without_steps(loop, monitor, capsys):

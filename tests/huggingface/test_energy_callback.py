@@ -28,6 +28,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
+from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu
 from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback, _trainer_patches
 
@@ -222,7 +223,7 @@ def test_trainers_without_the_callback_are_left_alone(tmp_path, callback):
 
 
 def test_a_limit_is_found_too_and_the_saving_reported(tmp_path, monitor, gpu):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8, search=GridSearch)
     trainer = simulate(
         make_trainer(tmp_path, [ZeusTrainerCallback(optimizer=optimizer)], num_train_epochs=5, logging_steps=10), gpu
     )
@@ -238,7 +239,7 @@ def test_a_limit_is_found_too_and_the_saving_reported(tmp_path, monitor, gpu):
 
 @pytest.mark.parametrize("search_first", [True, False])
 def test_a_search_given_twice_is_made_once(tmp_path, monitor, gpu, caplog, search_first):
-    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8)
+    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8, search=GridSearch)
     callbacks = [ZeusTrainerCallback(monitor, search), search]
     trainer = simulate(make_trainer(tmp_path, callbacks[:: -1 if search_first else 1], max_steps=24), gpu)
     trainer.train()
@@ -257,7 +258,7 @@ def test_of_two_callbacks_one_counts(tmp_path, monitor, gpu, caplog):
 
 
 def test_both_kinds_of_callback_work_side_by_side(tmp_path, monitor, gpu):
-    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8)
+    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8, search=GridSearch)
     trainer = simulate(make_trainer(tmp_path, [search, ZeusTrainerCallback(monitor)], num_train_epochs=5), gpu)
     metrics = trainer.train().metrics
     assert search.optimizer.chosen_limit_watts == 250
@@ -428,7 +429,9 @@ class MeddleAt(TrainerCallback):
 def test_a_driver_that_fails_changes_no_loss(tmp_path, gpu, time_source, undisturbed, event):
     faulty = FaultyGpu(gpu)
     monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
-    callback = ZeusTrainerCallback(monitor, GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=2))
+    callback = ZeusTrainerCallback(
+        monitor, GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=2, search=GridSearch)
+    )
 
     def fail():
         for method in ("read_energy_counter_joules", "read_power_watts", "read_power_limit_watts"):
@@ -652,8 +655,10 @@ def simulated_model(gpu):
 def test_a_copied_callback_measures_and_sets_no_limit(tmp_path, monitor, caplog, monkeypatch, copied):
     """Ray copies the callbacks into each of its processes, where a search for hyperparameters goes on."""
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A100-SXM4-80GB:1")
-    search = HFGlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=1)
-    callback = ZeusTrainerCallback(monitor, GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=1))
+    search = HFGlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=1, search=GridSearch)
+    callback = ZeusTrainerCallback(
+        monitor, GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=1, search=GridSearch)
+    )
     copies = copied([callback, search])
     trainer = make_trainer(tmp_path, copies, max_steps=4, logging_steps=2)
     trainer.train()
@@ -668,7 +673,7 @@ def test_a_copied_callback_measures_and_sets_no_limit(tmp_path, monitor, caplog,
 
 
 def test_a_search_given_twice_raises_no_alarm(tmp_path, monitor, gpu, caplog):
-    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20)
+    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=20, search=GridSearch)
     simulate(make_trainer(tmp_path, [ZeusTrainerCallback(monitor, search), search], max_steps=10), gpu).train()
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 

@@ -9,6 +9,7 @@ from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Phase
 from zeus_core.pytorch import SimulatedCompute
+from zeus_core.search import GridSearch
 from zeus_huggingface import HFGlobalPowerLimitOptimizer
 
 FOUND_WATTS = 350
@@ -21,7 +22,7 @@ def step_truth(gpu, limit_watts, passes=1):
 
 @pytest.fixture
 def search(monitor):
-    return HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8)
+    return HFGlobalPowerLimitOptimizer(monitor, Energy(), search=GridSearch, warmup_steps=2, profile_steps=8)
 
 
 def test_the_search_completes_with_short_epochs_and_keeps_evaluations_out(tmp_path, search, monitor, gpu):

@@ -16,6 +16,7 @@ from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
+from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
 from zeus_core.training._account import Account
 from zeus_huggingface import ZeusTrainerCallback
@@ -151,7 +152,7 @@ def test_spawned_ranks_count_each_gpu_once(make_driver, tmp_path, monkeypatch, c
 
 def search_rank(folder):
     optimizer = GlobalPowerLimitOptimizer(
-        ZeusMonitor(), Energy(), wait_steps=0, warmup_steps=0, profile_steps=5, pl_step=150
+        ZeusMonitor(), Energy(), wait_steps=0, warmup_steps=0, profile_steps=5, pl_step=150, search=GridSearch
     )
     callback = ZeusTrainerCallback(optimizer=optimizer)
     trainer = make_trainer(

@@ -10,6 +10,7 @@ from zeus_core.device import Work
 from zeus_core.events import Activity
 from zeus_core.optimizer.power_limit import Energy
 from zeus_core.pytorch import SimulatedCompute
+from zeus_core.search import GridSearch
 from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
 
 trl = pytest.importorskip("trl", reason="TRL needs Python 3.11", exc_type=ImportError)
@@ -64,7 +65,7 @@ def model():
 
 @pytest.mark.long
 def test_the_search_completes_in_an_sft_trainer(tmp_path, monitor, gpu):
-    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=1, profile_steps=10)
+    search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=1, profile_steps=10, search=GridSearch)
     trainer = trl.SFTTrainer(
         model=model(),
         args=trl.SFTConfig(**settings(tmp_path, max_steps=160, max_length=16)),

@@ -34,6 +34,7 @@ from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit import Phase
+from zeus_core.search import GridSearch
 from zeus_lightning import ZeusCallback
 from zeus_lightning._batches import samples_in
 from zeus_lightning._energy_source import EnergySource
@@ -136,7 +137,7 @@ def test_tokens_and_samples_are_counted_as_one_says(tmp_path, monitor, gpu):
 
 def search(monitor, **arguments):
     settings = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 8, "pl_step": 50, **arguments}
-    return GlobalPowerLimitOptimizer(monitor, Energy(), **settings)
+    return GlobalPowerLimitOptimizer(monitor, Energy(), **settings, search=GridSearch)
 
 
 def check_trials(optimizer, gpu, batches=1):

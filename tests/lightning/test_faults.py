@@ -13,6 +13,7 @@ from tests.lightning.trainers import SAVING, at, loader, make_trainer, module_cl
 from zeus_core.errors import DriverFaultError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
+from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu
 from zeus_lightning import ZeusCallback
 
@@ -55,7 +56,9 @@ def faulty(gpu):
 @pytest.fixture
 def callback(faulty, time_source):
     monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=1, profile_steps=3, pl_step=100)
+    optimizer = GlobalPowerLimitOptimizer(
+        monitor, Energy(), wait_steps=0, warmup_steps=1, profile_steps=3, pl_step=100, search=GridSearch
+    )
     return ZeusCallback(optimizer=optimizer)
 
 

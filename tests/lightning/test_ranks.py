@@ -12,6 +12,7 @@ from tests.support.ranks import joules_of_rows, run_ranks
 from zeus_core._codec import decode
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
+from zeus_core.search import GridSearch
 from zeus_core.training._account import Account
 from zeus_lightning import ZeusCallback
 
@@ -116,7 +117,9 @@ def test_ranks_that_lightning_spawns_count_each_gpu_once(make_driver, tmp_path, 
 
 def search_rank(folder):
     def make_optimizer(monitor):
-        return GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=5, pl_step=150)
+        return GlobalPowerLimitOptimizer(
+            monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=5, pl_step=150, search=GridSearch
+        )
 
     callback, log = ZeusCallback(ZeusMonitor(), make_optimizer), recorder()
     trainer = make_trainer(folder, callback, max_steps=60, logger=log, devices=2, strategy="ddp")

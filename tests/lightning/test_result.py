@@ -55,7 +55,7 @@ def test_an_error_is_followed_by_how_far_the_search_came(tmp_path, monitor, gpu,
     with pytest.raises(RuntimeError, match="broken"):
         trainer.fit(Failing(gpu), loader(10))
     (box,) = boxes(capsys)
-    assert "search unfinished: 1 of 3 settings, at least 5 steps more" in box
+    assert "search unfinished: 1 of 3 settings measured" in box
 
 
 def test_quiet_shows_nothing(tmp_path, monitor, gpu, capsys):

@@ -1,4 +1,6 @@
-"""The phase table and `advance`, without any effects."""
+"""The tables of the phases and `advance`, without any effects."""
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -6,9 +8,20 @@ from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
 from zeus_core.events import Event
-from zeus_core.optimizer.power_limit._phases import PHASES, Outcome, Phase, State, StepCounts, advance, remaining_steps
+from zeus_core.optimizer.power_limit._phases import (
+    MEASURED,
+    PHASES,
+    WINDOWS,
+    Outcome,
+    Phase,
+    State,
+    StepCounts,
+    Window,
+    advance,
+)
 
 COUNTS = StepCounts(wait_steps=1, warmup_steps=2, profile_steps=4)
+UNMEASURED = replace(COUNTS, profile_steps=0)
 STEP = [Event.STEP_BEGIN, Event.STEP_END]
 
 
@@ -23,79 +36,77 @@ def measuring(steps_done=0):
     return after([Event.TRAIN_BEGIN, Outcome.ASKED, *STEP * (1 + 2 + steps_done)])
 
 
-def test_a_run_without_pauses():
-    assert after([Event.TRAIN_BEGIN]).phase is Phase.PREPARE
-    assert after([Event.TRAIN_BEGIN, Outcome.ASKED]).phase is Phase.WAIT
-    assert after([Event.TRAIN_BEGIN, Outcome.ASKED, *STEP]).phase is Phase.WARM_UP
-    assert measuring().phase is Phase.MEASURE
-    assert measuring(3).phase is Phase.MEASURE
-    concluding = measuring(4)
-    assert concluding == State(Phase.CONCLUDE)
-    assert after([Outcome.ASKED], concluding) == State(Phase.WARM_UP, steps_left=2)
-    assert after([Outcome.KNOWN], concluding) == State(Phase.CHOOSE)
-    assert State(Phase.SETTLE, steps_left=2) == SETTLING
-    assert after(STEP * 2, SETTLING) == State(Phase.CONFIRM, steps_left=4)
-    verifying = after(STEP * (2 + 4), SETTLING)
-    assert verifying == State(Phase.VERIFY)
-    assert after([Outcome.LOST], verifying) == SETTLING
-    assert after([Outcome.CONFIRMED], verifying).phase is Phase.DONE
-
-
-def test_what_is_known_already_is_not_measured_again():
-    assert after([Event.TRAIN_BEGIN, Outcome.KNOWN]).phase is Phase.CHOOSE
-
-
-SETTLING = after([Outcome.KNOWN, Outcome.CHOSEN], measuring(4))
-
-
 def confirming(steps_done=0):
     return after(STEP * (2 + steps_done), SETTLING)
 
 
-def test_the_steps_that_remain_are_those_that_follow():
-    """The last trial confirms the choice. The limit under way counts as untried."""
-    state, untried = after([Event.TRAIN_BEGIN, Outcome.ASKED]), 3
-    for left in range(1 + (3 + 1) * (2 + 4), 0, -1):
-        assert remaining_steps(state, COUNTS, untried) == left
-        state = after(STEP, state)
-        if state.phase is Phase.CONCLUDE:
-            untried -= 1
-            state = after([Outcome.ASKED] if untried else [Outcome.KNOWN, Outcome.CHOSEN], state)
-    assert (state.phase, remaining_steps(state, COUNTS, 0)) == (Phase.VERIFY, 0)
+def done(steps_done=0):
+    return after([Outcome.HELD, *STEP * steps_done], confirming(4))
 
 
-TWICE = pytest.mark.parametrize(
-    ("measuring", "suspend", "spoil", "conclude"),
-    [
-        (measuring, Phase.SUSPEND, Phase.SPOIL, Phase.CONCLUDE),
-        (confirming, Phase.SUSPEND_CONFIRM, Phase.SPOIL_CONFIRM, Phase.VERIFY),
-    ],
-    ids=["trial", "confirmation"],
-)
+def test_a_run_without_pauses():
+    assert after([Event.TRAIN_BEGIN]).phase is Phase.PREPARE
+    assert after([Event.TRAIN_BEGIN, Outcome.ASKED]).phase is Phase.WAIT
+    assert after([Event.TRAIN_BEGIN, Outcome.ASKED, *STEP]).phase is Phase.WARM_UP
+    assert measuring() == State(Phase.MEASURE, 4, Window.OPEN)
+    assert measuring(3).phase is Phase.MEASURE
+    concluding = measuring(4)
+    assert concluding == State(Phase.CONCLUDE)
+    assert after([Outcome.ASKED], concluding) == State(Phase.WARM_UP, steps_left=2)
+    assert after([Outcome.CHOSEN], concluding) == State(Phase.SETTLE, steps_left=2) == SETTLING
+    assert after(STEP * 2, SETTLING) == State(Phase.CONFIRM, 4, Window.OPEN)
+    assert confirming(4) == State(Phase.CONCLUDE)
 
 
-@TWICE
+def test_training_at_the_choice_is_measured_block_after_block():
+    assert done() == State(Phase.DONE, 4, Window.OPEN)
+    assert done(4) == State(Phase.CONCLUDE)
+    assert after([Outcome.HELD], done(4)) == done()
+    assert after([Outcome.ASKED], done(4)).phase is Phase.WARM_UP
+
+
+def test_a_search_that_is_over_for_good_measures_nothing_more():
+    unmeasured = after([Outcome.HELD], confirming(4), UNMEASURED)
+    assert unmeasured.window is Window.CLOSED
+    assert after(STEP * 10, unmeasured, UNMEASURED).phase is Phase.DONE
+
+
+def test_what_is_known_already_is_not_measured_again():
+    assert after([Event.TRAIN_BEGIN, Outcome.CHOSEN]).phase is Phase.SETTLE
+
+
+SETTLING = after([Outcome.CHOSEN], measuring(4))
+MEASURING = pytest.mark.parametrize("measuring", [measuring, confirming, done])
+
+
+@MEASURING
 @pytest.mark.parametrize("pause", [Event.PAUSE, Event.EPOCH_END])
-def test_a_pause_keeps_what_was_measured(measuring, suspend, spoil, conclude, pause):
+def test_a_pause_keeps_what_was_measured(measuring, pause):
     suspended = after([pause], measuring(3))
-    assert suspended == State(suspend, steps_left=1)
+    assert suspended == State(measuring().phase, 1, Window.SUSPENDED)
     assert after([Event.INTERFERENCE, Event.EPOCH_END, Event.EPOCH_BEGIN], suspended) == suspended
-    assert after(STEP, suspended).phase is conclude
+    assert after(STEP, suspended).phase is Phase.CONCLUDE
 
 
-@TWICE
-def test_interference_has_the_steps_since_the_window_was_opened_measured_again(measuring, suspend, spoil, conclude):
+@MEASURING
+def test_interference_has_the_steps_since_the_window_was_opened_measured_again(measuring):
     suspended_after_one = after([Event.PAUSE], measuring(1))
     two_more = after(STEP * 2, suspended_after_one)
     spoiled = after([Event.INTERFERENCE], two_more)
-    assert spoiled == State(spoil, steps_left=3)
+    assert spoiled == State(measuring().phase, 3, Window.SPOILED)
+    assert after([Event.STEP_END], spoiled) == spoiled, "the rest of a step that was interrupted is no step"
     assert after(STEP * 2, spoiled).phase is measuring().phase
-    assert after(STEP * 3, spoiled).phase is conclude
+    assert after(STEP * 3, spoiled).phase is Phase.CONCLUDE
 
 
 def test_pauses_outside_of_measuring_change_nothing():
     warming_up = after([Event.TRAIN_BEGIN, Outcome.ASKED, *STEP])
     assert after([Event.PAUSE, Event.EPOCH_END, Event.EPOCH_BEGIN, Event.INTERFERENCE], warming_up) == warming_up
+
+
+@MEASURING
+def test_a_block_may_end_early(measuring):
+    assert after([Outcome.SPENT], measuring(2)) == State(Phase.CONCLUDE)
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.OFF])
@@ -108,22 +119,27 @@ def test_a_fault_leads_to_off_from_everywhere(phase):
     assert after([Outcome.FAULT], State(phase, 3)).phase is Phase.OFF
 
 
-@given(st.lists(st.sampled_from([*Event, *Outcome])))
+HAPPENINGS = [*Event, *(outcome for outcome in Outcome if outcome not in {Outcome.MEASURED, Outcome.LEFT})]
+
+
+@given(st.lists(st.sampled_from(HAPPENINGS)))
 def test_off_is_for_good(happenings):
     assert after(happenings, State(Phase.OFF)).phase is Phase.OFF
 
 
-@given(st.lists(st.sampled_from([*Event, *Outcome]), max_size=200))
-def test_steps_never_go_below_zero_and_never_exceed_the_counts(happenings):
+@given(st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.sampled_from([COUNTS, UNMEASURED])), max_size=200))
+def test_in_any_order_the_steps_stay_within_the_counts_and_a_window_is_open_only_while_measuring(happenings):
     state = State()
-    for happening in happenings:
-        state = advance(state, happening, COUNTS)
-        assert 0 <= state.steps_left <= 4
-        assert 0 <= state.segment_steps <= 4
+    for happening, counts in happenings:
+        state = advance(state, happening, counts)
+        assert 0 <= state.steps_left <= 4 or state.window is Window.CLOSED
+        assert 0 <= state.segment_steps <= 4 or state.window is Window.CLOSED
+        assert state.window is Window.CLOSED or state.phase in MEASURED
 
 
-def test_every_phase_can_be_reached():
+def test_every_phase_and_every_state_of_a_window_can_be_reached():
     assert PHASES.reachable() == set(Phase)
+    assert WINDOWS.reachable() == set(Window)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +147,6 @@ def test_every_phase_can_be_reached():
     [
         ((-1, 0, 1), "wait_steps is -1"),
         ((0, -1, 1), "warmup_steps is -1"),
-        ((0, 0, 0), "profile_steps is 0"),
         ((0, 0, 1.5), "profile_steps is 1.5"),
         ((True, 0, 1), "wait_steps is True"),
     ],

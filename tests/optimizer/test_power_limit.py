@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.sweep import sweep
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import Activity, Event, TrainingObserver
@@ -71,7 +72,7 @@ def test_without_noise_the_chosen_limit_is_the_optimum_of_the_grid(model, select
     gpu, monitor = simulated(model)
     # Some neighbouring limits differ by 0.05 % in cost: steps as long as this make the counter's own error smaller.
     work = replace(WORKS[model], seconds=20.0)
-    optimizer = GlobalPowerLimitOptimizer(monitor, selector, warmup_steps=2)
+    optimizer = sweep(monitor, selector, warmup_steps=2)
     train(optimizer, gpu, work, steps=13 * 42 + 50)
     limits = [trial.setting for trial in optimizer.trials]
     assert limits == sorted(limits, reverse=True)
@@ -80,9 +81,12 @@ def test_without_noise_the_chosen_limit_is_the_optimum_of_the_grid(model, select
     assert gpu.read_power_limit_watts() == optimizer.chosen_limit_watts
 
 
-def regret(selector, choice, sweep):
+def regret(selector, choice, points):
     """How much worse the choice is than the best, by the selector's own measure and the simulator's physics."""
-    baseline, best = sweep[0], {measurement.power_limit: measurement for measurement in sweep}[selector.select(sweep)]
+    baseline, best = (
+        points[0],
+        {measurement.power_limit: measurement for measurement in points}[selector.select(points)],
+    )
     if isinstance(selector, MaxSlowdownConstraint):
         return max(0.0, choice.time / (selector.factor * baseline.time) - 1)
     return selector.cost(choice, baseline) / selector.cost(best, baseline) - 1
@@ -93,13 +97,13 @@ def test_with_noise_of_one_percent_the_regret_is_small(model):
     regrets = {repr(selector): [] for selector in SELECTORS}
     for seed in range(50):
         gpu, monitor = simulated(model, seed)
-        optimizer = GlobalPowerLimitOptimizer(monitor, warmup_steps=0)
+        optimizer = sweep(monitor, warmup_steps=0)
         train(optimizer, gpu, WORKS[model], steps=13 * 40 + 5)
-        sweep = true_sweep(gpu, WORKS[model], [trial.setting for trial in optimizer.trials])
-        truth = {measurement.power_limit: measurement for measurement in sweep}
+        points = true_sweep(gpu, WORKS[model], [trial.setting for trial in optimizer.trials])
+        truth = {measurement.power_limit: measurement for measurement in points}
         for selector in SELECTORS:
             chosen = truth[selector.select(optimizer.measurements)]
-            regrets[repr(selector)].append(regret(selector, chosen, sweep))
+            regrets[repr(selector)].append(regret(selector, chosen, points))
     for selector, values in regrets.items():
         assert statistics.mean(values) <= 0.005, selector
         assert statistics.quantiles(values, n=20)[-1] <= 0.02, selector
@@ -109,7 +113,7 @@ def test_with_noise_a_slowdown_bound_gives_away_at_most_one_limit():
     selector = MaxSlowdownConstraint(factor=1.1)
     for seed in range(20):
         gpu, monitor = simulated("A100", seed)
-        optimizer = GlobalPowerLimitOptimizer(monitor, selector, warmup_steps=0)
+        optimizer = sweep(monitor, selector, warmup_steps=0)
         train(optimizer, gpu, WORKS["A100"], steps=13 * 40 + 5)
         best = selector.select(true_sweep(gpu, WORKS["A100"], [trial.setting for trial in optimizer.trials]))
         assert abs(optimizer.chosen_limit_watts - best) <= 25
@@ -120,7 +124,7 @@ def test_the_grid_runs_from_the_limit_found_to_the_lowest_of_the_board_and_back_
     limits_set = []
     monkeypatch.setattr(gpu, "set_power_limit", lambda limit: limits_set.append(limit) or set_power_limit(limit))
     set_power_limit = SimulatedGpu.set_power_limit.__get__(gpu)
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=50)
+    optimizer = sweep(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=50)
     train(optimizer, gpu, WORKS["A100"], steps=40)
     assert limits_set[:6] == [337.5, 288, 238, 188, 138, 100]
     assert optimizer.baseline_limit_watts == 338
@@ -131,7 +135,7 @@ def test_the_grid_runs_from_the_limit_found_to_the_lowest_of_the_board_and_back_
 
 
 def test_nothing_is_changed_before_training_begins(monitor, gpu, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor)
+    optimizer = sweep(monitor)
     assert optimizer.phase is Phase.REST
     assert gpu.read_power_limit_watts() == 350
     assert optimizer.baseline_limit_watts is None
@@ -140,7 +144,7 @@ def test_nothing_is_changed_before_training_begins(monitor, gpu, work):
 
 
 def test_short_epochs_and_frequent_evaluations_neither_stop_the_search_nor_get_into_a_trial(monitor, gpu, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy())
+    optimizer = sweep(monitor, Energy())
     train(optimizer, gpu, work, steps=12 * 51 + 30, steps_per_epoch=30, evaluate_every=10)
     assert optimizer.phase is Phase.DONE
     for trial in [*optimizer.trials, optimizer.confirmation]:
@@ -151,7 +155,7 @@ def test_short_epochs_and_frequent_evaluations_neither_stop_the_search_nor_get_i
 
 
 def test_warm_up_is_spent_once_per_limit_and_not_once_per_segment(monitor, gpu, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=1, warmup_steps=10, profile_steps=40)
+    optimizer = sweep(monitor, wait_steps=1, warmup_steps=10, profile_steps=40)
     limits = 11
     train(optimizer, gpu, work, steps=1 + limits * 50 - 1, steps_per_epoch=7)
     assert optimizer.chosen_limit_watts is None
@@ -161,7 +165,7 @@ def test_warm_up_is_spent_once_per_limit_and_not_once_per_segment(monitor, gpu, 
 
 @pytest.mark.parametrize("every", [1, 3, 8])
 def test_unannounced_evaluations_are_in_no_trial_however_frequent(monitor, gpu, work, every):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=5)
+    optimizer = sweep(monitor, Energy(), warmup_steps=0, profile_steps=5)
     for step in range(150):
         optimizer.on_step_begin()
         gpu.execute(work)
@@ -176,7 +180,7 @@ def test_unannounced_evaluations_are_in_no_trial_however_frequent(monitor, gpu, 
 
 
 def test_a_loop_that_reports_only_the_beginnings_of_steps_and_the_ends_of_epochs(monitor, gpu, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=10)
+    optimizer = sweep(monitor, Energy(), warmup_steps=2, profile_steps=10)
     for _ in range(8):
         for _ in range(30):
             optimizer.on_step_begin()
@@ -190,14 +194,14 @@ def test_a_loop_that_reports_only_the_beginnings_of_steps_and_the_ends_of_epochs
 
 
 def test_zero_wait_and_warm_up_steps_waste_no_step(monitor, gpu, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=0, profile_steps=3)
+    optimizer = sweep(monitor, wait_steps=0, warmup_steps=0, profile_steps=3)
     train(optimizer, gpu, work, steps=11 * 3)
     assert optimizer.chosen_limit_watts is not None
 
 
 def test_leaving_the_with_block_by_an_exception_puts_the_limit_back(monitor, gpu, work):
     def interrupted_training():
-        with GlobalPowerLimitOptimizer(monitor) as optimizer:
+        with sweep(monitor) as optimizer:
             train(optimizer, gpu, work, steps=200)
             assert gpu.read_power_limit_watts() < 350
             raise KeyboardInterrupt
@@ -208,7 +212,7 @@ def test_leaving_the_with_block_by_an_exception_puts_the_limit_back(monitor, gpu
 
 
 def test_a_second_training_goes_on_where_the_first_was_left(monitor, gpu, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=4)
+    optimizer = sweep(monitor, Energy(), warmup_steps=0, profile_steps=4)
     train(optimizer, gpu, work, steps=20)
     optimizer.on_train_end()
     measured = len(optimizer.trials)
@@ -224,7 +228,7 @@ def test_a_second_training_goes_on_where_the_first_was_left(monitor, gpu, work):
 
 def test_without_rights_training_goes_on_observed_with_one_warning(time_source, work, caplog):
     gpu = SimulatedGpu(find_preset("A100"), time_source=time_source, power_limit_watts=350, grants_control=False)
-    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], time_source=time_source))
+    optimizer = sweep(ZeusMonitor(gpus=[gpu], time_source=time_source))
     train(optimizer, gpu, work, steps=200)
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "power limits are not changed" in warning.message
@@ -250,7 +254,7 @@ def test_no_fault_reaches_the_training_and_the_limit_is_restored(
     time_source, gpu, work, call, healthy_steps, error, caplog
 ):
     faulty = FaultyGpu(gpu)
-    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[faulty], time_source=time_source))
+    optimizer = sweep(ZeusMonitor(gpus=[faulty], time_source=time_source))
     train(optimizer, gpu, work, steps=healthy_steps)
     faulty.fail(call, error)
     train(optimizer, gpu, work, steps=1000)
@@ -263,7 +267,7 @@ def test_no_fault_reaches_the_training_and_the_limit_is_restored(
 
 def test_a_trial_whose_energy_is_lost_is_repeated(time_source, gpu, work):
     faulty = FaultyGpu(gpu)
-    optimizer = GlobalPowerLimitOptimizer(
+    optimizer = sweep(
         ZeusMonitor(gpus=[faulty], time_source=time_source), Energy(), wait_steps=0, warmup_steps=0, profile_steps=5
     )
     train(optimizer, gpu, work, steps=6)
@@ -274,7 +278,7 @@ def test_a_trial_whose_energy_is_lost_is_repeated(time_source, gpu, work):
 
 
 def test_time_before_the_first_step_is_in_no_trial(monitor, gpu, time_source, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=4)
+    optimizer = sweep(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=4)
     optimizer.on_train_begin()
     optimizer.on_epoch_begin()
     time_source.advance(10.0)
@@ -285,7 +289,7 @@ def test_time_before_the_first_step_is_in_no_trial(monitor, gpu, time_source, wo
 
 def test_a_confirmation_that_is_lost_leaves_the_choice_in_force(time_source, gpu, work):
     faulty = FaultyGpu(gpu)
-    optimizer = GlobalPowerLimitOptimizer(
+    optimizer = sweep(
         ZeusMonitor(gpus=[faulty], time_source=time_source), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
     )
     train(optimizer, gpu, work, steps=45)
@@ -302,7 +306,7 @@ def test_rights_lost_at_the_second_gpu_leave_none_changed(time_source, work):
         SimulatedGpu(find_preset("A100"), index=i, time_source=time_source, power_limit_watts=350) for i in range(2)
     ]
     second = FaultyGpu(gpus[1])
-    optimizer = GlobalPowerLimitOptimizer(
+    optimizer = sweep(
         ZeusMonitor(gpus=[gpus[0], second], time_source=time_source),
         Energy(),
         wait_steps=0,
@@ -319,7 +323,7 @@ def test_rights_lost_at_the_second_gpu_leave_none_changed(time_source, work):
 
 
 def test_the_limit_in_force_is_known_while_training_goes_on(monitor, gpu, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=2, warmup_steps=0, profile_steps=4)
+    optimizer = sweep(monitor, Energy(), wait_steps=2, warmup_steps=0, profile_steps=4)
     assert optimizer.power_limit_watts is None
     optimizer.on_train_begin()
     for _ in range(60):
@@ -331,7 +335,7 @@ def test_the_limit_in_force_is_known_while_training_goes_on(monitor, gpu, work):
 
 
 def test_the_saving_is_known_once_it_is_confirmed(monitor, gpu, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=40)
+    optimizer = sweep(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=40)
     train(optimizer, gpu, work, steps=11 * 40)
     assert optimizer.chosen_limit_watts is not None
     assert optimizer.saving_fraction is None
@@ -344,7 +348,7 @@ def test_the_saving_is_known_once_it_is_confirmed(monitor, gpu, work):
 
 
 def test_an_optimizer_is_a_training_observer_and_a_pause_may_say_what_for(monitor, gpu, work):
-    optimizer: TrainingObserver = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=4)
+    optimizer: TrainingObserver = sweep(monitor, Energy(), warmup_steps=0, profile_steps=4)
     for name in (name for name in vars(TrainingObserver) if name.startswith("on_")):
         assert callable(getattr(optimizer, name))
     train(optimizer, gpu, work, steps=3)
@@ -359,7 +363,7 @@ def test_an_optimizer_is_a_training_observer_and_a_pause_may_say_what_for(monito
 
 def test_a_limit_that_could_not_be_restored_is_not_taken_for_the_original(time_source, gpu, work, caplog):
     faulty = FaultyGpu(gpu)
-    optimizer = GlobalPowerLimitOptimizer(
+    optimizer = sweep(
         ZeusMonitor(gpus=[faulty], time_source=time_source), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
     )
     train(optimizer, gpu, work, steps=30)
@@ -376,7 +380,7 @@ def test_a_limit_that_could_not_be_restored_is_not_taken_for_the_original(time_s
 
 def test_indices_in_a_trial_are_those_of_the_monitor(time_source, work):
     gpus = [SimulatedGpu(find_preset("A40"), index=index, time_source=time_source) for index in range(3)]
-    optimizer = GlobalPowerLimitOptimizer(
+    optimizer = sweep(
         ZeusMonitor([2, 1], gpus=gpus, time_source=time_source), wait_steps=0, warmup_steps=0, profile_steps=2
     )
     train(optimizer, gpus[1], work, steps=2)
@@ -385,7 +389,7 @@ def test_indices_in_a_trial_are_those_of_the_monitor(time_source, work):
 
 
 def test_an_optimizer_nobody_holds_any_more_puts_the_limit_back(monitor, gpu, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=4)
+    optimizer = sweep(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=4)
     train(optimizer, gpu, work, steps=30)
     assert gpu.read_power_limit_watts() < 350
     del optimizer
@@ -394,7 +398,7 @@ def test_an_optimizer_nobody_holds_any_more_puts_the_limit_back(monitor, gpu, wo
 
 def test_what_was_forgotten_is_measured_again(monitor, gpu, work, tmp_path):
     profile = tmp_path / "profile.json"
-    optimizer = GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=4, profile_path=profile)
+    optimizer = sweep(monitor, warmup_steps=0, profile_steps=4, profile_path=profile)
     train(optimizer, gpu, work, steps=30)
     optimizer.forget()
     assert optimizer.trials == []
@@ -405,7 +409,7 @@ def test_what_was_forgotten_is_measured_again(monitor, gpu, work, tmp_path):
 
 
 def test_evaluations_reported_in_the_published_way_are_in_no_trial(monitor, gpu, work):
-    optimizer = GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=4)
+    optimizer = sweep(monitor, warmup_steps=0, profile_steps=4)
     train(optimizer, gpu, work, steps=3)
     gpu.execute(EVALUATION)
     optimizer.on_evaluate(0.5)
@@ -425,7 +429,7 @@ class Favourite(OptimumSelector):
 
 def test_a_selector_of_the_users_sees_all_trials_over_the_same_steps(monitor, gpu, work):
     selector = Favourite(225)
-    optimizer = GlobalPowerLimitOptimizer(monitor, selector, warmup_steps=0, profile_steps=4)
+    optimizer = sweep(monitor, selector, warmup_steps=0, profile_steps=4)
     train(optimizer, gpu, work, steps=60)
     assert [measurement.power_limit for measurement in selector.seen] == list(range(350, 99, -25))
     for measurement in selector.seen:
@@ -439,7 +443,7 @@ def test_a_selector_of_the_users_sees_all_trials_over_the_same_steps(monitor, gp
 def test_a_selector_that_returns_no_possible_limit_ends_the_search_and_not_the_training(
     monitor, gpu, work, choice, caplog
 ):
-    optimizer = GlobalPowerLimitOptimizer(monitor, Favourite(choice), warmup_steps=0, profile_steps=4)
+    optimizer = sweep(monitor, Favourite(choice), warmup_steps=0, profile_steps=4)
     train(optimizer, gpu, work, steps=60)
     assert optimizer.phase is Phase.OFF
     assert gpu.read_power_limit_watts() == 350
@@ -450,20 +454,20 @@ def test_a_selector_that_returns_no_possible_limit_ends_the_search_and_not_the_t
 def test_profiles_are_saved_after_every_trial_and_not_measured_again(tmp_path, work):
     profile = tmp_path / "folder" / "profile.json"
     gpu, monitor = simulated("A100", power_limit_watts=350)
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=4, profile_path=profile)
+    optimizer = sweep(monitor, Energy(), warmup_steps=0, profile_steps=4, profile_path=profile)
     train(optimizer, gpu, work, steps=1 + 4 * 3)
     (kept,) = json.loads(profile.read_text())["profiles"]
     assert [trial["setting"] for trial in kept["trials"]] == [350, 325, 300]
     optimizer.on_train_end()
 
     gpu, monitor = simulated("A100", power_limit_watts=350)
-    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=0, profile_steps=4, profile_path=str(profile))
+    optimizer = sweep(monitor, Energy(), warmup_steps=0, profile_steps=4, profile_path=str(profile))
     train(optimizer, gpu, work, steps=1 + 4 * 8)
     assert optimizer.chosen_limit_watts is not None
     optimizer.on_train_end()
 
     gpu, monitor = simulated("A100", power_limit_watts=350)
-    finished = GlobalPowerLimitOptimizer(monitor, Energy(), profile_steps=4, profile_path=profile)
+    finished = sweep(monitor, Energy(), profile_steps=4, profile_path=profile)
     finished.on_epoch_begin()
     assert gpu.read_power_limit_watts() == finished.chosen_limit_watts == optimizer.chosen_limit_watts
     finished.on_train_end()
@@ -476,13 +480,13 @@ def test_a_profile_of_another_original_limit_or_of_other_work_is_not_used(
     profile = tmp_path / "profile.json"
     arguments = {"warmup_steps": 0, "profile_steps": 4, "profile_path": profile}
     gpu, monitor = simulated("A100", power_limit_watts=400)
-    optimizer = GlobalPowerLimitOptimizer(monitor, Time(), **arguments)
+    optimizer = sweep(monitor, Time(), **arguments)
     optimizer.use_work({"batch": 8})
     train(optimizer, gpu, work, steps=70)
     optimizer.on_train_end()
 
     gpu, monitor = simulated("A100", power_limit_watts=limit_watts)
-    optimizer = GlobalPowerLimitOptimizer(monitor, Time(), **arguments)
+    optimizer = sweep(monitor, Time(), **arguments)
     optimizer.use_work(work_facts)
     optimizer.on_train_begin()
     assert optimizer.trials == []
@@ -490,7 +494,7 @@ def test_a_profile_of_another_original_limit_or_of_other_work_is_not_used(
     optimizer.on_train_end()
 
     gpu, monitor = simulated("A100", power_limit_watts=400)
-    optimizer = GlobalPowerLimitOptimizer(monitor, Time(), **arguments)
+    optimizer = sweep(monitor, Time(), **arguments)
     optimizer.use_work({"batch": 8})
     optimizer.on_train_begin()
     assert optimizer.chosen_limit_watts is not None
@@ -500,13 +504,13 @@ def test_a_profile_of_another_original_limit_or_of_other_work_is_not_used(
 @pytest.mark.parametrize("work_facts", [5, {5: 5}, {"batch": [8]}])
 def test_work_that_is_told_by_something_else_is_refused(monitor, work_facts):
     with pytest.raises(UsageError, match="work is "):
-        GlobalPowerLimitOptimizer(monitor).use_work(work_facts)
+        sweep(monitor).use_work(work_facts)
 
 
 def test_a_damaged_profile_is_kept_aside_and_measured_again(tmp_path, monitor, gpu, work, caplog):
     profile = tmp_path / "profile.json"
     profile.write_text('{"measurements": [')
-    optimizer = GlobalPowerLimitOptimizer(monitor, warmup_steps=0, profile_steps=4, profile_path=profile)
+    optimizer = sweep(monitor, warmup_steps=0, profile_steps=4, profile_path=profile)
     train(optimizer, gpu, work, steps=100)
     assert optimizer.phase is Phase.DONE
     assert "is not used" in caplog.text
@@ -515,9 +519,7 @@ def test_a_damaged_profile_is_kept_aside_and_measured_again(tmp_path, monitor, g
 
 def test_several_gpus_are_set_alike_and_their_energy_is_summed(time_source, work):
     gpus = [SimulatedGpu(find_preset("A40"), index=index, time_source=time_source) for index in range(2)]
-    optimizer = GlobalPowerLimitOptimizer(
-        ZeusMonitor(gpus=gpus, time_source=time_source), warmup_steps=0, profile_steps=10
-    )
+    optimizer = sweep(ZeusMonitor(gpus=gpus, time_source=time_source), warmup_steps=0, profile_steps=10)
     optimizer.on_train_begin()
     for _ in range(120):
         optimizer.on_step_begin()
@@ -548,14 +550,14 @@ def test_several_gpus_are_set_alike_and_their_energy_is_summed(time_source, work
 )
 def test_wrong_arguments_are_named_at_construction(monitor, arguments, message):
     with pytest.raises(UsageError, match=message):
-        GlobalPowerLimitOptimizer(monitor, **arguments)
+        sweep(monitor, **arguments)
 
 
 def test_a_monitor_that_measures_no_gpu_is_an_error():
     with pytest.raises(UsageError, match="measures no GPU"):
-        GlobalPowerLimitOptimizer(ZeusMonitor(gpu_indices=[]))
+        sweep(ZeusMonitor(gpu_indices=[]))
     with pytest.raises(UsageError, match="monitor is None"):
-        GlobalPowerLimitOptimizer(None)
+        sweep(None)
 
 
 HOOKS = {
@@ -574,7 +576,7 @@ HOOKS = {
 @given(happenings=st.lists(st.sampled_from(list(HOOKS)), max_size=80))
 def test_events_in_any_order_neither_raise_nor_leave_the_hardware_changed(happenings):
     gpu, monitor = simulated("A40", power_limit_watts=250)
-    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=1, profile_steps=2, pl_step=75)
+    optimizer = sweep(monitor, wait_steps=0, warmup_steps=1, profile_steps=2, pl_step=75)
     for event in happenings:
         HOOKS[event](optimizer)
         gpu.execute(WORKS["A40"])

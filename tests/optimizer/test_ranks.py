@@ -11,10 +11,11 @@ import pytest
 import torch.distributed
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.sweep import sweep
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase
+from zeus_core.optimizer.power_limit import Energy, OptimumSelector, Phase
 from zeus_core.pytorch import torch_world
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import WorldContract
@@ -103,7 +104,7 @@ class Whim(OptimumSelector):
 
 def search_on_simulated_gpus(rank, selector):
     gpu, _, monitor = simulated(rank)
-    optimizer = GlobalPowerLimitOptimizer(monitor, selector, world=torch_world(), **QUICK)
+    optimizer = sweep(monitor, selector, world=torch_world(), **QUICK)
     for _ in range(STEPS):
         optimizer.on_step_begin()
         gpu.execute(WORKS[rank])
@@ -130,7 +131,7 @@ def test_two_gpus_of_which_one_is_slower(tmp_path, selector):
 
 
 def search_on_a_driver(rank, seconds):
-    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), Energy(), world=torch_world(), **{**QUICK, "pl_step": 125})
+    optimizer = sweep(ZeusMonitor(), Energy(), world=torch_world(), **{**QUICK, "pl_step": 125})
     for _ in range(STEPS):
         optimizer.on_step_begin()
         time.sleep(seconds)
@@ -176,7 +177,7 @@ def test_where_one_rank_has_no_rights_both_observe(make_driver, tmp_path):
 
 def search_with_a_fault(rank, call, error, healthy_steps):
     gpu, faulty, monitor = simulated(rank)
-    optimizer = GlobalPowerLimitOptimizer(monitor, world=torch_world(), **QUICK)
+    optimizer = sweep(monitor, world=torch_world(), **QUICK)
     for step in range(STEPS):
         if rank == 1 and step == healthy_steps:
             faulty.fail(call, error)
@@ -211,7 +212,7 @@ def test_a_fault_on_one_rank_stops_both(tmp_path, call, error, healthy_steps):
 def search_until_one_dies(rank, end):
     gpu, _, monitor = simulated(rank)
     world = torch_world(timeout_seconds=2.0)
-    optimizer = GlobalPowerLimitOptimizer(monitor, world=world, **QUICK)
+    optimizer = sweep(monitor, world=world, **QUICK)
     for step in range(STEPS):
         if rank == 1 and step == 6:
             assert gpu.read_power_limit_watts() < FOUND_WATTS

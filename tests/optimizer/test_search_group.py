@@ -17,12 +17,13 @@ from tests.support.search_ranks import (
     stops,
     truth,
 )
+from tests.support.sweep import sweep
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector, Phase, Time, ZeusCost
+from zeus_core.optimizer.power_limit import Energy, OptimumSelector, Phase, Time, ZeusCost
 from zeus_core.optimizer.power_limit._recorder import TrialPart, trial_from_parts
 from zeus_core.ports._world import SoloWorld
 from zeus_core.testing import ThreadWorld, VirtualTime
@@ -87,7 +88,7 @@ def test_ranks_that_share_a_gpu_count_it_once():
 
     def rank_main(world):
         monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
-        optimizer = GlobalPowerLimitOptimizer(monitor, world=world, **QUICK)
+        optimizer = sweep(monitor, world=world, **QUICK)
         optimizer.on_train_begin()
         assert optimizer.baseline_limit_watts == ORIGINAL_WATTS
         world.gather(None)
@@ -112,7 +113,7 @@ def test_ranks_that_share_a_gpu_count_it_once():
 def test_the_default_selector_weighs_time_with_the_power_of_all_gpus_of_the_job():
     def rank_main(world):
         rank = make_rank(world)
-        default = GlobalPowerLimitOptimizer(rank.optimizer.monitor, world=world, **QUICK)
+        default = sweep(rank.optimizer.monitor, world=world, **QUICK)
         default.on_train_begin()
         default.on_train_end()
         return rank, default.optimum_selector
@@ -319,7 +320,7 @@ def test_a_rank_that_fails_puts_its_limit_back_at_once_and_keeps_step_with_the_o
         assert rank.gpu.read_power_limit_watts() == 175
         if world.rank == 0:
             rank.faulty.fail("read_energy_counter_joules", RuntimeError("broken"))
-        rank.optimizer.on_pause()
+        rank.step()
         assert rank.gpu.read_power_limit_watts() == [ORIGINAL_WATTS, 175][world.rank]
         assert rank.optimizer.power_limit_watts == [None, 175][world.rank]
         rank.faulty.heal()
@@ -330,7 +331,7 @@ def test_a_rank_that_fails_puts_its_limit_back_at_once_and_keeps_step_with_the_o
         return rank
 
     run(2, rank_main)
-    assert steps.count(0) == steps.count(1) == 5
+    assert steps.count(0) == steps.count(1) == 4
     assert len(stops(caplog)) == 2
 
 
@@ -340,7 +341,7 @@ def test_a_failure_at_the_end_of_one_training_stops_the_next_on_all_ranks(caplog
         rank.train(3)
         if world.rank == 1:
             rank.faulty.fail("read_energy_counter_joules", RuntimeError("broken"))
-        rank.optimizer.on_pause()
+        rank.step()
         rank.faulty.heal()
         rank.optimizer.on_train_end()
         assert rank.optimizer.phase is Phase.REST
@@ -409,15 +410,15 @@ class CountingWorld:
         return self.world.gather(value)
 
 
-def test_ranks_prepare_a_search_by_two_exchanges():
-    """What each rank has, and the trials that rank 0 knows of."""
+def test_ranks_prepare_a_search_by_three_exchanges():
+    """What each rank has, the trials that rank 0 knows of, and what it has all do first."""
 
     def rank_main(world):
         counting = CountingWorld(world)
         make_rank(counting).optimizer.on_train_begin()
         return counting.calls
 
-    assert ThreadWorld.run(2, rank_main) == [2, 2]
+    assert ThreadWorld.run(2, rank_main) == [3, 3]
 
 
 def test_a_rank_that_is_gone_is_waited_for_once(caplog):
@@ -484,7 +485,7 @@ def test_a_trial_that_something_got_into_on_one_rank_is_repeated_by_all(every):
 
 
 def test_a_world_is_not_changed_during_a_search(monitor):
-    optimizer = GlobalPowerLimitOptimizer(monitor)
+    optimizer = sweep(monitor)
     optimizer.use_world(SoloWorld())
     optimizer.on_train_begin()
     with pytest.raises(UsageError, match="during a search"):
@@ -536,7 +537,7 @@ def test_the_step_in_which_ranks_wait_for_the_slowest_one_to_save_is_in_no_trial
 
 def part_of_a_trial(rank, seconds, deviation_seconds):
     measurement = Measurement(seconds, {Device("gpu", 0, f"GPU-{rank}"): DeviceEnergy(10.0, 1.0)})
-    return TrialPart(4, measurement, deviation_seconds, is_spoiled=False)
+    return TrialPart(4, measurement, deviation_seconds, is_spoiled=False, run_seconds=seconds)
 
 
 def test_a_trial_is_as_long_and_as_uneven_as_on_the_worst_rank():

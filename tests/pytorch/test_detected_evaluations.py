@@ -17,6 +17,7 @@ from zeus_core.device import Work
 from zeus_core.events import Activity
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
+from zeus_core.search import GridSearch
 from zeus_core.training import TrainingEnergy
 
 FORWARD = Work(0.3, 484.9, 0.938, 0.744)
@@ -174,7 +175,9 @@ def test_detection_can_be_declined(monitor, model):
 
 
 def test_a_search_measures_no_evaluation(monitor, gpu, model):
-    search = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=1, profile_steps=8, pl_step=50)
+    search = GlobalPowerLimitOptimizer(
+        monitor, Energy(), warmup_steps=1, profile_steps=8, pl_step=50, search=GridSearch
+    )
     with TrainingEnergy(monitor, search) as energy:
         for index in range(120):
             step(energy, model)

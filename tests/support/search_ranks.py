@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, OptimumSelector
+from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 
 WORK = Work(0.9, 289.2, 0.889, 0.784)  # of the power-limit tests, on an A40
@@ -54,7 +55,11 @@ def make_rank(world, selector=None, *, model="A40", original_watts=ORIGINAL_WATT
     faulty = FaultyGpu(gpu)
     monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
     return Rank(
-        GlobalPowerLimitOptimizer(monitor, selector or Energy(), world=world, **{**QUICK, **arguments}), gpu, faulty
+        GlobalPowerLimitOptimizer(
+            monitor, selector or Energy(), world=world, **{"search": GridSearch, **QUICK, **arguments}
+        ),
+        gpu,
+        faulty,
     )
 
 

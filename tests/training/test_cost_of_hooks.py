@@ -12,6 +12,7 @@ import pytest
 
 from zeus_core.device import Work
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.search import GridSearch
 from zeus_core.training import TrainingEnergy
 
 WAITS = {"call_within", "call_one_within"}  # for the thread of a GPU, with a deadline
@@ -71,7 +72,9 @@ def test_of_logs_that_follow_each_other_quickly_few_wait_for_a_driver(energy, gp
 
 
 def test_a_limit_that_the_optimizer_sets_is_in_the_next_log_however_quickly_it_follows(monitor, gpu):
-    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=50)
+    optimizer = GlobalPowerLimitOptimizer(
+        monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=50, search=GridSearch
+    )
     with TrainingEnergy(optimizer=optimizer, quiet=True) as energy:
         for _ in range(40):
             train(energy, gpu, 0.05)

@@ -58,7 +58,7 @@ def test_an_optimizer_that_takes_part_is_in_the_same_box(monitor, gpu, capsys):
     with TrainingEnergy(optimizer=optimizer) as energy:
         train(energy, gpu, 40)
     (box,) = boxes(capsys)
-    assert list(rows(box))[-4:] == ["power limit", "saving", "slowdown", "search"]
+    assert list(rows(box))[-5:] == ["power limit", "saving", "slowdown", "per step", "search"]
 
 
 def test_an_error_of_training_is_followed_by_what_is_known(monitor, gpu, capsys):
@@ -71,7 +71,7 @@ def test_an_error_of_training_is_followed_by_what_is_known(monitor, gpu, capsys)
         interrupted_training()
     (box,) = boxes(capsys)
     assert {"energy", "power limit"} <= rows(box).keys()
-    assert "search unfinished: 0 of 11 settings, at least 598 steps more" in rows(box)["power limit"]
+    assert "search unfinished: 0 of 51 settings measured" in rows(box)["power limit"]
 
 
 def test_quiet_shows_nothing_of_the_optimizer_either(monitor, gpu, capsys):

@@ -13,6 +13,7 @@ from zeus_core.events import Activity, NoObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.ports._world import SoloWorld
+from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
 
@@ -257,7 +258,9 @@ def test_a_monitor_that_breaks_is_reported_once_and_training_goes_on(energy, gpu
 
 
 def test_the_optimizer_is_told_the_same(monitor, gpu):
-    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=150)
+    optimizer = GlobalPowerLimitOptimizer(
+        monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=150, search=GridSearch
+    )
     with TrainingEnergy(optimizer=optimizer) as energy:
         train(energy, gpu, 20)
         assert energy.summary is None

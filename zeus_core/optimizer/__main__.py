@@ -4,9 +4,15 @@ import sys
 
 from zeus_core.optimizer.pipeline_frequency._phases import PHASES as PIPELINE_FREQUENCY_PHASES
 from zeus_core.optimizer.power_limit._phases import PHASES as POWER_LIMIT_PHASES
+from zeus_core.optimizer.power_limit._phases import WINDOWS
 
-DIAGRAMS = {"power-limit.md": POWER_LIMIT_PHASES.diagram(), "pipeline.md": PIPELINE_FREQUENCY_PHASES.diagram()}
-"""The diagram of each optimizer, by the page of the documentation that shows it."""
+DIAGRAMS = {
+    "power-limit.md": (POWER_LIMIT_PHASES.diagram(), WINDOWS.diagram()),
+    "pipeline.md": (PIPELINE_FREQUENCY_PHASES.diagram(),),
+}
+"""The diagrams of each optimizer, by the page of the documentation that shows them."""
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"<!-- docs/{name} -->\n```mermaid\n{text}```\n" for name, text in DIAGRAMS.items())
+    sys.stdout.writelines(
+        f"<!-- docs/{name} -->\n```mermaid\n{text}```\n" for name, texts in DIAGRAMS.items() for text in texts
+    )

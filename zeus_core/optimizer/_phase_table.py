@@ -19,13 +19,13 @@ class PhaseTable(Generic[_Phase, _Happening]):
 
     Attributes:
         first: The phase an optimizer begins in.
-        last: The phase that is never left.
+        last: The phase that is never left; None if there is none.
         transitions: The next phase, by phase and happening.
         from_every_phase: The next phase, by happening, from every phase but the last that has no own row for it.
     """
 
     first: _Phase
-    last: _Phase
+    last: _Phase | None
     transitions: Mapping[tuple[_Phase, _Happening], _Phase]
     from_every_phase: Mapping[_Happening, _Phase] = field(default_factory=dict)
 
@@ -55,7 +55,8 @@ class PhaseTable(Generic[_Phase, _Happening]):
         for happening, after in self.from_every_phase.items():
             happenings.setdefault(("any_phase", _identifier(after)), []).append(happening.value)
         if self.from_every_phase:
-            lines += [f'    state "any phase but {self.last.value}" as any_phase']
+            but = f" but {self.last.value}" if self.last is not None else ""
+            lines += [f'    state "any phase{but}" as any_phase']
         lines += [f"    {before} --> {after} : {', '.join(by)}" for (before, after), by in happenings.items()]
         return "\n".join(lines) + "\n"
 

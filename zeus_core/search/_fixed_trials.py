@@ -22,13 +22,20 @@ class FixedTrials:
         choose: Chooses among the trials, of which each setting has one, where the search leaves that to a rule. `tell`
             raises what it raises.
         trial_steps: The measured steps of a trial.
+        keeps: Tells whether a trial that confirms the choice keeps what the rule demands, beside the one at the
+            original setting. If it does not, the rule chooses again, by this trial instead of the one before.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
     """
 
     def __init__(
-        self, search: Search, original: int, choose: Callable[[Sequence[Trial]], int], trial_steps: int
+        self,
+        search: Search,
+        original: int,
+        choose: Callable[[Sequence[Trial]], int],
+        trial_steps: int,
+        keeps: Callable[[Trial, Trial], bool] = lambda trial, original: True,
     ) -> None:
         self._search = checked_object("search", search, "ask", "a Search, such as GridSearch([300, 250])")
         self._choose = checked_function("choose", choose, "a function of trials that returns a setting")
@@ -36,6 +43,8 @@ class FixedTrials:
         self._choice: int | None = None
         self._original = checked_whole_number("original", original, 1)
         self._trials: dict[int, Trial] = {}
+        self._keeps = keeps
+        self._confirmed: set[int] = set()
 
     def ask(self) -> Block:
         """Return the next trial; after the last one, the choice."""
@@ -49,15 +58,34 @@ class FixedTrials:
         return True
 
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
-        """Take in a trial. One at the choice confirms it, and counts no more than the one that led to it."""
-        if self.is_done:
+        """Take in a trial. One at the choice confirms it, or leads to another choice; each is confirmed once."""
+        was_done = self.is_done
+        if was_done and (trial.setting != self._choice or self.is_confirmed):
+            return
+        self._search.tell(trial)
+        if was_done:
+            self._confirmed.add(trial.setting)
+            self._choice = self._choice_after(trial)
             return
         self._trials[trial.setting] = trial
-        self._search.tell(trial)
         if self.is_done:
-            self._choice = self._search.choice
-            if self._choice is None:
-                self._choice = self._choose(list(self._trials.values()))
+            self._choice = self._chosen()
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the choice was measured once more."""
+        return self._choice in self._confirmed
+
+    def _choice_after(self, confirmation: Trial) -> int | None:
+        original = self._trials.get(self._original)
+        if self._search.choice is None and (original is None or self._keeps(confirmation, original)):
+            return self._choice
+        self._trials[confirmation.setting] = confirmation
+        return self._chosen()
+
+    def _chosen(self) -> int:
+        choice = self._search.choice
+        return self._choose(list(self._trials.values())) if choice is None else choice
 
     @property
     def is_done(self) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from zeus_core._validate import checked_list, checked_whole_number
+from zeus_core.search._objectives import OptimumSelector
 from zeus_core.search._trial import Trial
 
 __all__ = ["GridSearch"]
@@ -12,11 +13,15 @@ __all__ = ["GridSearch"]
 class GridSearch:
     """A `Search` that tries each of the given settings once, in the given order.
 
+    Args:
+        settings: The settings.
+        selector: Not used: the optimizer makes every search from the settings and the selector.
+
     Raises:
         UsageError: The settings are no list of whole numbers.
     """
 
-    def __init__(self, settings: Sequence[int]) -> None:
+    def __init__(self, settings: Sequence[int], selector: OptimumSelector | None = None) -> None:
         check = partial(checked_whole_number, minimum=0)
         self._untried = checked_list("settings", settings, check, "a list of settings, such as [300, 250]")
 

@@ -165,17 +165,18 @@ class TrainingEnergy(Hooked):
         self._observer.forget()
 
     @hook
-    def on_train_begin(self, step: int = 0) -> None:
+    def on_train_begin(self, step: int = 0, *, max_steps: int | None = None) -> None:
         """Report that training begins; a collective call. Steps of a training that has not ended are done again.
 
         Args:
             step: Optimizer steps already done, in a resumed training.
+            max_steps: The steps of the whole training, those included, if the loop knows.
         """
         if not self._is_world_checked:
             self._is_world_checked = True
             warn_if_others_train()
         self._observer.on_train_end()
-        self._observer.on_train_begin()
+        self._observer.on_train_begin(max_steps=None if max_steps is None else max(max_steps - step, 1))
         self.summary = None
         self._is_result_due = True
         self._recorder.begin(step)

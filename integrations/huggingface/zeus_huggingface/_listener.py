@@ -81,7 +81,8 @@ class Reporter:
     def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
         """Report that training begins; `training` is None if the Trainer has a `train` of its own."""
         self.observer.on_train_end()
-        self.observer.on_train_begin()
+        steps_left = max(state.max_steps - state.global_step, 1) if state.max_steps > 0 else None
+        self.observer.on_train_begin(max_steps=steps_left)
 
     def end_step(self, samples: int) -> None:
         """Report that an optimizer step on this many samples has ended."""

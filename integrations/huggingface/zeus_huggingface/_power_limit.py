@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
+from zeus_core.optimizer.power_limit._orders import MakeSearch, Mode
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
 
@@ -32,10 +33,12 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
             and all other arguments.
         optimum_selector: Defines the best limit.
         wait_steps: Initial steps to skip before profiling.
-        warmup_steps: Steps to skip after each change of the limit.
-        profile_steps: Steps to measure at each limit.
+        warmup_steps: Steps to skip after each change of the limit; as many as the GPU takes to settle if None.
+        profile_steps: Steps to measure at each limit; as many as the search needs if None.
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept.
+        search: Makes another search, such as `zeus_core.search.GridSearch`.
+        mode: "search", or "observe" to change nothing.
         strict: Where there is no GPU, raise; otherwise one warning says so, and nothing is searched.
         quiet: Show no result at the end of training.
 
@@ -52,17 +55,28 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         monitor: ZeusMonitor | None = None,
         optimum_selector: OptimumSelector | None = None,
         wait_steps: int = 1,
-        warmup_steps: int = 10,
-        profile_steps: int = 40,
-        pl_step: int = 25,
+        warmup_steps: int | None = None,
+        profile_steps: int | None = None,
+        pl_step: int | None = None,
         profile_path: str | Path | None = None,
         *,
+        search: MakeSearch | None = None,
+        mode: Mode = "search",
         strict: bool = False,
         quiet: bool = False,
     ) -> None:
         monitor = training_monitor(monitor, strict)
         self.optimizer = GlobalPowerLimitOptimizer(
-            monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path, quiet=True
+            monitor,
+            optimum_selector,
+            wait_steps,
+            warmup_steps,
+            profile_steps,
+            pl_step,
+            profile_path,
+            search=search,
+            mode=mode,
+            quiet=True,
         )
         self.listener = TrainerListener(
             type(self).__name__, Reporter(self.optimizer), monitor, frozenset({"power limit"}), quiet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -58,7 +59,13 @@ class Session:
             done, energy_state = _read(self.state) if global_step > 0 else (0, {})
             self._steps = Steps(self._trainer, done or global_step)
             self.energy.load_state_dict(energy_state)
-            self.energy.on_train_begin(self._steps.done)
+            self.energy.on_train_begin(self._steps.done, max_steps=self._max_steps())
+
+    @contained
+    def _max_steps(self) -> int | None:
+        """Return the optimizer steps of the whole training; None if the trainer does not know them."""
+        steps = self._trainer.estimated_stepping_batches
+        return int(steps) if 0 < steps < math.inf else None
 
     def end_training(self) -> None:
         """End training, normally or by an error."""

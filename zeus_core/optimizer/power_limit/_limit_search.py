@@ -1,189 +1,289 @@
-"""One search for a power limit: its facts, and the effects of its phases."""
+"""One search for a setting during training: its facts, and the effects of its phases."""
 
 from __future__ import annotations
 
 import logging
-import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from zeus_core._codec import decode, encode
-from zeus_core.errors import DeviceError, DeviceHeldError, UsageError
+from zeus_core.errors import DeviceError, DeviceHeldError
 from zeus_core.optimizer._trial_store import Conditions, TrialStore
 from zeus_core.optimizer.power_limit._limiter import Limiter
-from zeus_core.optimizer.power_limit._phases import MEASURING, SPOILED, SUSPENDED, Outcome, Phase
-from zeus_core.optimizer.power_limit._recorder import TrialPart, TrialRecorder, trial_from_parts
+from zeus_core.optimizer.power_limit._orders import Order, Orders, SearchArguments, is_check_due
+from zeus_core.optimizer.power_limit._phases import Outcome, Phase, StepCounts, Window
+from zeus_core.optimizer.power_limit._recorder import (
+    Piece,
+    TrialPart,
+    TrialRecorder,
+    left_out_pieces,
+    pooled_trial,
+    trial_from_parts,
+)
 from zeus_core.optimizer.power_limit._search_group import SearchGroup
 from zeus_core.ports._exchange import Exchange
-from zeus_core.search import GridSearch, Search, Trial
-from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
+from zeus_core.search import Trial
+from zeus_core.search._objectives import PowerLimitMeasurement
+from zeus_core.search._run_plan import Prediction
 
 __all__ = ["LimitSearch"]
 
 # Readings are lost while a driver restarts or another process interferes, which passes. More tries lengthen a search
 # that cannot succeed; fewer end one that could.
-_MAX_TRIES_PER_LIMIT = 3
+_MAX_TRIES = 3
+_MIN_STEPS = 2  # measured before a block may end early: one step has no scatter
 
 _logger = logging.getLogger(__name__)
 
 
 class LimitSearch:
-    """The search of one training, from PREPARE on. It is the same on all ranks.
+    """The search of one training, from PREPARE on. It is the same on all ranks, and rank 0 decides.
 
     Args:
         group: The ranks.
-        conditions: The conditions of the trials, for the store.
-        trials: The known trials, by limit.
-        limiter: Sets the limits of this rank.
+        conditions: The conditions of the blocks, for the store.
+        known: Blocks that were measured before.
+        limiter: Applies the settings on this rank.
         exchange: The exchanges with the other ranks.
-        recorder: Measures this rank's part in the trials.
-        store: Keeps the trials. That of rank 0 is used.
-        selector: Chooses the limit. That of rank 0 is used.
-        steps: The number of steps that the energies and times the selector is shown are for.
+        recorder: Measures this rank's part in the blocks.
+        store: Keeps the blocks. That of rank 0 is used.
+        arguments: Make the search. Those of rank 0 are used.
+        wait_steps: The steps before the search.
+        observes: Whether no setting is changed.
     """
 
     def __init__(
         self,
         group: SearchGroup,
         conditions: Conditions,
-        trials: Mapping[int, Trial],
+        known: Sequence[Trial],
         limiter: Limiter,
         exchange: Exchange,
         recorder: TrialRecorder,
         store: TrialStore,
-        selector: OptimumSelector,
-        steps: int,
+        arguments: SearchArguments,
+        wait_steps: int,
+        observes: bool,
     ) -> None:
         self.settings = group.settings
-        """The limits that may be chosen, in watts: the original one first, then all lower ones."""
-        self.trials = dict(trials)
-        """The trials so far, by limit."""
-        self.chosen_watts: int | None = None
-        """The limit that training continues at; None until it is set."""
+        """The settings that may be chosen: the original one first, then all lower ones."""
+        self.blocks = list(known)
+        """All that the search was told, in this order."""
+        self.chosen: int | None = None
+        """The setting that training continues at; None until it is set."""
         self.confirmation: Trial | None = None
-        """The chosen limit, measured once more; None until then, and if its energy was lost."""
-        self.original_watts = group.settings[0]
-        """The highest original limit."""
-        self.is_denied = False
-        """Whether a rank may not set limits."""
+        """The steps measured at the latest choice that was measured; None until then, and if their energy was lost."""
+        self.original = group.settings[0]
+        """The highest original setting."""
+        self.not_changed_because: str | None = "as it is only observed" if observes else None
+        """The reason that settings are not changed; None if they are."""
         self.steps = 0
         """The steps since training began."""
         self.searched_steps: Counter[int] = Counter()
-        """The steps of the search at each limit, with those that settle."""
+        """The steps of the search at each setting, with those that settle."""
         self.chosen_steps = 0
-        """The steps at the chosen limit."""
+        """The steps at the choice."""
+        self.outlier_steps = 0
+        """The steps that took far too long, and are in no trial."""
+        self.stepped_aside: str | None = None
+        """The reason that training stays at the original setting; None if it need not."""
+        self.prediction: Prediction | None = None
+        """The expected effect of what the selector would choose, where no setting may be changed."""
+        self.trials = _pooled(self.blocks)
+        """All that was measured during the search, by setting."""
         self._conditions = conditions
         self._limiter = limiter
+        self._confirmed: dict[int, Trial] = {}  # measured at each choice
         self._exchange = exchange
         self._recorder = recorder
         self._store = store
-        self._selector = selector
-        self._steps = steps
-        self._limit_watts = self.original_watts
+        self._wait_steps = wait_steps
+        self._arguments = arguments
+        self.observes = observes
+        """Whether no setting is changed."""
+        self.best: int | None = None
+        """The best setting so far; None if nobody knows."""
+        self._orders: Orders | None = None  # on rank 0
+        self._order = Order(
+            self.original, 1, is_choice=False, settle_steps=0, piece_steps=1, is_fixed=True, is_limited=False
+        )
+        self._setting: int | None = None  # in force
+        self._is_changed = False  # before this block
+        self._block_steps = 0
+        self._block_began_seconds = 0.0
+        self._excess_seconds = 0.0  # of outliers
         self._tries = 0
-        self._search: Search = GridSearch(self.settings)
-        for trial in self.trials.values():
-            self._search.tell(trial)
+
+    @property
+    def counts(self) -> StepCounts:
+        """The steps of the phases to come."""
+        settle_steps = 0 if self._setting == self._order.setting else self._order.settle_steps
+        return StepCounts(self._wait_steps, settle_steps, self._order.steps)
+
+    def begin(self) -> Outcome:
+        """Ask for the first block."""
+        return self._follow(self._exchange.decide(self._first_order, Phase.PREPARE))
 
     def count_step(self, is_original: bool) -> None:
-        """Count a step that has ended, before the search changes anything (`is_original`) or at the limit in force."""
+        """Count a step that has ended, before the search changes anything (`is_original`) or at the setting in force.
+
+        Call it before the phase changes.
+        """
         self.steps += 1
+        self._block_steps += 1
         if is_original:
             return
-        if self.chosen_watts is None:
-            self.searched_steps[self._limit_watts] += 1
-        else:
+        if self._order.is_choice and self.chosen is not None:
             self.chosen_steps += 1
+        else:
+            self.searched_steps[self._order.setting] += 1
 
-    def ask(self) -> Outcome:
-        """Ask for the limit to measure next."""
-        asked_watts = self._search.ask()
-        if asked_watts is None:
-            return Outcome.KNOWN
-        self._aim_at(asked_watts)
-        return Outcome.ASKED
+    def enter(self, phase: Phase, window: Window, is_new: bool) -> Outcome | None:
+        """Have the effects of entering a phase (`is_new`) or a state of its window.
 
-    def enter(self, phase: Phase) -> Outcome | None:
-        """Have the effects of entering a phase. Returns their outcome; None if there is none yet."""
-        if phase in MEASURING:
-            self._exchange.attempt(self._recorder.open_segment)
-        elif phase in SUSPENDED:
-            self._exchange.attempt(self._recorder.close_segment)
-        elif phase in SPOILED:
-            self._exchange.attempt(self._recorder.drop_segment)
-        match phase:
-            case Phase.WARM_UP:
-                self._limit_watts = self._applied(phase)
-            case Phase.CONCLUDE:
-                return self._conclude()
-            case Phase.CHOOSE:
-                return self._choose()
-            case Phase.SETTLE:
-                self.chosen_watts = self._limit_watts = self._applied(phase)
-            case Phase.VERIFY:
-                return self._verify()
+        Returns:
+            Their outcome; None if there is none yet.
+        """
+        if is_new and phase in {Phase.WARM_UP, Phase.SETTLE, Phase.DONE}:
+            self._begin_block(phase)
+        if is_new and phase is Phase.CONCLUDE:
+            return self._conclude()
+        match window:
+            case Window.OPEN:
+                self._exchange.attempt(self._recorder.open_segment)
+            case Window.SUSPENDED:
+                self._exchange.attempt(self._recorder.close_segment)
+            case Window.SPOILED:
+                self._exchange.attempt(self._recorder.drop_segment)
         return None
 
+    def is_to_end_early(self, phase: Phase, measured_steps: int) -> bool:
+        """Return whether the block under way ends here. All ranks call this at the end of the same steps."""
+        if not self._order.is_limited or measured_steps < _MIN_STEPS or not is_check_due(self._block_steps):
+            return False
+        own_seconds = self._recorder.run_seconds - self._block_began_seconds
+        seconds = max(self._exchange.gather(lambda: own_seconds, phase))
+        may_continue: bool = self._exchange.decide(lambda: self._may_continue(seconds), phase)
+        return not may_continue
+
+    def forget(self) -> None:
+        """Forget all blocks, also those that are kept."""
+        self.blocks, self.trials = [], {}
+        self.save()
+
     def save(self) -> None:
-        """Have the trials kept, on rank 0."""
+        """Have the blocks kept, on rank 0."""
         if self._exchange.rank == 0:
-            self._store.save(self._conditions, self.sorted_trials())
+            self._store.save(self._conditions, self.blocks)
 
     def sorted_trials(self) -> list[Trial]:
-        """Return the trials so far, the highest limit first."""
+        """Return the trials so far, the highest setting first."""
         return sorted(self.trials.values(), key=lambda trial: -trial.setting)
 
-    def measurements(self) -> list[PowerLimitMeasurement]:
-        """Return the trials within the settings, as the selector is shown them."""
-        shown = [trial for trial in self.sorted_trials() if self.settings[-1] <= trial.setting <= self.settings[0]]
-        return [PowerLimitMeasurement.from_trial(trial, self._steps) for trial in shown]
+    def measurements(self, steps: int) -> list[PowerLimitMeasurement]:
+        """Return the trials within the settings, for this number of steps, as selectors are shown them."""
+        return [PowerLimitMeasurement.from_trial(trial, steps) for trial in self.within(self.sorted_trials())]
+
+    def within(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Return the trials within the settings."""
+        return [trial for trial in trials if self.settings[-1] <= trial.setting <= self.settings[0]]
+
+    def _first_order(self) -> Any:
+        self._orders = Orders(self._arguments, self.settings)
+        if self.observes:
+            self._orders.observe(())
+        for trial in self.blocks:
+            self._orders.tell(trial, 0, 0.0)
+        return encode(self._orders.next(0, 0.0))
+
+    def _may_continue(self, seconds: float) -> bool:
+        assert self._orders is not None, "rank 0 decides"
+        return self._orders.may_continue(self._block_steps, seconds)
+
+    def _follow(self, fields: Any) -> Outcome:
+        """Take an order of rank 0."""
+        order = decode(Order, fields)
+        was_choice = self._order.is_choice
+        self._order, self._tries = order, 0
+        self.prediction, self.best = order.prediction, order.best
+        if order.announcement is not None:
+            _logger.info("the search for a %s takes %s", self._limiter.kind.name, order.announcement)
+        if order.stepped_aside is not None and self.stepped_aside is None:
+            at = f"{self.original} {self._limiter.kind.unit}"
+            _logger.info("training stays at the original %s: %s", at, order.stepped_aside)
+        self.stepped_aside = order.stepped_aside
+        if not order.is_choice:
+            return Outcome.ASKED
+        is_moved_a_little = was_choice and not order.is_fixed and self.confirmation is not None
+        is_in_force = self.chosen == order.setting == self._setting
+        return Outcome.HELD if is_in_force or is_moved_a_little else Outcome.CHOSEN
+
+    def _begin_block(self, phase: Phase) -> None:
+        """Set the setting of a block, on all ranks."""
+        before = self._setting
+        self._setting = self._applied(phase)  # also if it is in force: signals are caught, and the ranks meet
+        self._is_changed = before != self._setting
+        self._mark_block()
+        if phase is not Phase.WARM_UP:
+            self._choose(self._order.setting)
+
+    def _choose(self, setting: int) -> None:
+        if setting != self.chosen:
+            kind, is_first, self.chosen = self._limiter.kind, self.chosen is None, setting
+            text = "a %s of %d %s is chosen for the rest of this training" if is_first else "the %s moves to %d %s"
+            _logger.info(text, kind.name, setting, kind.unit)
+
+    def _mark_block(self) -> None:
+        self._block_steps, self._block_began_seconds = 0, self._recorder.run_seconds
+        self._exchange.attempt(lambda: self._recorder.begin_trial(self._order.piece_steps))
 
     def _conclude(self) -> Outcome:
-        trial = self._finished_trial(Phase.CONCLUDE)
-        if trial is None:
-            if self._tries == _MAX_TRIES_PER_LIMIT:
-                at = f"{self._limit_watts} {self._limiter.kind.unit}"
-                raise DeviceError(f"the energy at {at} was lost {self._tries} times in a row")
-            return Outcome.LOST
-        self.trials[trial.setting] = trial
-        self._exchange.attempt(self.save)
-        self._search.tell(trial)
-        return self.ask()
+        trial, run_seconds = self._finished_trial()
+        if trial is not None:
+            return self._conclude_with(trial, run_seconds)
+        if self._tries < _MAX_TRIES:
+            self._setting = None  # it is set again
+            return Outcome.CHOSEN if self._order.is_choice else Outcome.ASKED
+        if not self._order.is_choice:
+            at = f"{self._order.setting} {self._limiter.kind.unit}"
+            raise DeviceError(f"the energy at {at} was lost {self._tries} times in a row")
+        self._order = replace(self._order, steps=0)  # the choice holds even if its saving stays unknown
+        return Outcome.HELD
 
-    def _choose(self) -> Outcome:
-        chosen_watts = self._exchange.decide(self._selected, Phase.CHOOSE)
-        kind = self._limiter.kind
-        _logger.info("a %s of %d %s is chosen for the rest of this training", kind.name, chosen_watts, kind.unit)
-        self._aim_at(chosen_watts)
-        return Outcome.CHOSEN
+    def _conclude_with(self, trial: Trial, run_seconds: float) -> Outcome:
+        is_kept = True
+        if self._order.is_choice:
+            confirmed = pooled_trial([self._confirmed.get(trial.setting), trial])
+            self.confirmation = self._confirmed[trial.setting] = confirmed
+            is_kept = not self._order.is_fixed  # a search of fixed trials asks for a confirmation again
+        else:
+            self.trials[trial.setting] = pooled_trial([self.trials.get(trial.setting), trial])
+        if is_kept:
+            self.blocks.append(trial)
+            self._exchange.attempt(self.save)
+        return self._follow(self._exchange.decide(lambda: self._next_order(trial, run_seconds), Phase.CONCLUDE))
 
-    def _selected(self) -> int:
-        choice: object = self._selector.select(self.measurements())
-        try:
-            limit_watts = operator.index(choice)  # type: ignore[arg-type]
-        except TypeError:
-            raise UsageError(
-                f"{type(self._selector).__name__}.select returned {choice!r}; it must return a power limit in whole "
-                "watts, such as measurements[0].power_limit"
-            ) from None
-        self._limiter.kind.check(limit_watts, self.settings)
-        return limit_watts
+    def _next_order(self, trial: Trial, run_seconds: float) -> Any:
+        assert self._orders is not None, "rank 0 decides"
+        self._orders.tell(trial, self.steps, run_seconds)
+        return encode(self._orders.next(self.steps, run_seconds))
 
-    def _verify(self) -> Outcome:
-        self.confirmation = self._finished_trial(Phase.VERIFY)
-        is_lost = self.confirmation is None and self._tries < _MAX_TRIES_PER_LIMIT
-        return Outcome.LOST if is_lost else Outcome.CONFIRMED  # the choice holds even if its saving stays unknown
-
-    def _finished_trial(self, phase: Phase) -> Trial | None:
-        """Return the trial that all ranks have measured; None if it cannot be used."""
-        told = self._exchange.gather(self._finished_part, phase)
+    def _finished_trial(self) -> tuple[Trial | None, float]:
+        """Return the block that all ranks have measured, None if it cannot be used; and the time of the run so far."""
+        pieces = decode(
+            list[dict[int, Piece]], self._exchange.gather(lambda: encode(self._recorder.pieces()), Phase.CONCLUDE)
+        )
+        left_out = left_out_pieces(pieces, self._is_changed and self._arguments.warmup_steps is None)
+        told = self._exchange.gather(lambda: self._finished_part(left_out), Phase.CONCLUDE)
         parts = decode(list[TrialPart], [part for part, _ in told])
         held = [because for _, because in told]
         if any(held):
             raise DeviceHeldError(self._exchange.complaint(held))
-        trial = trial_from_parts(self._limit_watts, parts)
+        self.outlier_steps += max(sum(piece.outliers for piece in of_rank.values()) for of_rank in pieces)
+        self._excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
+        trial = trial_from_parts(self._order.setting, parts)
         if trial is not None:
             unit = self._limiter.kind.unit
             _logger.info(
@@ -191,38 +291,53 @@ class LimitSearch:
             )
         elif not any(part.is_spoiled for part in parts):  # interference is no fault of the devices
             self._tries += 1
-        return trial
+        # An outlier would have taken as long at the original setting, and is not what a bound is about.
+        return trial, max(part.run_seconds for part in parts) - self._excess_seconds
 
-    def _finished_part(self) -> tuple[Any, str | None]:
-        """Return this rank's part in the trial, in JSON types, and the words for the limit of somebody else."""
-        part = self._recorder.finish_trial()
+    def _finished_part(self, left_out: Sequence[int]) -> tuple[Any, str | None]:
+        """Return this rank's part in the block, in JSON types, and the words for the setting of somebody else."""
+        part = self._recorder.finish_trial(left_out)
         try:
             is_undisturbed = self._limiter.is_undisturbed()
         except DeviceHeldError as error:
             return encode(part), str(error)
         if not is_undisturbed:
-            _logger.warning("the power limit in force has changed during a trial, which is repeated")
+            _logger.warning(
+                "the %s in force has changed during a trial, which is repeated",
+                self._limiter.kind.name,
+            )
             part = replace(part, is_spoiled=True)
         return encode(part), None
 
-    def _aim_at(self, limit_watts: int) -> None:
-        self._limit_watts, self._tries = limit_watts, 0
-
     def _applied(self, phase: Phase) -> int:
-        """Set the limit on all ranks, or observe at the original one if a rank may not. Returns the limit in force."""
-        denials: Sequence[str | None] = self._exchange.gather(lambda: self._limiter.set(self._limit_watts), phase)
+        """Apply the setting on all ranks, or observe at the original one if a rank may not. Returns that in force."""
+        setting = self._order.setting
+        denials: Sequence[str | None] = self._exchange.gather(
+            lambda: None if self.observes else self._limiter.set(setting), phase
+        )
         if not any(denials):
-            return self._limit_watts
+            return setting
         denial = self._exchange.complaint(denials)
         self._exchange.attempt(lambda: self._limiter.stay(denial))
-        self.is_denied = True
+        self.observes = True
+        self.not_changed_because = "as setting it is not permitted here"
         self.settings = self.settings[:1]
-        self._search = GridSearch(self.settings)
+        if self._orders is not None:
+            self._orders.observe(list(self.trials.values()))
+        self._order = replace(self._order, setting=self.original)
         _logger.warning(
             "%ss are not changed: %s. Training continues at the original %d %s, where it is measured",
             self._limiter.kind.name,
             denial,
-            self.original_watts,
+            self.original,
             self._limiter.kind.unit,
         )
-        return self.original_watts
+        return self.original
+
+
+def _pooled(trials: Sequence[Trial]) -> dict[int, Trial]:
+    """Return one trial for each setting."""
+    pooled: dict[int, Trial] = {}
+    for trial in trials:
+        pooled[trial.setting] = pooled_trial([pooled.get(trial.setting), trial])
+    return pooled

@@ -1,54 +1,145 @@
-"""The measurement of one trial, in as many windows as pauses of training make of it, on each of the ranks."""
+"""The measurement of one block of steps, in as many windows as pauses of training make of it, on each of the ranks.
+
+A block is cut into pieces of a number of steps, the same on all ranks. Pieces that are not training as it goes on are
+left out of it: those with a step that took far too long (a compilation, a stall of the data), and those at its
+beginning in which the GPU had not settled yet.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.monitor import Measurement, ZeusMonitor
+from zeus_core.monitor._reading import Reading
 from zeus_core.search import Trial
 from zeus_core.search._comparison import standard_deviation
 
-__all__ = ["TrialPart", "TrialRecorder", "trial_from_parts"]
+__all__ = ["Piece", "TrialPart", "TrialRecorder", "left_out_pieces", "pooled_trial", "trial_from_parts"]
 
 _numbers = itertools.count(1)
+
+# A step this many times as long as the median one, and this many robust standard deviations longer, is an outlier.
+# Ragged batches differ by less than the first (20 % spread), and quiet loops scatter by less than the second.
+_OUTLIER_FACTOR = 2.0
+_OUTLIER_DEVIATIONS = 8.0
+_DEVIATION_OF_MEDIAN = 1.4826  # standard deviations of a normal variable in its median absolute deviation
+_MIN_STEPS_TO_COMPARE = 5
+_MAX_LEFT_OUT = 0.5  # of the pieces; beyond, long steps are part of the work
+
+# A piece has settled if its steps and its power are as those of the second half of the block, as far as these scatter.
+_MIN_PIECES_TO_SETTLE = 4
+_SETTLED_DEVIATIONS = 4.0
+_SETTLED_FRACTION = 0.03  # smaller differences are the work's own: between pieces of 0.3 s the power differs by as much
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a block, on one rank.
+
+    Attributes:
+        steps: Its steps.
+        seconds: Their time.
+        joules: The energy of the GPUs; None if it was lost.
+        joules_uncertainty: How far it can be off.
+        outliers: How many of the steps took far too long.
+        excess_seconds: How much longer than the median step.
+    """
+
+    steps: int
+    seconds: float
+    joules: float | None
+    joules_uncertainty: float
+    outliers: int
+    excess_seconds: float
 
 
 @dataclass(frozen=True)
 class TrialPart:
-    """The part of one rank in a trial.
+    """The part of one rank in a block.
 
     Attributes:
         steps: The steps it measured.
         measurement: Their time, and the energy of its GPUs; None without steps.
         step_seconds_deviation: Standard deviation of the duration of one step, in seconds.
         is_spoiled: Whether the part holds work that is not training.
+        run_seconds: The time of all steps since training began, without pauses.
     """
 
     steps: int
     measurement: Measurement | None
     step_seconds_deviation: float
     is_spoiled: bool
+    run_seconds: float
+
+
+@dataclass
+class _Span:
+    """An unbroken part of a piece."""
+
+    piece: int
+    step_seconds: list[float]
+    begin: Reading
+    end: Reading
 
 
 class TrialRecorder:
-    """Collects the segments of one trial after another.
+    """Collects the segments of one block after another, and times all steps of a run.
 
-    A segment is an unbroken run of training steps, measured in one window of the monitor, which other windows may
-    overlap.
+    A segment is an unbroken run of training steps. A window of the monitor, which other windows may overlap, is open as
+    long as the segment is.
     """
 
     def __init__(self, monitor: ZeusMonitor) -> None:
         self._monitor = monitor
         self._window = f"__zeus_core_power_limit_trial_{next(_numbers)}"
-        self._segments: list[Measurement] = []
+        self._now = monitor.time_source.now
+        self._piece_steps = 1
+        self._steps = 0  # of the block
+        self._spans: list[_Span] = []
+        self._segment: list[_Span] = []
+        self._begin: Reading | None = None  # of the span under way
+        self._step_ends: list[float] = []  # of the span under way, with its beginning
         self._is_catching_up = False
         self._is_spoiled = False
-        self._step_seconds: list[float] = []
-        self._step_ends: list[float] = []
         self.skips_next_step = False
         """Whether a segment that is opened now leaves out its first step: other ranks may be behind, and delay it."""
+        self.run_seconds: float = 0.0
+        """The time of all steps of the run, without pauses of training."""
+        self._step_began: float | None = None
+
+    def begin_run(self) -> None:
+        """Time the steps of another run."""
+        self.run_seconds, self._step_began = 0.0, None
+
+    def begin_step(self) -> None:
+        """Note that a step begins. After a step without a pause it began at the end of that one."""
+        if self._step_began is None:
+            self._step_began = self._now()
+
+    def end_step(self) -> None:
+        """Note that the step has ended."""
+        now = self._now()
+        if self._step_began is not None:
+            self.run_seconds += now - self._step_began
+        self._step_began = now
+
+    def pause(self) -> None:
+        """Note that no step is under way."""
+        self._step_began = None
+
+    def begin_trial(self, piece_steps: int) -> None:
+        """Begin another block, in pieces of so many steps."""
+        self.drop_trial()
+        self._piece_steps = piece_steps
+
+    @property
+    def block_seconds(self) -> float:
+        """The time measured so far."""
+        spans = [seconds for span in (*self._spans, *self._segment) for seconds in span.step_seconds]
+        return math.fsum(spans) + (self._step_ends[-1] - self._step_ends[0] if self._step_ends else 0.0)
 
     def open_segment(self) -> None:
         """Open the window of a segment."""
@@ -58,49 +149,114 @@ class TrialRecorder:
 
     def mark_step(self) -> None:
         """Note the end of a step of the open segment."""
+        self._steps += 1
         if self._is_catching_up:
             self._is_catching_up = False
             self._begin_window()
-        else:
-            self._step_ends.append(self._monitor.time_source.now())
+            return
+        self._step_ends.append(self._now())
+        if self._steps % self._piece_steps == 0:
+            self._cut()
 
     def close_segment(self) -> None:
-        """Close the window and keep it, if it holds any steps."""
+        """Close the window, and keep what it holds."""
         if len(self._step_ends) > 1:
-            self._segments.append(self._monitor.end_window(self._window))
-            self._step_seconds += [end - begin for begin, end in itertools.pairwise(self._step_ends)]
-        self.drop_segment()
+            self._cut()
+        self._spans += self._segment
+        self._forget_segment()
 
     def drop_segment(self) -> None:
-        """Close the window, if it is open, and forget it."""
-        self._monitor.cancel(self._window)
-        self._step_ends = []
+        """Close the window, if it is open, and forget what it holds."""
+        self._steps -= sum(len(span.step_seconds) for span in self._segment) + max(len(self._step_ends) - 1, 0)
+        self._forget_segment()
 
     def spoil_trial(self) -> None:
-        """Note that the trial holds work that is not training."""
+        """Note that the block holds work that is not training."""
         self._is_spoiled = True
 
     def drop_trial(self) -> None:
-        """Forget the trial so far."""
-        self.drop_segment()
-        self._segments, self._step_seconds, self._is_spoiled = [], [], False
+        """Forget the block so far."""
+        self._forget_segment()
+        self._spans, self._steps, self._is_spoiled = [], 0, False
 
-    def finish_trial(self) -> TrialPart:
-        """Return this rank's part in the trial since the last one."""
+    def pieces(self) -> dict[int, Piece]:
+        """Close the window, and return this rank's pieces of the block, by number."""
         self.close_segment()
-        segments, step_seconds = self._segments, self._step_seconds
+        usual, longest = _usual_seconds([seconds for span in self._spans for seconds in span.step_seconds])
+        pieces = {}
+        for number, spans in itertools.groupby(self._spans, key=lambda span: span.piece):
+            measurement = self._measured(parts := list(spans))
+            step_seconds = [seconds for span in parts for seconds in span.step_seconds]
+            excesses = [seconds - usual for seconds in step_seconds if seconds > longest]
+            joules = None if measurement is None else _finite(measurement.total_energy)
+            uncertainty = 0.0 if measurement is None else measurement.total_uncertainty_joules or 0.0
+            steps, seconds = len(step_seconds), math.fsum(step_seconds)
+            pieces[number] = Piece(steps, seconds, joules, uncertainty, len(excesses), math.fsum(excesses))
+        return pieces
+
+    def finish_trial(self, left_out: Sequence[int] = ()) -> TrialPart:
+        """Return this rank's part in the block since the last one, without some pieces."""
+        self.close_segment()
+        spans = [span for span in self._spans if span.piece not in left_out]
+        step_seconds = [seconds for span in spans for seconds in span.step_seconds]
         part = TrialPart(
             len(step_seconds),
-            sum(segments[1:], start=segments[0]) if segments else None,
+            self._measured(spans),
             standard_deviation(step_seconds) if len(step_seconds) > 1 else 0.0,
             self._is_spoiled,
+            self.run_seconds,
         )
         self.drop_trial()
         return part
 
+    def _measured(self, spans: Sequence[_Span]) -> Measurement | None:
+        """Return the measurement of some spans. Those that follow each other without a gap are measured as one."""
+        runs: list[list[Reading]] = []
+        for span in spans:
+            if runs and runs[-1][1] is span.begin:
+                runs[-1][1] = span.end
+            else:
+                runs.append([span.begin, span.end])
+        measurements = [self._monitor.between(begin, end) for begin, end in runs]
+        return sum(measurements[1:], start=measurements[0]) if measurements else None
+
     def _begin_window(self) -> None:
-        self._monitor.begin_window(self._window, restart=True)
-        self._step_ends = [self._monitor.time_source.now()]
+        self._monitor.begin_window(self._window, restart=True)  # GPUs without a counter are sampled while it is open
+        self._begin = self._monitor.read(sync_execution=False)
+        self._step_ends = [self._begin.at]
+
+    def _cut(self) -> None:
+        """End a span, and begin the next one."""
+        assert self._begin is not None, "a window was opened before"
+        end = self._monitor.read()
+        step_seconds = [after - before for before, after in itertools.pairwise(self._step_ends)]
+        piece = (self._steps - 1) // self._piece_steps
+        self._segment.append(_Span(piece, step_seconds, self._begin, end))
+        self._begin, self._step_ends = end, self._step_ends[-1:]
+
+    def _forget_segment(self) -> None:
+        self._monitor.cancel(self._window)
+        self._segment, self._begin, self._step_ends = [], None, []
+
+
+def left_out_pieces(ranks: Sequence[dict[int, Piece]], is_settling: bool) -> list[int]:
+    """Return the numbers of the pieces that are left out of a block on all ranks. Pure.
+
+    Args:
+        ranks: The pieces of each rank.
+        is_settling: Whether the setting was changed before the block.
+    """
+    numbers = sorted({number for pieces in ranks for number in pieces})
+    with_outliers = [number for number in numbers if any(_piece(pieces, number).outliers for pieces in ranks)]
+    if len(with_outliers) > _MAX_LEFT_OUT * len(numbers):
+        with_outliers = []
+    usual = [number for number in numbers if number not in with_outliers]
+    if not is_settling or len(usual) < _MIN_PIECES_TO_SETTLE:
+        return with_outliers
+    pieces_of_ranks = [[_piece(pieces, number) for pieces in ranks] for number in usual]
+    seconds = [(max(_quotient(piece.seconds, piece.steps) for piece in pieces), 0.0) for pieces in pieces_of_ranks]
+    unsettled = max(_unsettled_count(seconds), _unsettled_count([_watts(pieces) for pieces in pieces_of_ranks]))
+    return sorted({*with_outliers, *usual[:unsettled]})
 
 
 def trial_from_parts(setting: int, parts: Sequence[TrialPart]) -> Trial | None:
@@ -113,6 +269,73 @@ def trial_from_parts(setting: int, parts: Sequence[TrialPart]) -> Trial | None:
     if not measurements or any(part.steps != steps or part.is_spoiled for part in parts):
         return None
     measurement = Measurement.from_ranks(measurements)
-    if measurement.total_energy is None:
+    if _finite(measurement.total_energy) is None or not 0 < measurement.time < math.inf:
         return None
     return Trial(setting, steps, measurement, max(part.step_seconds_deviation for part in parts))
+
+
+def pooled_trial(trials: Sequence[Trial | None]) -> Trial:
+    """Return some trials of one setting as one; only the last, if they measured different devices.
+
+    Args:
+        trials: The trials. Those that are None are left out; the last one is not.
+    """
+    *others, last = [trial for trial in trials if trial is not None]
+    devices = last.measurement.devices.keys()
+    if not others or any(trial.measurement.devices.keys() != devices for trial in others):
+        return last
+    pooled = [*others, last]
+    freedom = sum(trial.steps - 1 for trial in pooled)
+    squares = math.fsum((trial.steps - 1) * trial.step_seconds_deviation**2 for trial in pooled)
+    return Trial(
+        last.setting,
+        sum(trial.steps for trial in pooled),
+        sum((trial.measurement for trial in others), start=last.measurement),
+        math.sqrt(squares / freedom) if freedom else 0.0,
+    )
+
+
+def _usual_seconds(step_seconds: Sequence[float]) -> tuple[float, float]:
+    """Return how long the median step lasts, and how long one may last that is no outlier."""
+    if len(step_seconds) < _MIN_STEPS_TO_COMPARE:
+        return 0.0, math.inf
+    middle = _median(step_seconds)
+    deviation = _DEVIATION_OF_MEDIAN * _median([abs(seconds - middle) for seconds in step_seconds])
+    return middle, max(_OUTLIER_FACTOR * middle, middle + _OUTLIER_DEVIATIONS * deviation)
+
+
+def _unsettled_count(values: Sequence[tuple[float, float]]) -> int:
+    """Return how many of the first values, each with its uncertainty, differ from those of the second half.
+
+    None do if one of them is not known.
+    """
+    if not all(math.isfinite(value) for value, _ in values):
+        return 0
+    early, late = values[: len(values) // 2], [value for value, _ in values[len(values) // 2 :]]
+    middle = _median(late)
+    reach = max(_SETTLED_DEVIATIONS * standard_deviation(late), _SETTLED_FRACTION * middle)
+    different = [abs(value - middle) > reach + uncertainty for value, uncertainty in early]
+    return max((place + 1 for place, is_different in enumerate(different) if is_different), default=0)
+
+
+def _watts(pieces: Sequence[Piece]) -> tuple[float, float]:
+    """Return the power of all ranks together, and how far it can be off."""
+    watts = math.fsum(_quotient(math.nan if piece.joules is None else piece.joules, piece.seconds) for piece in pieces)
+    return watts, math.fsum(_quotient(piece.joules_uncertainty, piece.seconds) for piece in pieces)
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the middle one of some values; `statistics` takes 3 ms to import."""
+    return sorted(values)[len(values) // 2]
+
+
+def _quotient(dividend: float, divisor: float) -> float:
+    return dividend / divisor if divisor > 0 else math.nan
+
+
+def _piece(pieces: dict[int, Piece], number: int) -> Piece:
+    return pieces.get(number, Piece(0, 0.0, None, 0.0, 0, 0.0))
+
+
+def _finite(joules: float | None) -> float | None:
+    return joules if joules is not None and math.isfinite(joules) else None

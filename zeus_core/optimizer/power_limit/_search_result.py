@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zeus_core.adapters._result import duration_text, energy_text
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison, energy_error_fraction, percentage
+from zeus_core.search._run_plan import Prediction
 
 __all__ = ["SearchResult"]
 
@@ -18,74 +19,107 @@ class SearchResult:
     """The facts at the end of a training.
 
     Attributes:
-        original_watts: The original limit.
-        chosen_watts: The limit that was chosen; None if none was.
-        is_denied: Whether limits may not be changed.
-        settings: The number of limits that the search looks at.
-        untried: How many of them have no trial yet.
-        rule: The name of the rule for the best limit.
-        trials: The trials, by limit.
-        comparison: Steps at the original and the chosen limit; None if they are one, or until the choice is confirmed.
-        searched_steps: The steps of the search at each limit.
-        chosen_steps: The steps at the chosen limit.
-        steps_left: The least number of steps until the end of the search; 0 after it.
+        name: The name of the setting, such as "power limit".
+        unit: Its unit.
+        original: The original setting.
+        chosen: The setting that was chosen; None if none was.
+        best: The best one so far; None if nobody knows.
+        settings: The number of settings that the search looks at.
+        rule: The name of the rule for the best one.
+        not_changed_because: The reason that settings were not changed; None if they were.
+        stepped_aside: The reason that training stayed at the original setting; None if it need not.
+        prediction: The expected effect of what the rule would choose; None if settings were changed.
+        command: The command that sets it.
+        trials: The trials, by setting.
+        comparison: Steps at the original and the chosen setting; None if they are one, or the choice is not confirmed.
+        searched_steps: The steps of the search at each setting.
+        chosen_steps: The steps at the choice.
+        outlier_steps: The steps that took far too long, and are in no trial.
     """
 
-    original_watts: int
-    chosen_watts: int | None
-    is_denied: bool
+    name: str
+    unit: str
+    original: int
+    chosen: int | None
+    best: int | None
     settings: int
-    untried: int
     rule: str
+    not_changed_because: str | None
+    stepped_aside: str | None
+    prediction: Prediction | None
+    command: str | None
     trials: Mapping[int, Trial]
     comparison: Comparison | None
     searched_steps: Mapping[int, int]
     chosen_steps: int
-    steps_left: int
+    outlier_steps: int
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
-        rows = {"power limit": self._limit_text()}
+        rows = {self.name: self._setting_text()}
         if self.comparison is not None:
             rows["saving"] = _saving_text(self.comparison)
             rows["slowdown"] = _slowdown_text(self.comparison)
-        has_searched = len(self.searched_steps) > 1 and self.original_watts in self.trials
-        if self.chosen_watts is not None and has_searched:
+            rows["per step"] = _per_step_text(self.comparison)
+        if self.prediction is not None and self.prediction.setting != self.original:
+            rows["predicted"] = self._prediction_text(self.prediction)
+            if self.command is not None:
+                rows["to set it"] = self.command
+        has_searched = len(self.searched_steps) > 1 and self.original in self.trials
+        if self.chosen is not None and has_searched:
             rows["search"] = self._cost_text()
         return rows
 
-    def _limit_text(self) -> str:
-        original = f"the original {self.original_watts} W"
-        if self.is_denied:
-            return f"not changed, as setting it is not permitted here; measured at {original}"
-        if self.chosen_watts is None:
-            tried = f"{self.settings - self.untried} of {self.settings} settings"
-            return f"search unfinished: {tried}, at least {self.steps_left} steps more; {original} was restored"
-        if self.chosen_watts == self.original_watts:
+    def _setting_text(self) -> str:
+        original = f"the original {self.original} {self.unit}"
+        if self.not_changed_because is not None:
+            return f"not changed, {self.not_changed_because}; measured at {original}"
+        if self.chosen is None:
+            best = ""
+            if self.best is not None and self.best != self.original:
+                best = f", {self.best} {self.unit} the best so far"
+            tried = f"{len(self.trials)} of {self.settings} settings measured"
+            return f"search unfinished: {tried}{best}; {original} was restored"
+        if self.chosen == self.original and self.stepped_aside is not None:
+            return f"{original}: {self.stepped_aside}"
+        if self.chosen == self.original:
             return f"{original} is the best of {self.settings} settings by {self.rule}"
-        unconfirmed = f"; saving unknown, at least {self.steps_left} steps more" if self.steps_left > 0 else ""
-        return f"{self.chosen_watts} W is the best of {self.settings} settings by {self.rule}; {original}{unconfirmed}"
+        unconfirmed = "; saving unknown, as training ended too early" if self.comparison is None else ""
+        best = f"{self.chosen} {self.unit} is the best of {self.settings} settings by {self.rule}"
+        return f"{best}; {original}{unconfirmed}"
+
+    def _prediction_text(self, prediction: Prediction) -> str:
+        saving = _interval_text(prediction.saving_fraction, prediction.saving_interval)
+        longer, interval = prediction.slowdown_factor - 1, prediction.slowdown_interval
+        slowdown = _interval_text(longer, (interval[0] - 1, interval[1] - 1), sign="+")
+        return (
+            f"{prediction.setting} {self.unit} would save {saving} of the energy of a step, for {slowdown} time; not "
+            "measured, but derived from GPUs that were"
+        )
 
     def _cost_text(self) -> str:
-        """Return what the search cost beyond as many steps at the original limit, and when that was earned back."""
-        baseline = self.trials[self.original_watts]
-        others = {limit: steps for limit, steps in self.searched_steps.items() if limit != self.original_watts}
-        parts = [(steps, self.trials[limit]) for limit, steps in others.items() if limit in self.trials]
+        """Return what the search cost beyond as many steps at the original setting, and when that was earned back."""
+        baseline = self.trials[self.original]
+        others = {setting: steps for setting, steps in self.searched_steps.items() if setting != self.original}
+        parts = [(steps, self.trials[setting]) for setting, steps in others.items() if setting in self.trials]
         seconds = sum(steps * (trial.seconds_per_step - baseline.seconds_per_step) for steps, trial in parts)
         joules = sum(steps * (trial.joules_per_step - baseline.joules_per_step) for steps, trial in parts)
         uncertainty = math.hypot(
             *(steps * _joules_error(trial) for steps, trial in parts),
             sum(steps for steps, _ in parts) * _joules_error(baseline),
         )
+        at = f"at {self.original} {self.unit}"
         longer = f"{duration_text(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
         more = f"{energy_text(abs(joules), uncertainty)} {'more' if joules >= 0 else 'less'}"
-        steps = f"{sum(self.searched_steps.values())} steps"
+        steps = f"{sum(self.searched_steps.values())} steps at {len(self.searched_steps)} settings"
+        if self.outlier_steps:
+            steps += f" ({self.outlier_steps} far too long, left out)"
         if abs(joules) <= uncertainty:
-            return f"{steps}, {longer} than at {self.original_watts} W for the same energy, as far as can be told"
-        return f"{steps}, {longer} and {more} than at {self.original_watts} W{self._earned_back(joules)}"
+            return f"{steps}, {longer} than {at} for the same energy, as far as can be told"
+        return f"{steps}, {longer} and {more} than {at}{self._earned_back(joules)}"
 
     def _earned_back(self, joules: float) -> str:
-        comparison = self.comparison
+        comparison, at = self.comparison, f"at {self.chosen} {self.unit}"
         if joules <= 0 or comparison is None:
             return ""
         saved = comparison.before.joules_per_step - comparison.after.joules_per_step
@@ -93,8 +127,8 @@ class SearchResult:
             return "; not earned back"
         needed = math.ceil(joules / saved)
         if needed <= self.chosen_steps:
-            return f"; earned back after {needed} steps at {self.chosen_watts} W"
-        return f"; earned back in {needed - self.chosen_steps} more steps at {self.chosen_watts} W"
+            return f"; earned back after {needed} steps {at}"
+        return f"; earned back in {needed - self.chosen_steps} more steps {at}"
 
 
 def _joules_error(trial: Trial) -> float:
@@ -111,3 +145,17 @@ def _saving_text(comparison: Comparison) -> str:
 
 def _slowdown_text(comparison: Comparison) -> str:
     return f"{percentage(comparison.slowdown_factor - 1, comparison.slowdown_uncertainty, sign='+')} time per step"
+
+
+def _per_step_text(comparison: Comparison) -> str:
+    """Return the energy and the time of a step before and after, with their uncertainties."""
+    texts = []
+    for trial in (comparison.before, comparison.after):
+        joules = energy_text(trial.joules_per_step, _joules_error(trial))
+        texts.append(f"{joules} in {trial.seconds_per_step:.4g} s")
+    return " before; ".join(texts) + " after"
+
+
+def _interval_text(fraction: float, interval: Sequence[float], sign: str = "") -> str:
+    lowest, highest = interval
+    return f"{fraction:{sign}.1%} ({lowest:{sign}.1%} to {highest:{sign}.1%})"

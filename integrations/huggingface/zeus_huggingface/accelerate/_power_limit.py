@@ -8,6 +8,7 @@ from accelerate import Accelerator
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
+from zeus_core.optimizer.power_limit._orders import MakeSearch, Mode
 from zeus_huggingface.accelerate._accelerator import monitor_for
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 
@@ -33,10 +34,13 @@ class PowerLimitOptimizer(AcceleratorLoop):
             `GlobalPowerLimitOptimizer` for this and all other arguments.
         optimum_selector: Defines the best limit.
         wait_steps: Initial steps to skip before profiling.
-        warmup_steps: Steps to skip after each change of the limit.
-        profile_steps: Steps to measure at each limit.
+        warmup_steps: Steps to skip after each change of the limit; as many as the GPU takes to settle if None.
+        profile_steps: Steps to measure at each limit; as many as the search needs if None.
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept.
+        search: Makes another search, such as `zeus_core.search.GridSearch`.
+        max_steps: The steps of the whole training, if they are known.
+        mode: "search", or "observe" to change nothing.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and nothing is searched.
         quiet: Show no result at the end.
 
@@ -54,16 +58,29 @@ class PowerLimitOptimizer(AcceleratorLoop):
         monitor: ZeusMonitor | None = None,
         optimum_selector: OptimumSelector | None = None,
         wait_steps: int = 1,
-        warmup_steps: int = 10,
-        profile_steps: int = 40,
-        pl_step: int = 25,
+        warmup_steps: int | None = None,
+        profile_steps: int | None = None,
+        pl_step: int | None = None,
         profile_path: str | Path | None = None,
         *,
+        search: MakeSearch | None = None,
+        max_steps: int | None = None,
+        mode: Mode = "search",
         strict: bool = False,
         quiet: bool = False,
     ) -> None:
         monitor = monitor_for(accelerator, monitor, strict)
         self.optimizer = GlobalPowerLimitOptimizer(
-            monitor, optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path, quiet=True
+            monitor,
+            optimum_selector,
+            wait_steps,
+            warmup_steps,
+            profile_steps,
+            pl_step,
+            profile_path,
+            search=search,
+            max_steps=max_steps,
+            mode=mode,
+            quiet=True,
         )
         super().__init__(accelerator, self.optimizer, monitor, quiet)

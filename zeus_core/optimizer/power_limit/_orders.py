@@ -1,0 +1,209 @@
+"""The search of rank 0, and what it has all ranks do next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from zeus_core.knobs._kinds import KnobKind
+from zeus_core.optimizer.power_limit._selection import chosen_by, keeps_bound
+from zeus_core.search import Search, Trial
+from zeus_core.search._fixed_trials import FixedTrials
+from zeus_core.search._objectives import OptimumSelector
+from zeus_core.search._run_plan import Prediction
+from zeus_core.search._run_search import RunSearch
+
+if TYPE_CHECKING:
+    from zeus_core.search._adaptive_search import AdaptiveSearch
+
+__all__ = ["DEFAULT_STEPS", "MakeSearch", "Mode", "Order", "Orders", "SearchArguments", "is_check_due"]
+
+MakeSearch = Callable[[Sequence[int], OptimumSelector], Search]
+"""Makes a search from the settings, the original one first, and the selector."""
+
+Mode = Literal["search", "observe"]
+"""Whether settings are changed."""
+
+DEFAULT_STEPS = 40
+"""The measured steps of a trial, for searches that do not say how long they are; the published default."""
+
+# In updates of the energy counter. Fewer tell little of the power; more lengthen the trials of quick steps.
+_MIN_BLOCK_UPDATES = 5
+_MIN_PIECE_UPDATES = 3
+_SETTLE_UPDATES = 3  # a power limit changes the clock within tens of milliseconds; the pieces show what took longer
+_PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled
+_UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
+
+# Steps of a block after which the search is asked whether it may go on: seldom enough for exchanges of many ranks.
+_CHECKED_STEPS = frozenset(round(1.25**power) for power in range(3, 90))
+
+
+@dataclass(frozen=True)
+class Order:
+    """What all ranks do next.
+
+    Attributes:
+        setting: The setting.
+        steps: How many steps are measured at it; 0 for none any more.
+        is_choice: Whether the search is over, and this is its choice.
+        settle_steps: The steps before them, if the setting is changed.
+        piece_steps: The steps of a piece of the block.
+        is_fixed: Whether the search is over for good once its choice is confirmed.
+        is_limited: Whether the search may end the block early.
+        best: The best setting so far; None if nobody knows.
+        announcement: The cost of the search, said once in advance.
+        stepped_aside: The reason that training stays at the original setting; None if it need not.
+        prediction: The expected effect of what the selector would choose, where no setting may be changed.
+    """
+
+    setting: int
+    steps: int
+    is_choice: bool
+    settle_steps: int
+    piece_steps: int
+    is_fixed: bool
+    is_limited: bool
+    best: int | None = None
+    announcement: str | None = None
+    stepped_aside: str | None = None
+    prediction: Prediction | None = None
+
+
+@dataclass(frozen=True)
+class SearchArguments:
+    """The arguments of an optimizer that its search depends on.
+
+    Attributes:
+        kind: The kind of setting.
+        selector: The rule for the best one.
+        make: Makes the search; the one for whole runs, or for trials of a fixed length the adaptive one, if None.
+        profile_steps: The measured steps of a trial; as many as it needs if None.
+        warmup_steps: The steps in which a GPU settles; as many as it takes if None.
+        max_steps: The steps of the run; None if nobody knows.
+        period_seconds: The time between two updates of the energy counters.
+    """
+
+    kind: KnobKind
+    selector: OptimumSelector
+    make: MakeSearch | None
+    profile_steps: int | None
+    warmup_steps: int | None
+    max_steps: int | None
+    period_seconds: float
+
+    def search(self, settings: tuple[int, ...]) -> RunSearch:
+        """Make the search among some settings, the original one first."""
+        steps = DEFAULT_STEPS if self.profile_steps is None else self.profile_steps
+        if self.make is None and self.profile_steps is None:
+            from zeus_core.search._adaptive_run_search import AdaptiveRunSearch  # needs numpy
+
+            settle_seconds = _SETTLE_UPDATES * self.period_seconds
+            return AdaptiveRunSearch(
+                settings, self.selector, knob=self._knob, max_steps=self.max_steps, settle_seconds=settle_seconds
+            )
+        search = self.predictor(settings) if self.make is None else self.make(settings, self.selector)
+        return FixedTrials(
+            search,
+            settings[0],
+            lambda trials: chosen_by(self.selector, trials, settings, steps, self.kind),
+            steps,
+            lambda trial, original: keeps_bound(self.selector, trial, original),
+        )
+
+    def predictor(self, settings: tuple[int, ...]) -> AdaptiveSearch:
+        """Make a search that predicts what was not measured."""
+        from zeus_core.search._adaptive_search import AdaptiveSearch  # needs numpy
+
+        return AdaptiveSearch(settings, self.selector, knob=self._knob)
+
+    @property
+    def _knob(self) -> Literal["power limit", "clock"]:
+        return "power limit" if self.kind.unit == "W" else "clock"
+
+
+class Orders:
+    """Asks a search what to do next, and says it so that all ranks can do it.
+
+    Args:
+        arguments: Make the search.
+        settings: The settings, the original one first.
+    """
+
+    def __init__(self, arguments: SearchArguments, settings: tuple[int, ...]) -> None:
+        self._arguments = arguments
+        self._settings = settings
+        self._search = arguments.search(settings)
+        self._predictor: AdaptiveSearch | None = None
+        self._has_announced = False
+        self._cut_short: int | None = None  # the setting of a block that ended early: the next one there does not
+        self._seconds_per_step: float | None = None
+
+    def observe(self, trials: Sequence[Trial]) -> None:
+        """Measure at the original setting alone from now on, and predict the rest. These trials were made before."""
+        self._search = self._arguments.search(self._settings[:1])
+        self._predictor = self._arguments.predictor(self._settings)
+        for trial in trials:
+            self.tell(trial, 0, 0.0)
+
+    def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
+        """Take in a block; see `RunSearch.tell`."""
+        self._seconds_per_step = trial.seconds_per_step
+        if self._predictor is not None:
+            self._predictor.tell(trial)
+            if trial.setting != self._settings[0]:
+                return
+        self._search.tell(trial, run_steps, run_seconds)
+
+    def may_continue(self, steps: int, seconds: float) -> bool:
+        """Return whether the block may go on; see `RunSearch.may_continue`."""
+        may_continue = self._search.may_continue(steps, seconds)
+        self._cut_short = None if may_continue else self._search.ask().setting
+        return may_continue
+
+    def next(self, run_steps: int, run_seconds: float) -> Order:
+        """Return what to do next, so many steps into the run."""
+        if self._seconds_per_step is None and run_steps > 0:
+            self._seconds_per_step = run_seconds / run_steps
+        search = self._search
+        block, steps, is_fixed = search.ask(), 0, isinstance(search, FixedTrials)
+        if not isinstance(search, FixedTrials):
+            steps = max(block.steps, self._steps_of(_MIN_BLOCK_UPDATES) or 1)
+        elif not search.is_confirmed:
+            steps = block.steps
+        cut_short, self._cut_short = self._cut_short, None
+        settle_steps = self._arguments.warmup_steps
+        if settle_steps is None:
+            settle_steps = self._steps_of(_SETTLE_UPDATES) or _UNKNOWN_SETTLE_STEPS
+        return Order(
+            block.setting,
+            steps,
+            search.is_done,
+            settle_steps,
+            max(math.ceil(steps / _PIECES), self._steps_of(_MIN_PIECE_UPDATES) or 1),
+            is_fixed,
+            not is_fixed and block.setting != cut_short,
+            search.choice,
+            self._announcement(),
+            search.stepped_aside,
+            None if self._predictor is None else self._predictor.prediction(),
+        )
+
+    def _steps_of(self, updates: int) -> int | None:
+        """Return the steps that last so many updates of a counter; None if nobody knows how long a step is."""
+        if not self._seconds_per_step:
+            return None
+        return math.ceil(updates * self._arguments.period_seconds / self._seconds_per_step)
+
+    def _announcement(self) -> str | None:
+        cost = None if self._has_announced else self._search.cost
+        if cost is None:
+            return None
+        self._has_announced = True
+        return str(cost)
+
+
+def is_check_due(steps: int) -> bool:
+    """Return whether the search is asked after so many steps of a block whether it may go on."""
+    return steps in _CHECKED_STEPS

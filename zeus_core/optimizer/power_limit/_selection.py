@@ -1,0 +1,55 @@
+"""The choice of a selector among trials, checked. Pure."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+
+from zeus_core.errors import UsageError
+from zeus_core.knobs._kinds import KnobKind
+from zeus_core.search import Trial
+from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement
+
+__all__ = ["chosen_by", "keeps_bound"]
+
+
+def chosen_by(
+    selector: OptimumSelector, trials: Sequence[Trial], settings: Sequence[int], steps: int, kind: KnobKind
+) -> int:
+    """Return the setting that a selector chooses.
+
+    Args:
+        selector: The selector.
+        trials: The trials, of which it is shown those within the settings.
+        settings: The settings, the highest first.
+        steps: The number of steps that the energies and times it is shown are for.
+        kind: The kind of setting.
+
+    Raises:
+        UsageError: It returned something that is no possible setting.
+        Exception: What it raises.
+    """
+    shown = sorted((trial for trial in trials if settings[-1] <= trial.setting <= settings[0]), key=_highest_first)
+    choice: object = selector.select([PowerLimitMeasurement.from_trial(trial, steps) for trial in shown])
+    try:
+        setting = operator.index(choice)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(
+            f"{type(selector).__name__}.select returned {choice!r}; it must return a {kind.name} in whole "
+            f"{kind.unit}, such as measurements[0].power_limit"
+        ) from None
+    kind.check(setting, settings)
+    return setting
+
+
+def keeps_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bool:
+    """Return whether a setting may be chosen by a trial at it, beside one at the original setting."""
+    if not isinstance(selector, Objective):
+        return True
+    cost = selector.cost(PowerLimitMeasurement.from_trial(trial, 1), PowerLimitMeasurement.from_trial(original, 1))
+    return not math.isinf(cost)
+
+
+def _highest_first(trial: Trial) -> int:
+    return -trial.setting
