@@ -67,22 +67,29 @@ def test_a_run_of_unknown_length_lasts_as_long_again():
 
 
 def test_the_cost_of_a_search_is_said_in_advance():
-    cost = search_cost(RunProgress(10, 10.0, 1.0, 2000), SLOWER, steps=200, factor=1.1)
+    cost = search_cost(RunProgress(10, 10.0, 1.0, 2000), SLOWER, 0, 200, factor=1.1)
     assert str(cost) == "about 200 of 2,000 steps, at most +0.8% time"
     assert cost.saving_fraction == pytest.approx(0.15 * (2000 - 10 - 200) / 2000)
     assert cost.pays
 
 
+def test_steps_at_the_original_take_no_more_time():
+    run = RunProgress(10, 10.0, 1.0, 2000)
+    both, trial = search_cost(run, SLOWER, 150, 50), search_cost(run, SLOWER, 0, 50)
+    assert both.steps == 200
+    assert both.time_fraction == trial.time_fraction > 0
+
+
 def test_a_run_too_short_for_the_search_does_not_pay():
-    cost = search_cost(RunProgress(10, 10.0, 1.0, 200), SLOWER, steps=200)
+    cost = search_cost(RunProgress(10, 10.0, 1.0, 200), SLOWER, 0, 200)
     assert cost.saving_fraction == 0.0
     assert not cost.pays
-    assert not search_cost(RunProgress(60, 60.0, 1.0, 60), SLOWER, 200).pays
+    assert not search_cost(RunProgress(60, 60.0, 1.0, 60), SLOWER, 0, 200).pays
 
 
 def test_a_setting_that_saves_nothing_does_not_pay():
     nothing = Prediction(300, 0.0, (0.0, 0.0), 1.0, (1.0, 1.0))
-    assert not search_cost(RunProgress(10, 10.0, 1.0, 2000), nothing, 200).pays
+    assert not search_cost(RunProgress(10, 10.0, 1.0, 2000), nothing, 0, 200).pays
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.02, 1.1])
@@ -90,7 +97,7 @@ def test_a_setting_that_saves_nothing_does_not_pay():
 def test_a_search_under_a_bound_takes_no_more_than_the_bound_allows(factor, slowest):
     prediction = Prediction(100, 0.1, (0.0, 0.2), 1.0, (1.0, slowest))
     for steps in (60, 200, 2000):
-        cost = search_cost(RunProgress(10, 10.0, 1.0, steps), prediction, 200, factor)
+        cost = search_cost(RunProgress(10, 10.0, 1.0, steps), prediction, 0, 200, factor)
         assert 0 <= cost.time_fraction <= factor - 1 + 1e-9
 
 

@@ -115,16 +115,20 @@ class SearchCost:
         return f"about {self.steps:,} of {self.max_steps:,} steps, at most +{self.time_fraction:.1%} time"
 
 
-def search_cost(run: RunProgress, prediction: Prediction, steps: int, factor: float | None = None) -> SearchCost:
+def search_cost(
+    run: RunProgress, prediction: Prediction, original_steps: int, trial_steps: int, factor: float | None = None
+) -> SearchCost:
     """Return the highest cost of the rest of a search, and the saving it leads to.
 
     Args:
         run: How far the run has come.
         prediction: The setting that the search is expected to choose.
-        steps: The highest number of steps to come in the search, with those in which the device settles.
+        original_steps: The steps that are still to be measured at the original setting.
+        trial_steps: The highest number of steps of the trials to come, with those in which the device settles.
         factor: The slowdown bound; None without one. With one, a trial keeps to `RunProgress.affordable_steps`.
     """
-    excess = max(prediction.slowdown_interval[1] - 1, 0.0) * steps
+    steps = min(original_steps + trial_steps, run.steps_left)
+    excess = max(prediction.slowdown_interval[1] - 1, 0.0) * min(trial_steps, run.steps_left)
     if factor is not None:
         spare = max(run.factor_left(factor) - 1, 0.0) * run.steps_left
         excess = min(excess, spare * _SEARCH_SHARE) if prediction.slowdown_interval[1] > factor else min(excess, spare)
