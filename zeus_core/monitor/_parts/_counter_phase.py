@@ -23,7 +23,8 @@ _PERIOD_TOLERANCE = 0.03  # how far the true period may be from the nominal one;
 _NARROW_FRACTION = 0.35  # of the period: a bracket that begins a phase
 _MAX_JITTER_FRACTION = 0.04  # of the period: beyond, the grid tells no more than the brackets alone
 _FEW_UPDATES = 8  # by then, the phase is known as well as it will be for a while
-_LOPSIDED = 0.3  # of the jitter: how far its mean can be from its middle
+_LOPSIDED = 0.45  # of the jitter: how far its mean can be from its middle
+_STDERRS = 3.0  # of the fit; half more than its own errors need, as other threads delay reads
 _FIT_EVERY = 4  # brackets
 _WATCH_FRACTION = 1 / 12  # of the period: the time between two reads of the watch that finds the phase
 _WATCH_READS = 15  # of one watch: one update at least is among them
@@ -114,7 +115,7 @@ class CounterPhase:
         """How far all knots can be off together, in the same direction."""
         if self._grid is None:
             return self.period_seconds / 2
-        return 2 * self._grid.stderr_seconds(self._brackets[-1].number) + _LOPSIDED * self._grid.jitter_seconds
+        return _STDERRS * self._grid.stderr_seconds(self._brackets[-1].number) + _LOPSIDED * self._grid.jitter_seconds
 
     def add(self, begin: float, end: float, energy_joules: float) -> None:
         """Take in a read of the counter, which was made between two moments."""
