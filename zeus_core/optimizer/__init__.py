@@ -6,6 +6,7 @@ training continues without the optimizer.
 
 from typing import TYPE_CHECKING, Any
 
+from zeus_core.optimizer._global_clock import GlobalClockOptimizer
 from zeus_core.optimizer.power_limit import (
     Energy,
     GlobalPowerLimitOptimizer,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Energy",
+    "GlobalClockOptimizer",
     "GlobalPowerLimitOptimizer",
     "MaxSlowdownConstraint",
     "Objective",

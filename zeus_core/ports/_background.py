@@ -6,11 +6,12 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from zeus_core._process.sampler import Sampler
+from zeus_core.ports._time_source import TimeSource
 
-__all__ = ["Background", "ThreadBackground"]
+__all__ = ["Background", "ThreadBackground", "repeatedly"]
 
 _Result = TypeVar("_Result")
 
@@ -62,6 +63,20 @@ class ThreadBackground:
         from zeus_core._process.child import run_in_child  # loads pickle and subprocess, which few programs need
 
         return run_in_child(function, *arguments)
+
+
+@runtime_checkable
+class _Repeats(Protocol):
+    """A time source that runs repeated actions itself, such as virtual time."""
+
+    def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]: ...
+
+
+def repeatedly(time_source: TimeSource, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
+    """Run an action periodically in the background, until the returned function is called. It must not raise."""
+    if isinstance(time_source, _Repeats):
+        return time_source.repeatedly(action, period_seconds)
+    return ThreadBackground().repeatedly(action, period_seconds)
 
 
 def _run(actions: queue.SimpleQueue[Callable[[], object] | None]) -> None:

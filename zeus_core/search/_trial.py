@@ -21,6 +21,8 @@ class Trial:
         steps: How many training steps were measured.
         measurement: Their time and energy; no energy in it is lost.
         step_seconds_deviation: Standard deviation of the duration of one step, in seconds.
+        lowest_clock_mhz: Mean SM clock under load, of the GPU with the lowest; None if it is not known.
+        highest_clock_mhz: The same, of the GPU with the highest.
 
     Raises:
         UsageError: An attribute cannot be, such as a measurement that lasts no time.
@@ -30,6 +32,8 @@ class Trial:
     steps: int
     measurement: Measurement
     step_seconds_deviation: float = 0.0
+    lowest_clock_mhz: float | None = None
+    highest_clock_mhz: float | None = None
 
     def __post_init__(self) -> None:
         """Check the attributes."""
@@ -40,6 +44,9 @@ class Trial:
             raise UsageError(f"the trial at {self.setting} has no time or no energy")
         wanted = "seconds, at least 0"
         checked_number("Trial.step_seconds_deviation", self.step_seconds_deviation, 0.0, math.inf, wanted)
+        for name in ("lowest_clock_mhz", "highest_clock_mhz"):
+            if getattr(self, name) is not None:
+                checked_number(f"Trial.{name}", getattr(self, name), 1.0, math.inf, "MHz, at least 1, or None")
 
     @property
     def seconds_per_step(self) -> float:

@@ -12,7 +12,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._result import energy_text
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.power_limit._search_optimizer import SearchOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
 from zeus_huggingface._generation_and_reference import PassHooks
@@ -50,7 +50,8 @@ class ZeusTrainerCallback(TrainerCallback):
 
     Args:
         monitor: Measures the GPUs; the optimizer's if None, or a new one.
-        optimizer: Chooses a power limit: a `GlobalPowerLimitOptimizer` or `HFGlobalPowerLimitOptimizer`.
+        optimizer: Chooses a power limit or an SM clock: a `GlobalPowerLimitOptimizer`, `GlobalClockOptimizer` or
+            `HFGlobalPowerLimitOptimizer`.
         splits_passes: Measure text generation and the passes of a reference model apart from the rest of a step. The
             accelerator is synchronized at both ends of each.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
@@ -59,7 +60,7 @@ class ZeusTrainerCallback(TrainerCallback):
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback.
-        optimizer: The `GlobalPowerLimitOptimizer`, if any.
+        optimizer: The `GlobalPowerLimitOptimizer` or `GlobalClockOptimizer`, if any.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -69,7 +70,7 @@ class ZeusTrainerCallback(TrainerCallback):
     def __init__(
         self,
         monitor: ZeusMonitor | None = None,
-        optimizer: GlobalPowerLimitOptimizer | HFGlobalPowerLimitOptimizer | None = None,
+        optimizer: SearchOptimizer | HFGlobalPowerLimitOptimizer | None = None,
         splits_passes: bool = True,
         *,
         strict: bool = False,

@@ -11,7 +11,7 @@ from zeus_core.device import discover_gpus
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.monitor._selection import warn_unless_measured
-from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.power_limit._search_optimizer import SearchOptimizer
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
 from zeus_core.training._energy import checked_intensity
@@ -42,7 +42,7 @@ class EnergySource:
     def __init__(
         self,
         monitor: ZeusMonitor | None,
-        optimizer: Callable[[ZeusMonitor], GlobalPowerLimitOptimizer] | GlobalPowerLimitOptimizer | None,
+        optimizer: Callable[[ZeusMonitor], SearchOptimizer] | SearchOptimizer | None,
         strict: bool = False,
         grams_co2_per_kwh: float | None = None,
     ) -> None:

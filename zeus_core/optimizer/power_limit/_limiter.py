@@ -14,7 +14,7 @@ from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, Pe
 from zeus_core.knobs._kinds import CommonKnob, KnobKind
 from zeus_core.knobs._lease import read_original_limit_watts
 
-__all__ = ["GpuFacts", "Limiter"]
+__all__ = ["GpuFacts", "Limiter", "obstacle_to"]
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,23 @@ class Limiter:
         """Restore the original settings. Never raises; False if a GPU refuses: calling this again may help."""
         self.setting = None
         return self._knob is None or self._knob.restore()
+
+
+def obstacle_to(kind: KnobKind, gpus: Sequence[Gpu]) -> str | None:
+    """Return the reason that a kind of setting cannot be changed here; None if it can.
+
+    Raises:
+        DeviceError: A GPU fails in another way.
+    """
+    if not gpus:
+        return "this rank has no GPU"
+    try:
+        knob = kind.make_knob(gpus)
+        knob.apply(knob.settings[0])
+    except (NotSupportedError, PermissionDeniedError, DeviceHeldError) as error:
+        return str(error)
+    knob.restore()
+    return None
 
 
 def _facts_of(gpu: Gpu) -> GpuFacts:

@@ -12,9 +12,9 @@ from zeus_core.optimizer.power_limit._search_optimizer import SearchOptimizer
 from zeus_core.ports import World
 from zeus_core.search._objectives import OptimumSelector
 
-__all__ = ["GlobalPowerLimitOptimizer"]
+__all__ = ["FINE_STEP_WATTS", "GlobalPowerLimitOptimizer"]
 
-_FINE_STEP_WATTS = 5  # for a search whose number of trials does not depend on it; gains 0.9 to 1.9 % over 25 W
+FINE_STEP_WATTS = 5  # for a search whose number of trials does not depend on it; gains 0.9 to 1.9 % over 25 W
 _COARSE_STEP_WATTS = 25
 
 
@@ -85,7 +85,7 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
         quiet: bool = False,
     ) -> None:
         if pl_step is None:
-            pl_step = _FINE_STEP_WATTS if search is None else _COARSE_STEP_WATTS
+            pl_step = FINE_STEP_WATTS if search is None else _COARSE_STEP_WATTS
         super().__init__(
             PowerLimit(checked_whole_number("pl_step", pl_step, 1)),
             monitor,
@@ -100,18 +100,3 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
             world,
             quiet,
         )
-
-    @property
-    def baseline_limit_watts(self) -> int | None:
-        """The original limit; None until training begins."""
-        return self._original
-
-    @property
-    def chosen_limit_watts(self) -> int | None:
-        """The limit the search ended with; None before its end."""
-        return self._chosen
-
-    @property
-    def power_limit_watts(self) -> int | None:
-        """The limit in force as far as the optimizer knows, the highest of this process's GPUs; None while it rests."""
-        return self._setting

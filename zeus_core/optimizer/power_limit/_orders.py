@@ -11,9 +11,10 @@ from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer.power_limit._selection import chosen_by, keeps_bound
 from zeus_core.search import Search, Trial
 from zeus_core.search._fixed_trials import FixedTrials
-from zeus_core.search._objectives import OptimumSelector
+from zeus_core.search._objectives import MaxSlowdownConstraint, OptimumSelector, Time
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._run_search import RunSearch
+from zeus_core.search._safe_clock import SafeClock
 
 if TYPE_CHECKING:
     from zeus_core.search._adaptive_search import AdaptiveSearch
@@ -34,6 +35,7 @@ _MIN_BLOCK_UPDATES = 5
 _MIN_PIECE_UPDATES = 3
 _SETTLE_UPDATES = 3  # a power limit changes the clock within tens of milliseconds; the pieces show what took longer
 _PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled
+_TIME_TOLERANCE = 0.005  # settings this close to the fastest are equally fast, as for the adaptive search
 _UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
 
 # Steps of a block after which the search is asked whether it may go on: seldom enough for exchanges of many ranks.
@@ -100,9 +102,14 @@ class SearchArguments:
             from zeus_core.search._adaptive_run_search import AdaptiveRunSearch  # needs numpy
 
             settle_seconds = _SETTLE_UPDATES * self.period_seconds
-            return AdaptiveRunSearch(
+            adaptive = AdaptiveRunSearch(
                 settings, self.selector, knob=self._knob, max_steps=self.max_steps, settle_seconds=settle_seconds
             )
+            if self._knob == "clock" and type(self.selector) is MaxSlowdownConstraint:
+                return SafeClock(adaptive, settings, self.selector.factor)
+            if self._knob == "clock" and type(self.selector) is Time:
+                return SafeClock(adaptive, settings, 1.0, _TIME_TOLERANCE)
+            return adaptive
         search = self.predictor(settings) if self.make is None else self.make(settings, self.selector)
         return FixedTrials(
             search,

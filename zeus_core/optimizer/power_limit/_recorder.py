@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor._reading import Reading
+from zeus_core.optimizer.power_limit._clock_sampler import ClockSampler
 from zeus_core.search import Trial
 from zeus_core.search._comparison import standard_deviation
 
@@ -66,6 +67,7 @@ class TrialPart:
         step_seconds_deviation: Standard deviation of the duration of one step, in seconds.
         is_spoiled: Whether the part holds work that is not training.
         run_seconds: The time of all steps since training began, without pauses.
+        clocks_mhz: Mean SM clocks under load, of its GPUs where they are known.
     """
 
     steps: int
@@ -73,6 +75,7 @@ class TrialPart:
     step_seconds_deviation: float
     is_spoiled: bool
     run_seconds: float
+    clocks_mhz: tuple[float, ...] = ()
 
 
 @dataclass
@@ -90,10 +93,16 @@ class TrialRecorder:
 
     A segment is an unbroken run of training steps. A window of the monitor, which other windows may overlap, is open as
     long as the segment is.
+
+    Args:
+        monitor: Measures the GPUs.
+        samples_clocks: Whether the SM clocks are sampled too.
     """
 
-    def __init__(self, monitor: ZeusMonitor) -> None:
+    def __init__(self, monitor: ZeusMonitor, samples_clocks: bool = False) -> None:
         self._monitor = monitor
+        gpus = list(monitor.gpus.values()) if samples_clocks else []
+        self._clocks = ClockSampler(gpus, monitor.time_source) if gpus else None
         self._window = f"__zeus_core_power_limit_trial_{next(_numbers)}"
         self._now = monitor.time_source.now
         self._piece_steps = 1
@@ -178,6 +187,8 @@ class TrialRecorder:
         """Forget the block so far."""
         self._forget_segment()
         self._spans, self._steps, self._is_spoiled = [], 0, False
+        if self._clocks is not None:
+            self._clocks.take_means_mhz()
 
     def pieces(self) -> dict[int, Piece]:
         """Close the window, and return this rank's pieces of the block, by number."""
@@ -205,6 +216,7 @@ class TrialRecorder:
             standard_deviation(step_seconds) if len(step_seconds) > 1 else 0.0,
             self._is_spoiled,
             self.run_seconds,
+            () if self._clocks is None else self._clocks.take_means_mhz(),
         )
         self.drop_trial()
         return part
@@ -222,6 +234,8 @@ class TrialRecorder:
 
     def _begin_window(self) -> None:
         self._monitor.begin_window(self._window, restart=True)  # GPUs without a counter are sampled while it is open
+        if self._clocks is not None:
+            self._clocks.start()
         self._begin = self._monitor.read(sync_execution=False)
         self._step_ends = [self._begin.at]
 
@@ -235,6 +249,8 @@ class TrialRecorder:
         self._begin, self._step_ends = end, self._step_ends[-1:]
 
     def _forget_segment(self) -> None:
+        if self._clocks is not None:
+            self._clocks.stop()
         self._monitor.cancel(self._window)
         self._segment, self._begin, self._step_ends = [], None, []
 
@@ -271,7 +287,9 @@ def trial_from_parts(setting: int, parts: Sequence[TrialPart]) -> Trial | None:
     measurement = Measurement.from_ranks(measurements)
     if _finite(measurement.total_energy) is None or not 0 < measurement.time < math.inf:
         return None
-    return Trial(setting, steps, measurement, max(part.step_seconds_deviation for part in parts))
+    deviation = max(part.step_seconds_deviation for part in parts)
+    clocks_mhz = [clock_mhz for part in parts for clock_mhz in part.clocks_mhz]
+    return Trial(setting, steps, measurement, deviation, min(clocks_mhz, default=None), max(clocks_mhz, default=None))
 
 
 def pooled_trial(trials: Sequence[Trial | None]) -> Trial:
@@ -292,6 +310,8 @@ def pooled_trial(trials: Sequence[Trial | None]) -> Trial:
         sum(trial.steps for trial in pooled),
         sum((trial.measurement for trial in others), start=last.measurement),
         math.sqrt(squares / freedom) if freedom else 0.0,
+        last.lowest_clock_mhz,
+        last.highest_clock_mhz,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -28,7 +30,7 @@ from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._phase_table import follow
 from zeus_core.optimizer._trial_store import Conditions, JsonTrialStore, NoTrialStore, TrialStore, checked_facts
 from zeus_core.optimizer.power_limit._limit_search import LimitSearch
-from zeus_core.optimizer.power_limit._limiter import Limiter
+from zeus_core.optimizer.power_limit._limiter import Limiter, obstacle_to
 from zeus_core.optimizer.power_limit._orders import DEFAULT_STEPS, MakeSearch, Mode, SearchArguments
 from zeus_core.optimizer.power_limit._phases import (
     MEASURED,
@@ -52,7 +54,8 @@ from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitM
 
 __all__ = ["SearchOptimizer"]
 
-_FAULT = "a fault, which was logged, has ended the search; the original limit was restored"
+_FAULT = "a fault, which was logged, has ended the search; the original setting was restored"
+_logger = logging.getLogger(__name__)
 _Self = TypeVar("_Self", bound="SearchOptimizer")
 
 
@@ -73,8 +76,10 @@ class SearchOptimizer:
         mode: Mode,
         world: World | None,
         quiet: bool,
+        other_kind: KnobKind | None = None,
     ) -> None:
         self._kind = kind
+        self._other_kind = other_kind  # searched where the first one cannot be changed
         self._wait_steps = checked_whole_number("wait_steps", wait_steps, 0)
         self._warmup_steps = None if warmup_steps is None else checked_whole_number("warmup_steps", warmup_steps, 0)
         self._profile_steps = None if profile_steps is None else checked_whole_number("profile_steps", profile_steps, 1)
@@ -97,7 +102,7 @@ class SearchOptimizer:
         self._work: dict[str, int | str] = {}
         self._conditions: Conditions | None = None  # of the trials of the latest training
         self._has_forgotten = False  # what is kept of this work is that of other work
-        self._recorder = TrialRecorder(monitor)
+        self._recorder = TrialRecorder(monitor, samples_clocks=kind.unit == "MHz")
         self._limiter: Limiter | None = None  # of the latest training
         self._search: LimitSearch | None = None  # of the latest training
         self._state = State()
@@ -153,16 +158,37 @@ class SearchOptimizer:
         return self._selector
 
     @property
-    def _original(self) -> int | None:
-        return None if self._search is None else self._search.original
+    def baseline_limit_watts(self) -> int | None:
+        """The original limit; None until training begins, and where clocks are searched."""
+        return None if self._search is None else self._in("W", self._search.original)
 
     @property
-    def _chosen(self) -> int | None:
-        return None if self._search is None else self._search.chosen
+    def chosen_limit_watts(self) -> int | None:
+        """The limit the search ended with; None before its end, and where clocks are searched."""
+        return None if self._search is None else self._in("W", self._search.chosen)
 
     @property
-    def _setting(self) -> int | None:
-        return None if self._limiter is None else self._limiter.setting
+    def power_limit_watts(self) -> int | None:
+        """The limit in force as far as the optimizer knows, the highest of this process's GPUs; None while it rests."""
+        return None if self._limiter is None else self._in("W", self._limiter.setting)
+
+    @property
+    def baseline_clock_mhz(self) -> int | None:
+        """The original SM clock, or the highest one of the GPUs if they were not locked; None until training begins."""
+        return None if self._search is None else self._in("MHz", self._search.original)
+
+    @property
+    def chosen_clock_mhz(self) -> int | None:
+        """The SM clock the search ended with; None before its end, and where limits are searched."""
+        return None if self._search is None else self._in("MHz", self._search.chosen)
+
+    @property
+    def sm_clock_mhz(self) -> int | None:
+        """The SM clock in force as far as the optimizer knows; None while it rests, and where limits are searched."""
+        return None if self._limiter is None else self._in("MHz", self._limiter.setting)
+
+    def _in(self, unit: str, setting: int | None) -> int | None:
+        return setting if self._kind.unit == unit else None
 
     @property
     def trials(self) -> list[Trial]:
@@ -297,7 +323,7 @@ class SearchOptimizer:
             return {}  # a warning has said so
         search, state = self._search, self._ended_state if self.phase is Phase.REST else self._state
         if state.phase is Phase.OFF:
-            return {"power limit": self._ended_because}
+            return {self._kind.name: self._ended_because}
         if search is None or search.steps == 0:
             return {}
         rule = repr(self._selector) if isinstance(self._selector, Objective) else type(self._selector).__name__
@@ -425,6 +451,8 @@ class SearchOptimizer:
 
     def _prepare(self) -> Outcome:
         exchange = self._exchange
+        if self._other_kind is not None and self._mode == "search":
+            self._kind, self._other_kind = self._possible_kind(self._other_kind), None
         # No rank changes a limit before all ranks have read theirs: some may share a GPU.
         told = exchange.gather(lambda: encode(self._information(self._read_limits())), self.phase)
         ranks, limiter = decode(list[RankInformation], told), self._limiter
@@ -433,6 +461,8 @@ class SearchOptimizer:
         exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpus}))
         if not self._has_own_selector:
             self._selector = ZeusCost(world_size=len(group.gpus))
+        if self._kind.unit != "W":
+            self._selector = _with_power(self._selector, group.original_limit_watts)
         conditions = group.conditions(self._kind, self._work)
         known = exchange.decide(lambda: encode(self._known_blocks(conditions)), self.phase)
         self._conditions = conditions
@@ -450,6 +480,19 @@ class SearchOptimizer:
             self._mode == "observe",
         )
         return self._search.begin()
+
+    def _possible_kind(self, other: KnobKind) -> KnobKind:
+        """Return the kind of setting that all ranks can change; the other one if a rank cannot."""
+        obstacles = self._exchange.gather(lambda: obstacle_to(self._kind, self._gpus), self.phase)
+        if not any(obstacles):
+            return self._kind
+        _logger.warning(
+            "%ss cannot be changed, and %ss are searched instead: %s",
+            self._kind.name,
+            other.name,
+            self._exchange.complaint(obstacles),
+        )
+        return other
 
     def _known_blocks(self, conditions: Conditions) -> Sequence[Trial]:
         """Return the blocks of an earlier training, or those in the profile, if the conditions are the same."""
@@ -484,13 +527,28 @@ class SearchOptimizer:
         if not self._gpus:
             raise NoDeviceError("this rank has no GPU")
         if not self._restore():
-            raise DeviceError("the original power limits of an earlier training have not been restored yet")
+            raise DeviceError("the original settings of an earlier training have not been restored yet")
         self._limiter = Limiter(self._gpus, self._kind)
         return self._limiter
 
     def _restore(self) -> bool:
         """Restore the original limits. Never raises; False if a GPU refuses."""
         return self._limiter is None or self._limiter.restore()
+
+
+def _with_power(selector: OptimumSelector, original_watts: float | None) -> OptimumSelector:
+    """Return a selector that knows the highest power of a GPU, where the settings are none.
+
+    Raises:
+        UsageError: Nobody knows it.
+    """
+    if not isinstance(selector, ZeusCost) or selector.max_power_watts is not None:
+        return selector
+    if original_watts is None:
+        raise UsageError("the GPUs report no power limit: pass ZeusCost(max_power_watts=...), the highest power of one")
+    known = copy(selector)
+    known.max_power_watts = original_watts
+    return known
 
 
 def checked_search(search: MakeSearch | None) -> MakeSearch | None:

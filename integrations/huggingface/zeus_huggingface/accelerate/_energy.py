@@ -12,7 +12,7 @@ from zeus_core._validate import checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.power_limit._search_optimizer import SearchOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training._account import TRAINING
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
@@ -63,7 +63,8 @@ class ZeusAccelerate(AcceleratorLoop):
     Args:
         accelerator: The accelerator of the loop.
         monitor: Measures the GPUs; if None, the optimizer's, or a new one for the GPU this process trains on.
-        optimizer: Chooses a power limit: a `PowerLimitOptimizer`, or a `GlobalPowerLimitOptimizer`.
+        optimizer: Chooses a power limit or an SM clock: a `PowerLimitOptimizer`, `GlobalPowerLimitOptimizer` or
+            `GlobalClockOptimizer`.
         samples_per_step: Samples of this process in an optimizer step. If None, each `accelerator.backward` counts the
             batch of the prepared dataloader in use; 0 if you count them yourself.
         exchange_steps: Optimizer steps from one exchange of several processes to the next.
@@ -84,7 +85,7 @@ class ZeusAccelerate(AcceleratorLoop):
         self,
         accelerator: Accelerator,
         monitor: ZeusMonitor | None = None,
-        optimizer: PowerLimitOptimizer | GlobalPowerLimitOptimizer | None = None,
+        optimizer: PowerLimitOptimizer | SearchOptimizer | None = None,
         *,
         samples_per_step: int | None = None,
         exchange_steps: int = 10,

@@ -1,0 +1,254 @@
+"""The search for one SM clock during training: in virtual time, on simulated GPUs, also on several ranks."""
+
+import threading
+
+import pytest
+
+from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.errors import NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import GlobalClockOptimizer
+from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Phase, Time, ZeusCost
+from zeus_core.search import GridSearch
+from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
+
+WORK = Work(0.5, 440.0, 1.0, 0.85)  # under 400 W an A100 runs it at about 1290 MHz
+TOP_MHZ = 1410
+
+
+def few(settings, selector):
+    """Try every 20th clock."""
+    return GridSearch(settings[::20])
+
+
+class Training:
+    """A loop on one GPU, which is alone or a rank of several."""
+
+    def __init__(self, *arguments, index=0, noise=None, world=None, grants_control=True, model="A100", **more):
+        self.time_source = VirtualTime()
+        self.gpu = SimulatedGpu(
+            find_preset(model), index, time_source=self.time_source, noise=noise, grants_control=grants_control
+        )
+        self.faulty = FaultyGpu(self.gpu)
+        monitor = ZeusMonitor(gpus=[self.faulty], time_source=self.time_source)
+        self.optimizer = GlobalClockOptimizer(monitor, *arguments, world=world, quiet=True, **more)
+        self.world = world
+        self.seconds = 0.0
+
+    def step(self, work=WORK):
+        self.optimizer.on_step_begin()
+        begin = self.time_source.now()
+        self.gpu.execute(work)
+        if self.world is not None:  # the ranks wait for each other, and blocked GPUs draw power meanwhile
+            latest = max(self.world.gather(self.time_source.now()))
+            self.time_source.advance(latest - self.time_source.now())
+        self.seconds = self.time_source.now() - begin
+        self.optimizer.on_step_end()
+
+    def train(self, steps, work=WORK):
+        self.optimizer.on_train_begin(max_steps=steps)
+        for _ in range(steps):
+            self.step(work)
+        return self
+
+    @property
+    def clock_mhz(self):
+        """The clock under light work, which no power limit holds below the lock."""
+        self.gpu.submit(Work(1e6, 90.0))
+        return self.gpu.read_sm_clock_mhz()
+
+
+def test_the_best_clock_is_found_kept_and_the_gpu_unlocked_in_the_end():
+    training = Training(Energy(), warmup_steps=1, profile_steps=4, search=few)
+    training.train(60)
+    optimizer = training.optimizer
+    clocks = [trial.setting for trial in optimizer.trials]
+    assert clocks == [1410, 1110, 810, 510, 210]
+    joules = {trial.setting: trial.joules_per_step for trial in optimizer.trials}
+    assert optimizer.phase is Phase.DONE
+    assert optimizer.chosen_clock_mhz == optimizer.sm_clock_mhz == min(joules, key=joules.get) == 810
+    assert optimizer.power_limit_watts is None
+    assert training.gpu.read_power_limit_watts() == 400, "the original limit stays the ceiling"
+    optimizer.on_train_end()
+    assert optimizer.sm_clock_mhz is None
+    assert training.clock_mhz == TOP_MHZ
+    result = optimizer.result()
+    assert "810 MHz is the best" in result["SM clock"]
+    assert " W" not in result["SM clock"] + result["search"]
+
+
+def test_gpus_that_were_locked_are_locked_again_and_nothing_above_is_tried():
+    training = Training(Energy(), warmup_steps=1, profile_steps=4, search=few, original_clock_mhz=1200)
+    training.gpu.lock_sm_clock(1200)
+    training.train(60)
+    assert training.optimizer.baseline_clock_mhz == 1200
+    assert max(trial.setting for trial in training.optimizer.trials) == 1200
+    training.optimizer.close()
+    assert training.clock_mhz == 1200
+
+
+def test_the_baseline_tells_the_clock_that_the_gpu_runs_at_by_itself():
+    training = Training(MaxSlowdownConstraint(1.1), warmup_steps=0, profile_steps=4, search=few).train(6)
+    point = training.gpu.preset.physics.operating_point(WORK, 400.0)
+    free_mhz = point.clock_fraction * TOP_MHZ
+    assert training.optimizer.trials[0].highest_clock_mhz == pytest.approx(free_mhz, abs=1)
+    assert free_mhz < 1350, "the power limit holds it below the highest clock"
+
+
+@pytest.mark.parametrize("compute_share", [0.0, 0.35, 1.0])
+@pytest.mark.parametrize("steps", [20, 60])
+def test_the_shortest_run_saves_at_a_clock_that_is_safe_for_any_work(steps, compute_share):
+    """However noisy the steps are: the bound does not depend on their time."""
+    noise = SimulatedNoise(0.2, 0.01, seed=3)
+    work = Work(0.5, 440.0, 1.0, compute_share)
+    training = Training(MaxSlowdownConstraint(1.1), noise=noise).train(steps, work)
+    free_mhz = training.gpu.preset.physics.operating_point(work, 400.0).clock_fraction * TOP_MHZ
+    chosen_mhz = training.optimizer.chosen_clock_mhz
+    assert chosen_mhz < free_mhz
+    point = training.gpu.preset.physics.operating_point(work, 400.0, chosen_mhz / TOP_MHZ)
+    assert point.seconds <= 1.1 * training.gpu.preset.physics.operating_point(work, 400.0).seconds
+
+
+def test_a_cost_of_clocks_weighs_time_with_the_original_power_limit():
+    training = Training(warmup_steps=1, profile_steps=4, search=few).train(60)
+    selector = training.optimizer.optimum_selector
+    assert (type(selector), selector.max_power_watts) == (ZeusCost, 400)
+    own = ZeusCost(0.3, world_size=1)
+    training = Training(own, warmup_steps=1, profile_steps=4, search=few).train(2)
+    assert training.optimizer.optimum_selector.max_power_watts == 400
+    assert training.optimizer.optimum_selector.eta_knob == 0.3
+    assert own.max_power_watts is None, "the object of the user stays as it is"
+
+
+def test_without_the_right_it_observes_and_names_the_command(caplog):
+    training = Training(MaxSlowdownConstraint(1.1), warmup_steps=1, profile_steps=4, grants_control=False).train(40)
+    optimizer = training.optimizer
+    assert [trial.setting for trial in optimizer.trials] == [TOP_MHZ]
+    assert "SM clocks are not changed" in caplog.text
+    rows = optimizer.result()
+    assert "-lgc" in rows["to set it"]
+    optimizer.on_train_end()
+
+
+def test_a_gpu_whose_clocks_cannot_be_set_ends_the_search_and_training_goes_on(caplog):
+    training = Training(Energy(), search=few)
+    training.faulty.fail("read_supported_sm_clocks_mhz", NotSupportedError("no clocks here"))
+    training.train(3)
+    assert training.optimizer.phase is Phase.OFF
+    assert "the search for a SM clock is off" in caplog.text or "the search for an SM clock is off" in caplog.text
+
+
+def test_somebody_else_who_unlocks_the_clock_ends_the_search(caplog):
+    training = Training(Energy(), warmup_steps=1, profile_steps=4, search=few).train(8)
+    for _ in range(4):
+        training.gpu.unlock_sm_clock()
+        training.gpu.submit(Work(0.2, 90.0))  # it is under load when the trial ends
+        training.step()
+    assert training.optimizer.phase in {Phase.OFF, Phase.DONE, Phase.MEASURE, Phase.WARM_UP}
+
+
+@pytest.mark.parametrize("original_clock_mhz", [0, 1.5, "high"])
+def test_an_original_clock_that_cannot_be_is_an_error(original_clock_mhz):
+    with pytest.raises(UsageError, match="original_clock_mhz is"):
+        Training(original_clock_mhz=original_clock_mhz)
+
+
+def run_ranks(size, *arguments, steps, noise=None, work=WORK, **more):
+    def rank_main(world):
+        threading.current_thread().name = f"rank {world.rank}"
+        training = Training(*arguments, index=world.rank, noise=noise, world=world, **more)
+        return training.train(steps, work)
+
+    return ThreadWorld.run(size, rank_main, 60.0)
+
+
+def test_all_ranks_hold_the_same_clock_and_one_without_the_right_makes_all_observe():
+    ranks = run_ranks(2, Energy(), steps=40, warmup_steps=1, profile_steps=4, search=few)
+    assert {rank.optimizer.sm_clock_mhz for rank in ranks} == {810}
+    assert [rank.clock_mhz for rank in ranks] == [810, 810]
+
+    def rank_main(world):
+        training = Training(
+            Energy(), index=world.rank, world=world, warmup_steps=1, profile_steps=4, search=few,
+            grants_control=world.rank == 0,
+        )  # fmt: skip
+        training.train(20)
+        return training
+
+    for rank in ThreadWorld.run(2, rank_main, 60.0):
+        assert [trial.setting for trial in rank.optimizer.trials] == [TOP_MHZ]
+        assert rank.clock_mhz == TOP_MHZ
+
+
+@pytest.mark.parametrize(
+    ("model", "watts", "scatter", "least_saving"), [("H100", 800.0, 0.0, 0.06), ("A100", 480.0, 0.005, 0.05)]
+)
+def test_one_clock_levels_boards_that_differ_by_8_percent_so_that_the_quick_ones_no_longer_wait(
+    model, watts, scatter, least_saving
+):
+    """Eight ranks, under the highest limit of their boards. Without longer steps: the slowest board sets the pace."""
+    work, steps = Work(0.5, watts, 1.0, 0.85), 60
+    noise = SimulatedNoise(scatter, scatter, seed=1, board_spread=0.12)
+    ranks = run_ranks(8, Time(), steps=steps, noise=noise, model=model, work=work)
+    chosen_mhz = ranks[0].optimizer.chosen_clock_mhz
+    assert {rank.optimizer.sm_clock_mhz for rank in ranks} == {chosen_mhz}
+    assert {rank.gpu.read_power_limit_watts() for rank in ranks} == {
+        ranks[0].gpu.preset.limit_range_watts.highest_watts
+    }
+
+    def points(clock_share):
+        gpus = [rank.gpu for rank in ranks]
+        return [gpu._own_operating_point(work, gpu.read_power_limit_watts(), clock_share) for gpu in gpus]
+
+    def seconds_and_joules(points):
+        seconds = max(point.seconds for point in points)
+        waiting = sum((seconds - point.seconds) * point.blocking_power_watts for point in points)
+        return seconds, waiting + sum(point.energy_joules for point in points)
+
+    original, chosen = points(1.0), points(chosen_mhz / ranks[0].gpu.preset.highest_clock_mhz)
+    assert max(point.seconds for point in original) / min(point.seconds for point in original) == pytest.approx(
+        1.08, abs=0.01
+    )
+    (before_seconds, before_joules), (seconds, joules) = map(seconds_and_joules, (original, chosen))
+    assert seconds <= 1.002 * before_seconds
+    assert joules <= (1 - least_saving) * before_joules
+    for rank in ranks:
+        rank.optimizer.on_train_end()
+        assert rank.clock_mhz == rank.gpu.preset.highest_clock_mhz
+
+
+def refuse_locks(training):
+    training.faulty.fail("lock_sm_clock", PermissionDeniedError("no rights to lock"))
+
+
+def lack_clocks(training):
+    training.faulty.fail("read_supported_sm_clocks_mhz", NotSupportedError("no clocks here"))
+
+
+@pytest.mark.parametrize("obstacle", [refuse_locks, lack_clocks])
+def test_where_one_rank_cannot_lock_clocks_all_search_power_limits_if_they_may(caplog, obstacle):
+    def rank_main(world):
+        training = Training(
+            Energy(), index=world.rank, world=world, warmup_steps=1, profile_steps=4, search=few, or_power_limit=True
+        )
+        if world.rank == 1:
+            obstacle(training)
+        return training.train(40)
+
+    ranks = ThreadWorld.run(2, rank_main, 60.0)
+    for rank in ranks:
+        optimizer = rank.optimizer
+        assert optimizer.chosen_clock_mhz is optimizer.sm_clock_mhz is None
+        assert optimizer.power_limit_watts == optimizer.chosen_limit_watts == rank.gpu.read_power_limit_watts() < 400
+        assert rank.clock_mhz == TOP_MHZ
+        optimizer.on_train_end()
+        assert "power limit" in optimizer.result()
+    (said, *_) = [record.message for record in caplog.records if "searched instead" in record.message]
+    assert "SM clocks cannot be changed, and power limits are searched instead" in said
+    assert "rank 1: no" in caplog.text
+
+
+def test_where_clocks_can_be_locked_they_are_searched_and_not_limits():
+    training = Training(Energy(), warmup_steps=1, profile_steps=4, search=few, or_power_limit=True).train(40)
+    assert training.optimizer.chosen_clock_mhz == 810
+    assert training.optimizer.chosen_limit_watts is training.optimizer.power_limit_watts is None
