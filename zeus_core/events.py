@@ -8,6 +8,7 @@ which chooses settings, or `TrainingEnergy`, which accounts for the energy. The 
 where a step is one optimizer step. Loops that report less (no TRAIN_BEGIN, no STEP_END) are understood too.
 """
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -64,6 +65,10 @@ class TrainingObserver(Protocol):
 
     def use_world(self, world: World) -> None:
         """Set the ranks of the job. Call before training begins."""
+        ...
+
+    def use_work(self, work: Mapping[str, int | str]) -> None:
+        """Tell the work of a step from other work, by facts such as the size of the model. Call it before training."""
         ...
 
     def forget(self) -> None:
@@ -126,6 +131,9 @@ class NoObserver:
         return {}
 
     def use_world(self, world: World) -> None:
+        """Do nothing."""
+
+    def use_work(self, work: Mapping[str, int | str]) -> None:
         """Do nothing."""
 
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:

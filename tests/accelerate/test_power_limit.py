@@ -1,10 +1,13 @@
 """The search in loops written with accelerate, on a simulated GPU whose clock is virtual."""
 
+import json
+
 import pytest
 
 from tests.accelerate.loop import BACKWARD, FORWARD, Loop
+from zeus_core.device import Work
 from zeus_core.errors import UsageError
-from zeus_core.optimizer import Energy
+from zeus_core.optimizer import Energy, GlobalClockOptimizer
 from zeus_core.optimizer.power_limit import Phase
 from zeus_core.search import GridSearch
 from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
@@ -102,3 +105,24 @@ def test_wrong_arguments_are_named(loop, monitor):
         PowerLimitOptimizer(None, monitor)
     with pytest.raises(UsageError, match="profile_steps is 0"):
         PowerLimitOptimizer(loop.accelerator, monitor, profile_steps=0)
+
+
+def test_a_clock_is_searched_in_place_of_a_limit_if_that_optimizer_is_passed(loop, monitor, gpu, tmp_path):
+    optimizer = GlobalClockOptimizer(
+        monitor,
+        Energy(),
+        warmup_steps=1,
+        profile_steps=4,
+        search=lambda clocks, selector: GridSearch(clocks[::20]),
+        profile_path=tmp_path / "profile.json",
+    )
+    with ZeusAccelerate(loop.accelerator, optimizer=optimizer, quiet=True):
+        for _ in loop.train(60):
+            pass
+    assert [trial.setting for trial in optimizer.trials] == [1410, 1110, 810, 510, 210]
+    gpu.submit(Work(1e6, 90.0))
+    assert gpu.read_sm_clock_mhz() == 1410, "it is unlocked again"
+    (profile,) = json.loads((tmp_path / "profile.json").read_text())["profiles"]
+    work = profile["conditions"]["work"]
+    assert work["parameters"] > 0
+    assert {"model", "batch_size", "accumulation", "precision", "ranks"} < work.keys()

@@ -1,16 +1,19 @@
 """The callback in real Trainers, on a simulated GPU whose clock is virtual."""
 
+import json
+
 import pytest
 from transformers import TrainerCallback
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, RaiseAt, losses_of, make_trainer
-from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import GlobalClockOptimizer
 from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Phase
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.search import GridSearch
-from zeus_huggingface import HFGlobalPowerLimitOptimizer
+from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
 
 FOUND_WATTS = 350
 
@@ -139,3 +142,28 @@ def test_without_rights_training_goes_on(tmp_path, time_source):
 def test_wrong_arguments_are_named_at_construction(monitor):
     with pytest.raises(UsageError, match="profile_steps is 0"):
         HFGlobalPowerLimitOptimizer(monitor, profile_steps=0)
+
+
+def test_a_clock_is_searched_in_place_of_a_limit_if_that_optimizer_is_passed(tmp_path, monitor, gpu):
+    optimizer = GlobalClockOptimizer(
+        monitor,
+        Energy(),
+        warmup_steps=1,
+        profile_steps=4,
+        search=lambda clocks, selector: GridSearch(clocks[::20]),
+        profile_path=tmp_path / "profile.json",
+    )
+    callback = ZeusTrainerCallback(optimizer=optimizer, quiet=True)
+    trainer = make_trainer(tmp_path, [callback], max_steps=40)
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    trainer.train()
+    assert [trial.setting for trial in optimizer.trials] == [1410, 1110, 810, 510, 210]
+    assert optimizer.chosen_clock_mhz in (1110, 810)
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+    gpu.submit(Work(1e6, 90.0))
+    assert gpu.read_sm_clock_mhz() == 1410, "it is unlocked again"
+    (profile,) = json.loads((tmp_path / "profile.json").read_text())["profiles"]
+    work = profile["conditions"]["work"]
+    assert work["parameters"] == sum(parameter.numel() for parameter in trainer.model.parameters())
+    assert work["samples_per_step"] == trainer.args.train_batch_size
+    assert work["ranks"] == 1

@@ -1,6 +1,7 @@
 """The callback in real Trainers, on a simulated GPU whose clock is virtual."""
 
 import copy
+import json
 import logging
 import os
 import pickle
@@ -30,9 +31,10 @@ from tests.lightning.trainers import (
     step_joules,
     tensorboard_values,
 )
+from zeus_core.device import Work
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
+from zeus_core.optimizer import Energy, GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit import Phase
 from zeus_core.search import GridSearch
 from zeus_lightning import ZeusCallback
@@ -438,3 +440,27 @@ class Pair:
 )
 def test_the_first_tensor_of_a_batch_has_its_samples(batch, samples):
     assert samples_in(batch) == samples
+
+
+def test_a_clock_is_searched_in_place_of_a_limit_if_that_optimizer_is_passed(tmp_path, monitor, gpu):
+    def make_optimizer(monitor):
+        search = lambda clocks, selector: GridSearch(clocks[::20])  # noqa: E731
+        return GlobalClockOptimizer(
+            monitor,
+            Energy(),
+            warmup_steps=1,
+            profile_steps=4,
+            search=search,
+            profile_path=tmp_path / "profile.json",
+        )
+
+    callback = ZeusCallback(monitor, make_optimizer, quiet=True)
+    make_trainer(tmp_path, callback, max_steps=60).fit(Module(gpu), loader(60))
+    optimizer = callback.energy.optimizer
+    assert [trial.setting for trial in optimizer.trials] == [1410, 1110, 810, 510, 210]
+    gpu.submit(Work(1e6, 90.0))
+    assert gpu.read_sm_clock_mhz() == 1410, "it is unlocked again"
+    (profile,) = json.loads((tmp_path / "profile.json").read_text())["profiles"]
+    work = profile["conditions"]["work"]
+    assert (work["model"], work["batch_size"]) == ("Module", str(BATCH_SIZE))
+    assert work["parameters"] > 0

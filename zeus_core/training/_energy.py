@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -149,6 +149,10 @@ class TrainingEnergy(Hooked):
         self._is_world_checked = True
         self._recorder.use_world(world)
         self._observer.use_world(world)
+
+    def use_work(self, work: Mapping[str, int | str]) -> None:
+        """Tell the optimizer's work from other work; see `GlobalPowerLimitOptimizer.use_work`."""
+        self._observer.use_work(work)
 
     def use_folder(self, folder: str | Path, *, from_checkpoint: bool = False) -> None:
         """Keep the journal in this folder from the next training on.

@@ -15,6 +15,7 @@ from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training import TrainingSummary
 
 __all__ = ["Reporter", "TrainerListener", "Training", "listeners_of", "listening"]
@@ -191,7 +192,14 @@ class TrainerListener:
             self.reporter.observer.forget()
         self._samples_per_step = samples_per_step
         self._has_begun = True
+        self._tell_work(samples_per_step)
         self.reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
+
+    @contained
+    def _tell_work(self, samples_per_step: int) -> None:
+        model = self._trainings[-1][0].trainer.model if self._trainings else None
+        facts = facts_of_models([] if model is None else [model])
+        self.reporter.observer.use_work({**facts, "samples_per_step": samples_per_step})
 
     @contained
     def on_step_end(self, args: TrainingArguments, state: TrainerState) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from zeus_core.adapters import Patches, contained
 from zeus_core.events import Activity
+from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training import TrainingEnergy
 from zeus_lightning._namespaces import Logger, Trainer
 
@@ -59,7 +60,21 @@ class Session:
             done, energy_state = _read(self.state) if global_step > 0 else (0, {})
             self._steps = Steps(self._trainer, done or global_step)
             self.energy.load_state_dict(energy_state)
+            self._tell_work()
             self.energy.on_train_begin(self._steps.done, max_steps=self._max_steps())
+
+    @contained
+    def _tell_work(self) -> None:
+        trainer = self._trainer
+        batch_size = getattr(trainer.train_dataloader, "batch_size", None)
+        self.energy.use_work(
+            {
+                **facts_of_models([trainer.lightning_module]),
+                "batch_size": str(batch_size),
+                "accumulation": str(trainer.accumulate_grad_batches),
+                "precision": str(trainer.precision),
+            }
+        )
 
     @contained
     def _max_steps(self) -> int | None:

@@ -19,6 +19,7 @@ from zeus_core.events import Activity, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training._account import TRAINING
 from zeus_core.training._evaluation_detector import Evaluated
 from zeus_huggingface.accelerate._accelerator import checked_accelerator, is_compiling, trained_models
@@ -83,6 +84,7 @@ class AcceleratorLoop:
         for name in ("save_state", "load_state", "save_model"):
             self._wraps.wrap(name, self._checkpoint)
         self._wraps.wrap("end_training", self._end_training)
+        self._tell_work(accelerator)
         observer.on_train_begin()
 
     @contextmanager
@@ -123,6 +125,18 @@ class AcceleratorLoop:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._end(is_success=error is None)
+
+    @contained
+    def _tell_work(self, accelerator: Accelerator) -> None:
+        sizes = [getattr(loader, "total_batch_size", None) for loader in accelerator._dataloaders[:1]]
+        self._observer.use_work(
+            {
+                **facts_of_models(self._models),
+                "batch_size": ", ".join(map(str, sizes)),
+                "accumulation": accelerator.gradient_accumulation_steps,
+                "precision": str(accelerator.mixed_precision),
+            }
+        )
 
     @contained
     def on_backward(self) -> None:
