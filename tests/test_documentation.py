@@ -24,7 +24,7 @@ from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.testing import VirtualTime
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-HERE = {"README.md", "measurement.md", "power-limit.md", "search.md", "simulation.md", "pipeline.md"}
+HERE = {"README.md", "clock.md", "measurement.md", "power-limit.md", "search.md", "simulation.md", "pipeline.md"}
 ELSEWHERE = {  # these bring a model of their framework, or compare the page with an example that is run
     "accelerate.md": "accelerate/test_example.py",
     "deepspeed.md": "deepspeed/test_docs.py",
@@ -115,6 +115,11 @@ def test_the_page_on_power_limits(tmp_path, capsys):
     assert "<- chosen" in out
     assert "saving" in out
     assert (tmp_path / "time-energy.png").stat().st_size > 5_000
+
+
+def test_the_page_on_clocks():
+    (loop,) = blocks("clock.md")
+    run(loop, {})["optimizer"].close()
 
 
 def test_the_page_on_simulation(gpu, monitor):
