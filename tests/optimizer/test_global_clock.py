@@ -1,5 +1,6 @@
 """The search for one SM clock during training: in virtual time, on simulated GPUs, also on several ranks."""
 
+import json
 import threading
 
 import pytest
@@ -252,3 +253,26 @@ def test_where_clocks_can_be_locked_they_are_searched_and_not_limits():
     training = Training(Energy(), warmup_steps=1, profile_steps=4, search=few, or_power_limit=True).train(40)
     assert training.optimizer.chosen_clock_mhz == 810
     assert training.optimizer.chosen_limit_watts is training.optimizer.power_limit_watts is None
+
+
+def test_a_checkpoint_continues_the_search_in_its_middle():
+    arguments = {"warmup_steps": 1, "profile_steps": 4, "search": few}
+    first = Training(Energy(), **arguments).train(12)
+    state = json.loads(json.dumps(first.optimizer.state_dict()))
+    done = [trial.setting for trial in first.optimizer.trials]
+    assert len(done) == 2
+    second = Training(Energy(), **arguments)
+    second.optimizer.load_state_dict(state)
+    second.train(30)
+    assert [trial.setting for trial in second.optimizer.trials] == [1410, 1110, 810, 510, 210]
+    assert second.optimizer.trials[:2] == first.optimizer.trials, "no trial was made again"
+
+
+@pytest.mark.parametrize("damage", [{"trials": None}, {"version": 9}, {"conditions": {"gpus": ["V100"]}}])
+def test_a_search_in_a_checkpoint_that_does_not_fit_is_not_used_and_that_is_said(caplog, damage):
+    first = Training(Energy(), warmup_steps=1, profile_steps=4, search=few).train(12)
+    second = Training(Energy(), warmup_steps=1, profile_steps=4, search=few)
+    second.optimizer.load_state_dict({**first.optimizer.state_dict(), **damage})
+    second.train(2)
+    assert second.optimizer.trials == []
+    assert "the search in the checkpoint is not used" in caplog.text

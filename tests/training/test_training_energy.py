@@ -478,3 +478,27 @@ def test_nobody_does_nothing():
         assert getattr(nobody, name)() is None
     for name in ("on_interference", "on_epoch_end", "on_train_end", "on_pause"):
         assert getattr(nobody, name)() is None
+
+
+def test_a_checkpoint_holds_the_search_of_the_optimizer_too():
+    def trained(state, steps):
+        time_source = VirtualTime()
+        gpu = SimulatedGpu(find_preset("A100"), time_source=time_source)
+        optimizer = GlobalPowerLimitOptimizer(
+            ZeusMonitor(gpus=[gpu], time_source=time_source), warmup_steps=1, profile_steps=4, search=GridSearch
+        )
+        energy = TrainingEnergy(optimizer=optimizer, quiet=True)
+        energy.load_state_dict(state)
+        energy.on_train_begin(1 if state else 0)
+        for _ in range(steps):
+            with energy.step():
+                gpu.execute(Work(0.5, 300.0))
+        state = json.loads(json.dumps(energy.state_dict()))
+        energy.on_train_end()
+        return optimizer.trials, state
+
+    first, state = trained({}, 12)
+    assert len(first) == 2
+    second, _ = trained(state, 6)
+    assert second[:2] == first
+    assert len(second) == 3

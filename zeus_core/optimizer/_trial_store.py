@@ -14,10 +14,19 @@ from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 from zeus_core.search import Trial
 
-__all__ = ["Conditions", "JsonTrialStore", "NoTrialStore", "TrialStore", "checked_facts"]
+__all__ = [
+    "Conditions",
+    "JsonTrialStore",
+    "NoTrialStore",
+    "TrialStore",
+    "checked_facts",
+    "trials_from_state",
+    "trials_to_state",
+]
 
 _FORMAT = JsonFormat("zeus-core trials", 2)
 _CONTENTS = "profile"
+_STATE_FORMAT = JsonFormat("zeus-core search", 1)
 
 # Profiles in one file; those that were saved longest ago go first. One takes some kilobytes, and the file is replaced
 # as a whole after every trial.
@@ -151,6 +160,24 @@ def _profiles_in(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _conditions_in(profile: Mapping[str, Any]) -> Mapping[str, Any]:
     conditions = profile.get("conditions")
     return conditions if isinstance(conditions, Mapping) else {}
+
+
+def trials_to_state(conditions: Conditions, trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return trials for the checkpoint of a training, in JSON types."""
+    return _STATE_FORMAT.document({"conditions": encode(conditions), "trials": encode(list(trials))})
+
+
+def trials_from_state(conditions: Conditions, state: Any) -> list[Trial]:
+    """Return the trials in a checkpoint. None, with a warning, if they are damaged, or of other conditions."""
+    try:
+        fields = _STATE_FORMAT.fields(state)
+        if fields.get("conditions") == encode(conditions):
+            return decode(list[Trial], fields.get("trials"), "trials")
+        because = f"it has {', '.join(conditions.differences(_conditions_in(fields)))}"
+    except UsageError as error:
+        because = str(error)
+    _logger.warning("the search in the checkpoint is not used: %s", because)
+    return []
 
 
 def checked_facts(argument: str, facts: Mapping[str, int | str]) -> dict[str, int | str]:

@@ -46,6 +46,18 @@ class TrainingOptimizer(TrainingObserver, Protocol):
         ...
 
 
+@runtime_checkable
+class _KeepsSearch(Protocol):
+    """An optimizer whose search can be continued from a checkpoint."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+_SEARCH = "search"  # the part of the state of a checkpoint that is the optimizer's
+
+
 class TrainingEnergy(Hooked):
     """Measures the energy of a training run, by activity, per token or sample, and in all.
 
@@ -326,11 +338,18 @@ class TrainingEnergy(Hooked):
     @hook(default=dict[str, Any])
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, in JSON types, and bring the journal up to date. Not collective."""
-        return self._recorder.state_dict()
+        state = self._recorder.state_dict()
+        keeper = self.optimizer if isinstance(self.optimizer, _KeepsSearch) else None
+        search = keeper.state_dict() if state and keeper is not None else None
+        return {**state, _SEARCH: search} if search else state
 
     @hook
     def load_state_dict(self, state: Any) -> None:
         """Continue the run of a checkpoint at the next `on_train_begin`. A damaged state is ignored, with a warning."""
+        if isinstance(state, Mapping) and _SEARCH in state:
+            search, state = state[_SEARCH], {name: value for name, value in state.items() if name != _SEARCH}
+            if isinstance(self.optimizer, _KeepsSearch):
+                self.optimizer.load_state_dict(search)
         self._recorder.load_state_dict(state)
 
     def __enter__(self) -> TrainingEnergy:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zeus_core._codec import decode, encode
 from zeus_core._validate import (
@@ -28,7 +28,15 @@ from zeus_core.knobs._kinds import KnobKind
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._phase_table import follow
-from zeus_core.optimizer._trial_store import Conditions, JsonTrialStore, NoTrialStore, TrialStore, checked_facts
+from zeus_core.optimizer._trial_store import (
+    Conditions,
+    JsonTrialStore,
+    NoTrialStore,
+    TrialStore,
+    checked_facts,
+    trials_from_state,
+    trials_to_state,
+)
 from zeus_core.optimizer.power_limit._limit_search import LimitSearch
 from zeus_core.optimizer.power_limit._limiter import Limiter, obstacle_to
 from zeus_core.optimizer.power_limit._orders import DEFAULT_STEPS, MakeSearch, Mode, SearchArguments
@@ -101,6 +109,7 @@ class SearchOptimizer:
         )
         self._work: dict[str, int | str] = {}
         self._conditions: Conditions | None = None  # of the trials of the latest training
+        self._resumed: Any = None  # the state of a checkpoint, until a training begins
         self._has_forgotten = False  # what is kept of this work is that of other work
         self._recorder = TrialRecorder(monitor, samples_clocks=kind.unit == "MHz")
         self._limiter: Limiter | None = None  # of the latest training
@@ -234,6 +243,17 @@ class SearchOptimizer:
     def profile_steps(self) -> int:
         """Steps measured at each setting, as passed; otherwise those that `measurements` are scaled to."""
         return DEFAULT_STEPS if self._profile_steps is None else self._profile_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the search so far for the checkpoint of a training, in JSON types; empty before its first trial."""
+        search = self._search
+        if search is None or self._conditions is None or not search.blocks:
+            return {}
+        return trials_to_state(self._conditions, search.blocks)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue the search of a checkpoint in the next training, if it was made under the same conditions."""
+        self._resumed = state or None
 
     def forget(self) -> None:
         """Drop all trials, also those in the profile: from now on a step is another amount of work."""
@@ -497,7 +517,12 @@ class SearchOptimizer:
     def _known_blocks(self, conditions: Conditions) -> Sequence[Trial]:
         """Return the blocks of an earlier training, or those in the profile, if the conditions are the same."""
         own = self._search.blocks if self._search is not None and self._conditions == conditions else []
-        return own or ([] if self._has_forgotten else self._store.load(conditions))
+        resumed, self._resumed = self._resumed, None
+        if own or self._has_forgotten:
+            return own
+        # A profile is as new as the latest block.
+        kept = self._store.load(conditions)
+        return kept or ([] if resumed is None else trials_from_state(conditions, resumed))
 
     def _search_arguments(self) -> SearchArguments:
         return SearchArguments(
