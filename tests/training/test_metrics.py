@@ -50,4 +50,4 @@ def test_a_log_has_what_is_in_the_registry():
         *LogIntervals().next(Account(activities=steps, samples=1)),
         *LogIntervals().next(Account(activities=steps, tokens=1)),
     }
-    assert logged == set(names(LOG_METRICS)) - {"total_energy_j", "power_limit_w"}
+    assert logged == set(names(LOG_METRICS)) - {"total_energy_j", "power_limit_w", "sm_clock_mhz"}

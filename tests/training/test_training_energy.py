@@ -11,7 +11,7 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, UsageError, WorldError
 from zeus_core.events import Activity, NoObserver
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer import Energy, GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.ports._world import SoloWorld
 from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
@@ -502,3 +502,14 @@ def test_a_checkpoint_holds_the_search_of_the_optimizer_too():
     second, _ = trained(state, 6)
     assert second[:2] == first
     assert len(second) == 3
+
+
+def test_a_clock_that_an_optimizer_has_locked_is_logged_in_megahertz_and_the_limit_in_watts(monitor, gpu):
+    optimizer = GlobalClockOptimizer(
+        monitor, Energy(), warmup_steps=1, profile_steps=2, search=lambda clocks, selector: GridSearch(clocks[::40])
+    )
+    with TrainingEnergy(optimizer=optimizer, quiet=True) as energy:
+        train(energy, gpu, 30)
+        logged = energy.log()
+        assert logged["sm_clock_mhz"] == optimizer.chosen_clock_mhz < 1410
+        assert logged["power_limit_w"] == gpu.read_power_limit_watts()

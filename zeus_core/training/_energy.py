@@ -316,7 +316,9 @@ class TrainingEnergy(Hooked):
         Returns:
             Values by name; empty outside of training and after a fault.
         """
-        return self._recorder.log_values(None if self.optimizer is None else self.optimizer.power_limit_watts)
+        optimizer = self.optimizer
+        clock_mhz: int | None = getattr(optimizer, "sm_clock_mhz", None)
+        return self._recorder.log_values(None if optimizer is None else optimizer.power_limit_watts, clock_mhz)
 
     @hook(default=dict[str, float])
     def evaluation(self, prefix: str = "eval") -> dict[str, float]:

@@ -30,6 +30,7 @@ LOG_METRICS = (
     Metric("energy_per_sample_j", "J", "energy per sample, if samples are counted and tokens are not"),
     Metric("total_energy_j", "J", "the whole run so far, with evaluations, checkpoints and earlier parts"),
     Metric("power_limit_w", "W", "power limit in force, the highest of this rank's GPUs, as of the last second"),
+    Metric("sm_clock_mhz", "MHz", "SM clock that the optimizer has locked, if it searches clocks"),
 )
 """Logged during training."""
 
@@ -51,7 +52,7 @@ SUMMARY_METRICS = (
     Metric("train_energy_uncertainty_j", "J", "uncertainty of the energy of the whole run"),
     *(Metric(f"train_energy_{activity.value}_j", "J", _ACTIVITIES[activity]) for activity in Activity),
     Metric("train_energy_redone_j", "J", "steps that were repeated after an interruption"),
-    Metric("train_energy_saving_fraction", "", "energy per step saved by the chosen power limit"),
+    Metric("train_energy_saving_fraction", "", "energy per step saved by the chosen power limit or SM clock"),
     Metric("train_energy_saving_uncertainty", "", "how far that saving can be off"),
     Metric("train_energy_overhead_s", "s", "time spent in the hooks of this package"),
     Metric("train_co2_g", "g", "CO2 equivalent of the GPUs, if `grams_co2_per_kwh` is given"),

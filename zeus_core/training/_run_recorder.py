@@ -166,7 +166,7 @@ class RunRecorder:
             self._part.samples += samples
             self._part.tokens += tokens
 
-    def log_values(self, set_limit_watts: int | None = None) -> dict[str, float]:
+    def log_values(self, set_limit_watts: int | None = None, clock_mhz: int | None = None) -> dict[str, float]:
         """Return the values of `LOG_METRICS` that are known; empty outside of training. A collective call.
 
         A log that follows another one within a second extends what was known then. It writes nothing to the journal,
@@ -174,6 +174,7 @@ class RunRecorder:
 
         Args:
             set_limit_watts: The limit that the optimizer has set; None without one.
+            clock_mhz: The SM clock that the optimizer has locked; None without one.
         """
         part = self._part
         if part is None:
@@ -183,7 +184,11 @@ class RunRecorder:
         if part.is_limit_due or set_limit_watts != part.set_limit_watts:
             part.is_limit_due, part.set_limit_watts = False, set_limit_watts
             part.limit_watts = self._power_limit_watts()
-        totals = {"total_energy_j": (part.earlier.total + now.total).energy_joules, "power_limit_w": part.limit_watts}
+        totals = {
+            "total_energy_j": (part.earlier.total + now.total).energy_joules,
+            "power_limit_w": part.limit_watts,
+            "sm_clock_mhz": clock_mhz,
+        }
         return {**part.intervals.next(now), **known_values(totals)}
 
     def evaluation_joules(self) -> float | None:

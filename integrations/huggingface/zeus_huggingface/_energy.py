@@ -37,6 +37,7 @@ class ZeusTrainerCallback(TrainerCallback):
     `energy_per_sample_j`  J     energy per sample, if samples are counted and tokens are not
     `total_energy_j`       J     the whole run so far, with evaluations, checkpoints and earlier parts
     `power_limit_w`        W     power limit in force, the highest of this rank's GPUs, as of the last second
+    `sm_clock_mhz`         MHz   SM clock that the optimizer has locked, if it searches clocks
     =====================  ====  =====================================================================
 
     Tokens are counted if TRL counts them, or with `include_num_input_tokens_seen`; samples by the nominal batch size.

@@ -37,6 +37,7 @@ class ZeusCallback(Callback):
     `train/energy_per_sample_j`  J     energy per sample, if samples are counted and tokens are not
     `train/total_energy_j`       J     the whole run so far, with evaluations, checkpoints and earlier parts
     `train/power_limit_w`        W     power limit in force, the highest of this rank's GPUs, as of the last second
+    `train/sm_clock_mhz`         MHz   SM clock that the optimizer has locked, if it searches clocks
     ===========================  ====  =====================================================================
 
     The end of each evaluation, within `fit` or by itself, logs `validate/energy_j` or `test/energy_j`. The end of `fit`
