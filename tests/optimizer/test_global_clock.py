@@ -97,17 +97,19 @@ def test_the_baseline_tells_the_clock_that_the_gpu_runs_at_by_itself():
 
 
 @pytest.mark.parametrize("compute_share", [0.0, 0.35, 1.0])
-@pytest.mark.parametrize("steps", [20, 60])
-def test_the_shortest_run_saves_at_a_clock_that_is_safe_for_any_work(steps, compute_share):
+@pytest.mark.parametrize("seed", range(3))
+def test_the_shortest_run_saves_at_a_clock_that_is_safe_for_any_work(seed, compute_share):
     """However noisy the steps are: the bound does not depend on their time."""
-    noise = SimulatedNoise(0.2, 0.01, seed=3)
+    noise = SimulatedNoise(0.2, 0.01, seed=seed)
     work = Work(0.5, 440.0, 1.0, compute_share)
-    training = Training(MaxSlowdownConstraint(1.1), noise=noise).train(steps, work)
-    free_mhz = training.gpu.preset.physics.operating_point(work, 400.0).clock_fraction * TOP_MHZ
+    training = Training(MaxSlowdownConstraint(1.1), noise=noise).train(20, work)
+    physics = training.gpu.preset.physics
+    free_mhz = physics.operating_point(work, 400.0).clock_fraction * TOP_MHZ
     chosen_mhz = training.optimizer.chosen_clock_mhz
-    assert chosen_mhz < free_mhz
-    point = training.gpu.preset.physics.operating_point(work, 400.0, chosen_mhz / TOP_MHZ)
-    assert point.seconds <= 1.1 * training.gpu.preset.physics.operating_point(work, 400.0).seconds
+    assert chosen_mhz - 15 < free_mhz / 1.1 < free_mhz
+    at_clock = physics.operating_point(work, 400.0, chosen_mhz / TOP_MHZ)
+    assert at_clock.seconds <= 1.1 * physics.operating_point(work, 400.0).seconds
+    assert at_clock.energy_joules < physics.operating_point(work, 400.0).energy_joules
 
 
 def test_a_cost_of_clocks_weighs_time_with_the_original_power_limit():
