@@ -70,3 +70,11 @@ def test_less_price_or_more_time_never_makes_a_dearer_plan(stages, microbatches,
         frontier, slowdown_factor=times[1], switch_seconds=seconds[0], dwell_seconds=dwells[0], effort=0.1
     )
     assert loose.energy_joules <= strict.energy_joules + 1e-9 * scale_of(strict)
+
+
+@pytest.mark.parametrize("switch_seconds", [0.0, 0.005])
+def test_the_bound_of_a_plan_that_waits_is_below_it_and_close(switch_seconds):
+    frontier = Frontier.from_profile(smooth_profile(3), schedules.one_f_one_b(3, 8))
+    straggler = 1.2 * frontier.highest_clock_point[0]
+    plan = make_plan(frontier, straggler_seconds=straggler, switch_seconds=switch_seconds, effort=0.1)
+    assert 0.95 * plan.energy_joules < plan.bound_joules <= plan.energy_joules * (1 + 1e-9)

@@ -229,7 +229,7 @@ def _draw(arguments: argparse.Namespace, frontier: Frontier, plans: list[Plan]) 
     from zeus_core.report._pipeline import draw_frontier, draw_timelines
 
     draw_frontier(frontier, plans, arguments.output / f"frontier.{arguments.pictures}")
-    draw_timelines(frontier.problem.profile, plans, arguments.output / f"timeline.{arguments.pictures}")
+    draw_timelines(frontier.problem.profile, [plans[0], plans[-1]], arguments.output / f"timeline.{arguments.pictures}")
 
 
 def _numbers(text: str) -> list[float]:

@@ -81,7 +81,12 @@ def make_plans(frontier: Frontier, times_seconds: Sequence[float], effort: float
 def _plan_at(rounding: Rounding, problem: Problem, point: FrontierPoint, is_waiting: bool = False) -> Plan:
     """Return the plan of a point without a price of switches: its rounding, or a simple plan if that is cheaper."""
     plans = [rounding.round(point), *simple_plans(problem, point.time_seconds)]
-    return Plan.from_options(_NAME, problem, _cheapest(problem, plans, is_waiting), bound_joules=point.energy_joules)
+    chosen = _cheapest(problem, plans, is_waiting)
+    bound = point.energy_joules
+    if is_waiting:  # from its end on, the plan waits for less of the time of the point
+        seconds = problem.iteration_seconds(np.array([option.time_seconds for option in chosen]))
+        bound -= problem.blocking_power_watts * (point.time_seconds - seconds)
+    return Plan.from_options(_NAME, problem, chosen, bound_joules=bound)
 
 
 def _limit_seconds(frontier: Frontier, time: float | None, slowdown: float | None, straggler: float | None) -> float:

@@ -88,7 +88,11 @@ def plan_switches(
         raise _too_short(problem, limit_seconds, price)
     best = _improved(task, _improved(task, found[:_KEPT], 4 * visits)[:1], 16 * visits)[0]
     bound_joules = bound.cost_joules + problem.transfer_joules
-    return SwitchingPlan(numbered.options(best), bound_joules if is_waiting else max(bound_joules, point.energy_joules))
+    if is_waiting:
+        bound_joules += problem.blocking_power_watts * run(task, best, RunState.for_task(task))[0]
+    else:
+        bound_joules = max(bound_joules, point.energy_joules)
+    return SwitchingPlan(numbered.options(best), bound_joules)
 
 
 def _improved(task: SwitchTask, plans: Sequence[Indices], visits: int) -> list[Indices]:

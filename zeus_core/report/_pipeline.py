@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_frontier", "draw_timelines", "plan_table"]
 
+_MAX_READABLE_MICROBATCHES = 32  # bars of more are a few pixels wide
+_ENLARGED_MICROBATCHES = 6
+
 
 def plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
     """Return plans as a table, one a line, relative to the highest clocks, with the lowest energy for the same time."""
@@ -26,7 +29,9 @@ def plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
         f"{'plan':20} {'s/iteration':>12} {'J/iteration':>12} {'time':>8} {'energy':>8} {'bound':>8} {'switches':>9}"
     ]
     for plan in plans:
-        bound = float(frontier.energy_joules(max(plan.time_seconds, frontier.shortest_seconds)))
+        bound = plan.bound_joules
+        if bound is None:
+            bound = float(frontier.energy_joules(max(plan.time_seconds, frontier.shortest_seconds)))
         slower, saved, best = plan.time_seconds / seconds - 1, plan.energy_joules / joules - 1, bound / joules - 1
         lines.append(
             f"{plan.name:20} {plan.time_seconds:12.4f} {plan.energy_joules:12.1f} {slower:+8.2%} {saved:+8.2%} "
@@ -57,11 +62,23 @@ def draw_frontier(frontier: Frontier, plans: Sequence[Plan], path: str | Path) -
     axes.set_title(f"Time and energy of {frontier.problem.schedule.name}, {frontier.problem.profile.stages} stages")
     axes.grid(alpha=0.3)
     axes.legend()
+    _add_percent_scales(axes, *frontier.highest_clock_point)
     write_figure(figure, path)
+
+
+def _add_percent_scales(axes: Any, seconds: float, joules: float) -> None:
+    """Add scales of the slowdown and the saving over the highest clocks, in percent."""
+    slower = (lambda x: 100 * (x / seconds - 1), lambda percent: seconds * (1 + percent / 100))
+    axes.secondary_xaxis("top", functions=slower).set_xlabel("slower than at the highest clocks (%)")
+    if joules > 0:
+        saved = (lambda y: 100 * (1 - 1e3 * y / joules), lambda percent: joules * (1 - percent / 100) / 1e3)
+        axes.secondary_yaxis("right", functions=saved).set_ylabel("saved (%)")
 
 
 def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: str | Path) -> None:
     """Draw the instructions of each rank over time, coloured by the power of one GPU, with a panel for each plan.
+
+    With many microbatches a further panel enlarges some of the middle of the last plan, where it repeats itself.
 
     Args:
         profile: The profile the plans were made from.
@@ -75,17 +92,22 @@ def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: str | 
     """
     checked_instance("profile", profile, PipelineProfile, "PipelineProfile.from_csv(path, 80)")
     plans = checked_list("plans", plans, partial(checked_instance, kind=Plan, example="make_plan(...)"), "plans", 1)
-    figure = new_figure(12, 1 + 2.6 * len(plans))
-    panels = figure.subplots(len(plans), 1, sharex=True, squeeze=False)[:, 0]
-    bars = [_bars(profile, plan) for plan in plans]
+    shown = [(plan, 0.0, max(each.time_seconds for each in plans), "") for plan in plans]
+    last = plans[-1]
+    if last.schedule.microbatches > _MAX_READABLE_MICROBATCHES:
+        width = last.time_seconds * _ENLARGED_MICROBATCHES / last.schedule.microbatches
+        shown.append((last, (last.time_seconds - width) / 2, width, ", enlarged"))
+    figure = new_figure(12, 1 + 2.6 * len(shown))
+    panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
+    bars = [_bars(profile, plan) for plan, _, _, _ in shown]
     highest = max(float(watts.max()) for _, _, _, watts in bars)
-    for axes, plan, (ranks, starts, durations, watts) in zip(panels, plans, bars, strict=True):
+    for axes, (plan, begin, width, note), (ranks, starts, durations, watts) in zip(panels, shown, bars, strict=True):
         colored = _draw_bars(axes, ranks, starts, durations, watts, highest)
-        axes.set_title(f"{plan.name}: {plan.time_seconds:.3f} s, {plan.energy_joules / 1e3:.2f} kJ")
+        axes.set_title(f"{plan.name}{note}: {plan.time_seconds:.3f} s, {plan.energy_joules / 1e3:.2f} kJ")
         axes.set_ylabel("rank")
         axes.set_yticks(range(len(plan.schedule.ranks)))
         axes.set_ylim(len(plan.schedule.ranks) - 0.5, -0.5)
-    panels[-1].set_xlim(0, max(plan.time_seconds for plan in plans))
+        axes.set_xlim(begin, begin + width)
     panels[-1].set_xlabel("time (s)")
     figure.colorbar(colored, ax=list(panels), label="power of one GPU (W); white: waiting")
     write_figure(figure, path)
