@@ -17,6 +17,7 @@ BEGIN = """
     from zeus_core.device import discover_gpus
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+    from zeus_core.search import GridSearch
     from zeus_core.training import TrainingEnergy
 
     def tell(word):
@@ -31,7 +32,7 @@ BEGIN = """
             observer.on_step_end()
 
     def search():
-        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=2)
+        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), None, 0, 0, profile_steps=2, search=GridSearch)
         train(optimizer, 8)
         return optimizer
 """
@@ -128,7 +129,7 @@ def test_a_search_whose_limit_is_not_set_in_time_steps_aside_and_what_is_set_lat
     process = Process(
         driver,
         """
-        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=2)
+        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), None, 0, 0, profile_steps=2, search=GridSearch)
         train(optimizer, 1)
         tell("trained")
         train(optimizer, 20)
