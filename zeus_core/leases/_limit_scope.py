@@ -8,7 +8,6 @@ since the binding's own `nvmlDeviceSetPowerManagementLimit_v2` drops the code th
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from enum import Enum
 from typing import Any
@@ -70,6 +69,8 @@ def set_limit_milliwatts(library: Any, handle: Any, limit_milliwatts: int) -> in
 
 
 def _read(library: Any, handle: Any, which: str, scope: int) -> tuple[int, int]:
+    import ctypes  # 3 ms, which programs without a GPU do without
+
     function = getattr(library, "nvmlDeviceGetFieldValues", None)
     if function is None:
         return _FUNCTION_NOT_FOUND, 0
