@@ -17,8 +17,9 @@ SEARCH = """
     import sys, time
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+    from zeus_core.search import GridSearch
 
-    with GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=2) as optimizer:
+    with GlobalPowerLimitOptimizer(ZeusMonitor(), None, 0, 0, profile_steps=2, search=GridSearch) as optimizer:
         for step in range({steps}):
             optimizer.on_step_begin()
             time.sleep(0.002)
@@ -31,8 +32,9 @@ OVER_A_CRASH = """
     import time
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+    from zeus_core.search import GridSearch
 
-    with GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=2) as optimizer:
+    with GlobalPowerLimitOptimizer(ZeusMonitor(), None, 0, 0, profile_steps=2, search=GridSearch) as optimizer:
         for step in range(600):
             optimizer.on_step_begin()
             time.sleep(0.002)
