@@ -328,8 +328,7 @@ def test_a_daemon_that_was_killed_restores_at_its_start_before_it_serves_and_its
     process.stdin.flush()
     assert process.stdout.readline() == "260.0 270.0\n"
     process.kill()
-    until(lambda: is_restored(world))
-    assert world.entries() == []
+    until(lambda: is_restored(world) and world.entries() == [])
 
 
 def test_a_client_waits_for_a_daemon_that_is_being_restarted(locked_world):

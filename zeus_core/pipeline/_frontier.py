@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from zeus_core._validate import checked_function
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline._frontier_walk import FASTEST, WalkState, advance, begin_walk, resume_walk
@@ -88,8 +89,9 @@ class Frontier:
                 raises ends the walk.
 
         Raises:
-            UsageError: Profile and schedule do not fit; see `Problem`.
+            UsageError: Profile and schedule do not fit, see `Problem`; or `on_progress` cannot be called.
         """
+        checked_function("on_progress", on_progress, "a function of a number, such as progress_bar.update")
         problem = Problem(profile, schedule)
         network = make_network(problem.graph, problem.hulls, problem.kind_of, problem.arc_delay_seconds)
         times, totals, snapshots = _walk(network, problem.shortest_seconds, on_progress)

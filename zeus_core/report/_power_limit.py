@@ -15,6 +15,8 @@ from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitM
 
 __all__ = ["Comparison", "draw_time_energy", "trial_table"]
 
+_TOO_SLOW = "too slow"
+
 
 def _joules_per_step_uncertainty(trial: Trial) -> float:
     return (trial.measurement.total_uncertainty_joules or 0.0) / trial.steps
@@ -41,11 +43,14 @@ def trial_table(
     baseline = max(measurements, key=lambda each: each.power_limit)
     lines = [f"{'limit':>6} {'s/step':>9} {'J/step':>9} {'time':>7} {'energy':>7} {'cost':>12}"]
     for each in measurements:
+        cost = _cost_text(selector, each, baseline)
         mark = "  <- chosen" if each.power_limit == chosen else ""
+        if mark and cost == _TOO_SLOW:  # for one step: a bound is for the run, which may have time left
+            cost = ""
         lines.append(
             f"{each.power_limit:4d} W {each.time / steps:9.4f} {each.energy / steps:9.2f} "
             f"{each.time / baseline.time - 1:+7.1%} {each.energy / baseline.energy - 1:+7.1%} "
-            f"{_cost_text(selector, each, baseline):>12}{mark}"
+            f"{cost:>12}{mark}"
         )
     return "\n".join(lines)
 
@@ -58,7 +63,7 @@ def _cost_text(selector: OptimumSelector, measurement: PowerLimitMeasurement, ba
     if not isinstance(selector, Objective):
         return ""
     cost = selector.cost(measurement, baseline)
-    return f"{cost:.1f}" if math.isfinite(cost) else "too slow"
+    return f"{cost:.1f}" if math.isfinite(cost) else _TOO_SLOW
 
 
 def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, title: str, path: str | Path) -> None:

@@ -56,6 +56,10 @@ _MAX_SHORTEST_SHARE = 0.1  # of the run, for a block that lasts this long
 # Blocks at the choice: half as many steps as before, at most an eighth of the run (simulated; see docs/search.md).
 _CHOICE_SHARE, _MAX_CHOICE_SHARE = 0.5, 0.125
 
+# So late in the run, time that is left over buys little, for a setting that the run would end at by chance: the choice
+# only moves to safer settings.
+_LATE_SHARE = 0.125
+
 _MIN_GAIN = 0.003  # of the energy: where a better setting is likely to keep the bound, it is tried
 _LIKELY = 0.5
 _SURPRISE = 3.0  # standard deviations
@@ -282,6 +286,8 @@ class AdaptiveRunSearch:
             self._expected = chosen if trial is None else trial
             part = math.ceil((missing + self._run_steps) / _ORIGINAL_BLOCKS)
             return Block(original, max(min(part, missing), _MIN_STEPS), is_choice=self._chosen == 0)
+        if self._has_begun and self._progress.steps_left <= _LATE_SHARE * self._progress.horizon_steps:
+            chosen, trial = min(chosen, self._chosen), None
         self._has_begun = True
         self._chosen, self._is_done = chosen, trial is None
         if trial is not None:

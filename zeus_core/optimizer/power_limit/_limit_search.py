@@ -25,6 +25,7 @@ from zeus_core.optimizer.power_limit._recorder import (
 from zeus_core.optimizer.power_limit._search_group import SearchGroup
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
+from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import PowerLimitMeasurement
 from zeus_core.search._run_plan import Prediction
 
@@ -96,6 +97,7 @@ class LimitSearch:
         self._conditions = conditions
         self._limiter = limiter
         self._confirmed: dict[int, Trial] = {}  # measured at each choice
+        self._held: Trial | None = None  # at all choices, if the search moves its choice while training continues
         self._exchange = exchange
         self._recorder = recorder
         self._store = store
@@ -121,6 +123,14 @@ class LimitSearch:
         """The steps of the phases to come."""
         settle_steps = 0 if self._setting == self._order.setting else self._order.settle_steps
         return StepCounts(self._wait_steps, settle_steps, self._order.steps)
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """Steps at the original setting, and at the choices; None until one was measured, and if they are one."""
+        before, after = self.trials.get(self.original), self._held
+        if before is None or after is None or self.chosen == self.original:
+            return None
+        return Comparison(before, after, self.trials.get(after.setting) if self._order.is_fixed else None)
 
     def begin(self) -> Outcome:
         """Ask for the first block."""
@@ -258,6 +268,8 @@ class LimitSearch:
             confirmed = pooled_trial([self._confirmed.get(trial.setting), trial])
             self.confirmation = self._confirmed[trial.setting] = confirmed
             is_kept = not self._order.is_fixed  # a search of fixed trials asks for a confirmation again
+            if trial.setting != self.original:
+                self._held = pooled_trial([self._held, trial]) if is_kept else confirmed
         else:
             self.trials[trial.setting] = pooled_trial([self.trials.get(trial.setting), trial])
         if is_kept:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor._reading import Reading
@@ -293,7 +293,10 @@ def trial_from_parts(setting: int, parts: Sequence[TrialPart]) -> Trial | None:
 
 
 def pooled_trial(trials: Sequence[Trial | None]) -> Trial:
-    """Return some trials of one setting as one; only the last, if they measured different devices.
+    """Return some trials as one, at the setting of the last; only the last, if they measured different devices.
+
+    The uncertainties of the energies add in squares: they are those of the edges of windows, which are independent, or
+    cancel where one window begins at the end of another.
 
     Args:
         trials: The trials. Those that are None are left out; the last one is not.
@@ -308,11 +311,23 @@ def pooled_trial(trials: Sequence[Trial | None]) -> Trial:
     return Trial(
         last.setting,
         sum(trial.steps for trial in pooled),
-        sum((trial.measurement for trial in others), start=last.measurement),
+        _pooled_measurement([trial.measurement for trial in pooled]),
         math.sqrt(squares / freedom) if freedom else 0.0,
         last.lowest_clock_mhz,
         last.highest_clock_mhz,
     )
+
+
+def _pooled_measurement(measurements: Sequence[Measurement]) -> Measurement:
+    total = sum(measurements[1:], start=measurements[0])
+    devices = {
+        device: replace(
+            energy,
+            uncertainty_joules=math.hypot(*(one.devices[device].uncertainty_joules or 0.0 for one in measurements)),
+        )
+        for device, energy in total.devices.items()
+    }
+    return Measurement(total.time, devices)
 
 
 def _usual_seconds(step_seconds: Sequence[float]) -> tuple[float, float]:

@@ -216,12 +216,11 @@ class SearchOptimizer:
 
     @property
     def comparison(self) -> Comparison | None:
-        """Steps at the original limit, and at the confirmed choice; None until it is confirmed, or if they are one."""
-        search, after = self._search, self.confirmation
-        if search is None or after is None or search.original in {after.setting, search.chosen}:
-            return None
-        before = search.trials.get(search.original)
-        return None if before is None else Comparison(before, after, search.trials.get(after.setting))
+        """Steps at the original setting, and at the choice; None until that was measured, or if they are one.
+
+        A search that moves its choice a little while training continues is compared by its steps at all choices.
+        """
+        return None if self._search is None else self._search.comparison
 
     @property
     def saving_fraction(self) -> float | None:
