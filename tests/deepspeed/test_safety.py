@@ -240,7 +240,7 @@ def start(hardware, phase, *ends):
 def end(hardware, phase, ends, codes):
     """Train up to a phase, and end there."""
     job = start(hardware, phase, *ends)
-    assert job.codes() == codes, [job.said(rank) for rank in range(RANKS)]
+    assert job.codes() == codes, "\n".join(job.said(rank) for rank in range(RANKS))  # a text is shown whole
     assert hardware.ever_changed == ([0, 1] if phase in ("profiling", "replaying") else [])
 
 

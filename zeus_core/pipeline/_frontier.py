@@ -90,6 +90,7 @@ class Frontier:
 
         Raises:
             UsageError: Profile and schedule do not fit, see `Problem`; or `on_progress` cannot be called.
+            Exception: `on_progress` raised it.
         """
         checked_function("on_progress", on_progress, "a function of a number, such as progress_bar.update")
         problem = Problem(profile, schedule)

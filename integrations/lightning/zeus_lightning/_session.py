@@ -78,8 +78,12 @@ class Session:
 
     @contained
     def _max_steps(self) -> int | None:
-        """Return the optimizer steps of the whole training; None if the trainer does not know them."""
-        steps = self._trainer.estimated_stepping_batches
+        """Return the optimizer steps of the whole training; None if the trainer does not know them yet."""
+        trainer = self._trainer
+        # Before the sanity check there is no loader yet. The estimate would make it, and draw the random numbers that
+        # it is made with earlier than without this callback: another training.
+        is_loaded = trainer.train_dataloader is not None
+        steps = trainer.estimated_stepping_batches if is_loaded else trainer.max_steps
         return int(steps) if 0 < steps < math.inf else None
 
     def end_training(self) -> None:

@@ -102,6 +102,7 @@ class PipelineFrequencyOptimizer:
 
     Raises:
         UsageError: An argument is wrong; the message names it.
+        Exception: `make_background` raised it.
     """
 
     _profiling_steps: int
