@@ -2,6 +2,7 @@
 
 import gc
 import random
+import sys
 import threading
 
 import pytest
@@ -125,7 +126,16 @@ def test_10_000_random_calls_raise_our_errors_only(monkeypatch, tmp_path, thread
     check_calls(["zeus_core"], 10_000, 1, monkeypatch, tmp_path, skip={"zeus_core.pytorch"})
 
 
+@pytest.fixture
+def nothing_stays_enabled():
+    """`enable` is one of the functions: engines and trainers of later tests in this process are not to have ours."""
+    yield
+    for name in ("zeus_deepspeed.auto", "zeus_huggingface.auto"):
+        if name in sys.modules:
+            sys.modules[name].disable()
+
+
 @pytest.mark.long
-def test_random_calls_of_the_integrations_raise_our_errors_only(monkeypatch, tmp_path):
+def test_random_calls_of_the_integrations_raise_our_errors_only(monkeypatch, tmp_path, nothing_stays_enabled):
     packages = ["zeus_core.pytorch", "zeus_huggingface", "zeus_lightning", "zeus_deepspeed"]
     check_calls(packages, 1_500, 2, monkeypatch, tmp_path)
