@@ -24,7 +24,16 @@ from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.testing import VirtualTime
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-HERE = {"README.md", "clock.md", "measurement.md", "power-limit.md", "search.md", "simulation.md", "pipeline.md"}
+HERE = {
+    "README.md",
+    "clock.md",
+    "electricity.md",
+    "measurement.md",
+    "power-limit.md",
+    "search.md",
+    "simulation.md",
+    "pipeline.md",
+}
 ELSEWHERE = {  # these bring a model of their framework, or compare the page with an example that is run
     "accelerate.md": "accelerate/test_example.py",
     "deepspeed.md": "deepspeed/test_docs.py",
@@ -93,6 +102,13 @@ def searched():
             gpu.execute(Work(0.9, 484.9, 0.938, 0.744))
             optimizer.on_step_end()
     return optimizer
+
+
+def test_the_page_on_electricity(capsys):
+    (account,) = blocks("electricity.md")
+    printed = account.rpartition("# ")[2].strip()
+    run(account, {})
+    assert capsys.readouterr().out.splitlines() == printed.split(", ")
 
 
 def test_the_page_on_searches():

@@ -8,6 +8,7 @@ __all__ = [
     "joules_from_millijoules",
     "kilowatt_hours_from_joules",
     "milliwatts_from_watts",
+    "per_kilowatt_hour_from_per_megawatt_hour",
     "watt_hours_from_joules",
     "watts_from_milliwatts",
 ]
@@ -15,6 +16,7 @@ __all__ = [
 # Exact by the definition of the units.
 _MILLI_PER_UNIT = 1_000
 _MICRO_PER_UNIT = 1_000_000
+_KILO = 1_000
 _JOULES_PER_WATT_HOUR = 3_600
 _JOULES_PER_KILOWATT_HOUR = 3_600_000
 
@@ -47,3 +49,8 @@ def kilowatt_hours_from_joules(energy_joules: float) -> float:
 def watt_hours_from_joules(energy_joules: float) -> float:
     """Convert an energy from joules to watt-hours."""
     return energy_joules / _JOULES_PER_WATT_HOUR
+
+
+def per_kilowatt_hour_from_per_megawatt_hour(price: float) -> float:
+    """Convert a price from per MWh, the unit of wholesale markets, to per kWh."""
+    return price / _KILO

@@ -5,6 +5,7 @@ from zeus_core.testing.contracts._gpu import GpuContract
 from zeus_core.testing.contracts._knob import KnobContract
 from zeus_core.testing.contracts._optimum_selector import OptimumSelectorContract
 from zeus_core.testing.contracts._search import SearchContract
+from zeus_core.testing.contracts._signal import SignalContract
 from zeus_core.testing.contracts._trial_store import TrialStoreContract
 from zeus_core.testing.contracts._world import WorldContract
 
@@ -14,6 +15,7 @@ __all__ = [
     "KnobContract",
     "OptimumSelectorContract",
     "SearchContract",
+    "SignalContract",
     "TrialStoreContract",
     "WorldContract",
 ]

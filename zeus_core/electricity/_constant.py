@@ -1,0 +1,30 @@
+"""A signal that stays the same."""
+
+from __future__ import annotations
+
+from zeus_core.electricity._signal import Basis, SignalFacts, SignalPart, checked_period
+
+__all__ = ["ConstantSignal"]
+
+
+class ConstantSignal:
+    """One value for all time, such as the yearly mean of a country or the price in a contract.
+
+    Args:
+        value: The value, in `unit`.
+        unit: "g/kWh" for a carbon intensity, or a price such as "EUR/kWh"; per MWh is accepted, too.
+        source: Where the value comes from, for reports.
+        basis: Whose intensity it is; without meaning for a price.
+
+    Raises:
+        UsageError: An argument is wrong.
+    """
+
+    def __init__(self, value: float, unit: str, source: str = "given", basis: Basis = "average") -> None:
+        self.facts = SignalFacts.checked(unit, source, basis, value)
+        """What it tells."""
+
+    def parts(self, begin_seconds: float, end_seconds: float) -> list[SignalPart]:
+        """Return the one part of a period. See `Signal.parts`."""
+        begin, end = checked_period(begin_seconds, end_seconds)
+        return [SignalPart(begin, end, self.facts.average)]

@@ -1,0 +1,237 @@
+"""A signal that was recorded: values with the times from which they hold."""
+
+from __future__ import annotations
+
+import bisect
+import csv
+import logging
+import math
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from itertools import pairwise
+from pathlib import Path
+from typing import cast
+from zoneinfo import ZoneInfo
+
+from zeus_core._validate import checked_number, checked_path
+from zeus_core.electricity._signal import (
+    Basis,
+    SignalFacts,
+    SignalPart,
+    checked_period,
+    checked_time,
+    checked_value,
+    joined,
+    mean_value,
+    scale_of,
+)
+from zeus_core.electricity._zone import checked_zone
+from zeus_core.errors import UsageError
+
+__all__ = ["RecordedSignal"]
+
+# One row may be missing: most published series have such gaps, and a grid changes little in an hour. After two, nothing
+# is known.
+_BRIDGED_ROWS = 2
+
+_logger = logging.getLogger(__name__)
+
+
+class RecordedSignal:
+    """Values, each from its time until that of the next one.
+
+    A value holds at most for `max_age_seconds`. After that, and before the first one, the average takes its place.
+
+    Args:
+        times_seconds: Seconds since 1970 (Unix time), increasing.
+        values: The values from these times on, in `unit`.
+        unit: "g/kWh" for a carbon intensity, or a price such as "EUR/kWh"; per MWh is accepted, too.
+        source: Where the values come from, for reports.
+        basis: Whose intensity it is; without meaning for a price.
+        average: The value where none is known, in `unit`; None for the mean over the recorded time.
+        max_age_seconds: How long a value holds; None for twice the median time between two of them.
+
+    Raises:
+        UsageError: An argument is wrong.
+    """
+
+    def __init__(
+        self,
+        times_seconds: Sequence[float],
+        values: Sequence[float],
+        unit: str,
+        source: str = "given",
+        basis: Basis = "average",
+        average: float | None = None,
+        max_age_seconds: float | None = None,
+    ) -> None:
+        times = [checked_time("times_seconds", seconds) for seconds in times_seconds]
+        if not times or len(times) != len(values):
+            raise UsageError(f"there are {len(times)} times for {len(values)} values; give one time for each value")
+        for earlier, later in pairwise(times):
+            if later <= earlier:
+                raise UsageError(f"times_seconds must increase, but {later:.0f} follows {earlier:.0f}")
+        scale = scale_of(unit)
+        facts = SignalFacts.checked(unit, source, basis, 0.0 if average is None else average)
+        self._times = times
+        self._values = [checked_value("value", value, facts) * scale for value in values]
+        self._max_age_seconds = _max_age_seconds(times, max_age_seconds)
+        self.facts = facts
+        """What it tells."""
+        if average is None:
+            known = [part for part in self._raw_parts(times[0], times[-1]) if not part.is_stale]
+            self.facts = replace(facts, average=mean_value(known))
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | os.PathLike[str],
+        unit: str,
+        zone: str,
+        basis: Basis = "average",
+        average: float | None = None,
+        max_age_seconds: float | None = None,
+        timestamp_column: str = "timestamp",
+        value_column: str = "value",
+    ) -> RecordedSignal:
+        """Read a CSV file whose first line names its columns.
+
+            timestamp,value
+            2026-03-01 00:00,312
+            2026-03-01 01:00,298
+
+        A row without a value is a gap. Of rows with the same time and different values the last one counts, with a
+        warning. In the hour that is repeated at the end of daylight saving time, rows are taken in their order.
+
+        Args:
+            path: The file.
+            unit: The unit of the values; see the class.
+            zone: The time zone of timestamps that do not name one, such as "UTC" or "Europe/Berlin".
+            basis: See the class.
+            average: See the class.
+            max_age_seconds: See the class.
+            timestamp_column: The column of times: ISO 8601, or seconds since 1970.
+            value_column: The column of values.
+
+        Raises:
+            UsageError: The file cannot be read, or a row is wrong; the message names the line.
+        """
+        file = Path(checked_path("path", path, "carbon.csv"))
+        facts = SignalFacts.checked(unit, f"{file.name} ({unit}, {zone})", basis, 0.0)
+        times: list[float] = []
+        values: list[float] = []
+        repeated: list[int] = []
+        for line, seconds, value in _rows(file, checked_zone("zone", zone), (timestamp_column, value_column), facts):
+            if times and seconds < times[-1]:
+                raise UsageError(
+                    f"{file}, line {line}: it is earlier than the line before; sort the file by time. If the clock was "
+                    f"set back there, state the right zone (it is {zone!r})"
+                )
+            if times and seconds == times[-1]:
+                repeated += [line] if value != values[-1] else []
+                times.pop()
+                values.pop()
+            times.append(seconds)
+            values.append(value)
+        if not times:
+            raise UsageError(f"{file} has no row with a value")
+        if repeated:
+            _logger.warning(
+                "%s: %d rows repeat a time with another value (line %d first); the last one counts",
+                *(file, len(repeated), repeated[0]),
+            )
+        return cls(times, values, unit, facts.source, basis, average, max_age_seconds)
+
+    @property
+    def begin_seconds(self) -> float:
+        """The time of the first value."""
+        return self._times[0]
+
+    @property
+    def end_seconds(self) -> float:
+        """The time of the last value."""
+        return self._times[-1]
+
+    def parts(self, begin_seconds: float, end_seconds: float) -> list[SignalPart]:
+        """Return the parts of a period. See `Signal.parts`."""
+        begin, end = checked_period(begin_seconds, end_seconds)
+        return joined(self._raw_parts(begin, end))
+
+    def _raw_parts(self, begin: float, end: float) -> Iterator[SignalPart]:
+        """Yield a part for each value, and one for each time without."""
+        number = bisect.bisect_right(self._times, begin) - 1
+        while True:
+            next_seconds = self._times[number + 1] if number + 1 < len(self._times) else math.inf
+            held_until = self._times[number] + self._max_age_seconds if number >= 0 else -math.inf
+            if begin < held_until:
+                part_end = min(end, next_seconds, held_until)
+                yield SignalPart(begin, part_end, self._values[number], begin - self._times[number])
+            else:
+                part_end = min(end, next_seconds)
+                yield SignalPart(begin, part_end, self.facts.average, None)
+            number += part_end == next_seconds
+            if part_end >= end:
+                return
+            begin = part_end
+
+
+def _max_age_seconds(times: Sequence[float], given: float | None) -> float:
+    if given is not None:
+        return checked_number("max_age_seconds", given, 0.0, 1e9, "seconds, more than 0", is_open=True)
+    if len(times) < 2:
+        raise UsageError("max_age_seconds is None; it is needed where there is only one value")
+    return _BRIDGED_ROWS * statistics.median(later - earlier for earlier, later in pairwise(times))
+
+
+def _rows(
+    path: Path, zone: ZoneInfo, columns: tuple[str, str], facts: SignalFacts
+) -> Iterator[tuple[int, float, float]]:
+    """Yield the number of the line, the time and the value of each row that has a value."""
+    previous = -math.inf
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in columns if name not in (reader.fieldnames or ())]
+            if missing:
+                raise UsageError(f"{path}: no column {', '.join(missing)}; the first line names the columns")
+            for fields in reader:
+                where = f"{path}, line {reader.line_num}"
+                seconds = _seconds(where, (fields[columns[0]] or "").strip(), zone, previous)
+                previous = max(previous, seconds)
+                value = (fields[columns[1]] or "").strip()
+                if value and value.lower() not in ("nan", "null", "none", "n/a"):
+                    yield reader.line_num, seconds, checked_value(f"{where}: value", cast(float, _number(value)), facts)
+    except (OSError, ValueError, csv.Error) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"the signal {path} cannot be read: {error}") from error
+
+
+def _seconds(where: str, text: str, zone: ZoneInfo, previous: float) -> float:
+    """Read a timestamp. One that happens twice, as a clock is set back, is the later one if the first has been."""
+    number = _number(text)
+    if isinstance(number, float):
+        return checked_time(where, number)
+    try:
+        # Python 3.10 does not read a Z.
+        moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith(("Z", "z")) else text)
+    except ValueError:
+        raise UsageError(f"{where}: {text!r} is no time; it must be like 2026-03-01 13:00") from None
+    if moment.tzinfo is not None:
+        return moment.timestamp()
+    first, second = (moment.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
+    if datetime.fromtimestamp(first, timezone.utc).astimezone(zone).replace(tzinfo=None) != moment:
+        raise UsageError(
+            f"{where}: there is no {text} in {zone.key}, where clocks were set forward; state the zone of the file"
+        )
+    return second if first <= previous < second else first
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

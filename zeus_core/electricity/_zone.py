@@ -1,0 +1,23 @@
+"""Time zones."""
+
+from __future__ import annotations
+
+from zoneinfo import ZoneInfo
+
+from zeus_core._validate import checked_text
+from zeus_core.errors import UsageError
+
+__all__ = ["checked_zone"]
+
+
+def checked_zone(argument: str, zone: str) -> ZoneInfo:
+    """Return a time zone by its name.
+
+    Raises:
+        UsageError: There is none of that name on this machine.
+    """
+    wanted = 'the name of a time zone, such as "UTC" or "Europe/Berlin"'
+    try:
+        return ZoneInfo(checked_text(argument, zone, wanted))
+    except (KeyError, ValueError, OSError):  # ZoneInfoNotFoundError is a KeyError
+        raise UsageError(f"{argument} is {zone!r}; it must be {wanted}") from None
