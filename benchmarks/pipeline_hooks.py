@@ -113,7 +113,7 @@ def hook_seconds(changes_clock: bool) -> tuple[float, float]:
     time_source = VirtualTime()
     gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
     monitor = ZeusMonitor(gpus=[gpu], gpu_indices=[0], cpu_indices=[], time_source=time_source)
-    settings = PipelineFrequencySettings(warmup_steps=1, check_steps=10_000)
+    settings = PipelineFrequencySettings(slowdown_factor=1.1, warmup_steps=1, check_steps=10_000, quiet=True)
     background = LateBackground(time_source)
     optimizer = PipelineFrequencyOptimizer(monitor, PipelineRank(0), settings, make_background=lambda: background)
     work = {"forward": Work(0.05, 300.0), "backward": Work(0.1, 300.0)}
@@ -137,8 +137,10 @@ def hook_seconds(changes_clock: bool) -> tuple[float, float]:
     while optimizer.phase is not Phase.REPLAYING:
         step(lambda kind: gpu.execute(work[kind]))
     stage: Any = optimizer._stage
-    stage._clocks_mhz = tuple(1410 - 15 * (number % 2 if changes_clock else 0) for number in range(16))
     background.thread = ThreadBackground()
+    clocks = [1395 - 15 * (number % 2 if changes_clock else 0) for number in range(16)]
+    stage._follower.follow(clocks)
+    stage._follower._plan_requests([INSTRUCTION_SECONDS] * len(clocks), None)
     hooks, cpu = [], []
     for _ in range(100):
         begin = time.process_time()

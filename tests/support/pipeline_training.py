@@ -2,14 +2,16 @@
 
 import functools
 import itertools
+from dataclasses import replace
 from statistics import median
 
-from zeus_core.device import Work, find_preset
+from zeus_core.device import CpuDiscovery, Work, find_preset
 from zeus_core.errors import DriverFaultError
+from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineRank
 from zeus_core.optimizer.pipeline_frequency import Phase
 from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile, schedules
-from zeus_core.testing import FaultyGpu, SimulatedJob
+from zeus_core.testing import FaultyGpu, SimulatedJob, VirtualBackground
 
 A100 = "A100-SXM4-80GB"
 POWERS = {A100: 330.0, "A40": 270.0}
@@ -152,6 +154,88 @@ class SlowToSet(FaultyGpu):
     def lock_sm_clock(self, clock_mhz):
         super().lock_sm_clock(clock_mhz)
         self._time_source.advance(0.005)
+
+
+class CountedCalls(FaultyGpu):
+    """A GPU whose driver notes each change of its clock: the moment, and the clock or None."""
+
+    def __init__(self, gpu, time_source):
+        super().__init__(gpu)
+        self._time_source, self.calls = time_source, []
+
+    def lock_sm_clock(self, clock_mhz):
+        self.calls.append((self._time_source.now(), clock_mhz))
+        super().lock_sm_clock(clock_mhz)
+
+    def unlock_sm_clock(self):
+        self.calls.append((self._time_source.now(), None))
+        super().unlock_sm_clock()
+
+
+class LatentDriver(CountedCalls):
+    """A GPU whose driver takes some time to set a clock, which is in force after it.
+
+    The training thread waits for its own calls; those from the background take place while it goes on, one after
+    another.
+    """
+
+    def __init__(self, gpu, time_source, seconds):
+        super().__init__(gpu, time_source)
+        self._seconds, self._free_at = seconds, 0.0
+        self._now, self._is_in_background = time_source.now, False
+
+    def background(self):
+        return _LatentBackground(self._time_source, self)
+
+    def lock_sm_clock(self, clock_mhz):
+        self._in_time(lambda: super(LatentDriver, self).lock_sm_clock(clock_mhz))
+
+    def unlock_sm_clock(self):
+        self._in_time(super().unlock_sm_clock)
+
+    def _in_time(self, call):
+        if not self._is_in_background:
+            self._time_source.advance(self._seconds)
+            call()
+            return
+        self._free_at = max(self._free_at, self._time_source.now()) + self._seconds
+        VirtualBackground(self._time_source).later(call, self._free_at - self._time_source.now())
+
+
+class _LatentBackground(VirtualBackground):
+    def __init__(self, time_source, driver):
+        super().__init__(time_source)
+        self._driver = driver
+
+    def soon(self, action):
+        super().soon(self._noted(action))
+
+    def later(self, action, seconds):
+        super().later(self._noted(action), seconds)
+
+    def _noted(self, action):
+        def noted():
+            self._driver._is_in_background = True
+            try:
+                action()
+            finally:
+                self._driver._is_in_background = False
+
+        return noted
+
+
+def on_driver(driver_of, settings=None, drivers=None):
+    """Return a maker of `Watched` on GPUs whose drivers are made by a function of GPU and time source."""
+
+    def make(rank):
+        driver = driver_of(rank.gpu, rank.time_source)
+        if drivers is not None:
+            drivers[rank.world.rank] = driver
+        monitor = ZeusMonitor(gpus=[driver], cpus=CpuDiscovery(()), gpu_indices=[0], time_source=rank.time_source)
+        arguments = {"make_background": driver.background} if isinstance(driver, LatentDriver) else {}
+        return Watched(replace(rank, monitor=monitor), settings, **arguments)
+
+    return make
 
 
 class CountedFaults(FaultyGpu):

@@ -40,11 +40,17 @@ class VirtualTime:
 
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass at once; repeated actions are run on the way."""
+        self._advance(seconds, threading.Event())
+
+    def _advance(self, seconds: float, stopped: threading.Event) -> None:
+        """Let `seconds` pass at once, or fewer if an action on the way sets an event."""
         until_seconds = self.now() + max(seconds, 0.0)
         while self._repeated and (due := min(self._repeated, key=_due_seconds)).due_seconds < until_seconds:
             self._move(due.due_seconds)
             due.due_seconds += due.period_seconds
             due.action()
+            if stopped.is_set():
+                return
         self._move(until_seconds)
 
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
@@ -58,9 +64,9 @@ class VirtualTime:
         return stop
 
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
-        """Pass `timeout_seconds` at once, or none if `event` is set."""
+        """Pass `timeout_seconds` at once, or fewer if `event` is set before or by an action on the way."""
         if not event.is_set():
-            self.advance(timeout_seconds)
+            self._advance(timeout_seconds, event)
 
     def _move(self, until_seconds: float) -> None:
         with self._lock:
@@ -80,6 +86,15 @@ class VirtualBackground:
     def soon(self, action: Callable[[], object]) -> None:
         """Run an action at once."""
         action()
+
+    def later(self, action: Callable[[], object], seconds: float) -> None:
+        """Run an action after `seconds` of virtual time."""
+
+        def once() -> None:
+            stop()
+            action()
+
+        stop = self._time_source.repeatedly(once, seconds)
 
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
         """Run an action every `period_seconds` of virtual time, until the returned function is called."""

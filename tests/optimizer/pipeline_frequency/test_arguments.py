@@ -65,6 +65,7 @@ def test_text_is_no_number(name, text):
         ("slowdown_factor", [1, 1.0, 1.2, 10], [0.99, 10.1, 0]),
         ("tolerance_fraction", [0, 0.5, 1], [-0.01, 1.01]),
         ("switch_seconds", [0, 0.01, 1], [-1e-9, 1.5]),
+        ("node_power_watts", [0, 200.0], [-1.0, 1e5]),
         ("warmup_steps", [0, 1], [-1, 1.0]),
         ("profile_instructions", [1, 100], [0, 2.5]),
         ("max_clocks", [2, 100], [1, 0]),

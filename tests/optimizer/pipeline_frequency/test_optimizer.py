@@ -725,11 +725,11 @@ def test_a_checkpoint_soon_after_a_resume_holds_the_profile_too():
 
 
 @pytest.mark.long
-def test_what_a_switch_costs_is_known_of_a_kept_profile_too(tmp_path, monkeypatch):
+def test_the_latency_of_the_driver_is_known_of_a_kept_profile_too(tmp_path, monkeypatch):
     planned_with = []
 
     def plan(asked):
-        planned_with.append([planner.switch_seconds for planner, *_ in asked])
+        planned_with.append([planner.latency_seconds for planner, *_ in asked])
         return plan_all(asked)
 
     monkeypatch.setattr(_planner, "plan_all", plan)

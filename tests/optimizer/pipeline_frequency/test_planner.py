@@ -2,6 +2,7 @@
 
 import functools
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, Predi
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._planner import PipelinePlanner
 from zeus_core.optimizer.pipeline_frequency._rank_information import GpuFacts, RankInformation
-from zeus_core.pipeline import make_plan, schedules, write_plan
+from zeus_core.pipeline import PipelineProfile, make_plan, schedules, write_plan
 
 SCHEDULE = schedules.one_f_one_b(3, 6)
 PROFILE = smooth_profile(3, seed=1)
@@ -171,3 +172,14 @@ class TestPlanFiles:
     def test_a_plan_for_another_job_is_refused(self, tmp_path, arguments, message):
         with pytest.raises(UsageError, match=rf"plan_path is '.*plan.json', .*{message}"):
             self.read(tmp_path, **arguments)
+
+
+def test_the_power_of_the_node_is_paid_for_and_is_not_in_the_prediction_for_the_gpus():
+    bare = planner()
+    with_node = PipelineProfile(PROFILE.instructions, PROFILE.blocking_power_watts, PROFILE.gpus, 300.0)
+    paying = replace(bare, profile=with_node)
+    until_seconds = 10 * bare.frontier.slowest_seconds
+    assert paying.plan(until_seconds).time_seconds < bare.plan(until_seconds).time_seconds
+    plans = [make_plan(one.frontier, slowdown_factor=1.0) for one in (paying, bare)]
+    predicted = [one.prediction(plan).energy_joules for one, plan in zip((paying, bare), plans, strict=True)]
+    assert predicted[0] == pytest.approx(predicted[1], rel=0.02)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from statistics import median
+from typing import Protocol, runtime_checkable
 
 from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu
@@ -13,6 +17,31 @@ from zeus_core.knobs import SmClockKnob
 from zeus_core.ports import Background, DeviceEvent, TimeSource
 
 __all__ = ["ClockSetter"]
+
+# Calls of the driver whose median is taken as its latency: a stall in seven of them does not move it.
+_RECENT_CALLS = 15
+
+
+@runtime_checkable
+class _Delays(Protocol):
+    """A background that runs actions later itself, such as in virtual time."""
+
+    def later(self, action: Callable[[], object], seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A clock, to be set some time after the GPU reaches a device event. Requests are numbered in their order."""
+
+    number: int
+    clock_mhz: int | None
+    when: DeviceEvent
+    delay_seconds: float
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return the time until it is due; None if the GPU has not reached the event."""
+        begin_seconds = self.when.seconds()
+        return None if begin_seconds is None else begin_seconds + self.delay_seconds - now
 
 
 class ClockSetter:
@@ -36,7 +65,10 @@ class ClockSetter:
         self._name = gpu.name
         self._time_source = time_source
         self._background = background
-        self._requests: deque[tuple[int | None, DeviceEvent]] = deque()
+        self._requests: deque[_Request] = deque()
+        self._count = 0  # of requests
+        self._latest_served = 0
+        self._call_seconds: deque[float] = deque(maxlen=_RECENT_CALLS)
         self._lock = threading.RLock()  # re-entrant for signal handlers
         self._requested_mhz: int | None = None  # None for the original clock
         self._set_mhz: int | None = None
@@ -47,6 +79,11 @@ class ClockSetter:
     def clocks_mhz(self) -> tuple[int, ...]:
         """The clocks that can be set, highest first."""
         return self._knob.settings
+
+    @property
+    def latency_seconds(self) -> float:
+        """How long the driver takes to set a clock: the median of its recent calls, 0.0 before the first."""
+        return median(tuple(self._call_seconds) or (0.0,))
 
     def set_now(self, clock_mhz: int | None) -> float:
         """Set the clock, or the original one for None, on this thread.
@@ -64,11 +101,18 @@ class ClockSetter:
         self._set(clock_mhz)
         return self._time_source.now() - begin_seconds
 
-    def request(self, clock_mhz: int | None, when: DeviceEvent) -> None:
-        """Set the clock, or the original one for None, in the background, once the GPU reaches a device event."""
+    def request(self, clock_mhz: int | None, when: DeviceEvent, delay_seconds: float = 0.0) -> None:
+        """Set the clock in the background.
+
+        Args:
+            clock_mhz: The clock; None for the original one.
+            when: A point in the work of the GPU.
+            delay_seconds: How long after it the driver is called.
+        """
         if clock_mhz != self._requested_mhz and self.fault is None:
             self._requested_mhz = clock_mhz
-            self._requests.append((clock_mhz, when))
+            self._count += 1
+            self._requests.append(_Request(self._count, clock_mhz, when, delay_seconds))
             self._background.soon(partial(self._serve, self._requests))
 
     def guard(self) -> None:
@@ -95,15 +139,32 @@ class ClockSetter:
         self._requests = deque()
         return self._knob.restore()
 
-    def _serve(self, requests: deque[tuple[int | None, DeviceEvent]]) -> None:
+    def _serve(self, requests: deque[_Request]) -> None:
         """Runs in the background, once for each request."""
-        clock_mhz, when = requests.popleft()
+        request = requests.popleft()
         try:
-            when.wait()
-            is_overtaken = bool(requests) and requests[0][1].seconds() is not None
+            request.when.wait()
+            seconds_left = request.seconds_left(self._time_source.now()) or 0.0
+        except Exception as error:
+            self.fault = error
+            return
+        set_clock = partial(self._set_requested, requests, request)
+        if seconds_left > 0 and isinstance(self._background, _Delays):
+            self._background.later(set_clock, seconds_left)
+            return
+        if seconds_left > 0:  # at most an instruction: nothing that follows is due earlier
+            self._time_source.wait(threading.Event(), seconds_left)
+        set_clock()
+
+    def _set_requested(self, requests: deque[_Request], request: _Request) -> None:
+        """Set a requested clock, unless it was voided or a later one is due. Runs in the background."""
+        try:
+            left = requests[0].seconds_left(self._time_source.now()) if requests else None
+            is_overtaken = (left is not None and left <= 0) or request.number < self._latest_served
             with self._lock:  # `set_now` cannot void the request in between
                 if requests is self._requests and not is_overtaken:
-                    self._set(clock_mhz)
+                    self._latest_served = request.number
+                    self._set(request.clock_mhz)
         except Exception as error:
             self.fault = error
 
@@ -111,8 +172,10 @@ class ClockSetter:
         with self._lock:
             if clock_mhz == self._set_mhz:
                 return
+            begin_seconds = self._time_source.now()
             if clock_mhz is None:
                 self._knob.restore_for_now()
             else:
                 self._knob.apply(clock_mhz)
             self._set_mhz = clock_mhz
+            self._call_seconds.append(self._time_source.now() - begin_seconds)

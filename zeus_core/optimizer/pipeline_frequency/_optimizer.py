@@ -263,9 +263,9 @@ class PipelineFrequencyOptimizer:
         """
         if not self._is_followed(name):
             return
-        instruction = self._timeline.begin(name, stage, microbatch)
+        instruction, begin = self._timeline.begin(name, stage, microbatch)
         if name in COMPUTE_KINDS:
-            self._stage.begin_computation(instruction)
+            self._stage.begin_computation(instruction, begin)
 
     @_hook
     def on_instruction_end(self, name: str) -> None:

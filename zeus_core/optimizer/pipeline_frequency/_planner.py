@@ -10,12 +10,12 @@ from zeus_core.optimizer.pipeline_frequency._context import RankContext
 from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, Prediction
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
-from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Schedule, make_plan
+from zeus_core.pipeline import COMPUTE_KINDS, Frontier, PipelineProfile, Plan, Schedule, make_plan
 
 __all__ = ["PipelinePlanner", "PlanningTask", "plan_all"]
 
-# A change of the clock that costs less counts as nothing: planning with costs takes much longer, and a millisecond is
-# lost in the scatter of instructions, most of which take tens of them.
+# A change of the clock, or a call of the driver, that takes less counts as nothing: planning with costs takes much
+# longer, and a millisecond is lost in the scatter of instructions, most of which take tens of them.
 _MIN_SWITCH_SECONDS = 0.001
 
 
@@ -26,12 +26,14 @@ class PipelinePlanner:
     Times of an iteration are those of its work: from its beginning to its last computation.
 
     Attributes:
-        profile: Time and energy of its instructions.
+        profile: Time and energy of its instructions. Its power of the node is paid for too, and not in predictions.
         schedule: The order of its instructions.
         work_seconds: How long the work took, as measured at the original clocks.
         tail_seconds: How long the rest of the iteration took: exchanging gradients, the optimizer step, and the like.
         tail_joules: The energy of that rest above waiting as long, over all GPUs.
         switch_seconds: The cost of a change of the clock; less than a millisecond counts as nothing.
+        latency_seconds: How long the driver takes to change it. Changes are requested that much before they are due,
+            which costs nothing, unless instructions are shorter: then the plan leaves as much time between two of them.
     """
 
     profile: PipelineProfile
@@ -40,6 +42,7 @@ class PipelinePlanner:
     tail_seconds: float
     tail_joules: float
     switch_seconds: float
+    latency_seconds: float = 0.0
 
     @cached_property
     def frontier(self) -> Frontier:
@@ -81,12 +84,31 @@ class PipelinePlanner:
             is_waiting: Whether the pipeline waits until then regardless.
         """
         switch_seconds = self.switch_seconds if self.switch_seconds >= _MIN_SWITCH_SECONDS else 0.0
+        dwell_seconds = self._dwell_seconds
         # With a cost of switching, the fastest plan is the highest clock everywhere, without switches.
-        quickest_seconds = self.frontier.highest_clock_point[0] if switch_seconds else self.frontier.shortest_seconds
+        is_free = not (switch_seconds or dwell_seconds)
+        quickest_seconds = self.frontier.shortest_seconds if is_free else self.frontier.highest_clock_point[0]
         seconds = max(limit_seconds - self.overhead_seconds, quickest_seconds)
-        if is_waiting:
-            return make_plan(self.frontier, straggler_seconds=seconds, switch_seconds=switch_seconds)
-        return make_plan(self.frontier, time_seconds=seconds, switch_seconds=switch_seconds)
+        until, limit = (seconds, None) if is_waiting else (None, seconds)
+        return make_plan(
+            self.frontier,
+            time_seconds=limit,
+            straggler_seconds=until,
+            switch_seconds=switch_seconds,
+            dwell_seconds=dwell_seconds,
+        )
+
+    @property
+    def _dwell_seconds(self) -> float:
+        """The shortest time between two changes of the clock that the driver can follow; 0 if it always can."""
+        shortest = min(
+            option.time_seconds
+            for instruction in self.profile.instructions
+            if instruction.kind in COMPUTE_KINDS
+            for option in instruction.options
+        )
+        is_followed = self.latency_seconds < max(shortest, _MIN_SWITCH_SECONDS)
+        return 0.0 if is_followed else self.latency_seconds
 
     def prediction(self, plan: Plan, until_seconds: float = 0.0) -> Prediction:
         """Predict the time and energy of a whole iteration.
@@ -98,7 +120,9 @@ class PipelinePlanner:
         seconds = max(until_seconds - self.overhead_seconds, plan.time_seconds)
         rest_seconds = self.overhead_seconds + self.tail_seconds
         rest_joules = self.frontier.problem.blocking_power_watts * rest_seconds + self.tail_joules
-        return Prediction(seconds + rest_seconds, plan.energy_joules_until(seconds) + rest_joules)
+        step_seconds = seconds + rest_seconds
+        node_joules = self.profile.node_power_watts * sum(self.profile.gpus) * step_seconds
+        return Prediction(step_seconds, plan.energy_joules_until(seconds) + rest_joules - node_joules)
 
 
 class PlanningTask:
@@ -159,14 +183,18 @@ class PlanningTask:
             self._error = error
 
     def _planner(self, pipeline: int) -> PipelinePlanner:
-        switch_seconds = self._context.settings.switch_seconds
+        settings = self._context.settings
+        profile = self._profile.of_pipeline(pipeline)
         return PipelinePlanner(
-            self._profile.of_pipeline(pipeline),
+            PipelineProfile(
+                profile.instructions, profile.blocking_power_watts, profile.gpus, settings.node_power_watts
+            ),
             self._profile.job.schedules[pipeline],
             self._baseline.work_seconds[pipeline],
             self._baseline.tail_seconds(pipeline),
             self._profile.tail_joules(pipeline),
-            self._profile.switch_seconds if switch_seconds is None else switch_seconds,
+            settings.switch_seconds or 0.0,
+            self._profile.switch_seconds,
         )
 
 

@@ -13,6 +13,7 @@ from zeus_core.optimizer.pipeline_frequency._delays import DelayWatch
 from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, Prediction
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration, StepWindow, WindowReport
 from zeus_core.optimizer.pipeline_frequency._phases import Changed, Conclusion, Delayed, Phase, Planned
+from zeus_core.optimizer.pipeline_frequency._plan_follower import PlanFollower
 from zeus_core.optimizer.pipeline_frequency._planner import PlanningTask
 from zeus_core.optimizer.pipeline_frequency._stages import Stage
 from zeus_core.optimizer.pipeline_frequency._stragglers import (
@@ -79,8 +80,8 @@ class Replaying(Stage):
             self._task = PlanningTask(context, planned.profile, planned.baseline, delays.time_budget_factor)
         own = context.pipeline_rank
         self._order = planned.job.schedules[own.pipeline].ranks[own.rank]
-        self._position = 0
-        self._is_changed = False
+        profile = None if planned.profile is None else planned.profile.ranks[context.exchange.rank]
+        self._follower = PlanFollower(context.setter, self._order, profile)
         self._usual_seconds = [deployment.work_seconds for deployment in planned.deployments]
         self._allowed_seconds = self._usual_seconds
         follows = self._task is not None and context.settings.follow_stragglers
@@ -111,18 +112,15 @@ class Replaying(Stage):
     def begin_step(self, begin: DeviceEvent) -> None:
         """Set the first clock."""
         self._window.begin_step()
-        self._position = 0
-        self._request_next(begin)
+        self._follower.begin_step(begin)
 
-    def begin_computation(self, instruction: Instruction) -> None:
-        """Check that it matches the plan."""
-        is_as_planned = self._position < len(self._order) and self._order[self._position] == instruction
-        self._is_changed = self._is_changed or not is_as_planned
+    def begin_computation(self, instruction: Instruction, begin: DeviceEvent) -> None:
+        """Set the clocks that are due, and check that the computation matches the plan."""
+        self._follower.begin_computation(instruction, begin)
 
     def end_computation(self, end: DeviceEvent) -> None:
-        """Set the clock of the next one."""
-        self._position += 1
-        self._request_next(end)
+        """Set the clock of the next one, where its time was not known."""
+        self._follower.end_computation(end)
 
     def pause(self, now: DeviceEvent) -> None:
         """Let the other work run at the original clock."""
@@ -130,7 +128,7 @@ class Replaying(Stage):
 
     def end_step(self, step: RecordedStep) -> Conclusion | None:
         """Compare the time with the allowed one from time to time, and see whether pipelines wait for each other."""
-        self._is_changed = self._is_changed or self._position != len(self._order)
+        self._follower.end_step()
         self._window.add(step)
         self._recent.append(step)
         self._steps_since_exchange += 1
@@ -138,6 +136,7 @@ class Replaying(Stage):
             return None
         self._steps_since_exchange = 0
         self._context.setter.guard()
+        self._follower.learn(self._recent)
         return self._conclude(self._context.gather(_ReplayReport, self._report, self.phase))
 
     def _steps_between_exchanges(self) -> int:
@@ -149,23 +148,17 @@ class Replaying(Stage):
 
     def _deploy(self, deployments: Sequence[Deployment]) -> None:
         self._deployments = deployments
-        self._clocks_mhz = self.clocks_mhz
+        self._follower.follow(self.clocks_mhz)
+        self._recent.clear()
         self._window = StepWindow(self._context.monitor)
         self._delays.change_plans()
-
-    def _request_next(self, when: DeviceEvent) -> None:
-        """Request the clock of the next computation; the original clock after the last one, and when off the plan."""
-        if self._is_changed or self._position >= len(self._clocks_mhz):
-            self._context.setter.request(None, when)
-        elif (clock_mhz := self._clocks_mhz[self._position]) is not None:
-            self._context.setter.request(clock_mhz, when)
 
     def _report(self) -> _ReplayReport:
         self._context.check_clocks()
         done = (seconds for step in reversed(self._recent) if (seconds := step.work_seconds) is not None)
         is_over = len(self._window) >= self._context.settings.check_steps
         return _ReplayReport(
-            is_changed=self._is_changed,
+            is_changed=self._follower.is_changed,
             announcement=self._board.latest,
             work_seconds=next(done, None),
             window=self._window.report() if is_over else None,

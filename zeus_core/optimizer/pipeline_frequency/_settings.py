@@ -24,8 +24,11 @@ class PipelineFrequencySettings:
         lowest_clock_mhz: The lowest clock to use; as low as still saves energy if None.
         original_clock_mhz: The clock that the administrator has locked the GPUs at, which the driver does not
             report: no higher one is used, and it is restored in the end. None if they were not locked.
-        switch_seconds: Cost of a change of the clock; as measured while profiling if None. Less than a millisecond
+        switch_seconds: Cost of a change of the clock, such as 0.005 for plans with fewer of them; none if None, as
+            clocks are requested in advance by the time that the driver was measured to take. Less than a millisecond
             counts as nothing.
+        node_power_watts: Power that the rest of the node draws for each GPU whatever the clocks, such as that of CPUs
+            and fans: plans then save the energy of the node.
         check_steps: Iterations between two comparisons of the measured time with the allowed one.
         follow_stragglers: Whether a pipeline that waits for a slower one takes the time to save energy. The pipelines
             then exchange their times about twice a second, or in each longer iteration.
@@ -45,6 +48,7 @@ class PipelineFrequencySettings:
     lowest_clock_mhz: int | None = None
     original_clock_mhz: int | None = None
     switch_seconds: float | None = None
+    node_power_watts: float = 0.0
     check_steps: int = 10
     follow_stragglers: bool = True
     profile_path: str | None = None
@@ -58,6 +62,7 @@ class PipelineFrequencySettings:
         self._check("warmup_steps", checked_whole_number, 0)
         self._check("profile_instructions", checked_whole_number, 1)
         self._check("max_clocks", checked_whole_number, 2)
+        self._check("node_power_watts", checked_number, 0.0, 10_000.0, "watts per GPU from 0 to 10000, such as 200")
         self._check("check_steps", checked_whole_number, 1)
         self._check("follow_stragglers", checked_flag)
         self._check("quiet", checked_flag)

@@ -67,8 +67,8 @@ class Stage(ABC):
     def begin_step(self, begin: DeviceEvent) -> None:  # noqa: B027 - most phases have nothing to do here, nor below
         """Begin a step, at a device event."""
 
-    def begin_computation(self, instruction: Instruction) -> None:  # noqa: B027
-        """Begin a computation."""
+    def begin_computation(self, instruction: Instruction, begin: DeviceEvent) -> None:  # noqa: B027
+        """Begin a computation, at a device event."""
 
     def end_computation(self, end: DeviceEvent) -> None:  # noqa: B027
         """End a computation, at a device event."""

@@ -78,13 +78,17 @@ class RecordedStep:
         return _between(WHOLE_STEP, self.begin, self._end)
 
     @property
+    def work_end(self) -> DeviceEvent | None:
+        """The end of its last computation; None if it has none."""
+        return next((span.end for span in reversed(self._spans) if span.instruction.kind in COMPUTE_KINDS), None)
+
+    @property
     def work_seconds(self) -> float | None:
         """The time from its beginning to the end of its last computation, including waiting.
 
         None until the device has finished the step.
         """
-        last = next((span.end for span in reversed(self._spans) if span.instruction.kind in COMPUTE_KINDS), None)
-        work = _between(WHOLE_STEP, self.begin, last)
+        work = _between(WHOLE_STEP, self.begin, self.work_end)
         return None if work is None or self.whole is None else work.seconds
 
     def spans(self) -> list[Span]:
@@ -122,8 +126,8 @@ class Timeline:
         self._open = None
         self.step = RecordedStep(self._make_event())
 
-    def begin(self, kind: str, stage: int | None, microbatch: int | None) -> Instruction:
-        """Begin an instruction.
+    def begin(self, kind: str, stage: int | None, microbatch: int | None) -> tuple[Instruction, DeviceEvent]:
+        """Begin an instruction. Returns it, and its beginning.
 
         Raises:
             UsageError: There is no such kind.
@@ -134,7 +138,7 @@ class Timeline:
         self._counts[kind, of_stage] = count + 1
         instruction = Instruction(kind, of_stage, count if microbatch is None else microbatch)
         self._open = (instruction, self._make_event())
-        return instruction
+        return self._open
 
     def end(self) -> DeviceEvent | None:
         """End the latest instruction; return its end, or None if none had begun."""

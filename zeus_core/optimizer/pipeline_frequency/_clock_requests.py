@@ -1,0 +1,69 @@
+"""When to request the clocks of a plan: one driver latency before the instructions they are for. Pure.
+
+The driver takes some milliseconds to set a clock, while the GPU works on at the one before. The duration of each
+computation is known, so a call begins that much before the end of the computation that precedes the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = ["ClockRequest", "clocks_to_follow", "requests_of"]
+
+# Multiple of the driver's latency between two iterations below which the original clock would hardly be in force there:
+# one latency to restore it, and one to set the next clock.
+_MIN_REST_LATENCIES = 2.0
+
+
+class ClockRequest(NamedTuple):
+    """A clock to request when a computation begins.
+
+    Attributes:
+        clock_mhz: The clock; None for the original one.
+        delay_seconds: How long after that beginning the driver is called.
+    """
+
+    clock_mhz: int | None
+    delay_seconds: float
+
+
+def clocks_to_follow(
+    planned_mhz: Sequence[int | None], original_mhz: int, latency_seconds: float, rest_seconds: float | None
+) -> list[int | None]:
+    """Return the clock of each computation, and that after the last one; None for the original clock.
+
+    Args:
+        planned_mhz: The clocks by the plan; None where the clock stays as it is.
+        original_mhz: The clock that a GPU runs at if none is set, which needs no call of the driver.
+        latency_seconds: How long the driver takes to set a clock.
+        rest_seconds: The time between the last computation of an iteration and the next iteration; None if unknown.
+    """
+    clocks: list[int | None] = []
+    for planned in planned_mhz:
+        before = clocks[-1] if clocks else None
+        clocks.append(before if planned is None else None if planned == original_mhz else planned)
+    is_rest_short = rest_seconds is not None and rest_seconds < _MIN_REST_LATENCIES * latency_seconds
+    return [*clocks, clocks[0] if is_rest_short else None]
+
+
+def requests_of(
+    clocks_mhz: Sequence[int | None], seconds: Sequence[float], latency_seconds: float
+) -> list[list[ClockRequest]]:
+    """Return what to request at the beginning of each computation, so that the next ones begin at their clocks.
+
+    Args:
+        clocks_mhz: The clock of each computation, and that after the last one; None for the original clock.
+        seconds: The duration of each computation.
+        latency_seconds: How long the driver takes to set a clock.
+    """
+    requests: list[list[ClockRequest]] = [[] for _ in seconds]
+    for number in range(1, len(clocks_mhz)):
+        if clocks_mhz[number] == clocks_mhz[number - 1]:
+            continue
+        earlier, left_seconds = number - 1, seconds[number - 1]
+        while left_seconds < latency_seconds and earlier > 0 and clocks_mhz[earlier - 1] == clocks_mhz[earlier]:
+            earlier -= 1
+            left_seconds += seconds[earlier]
+        requests[earlier].append(ClockRequest(clocks_mhz[number], max(left_seconds - latency_seconds, 0.0)))
+    return requests
