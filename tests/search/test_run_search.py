@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.optimizer.test_search import BOUND, CLOCK_SELECTORS, SELECTORS, UNBOUND
+from tests.optimizer.test_search import BOUND, CLOCK_SELECTORS, SELECTORS, UNBOUND, Board, EnergyDelay
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.search import GridSearch, Trial
+from zeus_core.search import AdaptiveSearch, GridSearch, Trial
 from zeus_core.search._adaptive_run_search import AdaptiveRunSearch
 from zeus_core.search._curves import CurveShapes
 from zeus_core.search._fixed_trials import FixedTrials
@@ -229,3 +229,28 @@ def test_wrong_arguments_are_named(arguments):
     good = {"settings": [300, 200], "selector": Energy()}
     with pytest.raises(UsageError, match=next(iter(arguments))):
         AdaptiveRunSearch(**(good | arguments))
+
+
+class CountedEnergyDelay(EnergyDelay):
+    """A cost that counts how often it is computed."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def cost(self, measurement, baseline):
+        self.calls += 1
+        return super().cost(measurement, baseline)
+
+
+def test_nothing_is_estimated_for_a_trial_that_nobody_asks_about():
+    cost = CountedEnergyDelay()
+    search, board = AdaptiveSearch(GRID, cost), Board(BOUND, GRID)
+    for setting in (300, 250, 200):
+        search.tell(board.trial(setting))
+    assert cost.calls == 0
+    search.ask()
+    calls = cost.calls
+    assert calls > 0
+    assert search.choice in GRID
+    assert search.ask() in {None, *GRID}
+    assert cost.calls == calls

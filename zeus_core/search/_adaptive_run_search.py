@@ -124,6 +124,7 @@ class AdaptiveRunSearch:
         self._curves: Curves | None = None
         self._chosen = self._expected = 0
         self._is_done = self._has_begun = False
+        self._prediction: Prediction | None = None  # of the next block; asked for after every few of its steps
         self._next = self._decided()
 
     def ask(self) -> Block:
@@ -141,7 +142,9 @@ class AdaptiveRunSearch:
             return False
         if not block.is_choice:
             return True
-        prediction = predicted(self._curves, self._settings.index(block.setting))
+        if self._prediction is None:
+            self._prediction = predicted(self._curves, self._settings.index(block.setting))
+        prediction = self._prediction
         error = math.hypot(
             math.log(prediction.slowdown_interval[1] / prediction.slowdown_factor),
             pooled_cv(self._blocks) / math.sqrt(steps),
@@ -161,7 +164,7 @@ class AdaptiveRunSearch:
         if is_usable(trial) and trial.setting in self._settings:
             self._blocks.append(MeasuredBlock(run_steps - trial.steps, trial))
             self._search.tell(trial)
-        self._next = self._decided()
+        self._next, self._prediction = self._decided(), None
 
     @property
     def is_done(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -95,22 +96,20 @@ class AdaptiveSearch:
         )
         self._belief = Belief(self._settings, known, self._knob)
         self._told = Told()
-        self._next: int | None = self._settings[0]
-        self._choice: int | None = None
 
     def ask(self) -> int | None:
         """Return the setting to try next; None once no other one promises to gain enough."""
-        return self._next
+        return self._decision[0]
 
     def tell(self, trial: Trial) -> None:
         """Take in a trial. A setting outside the range, or a time or energy that is not finite, teaches nothing."""
         self._told.add(trial)
-        self._next, self._choice = self._decided()
+        vars(self).pop("_decision", None)
 
     @property
     def choice(self) -> int | None:
         """The best setting that was tried; None to let the selector choose among the trials, if only it can tell."""
-        return self._choice
+        return self._decision[1]
 
     def prediction(self, setting: int | None = None) -> Prediction | None:
         """Predict what a setting would do; None before the original setting was measured.
@@ -139,8 +138,9 @@ class AdaptiveSearch:
         costs = np.where(prospects.keeps, prospects.expected_costs, np.inf)
         return int(costs.argmin())
 
-    def _decided(self) -> tuple[int | None, int | None]:
-        """Return the next setting, and the choice."""
+    @cached_property
+    def _decision(self) -> tuple[int | None, int | None]:
+        """The next setting, and the choice; computed when somebody asks, as that takes milliseconds."""
         original = self._settings[0]
         if original not in self._told:
             return original, None
