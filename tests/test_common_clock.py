@@ -6,7 +6,7 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DeviceHeldError, DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.knobs._common_clock import CommonClockKnob, common_clocks
 from zeus_core.knobs._kinds import CommonClock, PowerLimit
-from zeus_core.optimizer.power_limit._limiter import Limiter
+from zeus_core.optimizer._global_setting._limiter import Limiter
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import KnobContract
 

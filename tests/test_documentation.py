@@ -134,8 +134,10 @@ def test_the_page_on_power_limits(tmp_path, capsys):
 
 
 def test_the_page_on_clocks():
-    (loop,) = blocks("clock.md")
-    run(loop, {})["optimizer"].close()
+    loop, both = blocks("clock.md")
+    names = run(loop, {})
+    names["optimizer"].close()
+    run(both, names)["optimizer"].close()
 
 
 def test_the_page_on_simulation(gpu, monitor):

@@ -7,7 +7,7 @@ import pytest
 from tests.accelerate.loop import BACKWARD, FORWARD, Loop
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
-from zeus_core.optimizer import Energy, GlobalClockOptimizer
+from zeus_core.optimizer import Energy, GlobalClockOptimizer, MaxSlowdownConstraint
 from zeus_core.optimizer.power_limit import Phase
 from zeus_core.search import GridSearch
 from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
@@ -126,3 +126,12 @@ def test_a_clock_is_searched_in_place_of_a_limit_if_that_optimizer_is_passed(loo
     work = profile["conditions"]["work"]
     assert work["parameters"] > 0
     assert {"model", "batch_size", "accumulation", "precision", "ranks"} < work.keys()
+
+
+def test_one_argument_tries_limits_and_clocks(loop, monitor):
+    with PowerLimitOptimizer(
+        loop.accelerator, monitor, MaxSlowdownConstraint(1.1), max_steps=150, knob="auto"
+    ) as search:
+        for _ in loop.train(150):
+            pass
+    assert {"or power limit", "or SM clock"} & search.optimizer.result().keys()

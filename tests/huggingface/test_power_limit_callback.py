@@ -167,3 +167,17 @@ def test_a_clock_is_searched_in_place_of_a_limit_if_that_optimizer_is_passed(tmp
     assert work["parameters"] == sum(parameter.numel() for parameter in trainer.model.parameters())
     assert work["samples_per_step"] == trainer.args.train_batch_size
     assert work["ranks"] == 1
+
+
+def test_one_argument_tries_limits_and_clocks_and_keeps_the_better_one(tmp_path, monitor, gpu):
+    search = HFGlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(1.1), knob="auto")
+    trainer = make_trainer(tmp_path, [search], max_steps=150)
+    SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
+    trainer.train()
+    optimizer = search.optimizer
+    kept, other = sorted(("power limit", "SM clock"), key=lambda name: name not in optimizer.result())
+    assert f"or {other}" in optimizer.result()
+    assert (optimizer.chosen_limit_watts is None) == (kept == "SM clock")
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+    gpu.submit(Work(1e6, 90.0))
+    assert gpu.read_sm_clock_mhz() == 1410, "it is unlocked again"

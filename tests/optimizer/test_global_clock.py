@@ -242,7 +242,14 @@ def lack_clocks(training):
 def test_where_one_rank_cannot_lock_clocks_all_search_power_limits_if_they_may(caplog, obstacle):
     def rank_main(world):
         training = Training(
-            Energy(), index=world.rank, world=world, warmup_steps=1, profile_steps=4, search=few, or_power_limit=True
+            Energy(),
+            index=world.rank,
+            world=world,
+            warmup_steps=1,
+            profile_steps=4,
+            search=few,
+            pl_step=5,
+            knob="auto",
         )
         if world.rank == 1:
             obstacle(training)
@@ -256,15 +263,68 @@ def test_where_one_rank_cannot_lock_clocks_all_search_power_limits_if_they_may(c
         assert rank.clock_mhz == TOP_MHZ
         optimizer.on_train_end()
         assert "power limit" in optimizer.result()
-    (said, *_) = [record.message for record in caplog.records if "searched instead" in record.message]
-    assert "SM clocks cannot be changed, and power limits are searched instead" in said
+    (said, *_) = [record.message for record in caplog.records if "are searched" in record.message]
+    assert "only power limits are searched: SM clocks cannot be changed: " in said
     assert "rank 1: no" in caplog.text
 
 
-def test_where_clocks_can_be_locked_they_are_searched_and_not_limits():
-    training = Training(Energy(), warmup_steps=1, profile_steps=4, search=few, or_power_limit=True).train(40)
-    assert training.optimizer.chosen_clock_mhz == 810
-    assert training.optimizer.chosen_limit_watts is training.optimizer.power_limit_watts is None
+@pytest.mark.parametrize(
+    ("pl_step", "tried_watts", "kept", "other"),
+    [
+        (5, [400, 300, 200, 100], ("power limit", 200), ("SM clock", "810 MHz")),
+        (300, [400], ("SM clock", 810), ("power limit", "400 W")),
+    ],
+)
+def test_where_both_may_be_set_both_are_tried_and_the_better_one_is_kept(caplog, pl_step, tried_watts, kept, other):
+    caplog.set_level("INFO", "zeus_core.optimizer")
+    training = Training(Energy(), warmup_steps=1, profile_steps=4, search=few, pl_step=pl_step, knob="auto").train(100)
+    optimizer = training.optimizer
+    limits, clocks = (search.trials for search in optimizer._rivals.searches)
+    assert list(limits) == tried_watts
+    assert list(clocks) == [1410, 1110, 810, 510, 210]
+    assert limits[400].measurement == clocks[1410].measurement, "the original state is measured once"
+    assert {"power limit": optimizer.chosen_limit_watts, "SM clock": optimizer.chosen_clock_mhz}[kept[0]] == kept[1]
+    assert training.gpu.read_power_limit_watts() == (optimizer.power_limit_watts or 400)
+    assert training.clock_mhz == (optimizer.sm_clock_mhz or TOP_MHZ)
+    assert (optimizer.power_limit_watts is None) != (optimizer.sm_clock_mhz is None)
+    optimizer.on_train_end()
+    assert (training.clock_mhz, training.gpu.read_power_limit_watts()) == (TOP_MHZ, 400)
+    rows = optimizer.result()
+    assert rows[kept[0]].startswith(f"{kept[1]} ")
+    assert rows[f"or {other[0]}"].startswith(f"{other[1]}, for ")
+    assert f"and not {other[1]}" in caplog.text
+
+
+@pytest.mark.parametrize("steps", [60, 650])
+def test_a_run_that_tries_both_keeps_its_bound_and_saves_about_as_much_as_with_the_better_one(steps):
+    saved = {}
+    for knob in ("power limit", "clock", "auto"):
+        training = Training(MaxSlowdownConstraint(1.1), noise=SimulatedNoise(0.02, 0.01, seed=3), knob=knob)
+        joules, began = training.gpu.exact_energy_joules(), training.time_source.now()
+        training.train(steps)
+        free = training.gpu.preset.physics.operating_point(WORK, 400.0)
+        assert training.time_source.now() - began <= 1.1 * steps * free.seconds
+        saved[knob] = 1 - (training.gpu.exact_energy_joules() - joules) / (steps * free.energy_joules)
+    assert saved["auto"] >= max(saved.values()) - 0.015
+
+
+def test_a_search_of_both_that_was_killed_goes_on_where_it_was(tmp_path, caplog):
+    arguments = {"warmup_steps": 1, "profile_steps": 4, "search": few, "pl_step": 5, "knob": "auto"}
+    for killed_after in range(5, 50, 5):
+        path = tmp_path / f"{killed_after}.json"
+        first = Training(Energy(), profile_path=path, **arguments).train(killed_after)
+        before = [search.trials for search in first.optimizer._rivals.searches]
+        second = Training(Energy(), profile_path=path, **arguments)
+        second.optimizer.on_train_begin()
+        second.train(60)
+        limits, clocks = (search.trials for search in second.optimizer._rivals.searches)
+        assert [len(limits), len(clocks)] == [4, 5]
+        for setting, trial in before[0].items():
+            assert limits[setting] == trial, "it was not measured again"
+        for setting, trial in before[1].items():
+            assert clocks[setting] == trial
+        assert (second.optimizer.chosen_limit_watts, second.optimizer.chosen_clock_mhz) in [(200, None), (None, 810)]
+    assert "no trials that fit" not in caplog.text
 
 
 def test_a_checkpoint_continues_the_search_in_its_middle():
@@ -280,7 +340,9 @@ def test_a_checkpoint_continues_the_search_in_its_middle():
     assert second.optimizer.trials[:2] == first.optimizer.trials, "no trial was made again"
 
 
-@pytest.mark.parametrize("damage", [{"trials": None}, {"version": 9}, {"conditions": {"gpus": ["V100"]}}])
+@pytest.mark.parametrize(
+    "damage", [{"searches": [{"trials": None}]}, {"version": 9}, {"searches": [{"conditions": {"gpus": ["V100"]}}]}]
+)
 def test_a_search_in_a_checkpoint_that_does_not_fit_is_not_used_and_that_is_said(caplog, damage):
     first = Training(Energy(), warmup_steps=1, profile_steps=4, search=few).train(12)
     second = Training(Energy(), warmup_steps=1, profile_steps=4, search=few)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
 from zeus_core.events import Event
-from zeus_core.optimizer.power_limit._phases import (
+from zeus_core.optimizer._global_setting._phases import (
     MEASURED,
     PHASES,
     WINDOWS,

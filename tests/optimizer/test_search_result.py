@@ -9,8 +9,8 @@ from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Phase
-from zeus_core.optimizer.power_limit._search_result import SearchResult
 from zeus_core.report import Comparison
 from zeus_core.search import Trial
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.search_ranks import make_rank
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer._global_setting._recorder import Piece, left_out_pieces
 from zeus_core.optimizer.power_limit import (
     Energy,
     GlobalPowerLimitOptimizer,
@@ -18,7 +19,6 @@ from zeus_core.optimizer.power_limit import (
     OptimumSelector,
     Phase,
 )
-from zeus_core.optimizer.power_limit._recorder import Piece, left_out_pieces
 from zeus_core.search import AdaptiveSearch, GridSearch
 from zeus_core.testing import ThreadWorld, VirtualTime
 

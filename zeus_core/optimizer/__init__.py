@@ -6,7 +6,7 @@ training continues without the optimizer.
 
 from typing import TYPE_CHECKING, Any
 
-from zeus_core.optimizer._global_clock import GlobalClockOptimizer
+from zeus_core.optimizer._global_setting._optimizers import GlobalClockOptimizer
 from zeus_core.optimizer.power_limit import (
     Energy,
     GlobalPowerLimitOptimizer,

@@ -2,9 +2,9 @@
 
 import sys
 
+from zeus_core.optimizer._global_setting._phases import PHASES as POWER_LIMIT_PHASES
+from zeus_core.optimizer._global_setting._phases import WINDOWS
 from zeus_core.optimizer.pipeline_frequency._phases import PHASES as PIPELINE_FREQUENCY_PHASES
-from zeus_core.optimizer.power_limit._phases import PHASES as POWER_LIMIT_PHASES
-from zeus_core.optimizer.power_limit._phases import WINDOWS
 
 DIAGRAMS = {
     "power-limit.md": (POWER_LIMIT_PHASES.diagram(), WINDOWS.diagram()),

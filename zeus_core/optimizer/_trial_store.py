@@ -126,13 +126,13 @@ class JsonTrialStore:
                         error,
                     )
                     return []
-        if profiles and not self._has_told:
+        nearest = _nearest(conditions, profiles)
+        if nearest is not None and not self._has_told:
             self._has_told = True
-            nearest = sorted((conditions.differences(_conditions_in(profile)) for profile in profiles), key=len)[0]
             _logger.warning(
                 "the profile %s has no trials that fit, and they are measured: those that are nearest have %s",
                 self._path,
-                ", ".join(nearest),
+                nearest,
             )
         return []
 
@@ -150,11 +150,7 @@ class JsonTrialStore:
 
 
 def _profiles_in(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the profiles in a file. Each is decoded when it is used: a damaged one does not cost the others."""
-    profiles = fields.get("profiles")
-    if not isinstance(profiles, list) or not all(isinstance(profile, dict) for profile in profiles):
-        raise UsageError(f"its profiles are {shown(profiles)}; they must be a list of objects")
-    return profiles
+    return _searches_in(fields, "profiles")
 
 
 def _conditions_in(profile: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -162,22 +158,46 @@ def _conditions_in(profile: Mapping[str, Any]) -> Mapping[str, Any]:
     return conditions if isinstance(conditions, Mapping) else {}
 
 
-def trials_to_state(conditions: Conditions, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return trials for the checkpoint of a training, in JSON types."""
-    return _STATE_FORMAT.document({"conditions": encode(conditions), "trials": encode(list(trials))})
+def trials_to_state(searches: Sequence[tuple[Conditions, Sequence[Trial]]]) -> dict[str, Any]:
+    """Return the trials of some searches for the checkpoint of a training, in JSON types; empty if there are none."""
+    kept = [{"conditions": encode(conditions), "trials": encode(list(trials))} for conditions, trials in searches]
+    return _STATE_FORMAT.document({"searches": kept}) if kept else {}
 
 
 def trials_from_state(conditions: Conditions, state: Any) -> list[Trial]:
     """Return the trials in a checkpoint. None, with a warning, if they are damaged, or of other conditions."""
     try:
-        fields = _STATE_FORMAT.fields(state)
-        if fields.get("conditions") == encode(conditions):
-            return decode(list[Trial], fields.get("trials"), "trials")
-        because = f"it has {', '.join(conditions.differences(_conditions_in(fields)))}"
+        searches = _searches_in(_STATE_FORMAT.fields(state))
+        for search in searches:
+            if search.get("conditions") == encode(conditions):
+                return decode(list[Trial], search.get("trials"), "trials")
+        nearest = _nearest(conditions, searches)
+        if nearest is None:
+            return []
+        because = f"it has {nearest}"
     except UsageError as error:
         because = str(error)
     _logger.warning("the search in the checkpoint is not used: %s", because)
     return []
+
+
+def _searches_in(fields: Mapping[str, Any], name: str = "searches") -> list[dict[str, Any]]:
+    """Return the objects in a list. Each is decoded when it is used: a damaged one does not cost the others."""
+    found = fields.get(name)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise UsageError(f"its {name} are {shown(found)}; they must be a list of objects")
+    return found
+
+
+def _nearest(conditions: Conditions, kept: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return what the nearest of the conditions that are kept have in place of these, in words.
+
+    None if there is nothing to say: none are kept, or the same job has tried another knob.
+    """
+    found = [_conditions_in(one) for one in kept]
+    if not found or any({**one, "knob": conditions.knob} == encode(conditions) for one in found):
+        return None
+    return ", ".join(sorted((conditions.differences(one) for one in found), key=len)[0])
 
 
 def checked_facts(argument: str, facts: Mapping[str, int | str]) -> dict[str, int | str]:

@@ -11,7 +11,8 @@ from transformers import TrainerCallback
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer.power_limit._orders import MakeSearch, Mode
+from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
+from zeus_core.optimizer._global_setting._preparation import KnobName
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
 
@@ -37,6 +38,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         profile_steps: Steps to measure at each limit; as many as the search needs if None.
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept.
+        knob: The setting to search: "power limit", "clock", or "auto" for the better one.
         search: Makes another search, such as `zeus_core.search.GridSearch`.
         mode: "search", or "observe" to change nothing.
         strict: Where there is no GPU, raise; otherwise one warning says so, and nothing is searched.
@@ -60,6 +62,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         pl_step: int | None = None,
         profile_path: str | Path | None = None,
         *,
+        knob: KnobName = "power limit",
         search: MakeSearch | None = None,
         mode: Mode = "search",
         strict: bool = False,
@@ -74,6 +77,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
             profile_steps,
             pl_step,
             profile_path,
+            knob=knob,
             search=search,
             mode=mode,
             quiet=True,

@@ -11,7 +11,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit._search_optimizer import SearchOptimizer
+from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_lightning._batches import counter, samples_in
 from zeus_lightning._energy_source import EnergySource

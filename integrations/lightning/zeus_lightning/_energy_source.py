@@ -11,7 +11,7 @@ from zeus_core.device import discover_gpus
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.monitor._selection import warn_unless_measured
-from zeus_core.optimizer.power_limit._search_optimizer import SearchOptimizer
+from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
 from zeus_core.training._energy import checked_intensity

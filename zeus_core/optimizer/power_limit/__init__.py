@@ -11,8 +11,8 @@
 300
 """
 
-from zeus_core.optimizer.power_limit._optimizer import GlobalPowerLimitOptimizer
-from zeus_core.optimizer.power_limit._phases import Phase
+from zeus_core.optimizer._global_setting._optimizers import GlobalPowerLimitOptimizer
+from zeus_core.optimizer._global_setting._phases import Phase
 from zeus_core.search._objectives import (
     Energy,
     MaxSlowdownConstraint,

@@ -12,7 +12,7 @@ from zeus_core._validate import checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit._search_optimizer import SearchOptimizer
+from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training._account import TRAINING
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state

@@ -8,7 +8,8 @@ from accelerate import Accelerator
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer.power_limit._orders import MakeSearch, Mode
+from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
+from zeus_core.optimizer._global_setting._preparation import KnobName
 from zeus_huggingface.accelerate._accelerator import monitor_for
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 
@@ -38,6 +39,7 @@ class PowerLimitOptimizer(AcceleratorLoop):
         profile_steps: Steps to measure at each limit; as many as the search needs if None.
         pl_step: Distance between two limits, in watts.
         profile_path: JSON file in which trials are kept.
+        knob: The setting to search: "power limit", "clock", or "auto" for the better one.
         search: Makes another search, such as `zeus_core.search.GridSearch`.
         max_steps: The steps of the whole training, if they are known.
         mode: "search", or "observe" to change nothing.
@@ -63,6 +65,7 @@ class PowerLimitOptimizer(AcceleratorLoop):
         pl_step: int | None = None,
         profile_path: str | Path | None = None,
         *,
+        knob: KnobName = "power limit",
         search: MakeSearch | None = None,
         max_steps: int | None = None,
         mode: Mode = "search",
@@ -78,6 +81,7 @@ class PowerLimitOptimizer(AcceleratorLoop):
             profile_steps,
             pl_step,
             profile_path,
+            knob=knob,
             search=search,
             max_steps=max_steps,
             mode=mode,

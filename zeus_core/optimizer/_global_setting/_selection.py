@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from zeus_core.errors import UsageError
 from zeus_core.knobs._kinds import KnobKind
 from zeus_core.search import Trial
-from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._objectives import MaxSlowdownConstraint, Objective, OptimumSelector, PowerLimitMeasurement, Time
 
-__all__ = ["chosen_by", "keeps_bound"]
+__all__ = ["better_choice", "chosen_by", "keeps_bound"]
 
 
 def chosen_by(
@@ -53,3 +53,24 @@ def keeps_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> boo
 
 def _highest_first(trial: Trial) -> int:
     return -trial.setting
+
+
+def better_choice(
+    selector: OptimumSelector, originals: Sequence[PowerLimitMeasurement], choices: Sequence[PowerLimitMeasurement]
+) -> int:
+    """Return which of the choices of several searches is the best: its place.
+
+    Args:
+        selector: The rule by which each was chosen.
+        originals: A step at the original setting, as each search knows it.
+        choices: A step at the choice of each.
+    """
+    pairs = list(zip(choices, originals, strict=True))
+    if type(selector) in (MaxSlowdownConstraint, Time):  # all keep the bound
+        costs = [choice.energy / original.energy for choice, original in pairs]
+    elif isinstance(selector, Objective):
+        costs = [selector.cost(choice, original) / selector.cost(original, original) for choice, original in pairs]
+    else:
+        best = selector.select(list(choices))
+        costs = [float(choice.power_limit != best) for choice in choices]
+    return costs.index(min(costs))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from zeus_core.knobs._kinds import KnobKind
-from zeus_core.optimizer.power_limit._selection import chosen_by, keeps_bound
+from zeus_core.optimizer._global_setting._selection import chosen_by, keeps_bound
 from zeus_core.search import Search, Trial
 from zeus_core.search._fixed_trials import FixedTrials
 from zeus_core.search._objectives import MaxSlowdownConstraint, OptimumSelector, Time
@@ -58,6 +58,7 @@ class Order:
         announcement: The cost of the search, said once in advance.
         stepped_aside: The reason that training stays at the original setting; None if it need not.
         prediction: The expected effect of what the selector would choose, where no setting may be changed.
+        expected: The expected effect of the choice; None if the search does not tell.
     """
 
     setting: int
@@ -71,6 +72,7 @@ class Order:
     announcement: str | None = None
     stepped_aside: str | None = None
     prediction: Prediction | None = None
+    expected: Prediction | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class SearchArguments:
         warmup_steps: The steps in which a GPU settles; as many as it takes if None.
         max_steps: The steps of the run; None if nobody knows.
         period_seconds: The time between two updates of the energy counters.
+        wait_steps: The steps before the search.
+        observes: Whether no setting is changed.
     """
 
     kind: KnobKind
@@ -94,6 +98,8 @@ class SearchArguments:
     warmup_steps: int | None
     max_steps: int | None
     period_seconds: float
+    wait_steps: int
+    observes: bool
 
     def search(self, settings: tuple[int, ...]) -> RunSearch:
         """Make the search among some settings, the original one first."""
@@ -195,6 +201,7 @@ class Orders:
             self._announcement(),
             search.stepped_aside,
             None if self._predictor is None else self._predictor.prediction(),
+            search.prediction() if search.is_done else None,
         )
 
     def _steps_of(self, updates: int) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor._reading import Reading
-from zeus_core.optimizer.power_limit._clock_sampler import ClockSampler
+from zeus_core.optimizer._global_setting._clock_sampler import ClockSampler
 from zeus_core.search import Trial
 from zeus_core.search._comparison import standard_deviation
 

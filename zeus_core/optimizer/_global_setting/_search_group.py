@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
 from zeus_core.knobs._kinds import KnobKind
+from zeus_core.optimizer._global_setting._limiter import GpuFacts
 from zeus_core.optimizer._trial_store import Conditions
-from zeus_core.optimizer.power_limit._limiter import GpuFacts
 
 __all__ = ["RankInformation", "SearchGroup"]
 

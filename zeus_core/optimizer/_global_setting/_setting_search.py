@@ -10,11 +10,11 @@ from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError, DeviceHeldError
-from zeus_core.optimizer._trial_store import Conditions, TrialStore
-from zeus_core.optimizer.power_limit._limiter import Limiter
-from zeus_core.optimizer.power_limit._orders import Order, Orders, SearchArguments, is_check_due
-from zeus_core.optimizer.power_limit._phases import Outcome, Phase, StepCounts, Window
-from zeus_core.optimizer.power_limit._recorder import (
+from zeus_core.knobs._kinds import KnobKind
+from zeus_core.optimizer._global_setting._limiter import Limiter
+from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
+from zeus_core.optimizer._global_setting._phases import Outcome, Phase, StepCounts, Window
+from zeus_core.optimizer._global_setting._recorder import (
     Piece,
     TrialPart,
     TrialRecorder,
@@ -22,14 +22,15 @@ from zeus_core.optimizer.power_limit._recorder import (
     pooled_trial,
     trial_from_parts,
 )
-from zeus_core.optimizer.power_limit._search_group import SearchGroup
+from zeus_core.optimizer._global_setting._run_steps import RunSteps
+from zeus_core.optimizer._trial_store import Conditions, TrialStore
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import PowerLimitMeasurement
 from zeus_core.search._run_plan import Prediction
 
-__all__ = ["LimitSearch"]
+__all__ = ["SettingSearch"]
 
 # Readings are lost while a driver restarts or another process interferes, which passes. More tries lengthen a search
 # that cannot succeed; fewer end one that could.
@@ -39,11 +40,11 @@ _MIN_STEPS = 2  # measured before a block may end early: one step has no scatter
 _logger = logging.getLogger(__name__)
 
 
-class LimitSearch:
+class SettingSearch:
     """The search of one training, from PREPARE on. It is the same on all ranks, and rank 0 decides.
 
     Args:
-        group: The ranks.
+        settings: The settings that may be chosen on all ranks, the original one first.
         conditions: The conditions of the blocks, for the store.
         known: Blocks that were measured before.
         limiter: Applies the settings on this rank.
@@ -51,13 +52,12 @@ class LimitSearch:
         recorder: Measures this rank's part in the blocks.
         store: Keeps the blocks. That of rank 0 is used.
         arguments: Make the search. Those of rank 0 are used.
-        wait_steps: The steps before the search.
-        observes: Whether no setting is changed.
+        run: Counts the steps of the training.
     """
 
     def __init__(
         self,
-        group: SearchGroup,
+        settings: tuple[int, ...],
         conditions: Conditions,
         known: Sequence[Trial],
         limiter: Limiter,
@@ -65,10 +65,9 @@ class LimitSearch:
         recorder: TrialRecorder,
         store: TrialStore,
         arguments: SearchArguments,
-        wait_steps: int,
-        observes: bool,
+        run: RunSteps,
     ) -> None:
-        self.settings = group.settings
+        self.settings = settings
         """The settings that may be chosen: the original one first, then all lower ones."""
         self.blocks = list(known)
         """All that the search was told, in this order."""
@@ -76,34 +75,32 @@ class LimitSearch:
         """The setting that training continues at; None until it is set."""
         self.confirmation: Trial | None = None
         """The steps measured at the latest choice that was measured; None until then, and if their energy was lost."""
-        self.original = group.settings[0]
+        self.original = settings[0]
         """The highest original setting."""
-        self.not_changed_because: str | None = "as it is only observed" if observes else None
+        self.not_changed_because: str | None = "as it is only observed" if arguments.observes else None
         """The reason that settings are not changed; None if they are."""
-        self.steps = 0
-        """The steps since training began."""
         self.searched_steps: Counter[int] = Counter()
         """The steps of the search at each setting, with those that settle."""
         self.chosen_steps = 0
         """The steps at the choice."""
-        self.outlier_steps = 0
-        """The steps that took far too long, and are in no trial."""
         self.stepped_aside: str | None = None
         """The reason that training stays at the original setting; None if it need not."""
         self.prediction: Prediction | None = None
         """The expected effect of what the selector would choose, where no setting may be changed."""
         self.trials = _pooled(self.blocks)
         """All that was measured during the search, by setting."""
-        self._conditions = conditions
+        self.conditions = conditions
+        """The conditions of the blocks."""
+        self.run = run
+        """The steps of the training so far."""
         self._limiter = limiter
         self._confirmed: dict[int, Trial] = {}  # measured at each choice
         self._held: Trial | None = None  # at all choices, if the search moves its choice while training continues
         self._exchange = exchange
         self._recorder = recorder
         self._store = store
-        self._wait_steps = wait_steps
         self._arguments = arguments
-        self.observes = observes
+        self.observes = arguments.observes
         """Whether no setting is changed."""
         self.best: int | None = None
         """The best setting so far; None if nobody knows."""
@@ -115,14 +112,24 @@ class LimitSearch:
         self._is_changed = False  # before this block
         self._block_steps = 0
         self._block_began_seconds = 0.0
-        self._excess_seconds = 0.0  # of outliers
         self._tries = 0
+        self._expected: Prediction | None = None
+
+    @property
+    def kind(self) -> KnobKind:
+        """The kind of setting."""
+        return self._limiter.kind
+
+    @property
+    def in_force(self) -> int | None:
+        """The setting in force as far as this rank knows, the highest of its GPUs; None while it rests."""
+        return self._limiter.setting
 
     @property
     def counts(self) -> StepCounts:
         """The steps of the phases to come."""
         settle_steps = 0 if self._setting == self._order.setting else self._order.settle_steps
-        return StepCounts(self._wait_steps, settle_steps, self._order.steps)
+        return StepCounts(self._arguments.wait_steps, settle_steps, self._order.steps)
 
     @property
     def comparison(self) -> Comparison | None:
@@ -131,6 +138,43 @@ class LimitSearch:
         if before is None or after is None or self.chosen == self.original:
             return None
         return Comparison(before, after, self.trials.get(after.setting) if self._order.is_fixed else None)
+
+    @property
+    def expected(self) -> tuple[float, float]:
+        """The energy and the duration of a step at the choice, over those at the original setting."""
+        if self._expected is not None:
+            return 1 - self._expected.saving_fraction, self._expected.slowdown_factor
+        before, after = self.trials[self.original], self.trials[self._order.setting]
+        return after.joules_per_step / before.joules_per_step, after.seconds_per_step / before.seconds_per_step
+
+    @property
+    def choice(self) -> int:
+        """The setting that the search would continue at."""
+        return self._order.setting
+
+    @property
+    def choice_text(self) -> str:
+        """The choice in words, with what it would do and what it took to find."""
+        energy_factor, time_factor = self.expected
+        steps = sum(steps for setting, steps in self.searched_steps.items() if setting != self.original)
+        return (
+            f"{self.choice} {self.kind.unit}, for {energy_factor - 1:+.1%} energy and {time_factor - 1:+.1%} time as "
+            f"far as can be told, after {steps} steps of search"
+        )
+
+    def continue_from(self, other: SettingSearch) -> None:
+        """Take over the steps that another search has measured at the original settings, where this one has none."""
+        self.searched_steps[self.original] = other.searched_steps[other.original]
+        if self.original not in self.trials:
+            self.blocks += [
+                replace(trial, setting=self.original) for trial in other.blocks if trial.setting == other.original
+            ]
+            self.trials = _pooled(self.blocks)
+
+    def rest(self) -> None:
+        """Restore the original setting, until the search goes on."""
+        self._setting = None
+        self._exchange.attempt(lambda: self._limiter.set(self.original))
 
     def begin(self) -> Outcome:
         """Ask for the first block."""
@@ -141,7 +185,7 @@ class LimitSearch:
 
         Call it before the phase changes.
         """
-        self.steps += 1
+        self.run.steps += 1
         self._block_steps += 1
         if is_original:
             return
@@ -186,7 +230,7 @@ class LimitSearch:
     def save(self) -> None:
         """Have the blocks kept, on rank 0."""
         if self._exchange.rank == 0:
-            self._store.save(self._conditions, self.blocks)
+            self._store.save(self.conditions, self.blocks)
 
     def sorted_trials(self) -> list[Trial]:
         """Return the trials so far, the highest setting first."""
@@ -217,7 +261,7 @@ class LimitSearch:
         order = decode(Order, fields)
         was_choice = self._order.is_choice
         self._order, self._tries = order, 0
-        self.prediction, self.best = order.prediction, order.best
+        self.prediction, self.best, self._expected = order.prediction, order.best, order.expected
         if order.announcement is not None:
             _logger.info("the search for a %s takes %s", self._limiter.kind.name, order.announcement)
         if order.stepped_aside is not None and self.stepped_aside is None:
@@ -279,8 +323,8 @@ class LimitSearch:
 
     def _next_order(self, trial: Trial, run_seconds: float) -> Any:
         assert self._orders is not None, "rank 0 decides"
-        self._orders.tell(trial, self.steps, run_seconds)
-        return encode(self._orders.next(self.steps, run_seconds))
+        self._orders.tell(trial, self.run.steps, run_seconds)
+        return encode(self._orders.next(self.run.steps, run_seconds))
 
     def _finished_trial(self) -> tuple[Trial | None, float]:
         """Return the block that all ranks have measured, None if it cannot be used; and the time of the run so far."""
@@ -293,8 +337,8 @@ class LimitSearch:
         held = [because for _, because in told]
         if any(held):
             raise DeviceHeldError(self._exchange.complaint(held))
-        self.outlier_steps += max(sum(piece.outliers for piece in of_rank.values()) for of_rank in pieces)
-        self._excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
+        self.run.outlier_steps += max(sum(piece.outliers for piece in of_rank.values()) for of_rank in pieces)
+        self.run.excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
         trial = trial_from_parts(self._order.setting, parts)
         if trial is not None:
             unit = self._limiter.kind.unit
@@ -304,7 +348,7 @@ class LimitSearch:
         elif not any(part.is_spoiled for part in parts):  # interference is no fault of the devices
             self._tries += 1
         # An outlier would have taken as long at the original setting, and is not what a bound is about.
-        return trial, max(part.run_seconds for part in parts) - self._excess_seconds
+        return trial, max(part.run_seconds for part in parts) - self.run.excess_seconds
 
     def _finished_part(self, left_out: Sequence[int]) -> tuple[Any, str | None]:
         """Return this rank's part in the block, in JSON types, and the words for the setting of somebody else."""

@@ -1,21 +1,10 @@
-"""`GlobalPowerLimitOptimizer`: one power limit for the GPUs of a job, searched during training."""
+"""The optimizers of one setting for the GPUs of a job, by the setting that they search unless `knob` is passed."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 
-from zeus_core._validate import checked_whole_number
-from zeus_core.knobs._kinds import PowerLimit
-from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit._orders import MakeSearch, Mode
-from zeus_core.optimizer.power_limit._search_optimizer import SearchOptimizer
-from zeus_core.ports import World
-from zeus_core.search._objectives import OptimumSelector
-
-__all__ = ["FINE_STEP_WATTS", "GlobalPowerLimitOptimizer"]
-
-FINE_STEP_WATTS = 5  # for a search whose number of trials does not depend on it; gains 0.9 to 1.9 % over 25 W
-_COARSE_STEP_WATTS = 25
+__all__ = ["GlobalClockOptimizer", "GlobalPowerLimitOptimizer"]
 
 
 class GlobalPowerLimitOptimizer(SearchOptimizer):
@@ -58,6 +47,11 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
         profile_steps: Steps measured at each limit, whatever the run can afford; as many as the search needs if None.
         pl_step: Distance between two limits, in watts; if None 5, or 25 for a `search` of your own.
         profile_path: JSON file that keeps the trials. Trials of an earlier run are not measured again.
+        knob: The setting to search: "power limit", "clock" for one locked SM clock in MHz, or "auto" for both, of which
+            training continues with the better one. Where clocks cannot be locked on all ranks, for lack of support or
+            of the right, "auto" searches limits, and says so. If None, it is that in the name of the class.
+        original_clock_mhz: The clock that the GPUs were locked at before, which the driver does not tell. None if they
+            were not locked: they are unlocked in the end.
         search: Makes another search from the limits and the selector, such as `zeus_core.search.GridSearch`.
         max_steps: The steps of the whole training, if they are known. Adapters of frameworks that know tell it.
         mode: "search", or "observe" to change nothing, and predict what the best limit would save.
@@ -68,35 +62,24 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
         UsageError: An argument is wrong; the message names it.
     """
 
-    def __init__(
-        self,
-        monitor: ZeusMonitor,
-        optimum_selector: OptimumSelector | None = None,
-        wait_steps: int = 1,
-        warmup_steps: int | None = None,
-        profile_steps: int | None = None,
-        pl_step: int | None = None,
-        profile_path: str | Path | None = None,
-        *,
-        search: MakeSearch | None = None,
-        max_steps: int | None = None,
-        mode: Mode = "search",
-        world: World | None = None,
-        quiet: bool = False,
-    ) -> None:
-        if pl_step is None:
-            pl_step = FINE_STEP_WATTS if search is None else _COARSE_STEP_WATTS
-        super().__init__(
-            PowerLimit(checked_whole_number("pl_step", pl_step, 1)),
-            monitor,
-            optimum_selector,
-            wait_steps,
-            warmup_steps,
-            profile_steps,
-            profile_path,
-            search,
-            max_steps,
-            mode,
-            world,
-            quiet,
-        )
+    _usual_knob = "power limit"
+
+
+class GlobalClockOptimizer(SearchOptimizer):
+    """Finds the best SM clock by a few trials during training, and keeps it for the rest of the training.
+
+    It is used, and behaves, as `GlobalPowerLimitOptimizer`, with the same arguments; settings are clocks in MHz, the
+    same on all GPUs of the job. Power limits stay as they are: the original ones are the ceiling.
+
+    One clock makes GPUs of one model equally fast, that differ by some percent under one power limit: those that waited
+    for others no longer spend power on being early. And it keeps a slowdown bound without any measurement of time: a
+    GPU that runs at a mean clock f by itself is at most 10 % slower when it is locked at f / 1.1. So even a run too
+    short for a search saves energy, by `MaxSlowdownConstraint`.
+
+    A `ZeusCost` without `max_power_watts` takes the highest original power limit.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    _usual_knob = "clock"

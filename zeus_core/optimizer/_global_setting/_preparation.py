@@ -1,0 +1,284 @@
+"""What an optimizer was told before training, and the searches that it begins a training with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from zeus_core._codec import decode, encode
+from zeus_core._validate import checked_function, checked_object, checked_one_of, checked_whole_number
+from zeus_core.device import Gpu
+from zeus_core.errors import DeviceError, NoDeviceError, UsageError
+from zeus_core.knobs._kinds import CommonClock, KnobKind, PowerLimit
+from zeus_core.optimizer._global_setting._limiter import Limiter, obstacle_to
+from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode, SearchArguments
+from zeus_core.optimizer._global_setting._phases import Phase
+from zeus_core.optimizer._global_setting._recorder import TrialRecorder
+from zeus_core.optimizer._global_setting._run_steps import RunSteps
+from zeus_core.optimizer._global_setting._search_group import RankInformation, SearchGroup
+from zeus_core.optimizer._global_setting._setting_search import SettingSearch
+from zeus_core.optimizer._trial_store import (
+    Conditions,
+    TrialStore,
+    checked_facts,
+    trials_from_state,
+    trials_to_state,
+)
+from zeus_core.ports._exchange import Exchange
+from zeus_core.search import Trial
+from zeus_core.search._objectives import OptimumSelector, ZeusCost
+
+__all__ = ["KnobName", "Preparation", "SearchOptions", "kinds_of"]
+
+KnobName = Literal["power limit", "clock", "auto"]
+"""The setting that is searched; both, for "auto"."""
+
+_FINE_STEP_WATTS = 5  # for a search whose number of trials does not depend on it; gains 0.9 to 1.9 % over 25 W
+_COARSE_STEP_WATTS = 25
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The arguments of an optimizer, checked.
+
+    Attributes:
+        kinds: The kinds of settings to search.
+        selector: The rule for the best one; the default one, for the GPUs of the job, if None.
+        wait_steps: The steps before the search.
+        warmup_steps: The steps in which a GPU settles; as many as it takes if None.
+        profile_steps: The measured steps of a trial; as many as it needs if None.
+        make: Makes the search; the default one if None.
+        max_steps: The steps of the whole training; None if nobody knows.
+        mode: Whether settings are changed.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    kinds: tuple[KnobKind, ...]
+    selector: OptimumSelector | None
+    wait_steps: int
+    warmup_steps: int | None
+    profile_steps: int | None
+    make: MakeSearch | None
+    max_steps: int | None
+    mode: Mode
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        for argument, minimum in (("wait_steps", 0), ("warmup_steps", 0), ("profile_steps", 1), ("max_steps", 1)):
+            value = getattr(self, argument)
+            if value is not None or argument == "wait_steps":
+                object.__setattr__(self, argument, checked_whole_number(argument, value, minimum))
+        checked_one_of("mode", self.mode, get_args(Mode))
+        if self.selector is not None:
+            wanted = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
+            checked_object("optimum_selector", self.selector, "select", wanted)
+        if self.make is not None:
+            wanted = "a function of settings and a selector that makes a Search, such as GridSearch"
+            checked_function("search", self.make, wanted)
+
+
+def kinds_of(
+    knob: KnobName, pl_step: int | None, original_clock_mhz: int | None, has_own_search: bool
+) -> tuple[KnobKind, ...]:
+    """Return the kinds of settings that an optimizer searches.
+
+    Raises:
+        UsageError: A number cannot be.
+    """
+    if pl_step is None:
+        pl_step = _COARSE_STEP_WATTS if has_own_search else _FINE_STEP_WATTS
+    if original_clock_mhz is not None:
+        original_clock_mhz = checked_whole_number("original_clock_mhz", original_clock_mhz, 1)
+    limits, clocks = PowerLimit(checked_whole_number("pl_step", pl_step, 1)), CommonClock(original_clock_mhz)
+    if knob == "auto":
+        return limits, clocks
+    return (limits,) if knob == "power limit" else (clocks,)
+
+
+class Preparation:
+    """Makes the searches of one training after another, the same on all ranks.
+
+    Args:
+        options: The arguments of the optimizer.
+        gpus: The GPUs of this rank.
+        exchange: The exchanges with the other ranks.
+        recorder: Measures.
+        store: Keeps the trials.
+    """
+
+    def __init__(
+        self,
+        options: SearchOptions,
+        gpus: Sequence[Gpu],
+        exchange: Exchange,
+        recorder: TrialRecorder,
+        store: TrialStore,
+    ) -> None:
+        self.options = options
+        """The arguments of the optimizer."""
+        self.selector: OptimumSelector = options.selector or ZeusCost(world_size=max(len(gpus), 1))
+        """The rule for the best setting."""
+        self._gpus = gpus
+        self._exchange = exchange
+        self._recorder = recorder
+        self._store = store
+        self._kinds = options.kinds[:1] if options.mode == "observe" else options.kinds
+        self._has_checked = len(self._kinds) == 1
+        self._work: dict[str, int | str] = {}
+        self._resumed: Any = None  # the state of a checkpoint, until a training begins
+        self._has_forgotten = False  # what is kept of this work is that of other work
+        self._limiters: list[Limiter] = []
+        self._is_restored = True  # what an earlier training has changed
+        self._searches: list[SettingSearch] = []  # of the latest training
+
+    @property
+    def name(self) -> str:
+        """The name of what is searched."""
+        return " or ".join(kind.name for kind in self._kinds)
+
+    def use_work(self, work: Mapping[str, int | str]) -> None:
+        """Tell the work of a step from other work.
+
+        Raises:
+            UsageError: It is no mapping of names to whole numbers or text.
+        """
+        facts = checked_facts("work", work)
+        if facts != self._work:
+            self._work, self._has_forgotten = facts, False
+
+    def forget(self) -> None:
+        """Drop what is known of the work."""
+        for search in self._searches:
+            search.forget()
+        self._has_forgotten = True
+
+    def state(self) -> dict[str, Any]:
+        """Return what was measured so far, for a checkpoint, in JSON types; empty before the first trial."""
+        return trials_to_state([(search.conditions, search.blocks) for search in self._searches if search.blocks])
+
+    def load_state(self, state: Any) -> None:
+        """Take what a checkpoint holds for known, in the next training."""
+        self._resumed = state or None
+
+    def searches(self, told_max_steps: int | None) -> list[SettingSearch]:
+        """Read what is in force, and make the searches of a training. All ranks call this."""
+        if not self._has_checked:
+            self._kinds, self._has_checked = self._possible_kinds(), True
+        self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
+        self._is_restored = not self._limiters
+        self._recorder.begin_run()
+        run = RunSteps()
+        self._searches = [self._search(kind, run, told_max_steps) for kind in self._kinds]
+        self._resumed = None
+        return self._searches
+
+    def restore(self) -> bool:
+        """Restore the original settings. Never raises; False if a GPU refuses."""
+        restored = [limiter.restore() for limiter in self._limiters]  # all of them, also after a refusal
+        return all(restored)
+
+    def _possible_kinds(self) -> tuple[KnobKind, ...]:
+        """Return the kinds of settings that all ranks can change; the first one if there is none."""
+        possible, complaints = [], []
+        for kind in self._kinds:
+            obstacles = self._exchange.gather(lambda kind=kind: obstacle_to(kind, self._gpus), Phase.PREPARE)  # type: ignore[misc]
+            if any(obstacles):
+                complaints.append(f"{kind.name}s cannot be changed: {self._exchange.complaint(obstacles)}")
+            else:
+                possible.append(kind)
+        kinds = tuple(possible) or self._kinds[:1]
+        if complaints and possible:
+            _logger.warning("only %ss are searched: %s", kinds[0].name, "; ".join(complaints))
+        return kinds
+
+    def _search(self, kind: KnobKind, run: RunSteps, told_max_steps: int | None) -> SettingSearch:
+        exchange = self._exchange
+        # No rank changes a setting before all ranks have read theirs: some may share a GPU.
+        told = exchange.gather(lambda: encode(self._information(self._read(kind))), Phase.PREPARE)
+        ranks, limiter = decode(list[RankInformation], told), self._limiters[-1]
+        group = SearchGroup.from_ranks(ranks, kind)
+        exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpus}))
+        if self.options.selector is None:
+            self.selector = ZeusCost(world_size=len(group.gpus))
+        if any(one.unit != "W" for one in self._kinds):
+            self.selector = _with_power(self.selector, group.original_limit_watts)
+        conditions = group.conditions(kind, self._work)
+        known = exchange.decide(lambda: encode(self._known_blocks(conditions)), Phase.PREPARE)
+        return SettingSearch(
+            group.settings,
+            conditions,
+            decode(list[Trial], known),
+            limiter,
+            exchange,
+            self._recorder,
+            self._store,
+            self._arguments(kind, told_max_steps),
+            run,
+        )
+
+    def _known_blocks(self, conditions: Conditions) -> Sequence[Trial]:
+        """Return the blocks of an earlier training, or those in the profile, if the conditions are the same."""
+        own = [block for search in self._searches if search.conditions == conditions for block in search.blocks]
+        if own or self._has_forgotten:
+            return own
+        # A profile is as new as the latest block.
+        kept = self._store.load(conditions)
+        return kept or ([] if self._resumed is None else trials_from_state(conditions, self._resumed))
+
+    def _arguments(self, kind: KnobKind, told_max_steps: int | None) -> SearchArguments:
+        options = self.options
+        return SearchArguments(
+            kind,
+            self.selector,
+            options.make,
+            options.profile_steps,
+            options.warmup_steps,
+            options.max_steps or told_max_steps,
+            max(gpu.energy_counter_period_seconds for gpu in self._gpus),
+            options.wait_steps,
+            options.mode == "observe",
+        )
+
+    def _information(self, limiter: Limiter) -> RankInformation:
+        options = self.options
+        return RankInformation(
+            {
+                "wait_steps": options.wait_steps,
+                "warmup_steps": str(options.warmup_steps),
+                "profile_steps": str(options.profile_steps),
+                "mode": options.mode,
+                **limiter.kind.arguments,
+            },
+            limiter.settings,
+            limiter.gpus,
+        )
+
+    def _read(self, kind: KnobKind) -> Limiter:
+        if not self._gpus:
+            raise NoDeviceError("this rank has no GPU")
+        if not self._is_restored:
+            raise DeviceError("the original settings of an earlier training have not been restored yet")
+        self._limiters.append(Limiter(self._gpus, kind))
+        return self._limiters[-1]
+
+
+def _with_power(selector: OptimumSelector, original_watts: float | None) -> OptimumSelector:
+    """Return a selector that knows the highest power of a GPU, where the settings are none.
+
+    Raises:
+        UsageError: Nobody knows it.
+    """
+    if not isinstance(selector, ZeusCost) or selector.max_power_watts is not None:
+        return selector
+    if original_watts is None:
+        raise UsageError("the GPUs report no power limit: pass ZeusCost(max_power_watts=...), the highest power of one")
+    known = copy(selector)
+    known.max_power_watts = original_watts
+    return known

@@ -1,0 +1,92 @@
+"""Searches for settings of several kinds in one training, which continues with the one that has the better choice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from enum import Enum
+
+from zeus_core.optimizer._global_setting._phases import Outcome, Phase, Window
+from zeus_core.optimizer._global_setting._selection import better_choice
+from zeus_core.optimizer._global_setting._setting_search import SettingSearch
+from zeus_core.ports._exchange import Exchange
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
+
+__all__ = ["RivalSearches"]
+
+_logger = logging.getLogger(__name__)
+
+
+class RivalSearches:
+    """One search after another, until each has chosen. Then the one with the better choice alone goes on.
+
+    The steps at the original settings are measured once: the later searches take them over from the first.
+
+    Args:
+        searches: The searches, at least one.
+        selector: The rule for the better choice. That of rank 0 is used.
+        exchange: The exchanges with the other ranks.
+    """
+
+    def __init__(self, searches: Sequence[SettingSearch], selector: OptimumSelector, exchange: Exchange) -> None:
+        first, *self._untried = searches
+        self._searches = list(searches)
+        self.current: SettingSearch = first
+        """The search under way."""
+        self._tried = [first]
+        self._selector = selector
+        self._exchange = exchange
+        self._is_decided = False
+
+    @property
+    def searches(self) -> Sequence[SettingSearch]:
+        """All searches."""
+        return self._searches
+
+    @property
+    def others(self) -> Sequence[SettingSearch]:
+        """The searches that have chosen, and do not go on."""
+        return [search for search in self._tried if search is not self.current]
+
+    def begin(self) -> Outcome:
+        """Ask for the first block."""
+        return self._next(self.current.begin(), Phase.PREPARE)
+
+    def enter(self, phase: Phase, window: Window, is_new: bool) -> Outcome | None:
+        """Have the effects of entering a phase (`is_new`) or a state of its window; see `SettingSearch.enter`."""
+        outcome = self.current.enter(phase, window, is_new)
+        return None if outcome is None else self._next(outcome, phase)
+
+    def forget(self) -> None:
+        """Forget all blocks."""
+        for search in self._searches:
+            search.forget()
+
+    def _next(self, outcome: Outcome, phase: Enum) -> Outcome:
+        """Go on with the next search once one has chosen; after the last, with the one that has the better choice."""
+        while outcome is Outcome.CHOSEN and self._untried and not self.current.observes:
+            before, self.current = self.current, self._untried.pop(0)
+            self._tried.append(self.current)
+            before.rest()
+            self.current.continue_from(before)
+            outcome = self.current.begin()
+        if outcome is Outcome.CHOSEN and len(self._tried) > 1 and not self._is_decided:
+            self._is_decided = True
+            self._keep(self._tried[self._exchange.decide(self._better, phase)])
+        return outcome
+
+    def _better(self) -> int:
+        originals = [PowerLimitMeasurement.from_trial(search.trials[search.original], 1) for search in self._tried]
+        choices = [
+            PowerLimitMeasurement(search.choice, original.energy * energy_factor, original.time * time_factor)
+            for search, original in zip(self._tried, originals, strict=True)
+            for energy_factor, time_factor in [search.expected]
+        ]
+        return better_choice(self._selector, originals, choices)
+
+    def _keep(self, kept: SettingSearch) -> None:
+        others = [f"{search.choice} {search.kind.unit}" for search in self._tried if search is not kept]
+        _logger.info("%d %s are chosen, and not %s", kept.choice, kept.kind.unit, " or ".join(others))
+        if kept is not self.current:
+            self.current.rest()
+            self.current = kept

@@ -1,0 +1,111 @@
+"""The facts of a search that its users read: settings, trials, and the saving."""
+
+from __future__ import annotations
+
+from zeus_core.optimizer._global_setting._orders import DEFAULT_STEPS
+from zeus_core.optimizer._global_setting._preparation import Preparation
+from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
+from zeus_core.optimizer._global_setting._setting_search import SettingSearch
+from zeus_core.search import Trial
+from zeus_core.search._comparison import Comparison
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
+
+__all__ = ["SearchFacts"]
+
+
+class SearchFacts:
+    """The facts of the latest search of an optimizer. Where both limits and clocks are tried, those of the present one.
+
+    Args:
+        preparation: Makes the searches.
+    """
+
+    def __init__(self, preparation: Preparation) -> None:
+        self._preparation = preparation
+        self._rivals: RivalSearches | None = None  # of the latest training
+
+    @property
+    def _search(self) -> SettingSearch | None:
+        return None if self._rivals is None else self._rivals.current
+
+    @property
+    def optimum_selector(self) -> OptimumSelector:
+        """The rule for the best limit."""
+        return self._preparation.selector
+
+    @property
+    def baseline_limit_watts(self) -> int | None:
+        """The original limit; None until training begins, and where clocks are searched."""
+        return None if self._search is None else self._in("W", self._search.original)
+
+    @property
+    def chosen_limit_watts(self) -> int | None:
+        """The limit the search ended with; None before its end, and where clocks are searched."""
+        return None if self._search is None else self._in("W", self._search.chosen)
+
+    @property
+    def power_limit_watts(self) -> int | None:
+        """The limit in force as far as the optimizer knows, the highest of this process's GPUs; None while it rests."""
+        return None if self._search is None else self._in("W", self._search.in_force)
+
+    @property
+    def baseline_clock_mhz(self) -> int | None:
+        """The original SM clock, or the highest one of the GPUs if they were not locked; None until training begins."""
+        return None if self._search is None else self._in("MHz", self._search.original)
+
+    @property
+    def chosen_clock_mhz(self) -> int | None:
+        """The SM clock the search ended with; None before its end, and where limits are searched."""
+        return None if self._search is None else self._in("MHz", self._search.chosen)
+
+    @property
+    def sm_clock_mhz(self) -> int | None:
+        """The SM clock in force as far as the optimizer knows; None while it rests, and where limits are searched."""
+        return None if self._search is None else self._in("MHz", self._search.in_force)
+
+    def _in(self, unit: str, setting: int | None) -> int | None:
+        return setting if self._search is not None and self._search.kind.unit == unit else None
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The trials so far, the highest limit first."""
+        return [] if self._search is None else self._search.sorted_trials()
+
+    @property
+    def measurements(self) -> list[PowerLimitMeasurement]:
+        """The trials as selectors see them, each scaled to `profile_steps` steps."""
+        return [] if self._search is None else self._search.measurements(self.profile_steps)
+
+    @property
+    def confirmation(self) -> Trial | None:
+        """The steps measured at the choice since training continues at it; None until then."""
+        return None if self._search is None else self._search.confirmation
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """Steps at the original setting, and at the choice; None until that was measured, or if they are one.
+
+        A search that moves its choice a little while training continues is compared by its steps at all choices.
+        """
+        return None if self._search is None else self._search.comparison
+
+    @property
+    def saving_fraction(self) -> float | None:
+        """Energy per step that the confirmed choice saves, over that at the original limit.
+
+        None until the choice is confirmed, if it is the original limit, and if the saving is smaller than its
+        uncertainty.
+        """
+        comparison = self.comparison
+        return comparison.saving_fraction if comparison is not None and comparison.is_certain else None
+
+    @property
+    def saving_uncertainty(self) -> float | None:
+        """How far `saving_fraction` can be off; None if that is."""
+        comparison = self.comparison
+        return comparison.saving_uncertainty if comparison is not None and comparison.is_certain else None
+
+    @property
+    def profile_steps(self) -> int:
+        """Steps measured at each setting, as passed; otherwise those that `measurements` are scaled to."""
+        return self._preparation.options.profile_steps or DEFAULT_STEPS

@@ -1,0 +1,372 @@
+"""The search for one setting of the GPUs of a job, during training: what every knob has in common."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, TypeVar, get_args
+
+from zeus_core._validate import checked_flag, checked_one_of, checked_path
+from zeus_core.adapters import contained
+from zeus_core.adapters._contained import log_fault
+from zeus_core.adapters._result import show_result
+from zeus_core.errors import DeviceHeldError, UsageError
+from zeus_core.events import Activity, Event
+from zeus_core.knobs._kinds import KnobKind
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._no_monitor import checked_monitor
+from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
+from zeus_core.optimizer._global_setting._phases import (
+    MEASURED,
+    STEP_BOUNDARIES,
+    Outcome,
+    Phase,
+    State,
+    StepCounts,
+    Window,
+    advance,
+)
+from zeus_core.optimizer._global_setting._preparation import KnobName, Preparation, SearchOptions, kinds_of
+from zeus_core.optimizer._global_setting._recorder import TrialRecorder
+from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
+from zeus_core.optimizer._global_setting._search_facts import SearchFacts
+from zeus_core.optimizer._global_setting._search_result import SearchResult
+from zeus_core.optimizer._phase_table import follow
+from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
+from zeus_core.ports import World
+from zeus_core.ports._exchange import Exchange
+from zeus_core.ports._world import checked_world
+from zeus_core.search._objectives import Objective, OptimumSelector
+
+__all__ = ["SearchOptimizer"]
+
+_FAULT = "a fault, which was logged, has ended the search; the original setting was restored"
+_Self = TypeVar("_Self", bound="SearchOptimizer")
+
+
+class SearchOptimizer(SearchFacts):
+    """Searches for one setting during training. See `GlobalPowerLimitOptimizer` for the arguments."""
+
+    _usual_knob: ClassVar[KnobName] = "power limit"
+
+    def __init__(
+        self,
+        monitor: ZeusMonitor,
+        optimum_selector: OptimumSelector | None = None,
+        wait_steps: int = 1,
+        warmup_steps: int | None = None,
+        profile_steps: int | None = None,
+        pl_step: int | None = None,
+        profile_path: str | Path | None = None,
+        *,
+        knob: KnobName | None = None,
+        original_clock_mhz: int | None = None,
+        search: MakeSearch | None = None,
+        max_steps: int | None = None,
+        mode: Mode = "search",
+        world: World | None = None,
+        quiet: bool = False,
+    ) -> None:
+        name: KnobName = checked_one_of("knob", self._usual_knob if knob is None else knob, get_args(KnobName))
+        options = SearchOptions(
+            kinds_of(name, pl_step, original_clock_mhz, search is not None),
+            optimum_selector,
+            wait_steps,
+            warmup_steps,
+            profile_steps,
+            search,
+            max_steps,
+            mode,
+        )
+        self.monitor: ZeusMonitor = checked_monitor(monitor)
+        """The monitor that measures."""
+        self._gpus = list(monitor.gpus.values())
+        store: TrialStore = (
+            NoTrialStore()
+            if profile_path is None
+            else JsonTrialStore(Path(checked_path("profile_path", profile_path, "profile.json")))
+        )
+        self._recorder = TrialRecorder(monitor, samples_clocks=name != "power limit")
+        self.quiet: bool = checked_flag("quiet", quiet)
+        """Whether the end of training shows no result."""
+        self._told_max_steps: int | None = None
+        self._state = State()
+        self._ended_state = State()  # in which the latest training ended
+        self._is_result_due = False
+        self._ended_because = _FAULT
+        self._is_in_step = False
+        self._expects_interference = False
+        this = weakref.ref(self)  # a reference cycle would delay restoring the limits when the optimizer is dropped
+
+        def step_aside(error: Exception) -> None:
+            optimizer = this()
+            if optimizer is not None:
+                optimizer._step_aside(error)
+
+        self._exchange = Exchange(checked_world(world), step_aside)
+        super().__init__(Preparation(options, self._gpus, self._exchange, self._recorder, store))
+
+    def use_world(self, world: World) -> None:
+        """Search together with these ranks from the next training on. Call it before training begins.
+
+        Raises:
+            UsageError: A search is under way.
+        """
+        if self.phase not in {Phase.REST, Phase.OFF}:
+            raise UsageError("use_world was called during a search; call it before training begins, or after its end")
+        self._exchange.use_world(checked_world(world))
+
+    def use_work(self, work: Mapping[str, int | str]) -> None:
+        """Tell the work of a step from other work: only trials of the same work are taken from the profile.
+
+        The number of ranks is always told. Call it before training begins.
+
+        Args:
+            work: Facts by name, such as {"parameters": 124439808, "samples_per_step": 32}.
+
+        Raises:
+            UsageError: It is no mapping of names to whole numbers or text.
+        """
+        self._preparation.use_work(work)
+
+    @property
+    def phase(self) -> Phase:
+        """The current phase of the search."""
+        return self._state.phase
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the search so far for the checkpoint of a training, in JSON types; empty before its first trial."""
+        return self._preparation.state()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue the search of a checkpoint in the next training, if it was made under the same conditions."""
+        self._preparation.load_state(state)
+
+    def forget(self) -> None:
+        """Drop all trials, also those in the profile: from now on a step is another amount of work."""
+        self.on_train_end()
+        self._preparation.forget()
+
+    def on_train_begin(self, *, max_steps: int | None = None) -> None:
+        """Training begins. Loops that do not report it begin with their first epoch or step.
+
+        Args:
+            max_steps: The steps it will take, if the loop knows; those passed to the constructor come first.
+        """
+        self._told_max_steps = max_steps
+        self._report(Event.TRAIN_BEGIN)
+
+    def on_epoch_begin(self) -> None:
+        """Report that an epoch begins."""
+        self._report(Event.EPOCH_BEGIN)
+
+    def on_step_begin(self) -> None:
+        """Report that a training step begins. A step whose end was not reported ends here."""
+        self._end_step()
+        self._is_in_step = True
+        self._report(Event.STEP_BEGIN)
+
+    def on_step_end(self) -> None:
+        """Report that the training step has ended."""
+        self._end_step()
+
+    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
+        """Something other than training (evaluation, saving) is about to happen, until the next step begins.
+
+        Args:
+            activity: The kind of work.
+            on_all_ranks: Whether every rank reports it. The next step, in which the faster ranks wait for the slower
+                ones, is then not measured.
+        """
+        self._end_step()
+        self._report(Event.PAUSE)
+        self._recorder.skips_next_step = on_all_ranks and self._exchange.size > 1
+
+    def on_resume(self) -> None:
+        """Report that the work of the latest `on_pause` is over. Nothing is measured before the next step begins."""
+
+    def on_interference(self) -> None:
+        """Something other than training has already happened since the last step ended.
+
+        If it spoils a measurement, the steps since the last pause (of several processes: those of the whole trial) are
+        measured again; and from then on every step is measured by itself, so that the next interference spoils nothing.
+        """
+        is_measuring = self._state.window is Window.OPEN
+        self._expects_interference = self._expects_interference or is_measuring
+        if self._exchange.size == 1:
+            self._report(Event.INTERFERENCE)
+        elif is_measuring:  # no rank may count other steps than the others do
+            self._recorder.spoil_trial()
+
+    def on_evaluate(self, metric: float) -> None:
+        """Report an evaluation of the model, as loops written for the `zeus` package do."""
+        self.on_interference()
+
+    def on_epoch_end(self) -> None:
+        """Report that the epoch has ended. No work counts as training until the next step begins."""
+        self._end_step()
+        self._report(Event.EPOCH_END)
+
+    def on_train_end(self) -> None:
+        """Training has ended, however it ended: restore the original limits, and show the result."""
+        self._is_in_step = False
+        if self.phase is not Phase.REST:
+            self._ended_state = self._state
+        self._report(Event.TRAIN_END)
+        self._restore()  # again, if it failed before
+        if self._is_result_due:
+            self._is_result_due = False
+            self._show_result()
+
+    @contained(default=dict[str, str])
+    def result(self) -> dict[str, str]:
+        """Return the result of the latest training for people, as labelled lines; empty before its first step.
+
+        They say which limit was chosen, what it saves, what the search cost, or how far an unfinished one has come.
+        """
+        if not self._gpus:
+            return {}  # a warning has said so
+        search, state = self._search, self._ended_state if self.phase is Phase.REST else self._state
+        if state.phase is Phase.OFF:
+            return {self._preparation.name: self._ended_because}
+        if search is None or search.run.steps == 0:
+            return {}
+        selector = self.optimum_selector
+        rows = {}
+        for other in () if self._rivals is None else self._rivals.others:
+            rows[f"or {other.kind.name}"] = other.choice_text
+        rule = repr(selector) if isinstance(selector, Objective) else type(selector).__name__
+        result = SearchResult(
+            name=search.kind.name,
+            unit=search.kind.unit,
+            original=search.original,
+            chosen=search.chosen,
+            best=search.best,
+            settings=len(search.settings),
+            rule=rule,
+            not_changed_because=search.not_changed_because,
+            stepped_aside=search.stepped_aside,
+            prediction=search.prediction,
+            command=None if search.prediction is None else self._command(search.kind, search.prediction.setting),
+            trials=search.trials,
+            comparison=self.comparison,
+            searched_steps=search.searched_steps,
+            chosen_steps=search.chosen_steps,
+            outlier_steps=search.run.outlier_steps,
+        )
+        return {**result.rows(), **rows}
+
+    def _command(self, kind: KnobKind, setting: int) -> str:
+        """Return the command by which an administrator applies a setting."""
+        argument = f"-pl {setting}" if kind.unit == "W" else f"-lgc {setting},{setting}"
+        return f"sudo nvidia-smi -i {','.join(gpu.uuid for gpu in self._gpus)} {argument}"
+
+    def close(self) -> None:
+        """Restore the original limits. Training that continues, or begins again, resumes the search."""
+        self.on_train_end()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _end_step(self) -> None:
+        if self._is_in_step:
+            self._is_in_step = False
+            self._is_result_due = True
+            self._report(Event.STEP_END)
+            self._recorder.skips_next_step = False
+            if self._expects_interference:
+                self._report(Event.PAUSE)
+
+    @contained(on_fault=lambda self, error: self._fail(error))
+    def _report(self, event: Event) -> None:
+        """Follow an event: the one entrance of all hooks."""
+        self._time(event)
+        is_measured = self._state.window is Window.OPEN
+        if event is Event.STEP_END and is_measured:
+            self._exchange.attempt(self._recorder.mark_step)
+        if event is Event.STEP_END and self._search is not None:
+            self._search.count_step(is_original=self.phase is Phase.WAIT)
+        self._follow(event)
+        if event is Event.STEP_END and is_measured and self._is_to_end_early():
+            self._follow(Outcome.SPENT)
+
+    def _time(self, event: Event) -> None:
+        match event:
+            case Event.STEP_BEGIN:
+                self._recorder.begin_step()
+            case Event.STEP_END:
+                self._recorder.end_step()
+            case _:
+                self._recorder.pause()
+
+    def _is_to_end_early(self) -> bool:
+        search, steps = self._search, self._state.steps_left
+        if search is None or steps == 0 or self.phase not in MEASURED:
+            return False
+        return search.is_to_end_early(self.phase, search.counts.profile_steps - steps)
+
+    @contained
+    def _show_result(self) -> None:
+        if not self.quiet and self._exchange.rank == 0:
+            show_result(self.result())
+
+    def _fail(self, error: Exception) -> None:
+        self._exchange.fail(error)
+        if self._search is not None:
+            self._search.chosen = None
+        self._follow(Outcome.FAULT)
+
+    def _step_aside(self, error: Exception) -> None:
+        self._ended_because = f"the search has ended: {error}" if isinstance(error, DeviceHeldError) else _FAULT
+        self._restore()
+        if self._gpus:  # without one, the warning of its monitor has said so
+            log_fault(self, f"the search for a {self._preparation.name} is off for the rest of this run", error)
+
+    def _follow(self, event: Event | Outcome) -> None:
+        before = self._state
+
+        def advanced(happening: Event | Outcome) -> bool:
+            nonlocal before
+            before, self._state = self._state, advance(self._state, happening, self._counts)
+            return (self._state.phase, self._state.window) != (before.phase, before.window)
+
+        def enter() -> Outcome | None:
+            outcome = self._enter(is_new=self.phase is not before.phase)
+            return outcome or (Outcome.SPENT if event in STEP_BOUNDARIES and self._state.is_spent else None)
+
+        follow(event, advanced, enter)
+
+    @property
+    def _counts(self) -> StepCounts:
+        return StepCounts(self._preparation.options.wait_steps, 0, 1) if self._search is None else self._search.counts
+
+    def _enter(self, is_new: bool) -> Outcome | None:
+        """Have the effects of entering the current phase, or the state of its window.
+
+        Returns:
+            Their outcome; None if there is none yet.
+        """
+        if self.phase is Phase.PREPARE:
+            return self._prepare()
+        if self.phase in {Phase.REST, Phase.OFF}:
+            self._restore()
+            self._recorder.drop_trial()
+            return None
+        return None if self._rivals is None else self._rivals.enter(self.phase, self._state.window, is_new)
+
+    def _prepare(self) -> Outcome:
+        self._rivals = None
+        searches = self._preparation.searches(self._told_max_steps)
+        self._rivals = RivalSearches(searches, self._preparation.selector, self._exchange)
+        return self._rivals.begin()
+
+    def _restore(self) -> bool:
+        """Restore the original settings. Never raises; False if a GPU refuses."""
+        return self._preparation.restore()
