@@ -6,7 +6,6 @@ import stat
 import pytest
 
 from tests.daemon.conftest import GROUP, MEMBER, ORIGINAL_WATTS, STRANGER, needs_root, until
-from zeus_core.daemon._connection import Connection
 
 pytestmark = needs_root
 
@@ -65,6 +64,23 @@ def test_a_device_has_one_writer_and_the_refused_one_is_told_who_it_is(common_wo
     said, _ = common_world.run(program.replace("{uuid!r}", repr(uuid)))
     assert said.count(f"DeviceHeldError NVIDIA H200 ({uuid}) is controlled by process {os.getpid()} (test)") == 2
     assert common_world.driver[0].power_limit_watts == 250
+
+
+def test_one_connection_may_ask_for_several_devices_in_turn(common_world, raw):
+    client = raw()
+    for number, (watts, uuid) in enumerate(zip((250, 260, 270, 280, 290), common_world.uuids * 3, strict=False)):
+        assert client.ask("set", device=uuid, value=watts, **LIMIT)["result"] == {"enforced": watts}
+        assert len(client.ask("list")["result"]["leases"]) == min(number + 1, 2)
+        assert client.ask("energy", zone="intel-rapl:7")["error"] == "no_device"
+    assert [device.power_limit_watts for device in common_world.driver] == [290, 280]
+
+
+def test_requests_for_several_devices_that_come_all_at_once_are_answered_in_their_order(common_world, raw):
+    client, count = raw(), 60
+    request = b'{"id":%d,"op":"allowed","device":"%s","knob":"power_limit"}\n'
+    uuids = [uuid.encode() for uuid in common_world.uuids]
+    client.send(b"".join(request % (number, uuids[number % 2]) for number in range(count)))
+    assert [client.read()["id"] for _ in range(count)] == list(range(count))
 
 
 def test_many_write_on_one_node(common_world, raw):
@@ -292,21 +308,3 @@ def test_the_energy_counters_of_cpus_are_read_for_clients(make_world):
 
 def test_a_zone_that_is_not_there_is_refused(raw):
     assert raw().ask("energy", zone="intel-rapl:7")["error"] == "no_device"
-
-
-def test_a_socket_whose_reply_is_under_way_is_closed_after_it_as_its_number_might_be_another_s_by_then():
-    class Socket:
-        is_closed = False
-
-        def send(self, line):
-            connection.close()
-            assert not self.is_closed
-            return len(line)
-
-        def close(self):
-            self.is_closed = True
-
-    connection = Connection(Socket(), 0, peer=None, identity=None, resume=None)
-    connection.reply(b"{}\n")
-    assert connection.socket.is_closed
-    assert connection.is_closed

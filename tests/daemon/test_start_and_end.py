@@ -1,12 +1,15 @@
 """The daemon's start, where something is wrong; its end; and what is restored when clients or the daemon are killed."""
 
 import dataclasses
+import json
 import os
 import resource
 import shutil
 import socket
 import statistics
+import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -398,6 +401,41 @@ def test_a_driver_that_hangs_delays_neither_other_devices_nor_the_restoring_for_
     finally:
         world.driver[0].release()
     until(lambda: world.driver[0].power_limit_watts == ORIGINAL_WATTS)
+
+
+def test_the_other_device_of_a_connection_is_restored_while_the_driver_of_one_hangs(world):
+    client = world.connect()
+    client.ask("set", device=world.uuids[1], value=250, **LIMIT)
+    world.driver[0].hang("nvmlDeviceSetPowerManagementLimit")
+    try:
+        client.send(
+            json.dumps({"id": 7, "op": "set", "device": world.uuids[0], "value": 300, **LIMIT}).encode() + b"\n"
+        )
+        until(lambda: world.audited("set")[-1]["device"] == world.uuids[0])
+        client.close()
+        until(lambda: world.driver[1].power_limit_watts == ORIGINAL_WATTS)
+        other = world.connect()
+        assert "result" in other.ask("set", device=world.uuids[1], value=300, **LIMIT)
+        assert [lease["device"] for lease in other.ask("list")["result"]["leases"]] == world.uuids
+    finally:
+        world.driver[0].release()
+    until(lambda: [line["device"] for line in world.audited("ended")] == world.uuids[::-1])
+    assert world.driver[0].power_limit_watts == ORIGINAL_WATTS
+
+
+def test_the_daemon_ends_with_the_thread_of_a_device_and_the_next_one_restores():
+    program = """
+        import threading
+        from zeus_core.daemon._loop import Loop
+        loop = Loop(None, "a device")
+        loop.start()
+        loop.put(lambda: 1 / 0)
+        threading.Event().wait()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    assert ended.returncode == 1
+    assert "ZeroDivisionError" in ended.stderr
 
 
 def test_the_privileged_process_holds_the_standard_library_and_the_binding_of_the_driver_only(world):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from zeus_core.daemon._allotment import Allotment
 from zeus_core.daemon._peer import Peer
-from zeus_core.device.remote._protocol import MAX_REQUEST_BYTES, ProtocolError
+from zeus_core.device.remote._protocol import MAX_REQUEST_BYTES, ProtocolError, Request, decode_request
 from zeus_core.leases._process_identity import ProcessIdentity
+
+if TYPE_CHECKING:
+    from zeus_core.daemon._loop import Loop
 
 __all__ = ["Client", "Connection"]
 
@@ -35,54 +37,47 @@ class Client:
 
 
 class Connection:
-    """A socket that does not block. Requests are taken by one thread; the reply comes from any.
+    """A socket that does not block, and what was received from it. One thread at a time calls its methods.
 
     Args:
         socket: The socket.
         number: The number of the connection, for the audit log.
         peer: Who is at the other end.
         identity: The same as a process.
-        resume: Called, in any thread, when a reply is sent and the next request is there already.
+        allotment: What its user takes of the daemon.
     """
 
     def __init__(
-        self,
-        socket: socket.socket,
-        number: int,
-        peer: Peer,
-        identity: ProcessIdentity,
-        resume: Callable[[Connection], object],
+        self, socket: socket.socket, number: int, peer: Peer, identity: ProcessIdentity, allotment: Allotment
     ) -> None:
         self.socket = socket
         self.number = number
         self.peer = peer
         self.identity = identity
+        self.allotment = allotment
         self.client: Client | None = None
         """What the greeting said; None before it."""
-        self.is_closed = False
-        """Whether it has ended."""
+        self.owner: Loop | None = None
+        """The loop that serves it; None before that, and once its socket is closed."""
+        self.is_ended = False
+        """Whether it is over: no request of it is served any more."""
         self.is_paused = False
         """Whether nothing more is read, as there is no room."""
         self.is_waiting = False
-        """Whether its next request waits, as its user has asked too often."""
+        """Whether its next request waits: for its turn, or as its user has asked too often."""
         self.devices: set[str] = set()
         """The devices it has asked for."""
-        self._resume = resume
         self._received = bytearray()
-        self._is_busy = self._is_sending = False
-        self._lock = threading.Lock()
 
     def receive(self) -> bool:
         """Read what has arrived. Returns False at the end of the connection."""
-        room = 2 * MAX_REQUEST_BYTES - len(self._received)
         try:
-            data = self.socket.recv(room)
+            data = self.socket.recv(2 * MAX_REQUEST_BYTES - len(self._received))
         except BlockingIOError:
             return True
         except OSError:
             return False
-        with self._lock:
-            self._received += data
+        self._received += data
         return bool(data)
 
     @property
@@ -90,53 +85,35 @@ class Connection:
         """Whether more is to be read. A client that sends many requests at once waits for the replies."""
         return len(self._received) < 2 * MAX_REQUEST_BYTES
 
-    def take_request(self) -> bytes | None:
-        """Return the line of the next request; None if there is none, or the last one is still under way.
+    @property
+    def has_request(self) -> bool:
+        """Whether the whole line of another request is there."""
+        return b"\n" in self._received
+
+    def take_request(self) -> Request | None:
+        """Return the next request; None if it is not there as a whole.
 
         Raises:
-            ProtocolError: It is too long.
+            ProtocolError: It is too long, or none.
         """
-        with self._lock:
-            if self._is_busy or self.is_closed:
-                return None
-            end = self._received.find(b"\n", 0, MAX_REQUEST_BYTES)
-            if end < 0:
-                if len(self._received) >= MAX_REQUEST_BYTES:
-                    raise ProtocolError(f"a request has more than {MAX_REQUEST_BYTES} bytes")
-                return None
-            line = bytes(self._received[:end])
-            del self._received[: end + 1]
-            self._is_busy = True
-            return line
+        end = self._received.find(b"\n", 0, MAX_REQUEST_BYTES)
+        if end < 0:
+            if len(self._received) >= MAX_REQUEST_BYTES:
+                raise ProtocolError(f"a request has more than {MAX_REQUEST_BYTES} bytes")
+            return None
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        return decode_request(line)
 
-    def reply(self, line: bytes) -> None:
-        """Send a reply, after which the next request can be taken. Never raises, and never waits.
-
-        The lock is not held meanwhile: the client's next request may be here before the call returns, and the thread
-        that takes it would wait. One reply is under way at a time, as is one request.
-        """
-        with self._lock:
-            if self.is_closed:
-                return
-            self._is_sending = True
+    def reply(self, line: bytes) -> bool:
+        """Send a reply, without waiting. False if the client has ended, or has left so many unread that no more fit."""
         try:
-            is_sent = self.socket.send(line) == len(line)
-        except OSError:  # it has ended, or has left so many replies unread that no more fit
-            is_sent = False
-        if not is_sent:
-            with contextlib.suppress(OSError):
-                self.socket.shutdown(socket.SHUT_RDWR)  # the loop, which waits for it, closes it
-        with self._lock:
-            self._is_sending = self._is_busy = False
-            if self.is_closed:
-                self.socket.close()
-            has_more = b"\n" in self._received
-        if has_more:
-            self._resume(self)
+            return self.socket.send(line) == len(line)
+        except OSError:
+            return False
 
     def close(self) -> None:
-        """End the connection. A reply under way is sent first: the number of the socket must not get another's."""
-        with self._lock:
-            self.is_closed = True
-            if not self._is_sending:
-                self.socket.close()
+        """Close the socket: its number may be another's from now on."""
+        self.owner = None
+        self.socket.close()
+        self.allotment.add_connections(-1)

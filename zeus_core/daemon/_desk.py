@@ -1,13 +1,11 @@
-"""The desk of one device: the only place where it is changed, in a thread of its own."""
+"""The desk of one device: the only place where it is changed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,7 +13,7 @@ from zeus_core.daemon._audit import AuditLog
 from zeus_core.daemon._connection import Client, Connection
 from zeus_core.daemon._policy import Allowance, Policy
 from zeus_core.device import Gpu, PowerRange
-from zeus_core.device.remote._protocol import KNOBS, POWER_LIMIT, Request, encode_error, encode_result
+from zeus_core.device.remote._protocol import KNOBS, POWER_LIMIT, Request
 from zeus_core.errors import (
     DeviceError,
     DeviceHeldError,
@@ -30,44 +28,7 @@ from zeus_core.leases._ledger import Ledger
 from zeus_core.leases._process_identity import ProcessIdentity
 from zeus_core.leases._restoring import Outcome, is_ours
 
-__all__ = ["Desk", "Jobs", "Registers", "note_end"]
-
-_RETRY_SECONDS = 10.0  # between the tries to restore a device that failed: a driver that hangs needs a reset by hand
-
-
-class Jobs:
-    """A thread that does one job after the other, however long each takes.
-
-    Args:
-        name: The name of the thread.
-        idle: Called whenever there was nothing to do for some seconds.
-    """
-
-    def __init__(self, name: str, idle: Callable[[], object]) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._idle = idle
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-
-    def put(self, job: Callable[[], object]) -> None:
-        """Do a job, which must not raise, after all earlier ones."""
-        self._jobs.put(job)
-
-    def end(self, seconds: float) -> bool:
-        """End after the jobs that are there. Returns whether they were done in time."""
-        self._jobs.put(None)
-        self._thread.join(max(0.0, seconds))
-        return not self._thread.is_alive()
-
-    def _work(self) -> None:
-        while True:
-            try:
-                job = self._jobs.get(timeout=_RETRY_SECONDS)
-            except queue.Empty:
-                job = self._idle
-            if job is None:
-                return
-            job()
+__all__ = ["Desk", "Registers", "note_end"]
 
 
 @dataclass(frozen=True)
@@ -94,7 +55,7 @@ class _Lease:
 
 
 class Desk:
-    """Serves the requests for one device, one after another.
+    """Serves the requests for one device, in one thread: all methods but `entries` are for that thread alone.
 
     Args:
         gpu: The device.
@@ -111,42 +72,38 @@ class Desk:
         self._leases: dict[KnobName, _Lease] = {}
         self._power_range: PowerRange | None = None  # read once: they do not change
         self._supported_clocks_mhz: frozenset[int] | None = None
-        self._jobs = Jobs(f"zeus-core {gpu.uuid[:12]}", self._retry)
 
-    def serve(self, connection: Connection, client: Client, request: Request) -> None:
-        """Answer a request about the device; the reply is sent by the thread of the device."""
-        self._jobs.put(lambda: connection.reply(self._answer(connection, client, request)))
+    def answer(self, connection: Connection, client: Client, request: Request) -> dict[str, Any]:
+        """Serve a request about the device, and return the result. Raises `ZeusError`."""
+        knob = cast(KnobName, request.fields["knob"])
+        if request.operation == "set":
+            return self._set(connection, client, knob, float(request.fields["value"]))
+        if request.operation == "allowed":
+            return self._describe_allowance(connection, knob)
+        return self._restore(connection, knob, is_final=request.operation == "release")
 
     def end(self, connection: Connection, why: str) -> None:
         """Restore what a connection has changed."""
-        self._jobs.put(lambda: self._end(connection, why))
+        for lease in [lease for lease in self._leases.values() if lease.connection is connection]:
+            self._end_lease(lease, why)
 
-    def stop(self) -> None:
+    def end_all(self) -> None:
         """Restore everything."""
-        self._jobs.put(self._end_all)
+        for lease in list(self._leases.values()):
+            self._end_lease(lease, "the daemon ends")
 
-    def wait(self, until: float) -> bool:
-        """Wait until a time of `time.monotonic()` for the end of all requests. Returns whether it came in time."""
-        return self._jobs.end(until - time.monotonic())
+    def retry(self) -> None:
+        """Try again to restore what could not be restored."""
+        for knob in KNOBS:
+            entry = None if knob in self._leases else self._ledger.find(LedgerKey(self._gpu.uuid, cast(KnobName, knob)))
+            if entry is not None and entry.failure is not None and entry.keeper == self._this_process:
+                outcome = self._keeper.restore(entry)
+                if outcome.is_done:
+                    note_end(self._audit, outcome, "a later try")
 
     def entries(self) -> list[LedgerEntry]:
         """Return what is held now; from any thread."""
         return [lease.entry for lease in list(self._leases.values())]
-
-    def _answer(self, connection: Connection, client: Client, request: Request) -> bytes:
-        knob = cast(KnobName, request.fields["knob"])
-        try:
-            if request.operation == "set":
-                result = self._set(connection, client, knob, float(request.fields["value"]))
-            elif request.operation == "allowed":
-                result = self._describe_allowance(connection, knob)
-            else:
-                result = self._restore(connection, knob, is_final=request.operation == "release")
-        except ZeusError as error:
-            return encode_error(request.number, error)
-        except Exception as error:  # a defect of ours must not end the thread of a device that is to be restored
-            return encode_error(request.number, DriverFaultError(f"the daemon failed: {error!r}"))
-        return encode_result(request.number, result)
 
     def _describe_allowance(self, connection: Connection, knob: KnobName) -> dict[str, Any]:
         lease = self._leases.get(knob)
@@ -276,14 +233,6 @@ class Desk:
             lease.entry = lease.entry.changing_to(lease.entry.original).changed()
         return {"outcome": outcome.kind}
 
-    def _end(self, connection: Connection, why: str) -> None:
-        for lease in [lease for lease in self._leases.values() if lease.connection is connection]:
-            self._end_lease(lease, why)
-
-    def _end_all(self) -> None:
-        for lease in list(self._leases.values()):
-            self._end_lease(lease, "the daemon ends")
-
     def _end_lease(self, lease: _Lease, why: str) -> str:
         entry = lease.entry
         del self._leases[entry.knob]
@@ -297,15 +246,6 @@ class Desk:
             del self._leases[lease.entry.knob]
             with contextlib.suppress(OSError):
                 self._ledger.close(lease.entry)
-
-    def _retry(self) -> None:
-        """Try again to restore what could not be restored."""
-        for knob in KNOBS:
-            entry = None if knob in self._leases else self._ledger.find(LedgerKey(self._gpu.uuid, cast(KnobName, knob)))
-            if entry is not None and entry.failure is not None and entry.keeper == self._this_process:
-                outcome = self._keeper.restore(entry)
-                if outcome.is_done:
-                    note_end(self._audit, outcome, "a later try")
 
     def _restore_stale(self) -> None:
         """Restore what an ended process has left, which is not the original. A claim reports failures."""

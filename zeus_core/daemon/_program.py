@@ -95,11 +95,7 @@ def _serve(
     _tell_systemd("READY=1")
     server.serve()
     _tell_systemd("STOPPING=1")
-    until = time.monotonic() + _END_SECONDS
-    for desk in desks.values():
-        desk.stop()
-    late = [uuid for uuid, desk in desks.items() if not desk.wait(until)]
-    for uuid in late:
+    for uuid in server.restore(time.monotonic() + _END_SECONDS):
         _logger.error("%s does not answer: what is to be restored there is kept in %s", uuid, registers.ledger.folder)
     registers.audit.note("stopped", {"pid": os.getpid()})
 

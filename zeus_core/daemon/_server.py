@@ -1,22 +1,23 @@
-"""The loop of the daemon: one thread that serves all connections, and waits for none of them."""
+"""The connections of the daemon: who may open one, which thread serves it, and what its end means."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import selectors
+import select
 import socket
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zeus_core import __version__
+from zeus_core.daemon._allotment import Allotment
 from zeus_core.daemon._connection import Client, Connection
-from zeus_core.daemon._desk import Desk, Jobs
+from zeus_core.daemon._desk import Desk
+from zeus_core.daemon._loop import Loop
 from zeus_core.daemon._peer import Peer, read_peer
 from zeus_core.daemon._policy import Policy
 from zeus_core.device.rapl._powercap import find_zone_folders, read_count, read_file
@@ -24,47 +25,25 @@ from zeus_core.device.remote._protocol import (
     VERSION,
     ProtocolError,
     Request,
-    decode_request,
     encode_error,
     encode_result,
 )
 from zeus_core.errors import DriverFaultError, NoDeviceError, PermissionDeniedError, ZeusError
 from zeus_core.leases._process_identity import ProcessIdentity
 
-__all__ = ["Allotment", "Server"]
+__all__ = ["Server"]
 
 _logger = logging.getLogger(__name__)
 
-_BURST_SECONDS = 0.1  # of the requests that a user may make in a second, so many may come at once
 _NO_MORE_FILES_SECONDS = 0.1  # until the next try to accept a connection
-
-
-class Allotment:
-    """What one user takes of the daemon: connections, and requests per second.
-
-    Args:
-        requests_per_second: As many are served on average.
-        now: Tells the time in seconds.
-    """
-
-    def __init__(self, requests_per_second: int, now: Callable[[], float] = time.monotonic) -> None:
-        self.connection_count = 0
-        """How many connections the user has."""
-        self._rate = requests_per_second
-        self._now = now
-        self._spent_until = -1e18  # each request moves this on by its share of a second
-
-    def wait_seconds(self) -> float:
-        """Return how long the next request has to wait."""
-        return max(0.0, self._spent_until - self._now() - _BURST_SECONDS)
-
-    def spend(self) -> None:
-        """Count a request."""
-        self._spent_until = max(self._spent_until, self._now()) + 1.0 / self._rate
 
 
 class Server:
     """Serves connections until it is told to stop.
+
+    Each device has a loop in a thread of its own, and so have the energy counters of CPUs, which may take their time.
+    The loop of this thread takes new connections in, greets them, and notices at once when one ends, whatever the
+    thread is doing that serves it.
 
     Args:
         listener: The socket, which listens.
@@ -78,58 +57,36 @@ class Server:
         self._policy = policy
         self._desks = desks
         self._zones = {folder.name: folder / "energy_uj" for folder in find_zone_folders(powercap_root)}
-        self._energy_jobs = Jobs("zeus-core energy", lambda: None)
-        self._selector = selectors.DefaultSelector()
-        self._allotments: dict[int, Allotment] = defaultdict(lambda: Allotment(policy.requests_per_second))
+        self._loop = Loop(self, "zeus-core front")
+        self._energy_loop = Loop(self, "zeus-core energy")
+        self._loops = {uuid: Loop(self, f"zeus-core {uuid[:12]}", desk.retry) for uuid, desk in desks.items()}
+        self._allotments: dict[int, Allotment] = {}  # by user
         self._connection_count = 0
-        self._turns: deque[Connection] = deque()  # connections with requests that were received
-        self._waiting: list[tuple[float, Connection]] = []  # until a time, as their user has spent the allotment
-        self._is_stopped = False
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        for end in (self._wake_reader, self._wake_writer, listener):
-            end.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._drain)
+        self._ends = select.epoll()  # of all connections and of their processes
+        self._ending: dict[int, tuple[Connection, str]] = {}  # by descriptor
+        listener.setblocking(False)
+        self._loop.watch(listener.fileno(), self._accept)
+        self._loop.watch(self._ends.fileno(), self._note_ends)
 
     def serve(self) -> None:
-        """Serve until `stop`; then restore nothing: that is for who owns the desks."""
-        while not self._is_stopped:
-            for key, _ in self._selector.select(self._timeout_seconds()):
-                key.data()
-            self._end_waits()
-            for _ in range(len(self._turns)):  # one request of each, so that none delays the others
-                self._advance(self._turns.popleft())
+        """Serve until `stop`."""
+        for loop in (self._energy_loop, *self._loops.values()):
+            loop.start()
+        self._loop.run()
 
     def stop(self) -> None:
         """End `serve` soon. For signal handlers and other threads."""
-        self._is_stopped = True
-        self._wake()
+        self._loop.stop()
 
-    def _timeout_seconds(self) -> float | None:
-        if self._turns:
-            return 0.0
-        return max(0.0, min(until for until, _ in self._waiting) - time.monotonic()) if self._waiting else None
+    def restore(self, until: float) -> list[str]:
+        """Serve no more, and restore everything. Returns the devices that were late.
 
-    def _end_waits(self) -> None:
-        if self._waiting:
-            now = time.monotonic()
-            due = [connection for until, connection in self._waiting if until <= now]
-            self._waiting = [entry for entry in self._waiting if entry[0] > now]
-            for connection in due:
-                connection.is_waiting = False
-            self._turns.extend(due)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is about to wake
-            self._wake_writer.send(b"\0")
-
-    def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wake_reader.recv(4096)
-
-    def _resume(self, connection: Connection) -> None:
-        self._turns.append(connection)
-        self._wake()
+        Args:
+            until: When to stop waiting, as a time of `time.monotonic()`.
+        """
+        for uuid, loop in self._loops.items():
+            loop.put(partial(_end_all, self._desks[uuid], loop))
+        return [uuid for uuid, loop in self._loops.items() if not loop.join(until - time.monotonic())]
 
     # Connections
 
@@ -154,24 +111,27 @@ class Server:
     def _open(self, accepted: socket.socket) -> None:
         """Take a connection in. Raises `ZeusError` or `OSError` if it is refused."""
         peer = read_peer(accepted)
+        allotment = self._allotments.setdefault(peer.uid, Allotment(self._policy.requests_per_second))
         try:
-            connection = Connection(accepted, self._connection_count, peer, self._identify(peer), self._resume)
-            self._selector.register(accepted, selectors.EVENT_READ, partial(self._receive, connection))
+            connection = Connection(accepted, self._connection_count, peer, self._identify(peer, allotment), allotment)
+            self._ends.register(accepted.fileno(), select.EPOLLRDHUP)
         except BaseException:
             if peer.pidfd is not None:
                 os.close(peer.pidfd)
             raise
+        self._ending[accepted.fileno()] = (connection, "the connection ended")
         if peer.pidfd is not None:
-            ended = partial(self._close, connection, "the process ended")
-            self._selector.register(peer.pidfd, selectors.EVENT_READ, ended)
+            self._ends.register(peer.pidfd, select.EPOLLIN)
+            self._ending[peer.pidfd] = (connection, "the process ended")
         self._connection_count += 1
-        self._allotments[peer.uid].connection_count += 1
+        allotment.add_connections(1)
+        self._loop.adopt(connection)
 
-    def _identify(self, peer: Peer) -> ProcessIdentity:
+    def _identify(self, peer: Peer, allotment: Allotment) -> ProcessIdentity:
         """Return the process of a peer that may connect."""
         if not self._policy.is_known(peer):
             raise PermissionDeniedError(f"user {peer.uid} may not use the zeus-core daemon of this machine")
-        if self._allotments[peer.uid].connection_count >= self._policy.connections_per_user:
+        if allotment.connection_count >= self._policy.connections_per_user:
             raise DriverFaultError(
                 f"user {peer.uid} has {self._policy.connections_per_user} connections to the zeus-core daemon, and may "
                 "not have more"
@@ -187,76 +147,66 @@ class Server:
             raise ZeusError(f"process {peer.pid} has ended") from error
         return identity
 
-    def _receive(self, connection: Connection) -> None:
-        if connection.is_closed:  # by the event before this one
-            return
-        if not connection.receive():
-            self._close(connection, "the connection ended")
-            return
-        if not connection.has_room:  # a client that sends many requests at once: it waits for the replies
-            self._selector.unregister(connection.socket)
-            connection.is_paused = True
-        self._advance(connection)
+    def _note_ends(self) -> None:
+        for descriptor, _ in self._ends.poll(0):
+            ending = self._ending.get(descriptor)
+            if ending is not None:  # else the other descriptor of the connection was noted just before
+                self._end(*ending)
 
-    def _close(self, connection: Connection, why: str) -> None:
-        """End a connection and its leases."""
-        if connection.is_closed:
-            return
-        if not connection.is_paused:
-            self._selector.unregister(connection.socket)
-        connection.close()
+    def end(self, connection: Connection, why: str) -> None:
+        """End a connection and its leases, soon. For any thread."""
+        self._loop.put(partial(self._end, connection, why))
+
+    def _end(self, connection: Connection, why: str) -> None:
         pidfd = connection.peer.pidfd
+        if connection.socket.fileno() not in self._ending:  # it has ended in two ways
+            return
+        connection.is_ended = True
+        for descriptor in (connection.socket.fileno(), *(() if pidfd is None else (pidfd,))):
+            del self._ending[descriptor]
+            self._ends.unregister(descriptor)
         if pidfd is not None:
-            self._selector.unregister(pidfd)
             os.close(pidfd)
-        allotment = self._allotments[connection.peer.uid]
-        allotment.connection_count -= 1
-        for uuid in connection.devices:
-            self._desks[uuid].end(connection, why)
+        for uuid in list(connection.devices):  # another thread may add one, and then serves it no more
+            self._loops[uuid].put(partial(self._desks[uuid].end, connection, why))
+        owner = connection.owner
+        if owner is not None:
+            owner.put(partial(owner.release, connection))
 
     # Requests
 
-    def _advance(self, connection: Connection) -> None:
-        """Serve one request of a connection, if there is one, none is under way, and its user may ask now."""
-        if connection.is_closed or connection.is_waiting:
-            return
-        allotment = self._allotments[connection.peer.uid]
-        wait_seconds = allotment.wait_seconds()
-        if wait_seconds > 0.0:
-            connection.is_waiting = True
-            self._waiting.append((time.monotonic() + wait_seconds, connection))
-            return
-        try:
-            line = connection.take_request()
-            if line is not None:
-                allotment.spend()
-                self._serve(connection, decode_request(line))
-        except ProtocolError as error:
-            connection.reply(encode_error(0, error))
-            self._close(connection, "a request that is none")
-            return
-        if connection.is_paused and connection.has_room:
-            connection.is_paused = False
-            self._selector.register(connection.socket, selectors.EVENT_READ, partial(self._receive, connection))
+    def loop_for(self, request: Request) -> Loop | None:
+        """Return the loop whose thread must answer a request; None if any may."""
+        if request.operation == "energy":
+            return self._energy_loop
+        return self._loops.get(request.fields.get("device", ""))
 
-    def _serve(self, connection: Connection, request: Request) -> None:
-        """Answer a request, or let the thread of its device do so. Raises `ProtocolError`."""
+    def answer(self, connection: Connection, request: Request) -> bytes:
+        """Return the reply to a request. Raises `ProtocolError`."""
+        try:
+            return encode_result(request.number, self._result(connection, request))
+        except ProtocolError:
+            raise
+        except ZeusError as error:
+            return encode_error(request.number, error)
+        except Exception as error:  # a defect of ours must not end the thread of a device that is to be restored
+            return encode_error(request.number, DriverFaultError(f"the daemon failed: {error!r}"))
+
+    def _result(self, connection: Connection, request: Request) -> Mapping[str, Any]:
         if request.operation == "hello":
             connection.client = _greet(connection, request)
-            connection.reply(encode_result(request.number, {"version": VERSION, "daemon": __version__}))
-        elif connection.client is None:
+            return {"version": VERSION, "daemon": __version__}
+        if connection.client is None:
             raise ProtocolError("the first request must be a greeting (hello)")
-        elif request.operation == "list":
-            connection.reply(encode_result(request.number, self._list()))
-        elif request.operation == "energy":
-            self._energy_jobs.put(partial(self._read_energy, connection, request))
-        elif (desk := self._desks.get(request.fields["device"])) is not None:
-            connection.devices.add(request.fields["device"])
-            desk.serve(connection, connection.client, request)
-        else:
-            known = ", ".join(self._desks) or "none"
-            error = NoDeviceError(f"the daemon has no device {request.fields['device']}; it has {known}")
-            connection.reply(encode_error(request.number, error))
+        if request.operation == "list":
+            return self._list()
+        if request.operation == "energy":
+            return self._read_energy(connection, request)
+        uuid = request.fields["device"]
+        if uuid not in self._desks:
+            raise NoDeviceError(f"the daemon has no device {uuid}; it has {', '.join(self._desks) or 'none'}")
+        connection.devices.add(uuid)
+        return self._desks[uuid].answer(connection, connection.client, request)
 
     def _list(self) -> dict[str, Any]:
         entries = [entry for desk in self._desks.values() for entry in desk.entries()]
@@ -278,18 +228,17 @@ class Server:
             ],
         }
 
-    def _read_energy(self, connection: Connection, request: Request) -> None:
-        """Read an energy counter of a CPU, in the thread for that: the kernel may take its time."""
+    def _read_energy(self, connection: Connection, request: Request) -> dict[str, Any]:
         zone = request.fields["zone"]
-        try:
-            self._policy.check_cpu_energy(connection.peer)
-            if zone not in self._zones:
-                raise NoDeviceError(f"this machine has no energy counter {zone}")
-            result = {"microjoules": read_count(self._zones[zone], read_file)}
-        except ZeusError as error:
-            connection.reply(encode_error(request.number, error))
-        else:
-            connection.reply(encode_result(request.number, result))
+        self._policy.check_cpu_energy(connection.peer)
+        if zone not in self._zones:
+            raise NoDeviceError(f"this machine has no energy counter {zone}")
+        return {"microjoules": read_count(self._zones[zone], read_file)}
+
+
+def _end_all(desk: Desk, loop: Loop) -> None:
+    desk.end_all()
+    loop.stop()
 
 
 def _greet(connection: Connection, request: Request) -> Client:

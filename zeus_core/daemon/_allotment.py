@@ -1,0 +1,42 @@
+"""What one user takes of the daemon."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+__all__ = ["Allotment"]
+
+_BURST_SECONDS = 0.1  # of the requests that a user may make in a second, so many may come at once
+
+
+class Allotment:
+    """What one user takes of the daemon: connections, and requests per second. For all threads.
+
+    Args:
+        requests_per_second: As many are served on average.
+        now: Tells the time in seconds.
+    """
+
+    def __init__(self, requests_per_second: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.connection_count = 0
+        """How many connections the user has."""
+        self._rate = requests_per_second
+        self._now = now
+        self._spent_until = -1e18  # each request moves this on by its share of a second
+        self._lock = threading.Lock()
+
+    def add_connections(self, count: int) -> None:
+        """Count connections that were opened, or closed, with a count below zero."""
+        with self._lock:
+            self.connection_count += count
+
+    def wait_seconds(self) -> float:
+        """Return how long the next request has to wait."""
+        return max(0.0, self._spent_until - self._now() - _BURST_SECONDS)
+
+    def spend(self) -> None:
+        """Count a request."""
+        with self._lock:
+            self._spent_until = max(self._spent_until, self._now()) + 1.0 / self._rate
