@@ -361,6 +361,9 @@ def test_a_line_that_was_not_written_completely_counts_for_nothing(ledger, gpu, 
     with Path(ledger._path(entry.key)).open("a", encoding="utf-8") as file:
         file.write(torn)
     assert ledger.find(entry.key) == entry
+    entry = entry.changed().changing_to(125.0)
+    ledger.note_values(entry)
+    assert ledger.find(entry.key) == entry, "the next line is one of its own"
 
 
 def test_a_file_does_not_grow_without_bound(ledger, gpu):
@@ -378,3 +381,25 @@ def test_values_of_an_entry_that_is_gone_are_not_written(ledger, gpu):
     with pytest.raises(FileNotFoundError):
         ledger.note_values(entry_of(gpu).changing_to(175.0))
     assert ledger.entries() == []
+
+
+def test_values_are_not_written_to_the_entry_of_a_later_owner(ledger, gpu):
+    entry = ledger.claim(entry_of(gpu), never).changing_to(175.0)
+    ledger.note_values(entry)
+    later = entry_of(gpu, owner_token="later")
+    ledger.note(later)  # after the first was restored by an administrator
+    with pytest.raises(OSError, match="Stale"):
+        ledger.note_values(entry.changed().changing_to(150.0))
+    assert ledger.entries() == [later]
+
+
+def test_files_of_entries_are_closed_when_they_are_removed(ledger, gpu):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(20):
+        entry = ledger.claim(entry_of(gpu), never).changing_to(175.0)
+        ledger.note_values(entry)
+        ledger.close(entry)
+    Ledger(ledger.folder).note(entry)
+    ledger.note_values(entry)
+    del ledger._open[entry.key]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -32,11 +32,12 @@ class Allotment:
         with self._lock:
             self.connection_count += count
 
-    def wait_seconds(self) -> float:
-        """Return how long the next request has to wait."""
-        return max(0.0, self._spent_until - self._now() - _BURST_SECONDS)
-
-    def spend(self) -> None:
-        """Count a request."""
+    def spend(self) -> float:
+        """Count a request; or return how many seconds it has to wait, after which it is to be counted."""
         with self._lock:
-            self._spent_until = max(self._spent_until, self._now()) + 1.0 / self._rate
+            now = self._now()
+            wait_seconds = self._spent_until - now - _BURST_SECONDS
+            if wait_seconds > 0.0:
+                return wait_seconds
+            self._spent_until = max(self._spent_until, now) + 1.0 / self._rate
+            return 0.0

@@ -87,20 +87,18 @@ class Connection:
 
     @property
     def has_request(self) -> bool:
-        """Whether the whole line of another request is there."""
-        return b"\n" in self._received
+        """Whether another request is there as a whole, or too much of one."""
+        return b"\n" in self._received or len(self._received) >= MAX_REQUEST_BYTES
 
-    def take_request(self) -> Request | None:
-        """Return the next request; None if it is not there as a whole.
+    def take_request(self) -> Request:
+        """Return the next request, as there is one.
 
         Raises:
             ProtocolError: It is too long, or none.
         """
         end = self._received.find(b"\n", 0, MAX_REQUEST_BYTES)
         if end < 0:
-            if len(self._received) >= MAX_REQUEST_BYTES:
-                raise ProtocolError(f"a request has more than {MAX_REQUEST_BYTES} bytes")
-            return None
+            raise ProtocolError(f"a request has more than {MAX_REQUEST_BYTES} bytes")
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         return decode_request(line)

@@ -179,20 +179,19 @@ class Loop:
         """Serve the next request of a connection, if it is here and its user may ask now."""
         if connection.is_ended or connection.is_waiting:
             return
-        wait_seconds = connection.allotment.wait_seconds()
+        if not connection.has_request:
+            return
+        wait_seconds = connection.allotment.spend()
         if wait_seconds > 0.0:
             connection.is_waiting = True
             self._waiting.append((time.monotonic() + wait_seconds, connection))
             return
         try:
             request = connection.take_request()
-            if request is None:
-                return
-            connection.allotment.spend()
-            loop = self._house.loop_for(request)
         except ProtocolError as error:
             self._refuse(connection, error)
             return
+        loop = self._house.loop_for(request)
         if loop is None or loop is self:
             self._serve(connection, request)
         else:

@@ -52,6 +52,17 @@ class UnreadableEntry:
     reason: str
 
 
+class _OpenFile:
+    """A file that lines are added to. It is closed with this object: never while another thread writes to it."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it was not opened
+            os.close(self.descriptor)
+
+
 class Ledger:
     """The entries in one folder. Linux only.
 
@@ -65,6 +76,7 @@ class Ledger:
 
     def __init__(self, folder: str, processes: ProcessTable = THIS_MACHINE) -> None:
         self._processes = processes
+        self._open: dict[LedgerKey, _OpenFile] = {}  # of the entries whose values were changed
         self.folder = os.path.abspath(folder)
         """The folder."""
         _make_folder(self.folder)
@@ -120,18 +132,27 @@ class Ledger:
         """Write the values of an entry that is in the ledger, by a line at its end: changes wait for it.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: It cannot be written, or it is not in the ledger any more.
         """
-        line = f"{json.dumps(entry.values)}\n".encode()
-        descriptor = os.open(self._path(entry.key), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            is_full = os.fstat(descriptor).st_size > _MAX_ENTRY_BYTES // 2
-            if not is_full and os.write(descriptor, line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path(entry.key))
-        finally:
-            os.close(descriptor)
-        if is_full:
+        file = self._opened(entry)
+        # It begins a line, in case the one before was not written as a whole. Finite numbers are the same in JSON.
+        line = f"\n{list(entry.values)}\n".encode()
+        if os.fstat(file.descriptor).st_size > _MAX_ENTRY_BYTES // 2:
             self.note(entry)
+        elif os.write(file.descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path(entry.key))
+
+    def _opened(self, entry: LedgerEntry) -> _OpenFile:
+        """Return the file of an entry, which is opened once for all changes. Raises `OSError`."""
+        file = self._open.get(entry.key)
+        if file is None or os.fstat(file.descriptor).st_nlink == 0:  # it was removed, or replaced
+            path = self._path(entry.key)
+            file = self._open[entry.key] = _OpenFile(path)
+            found = self.find(entry.key)
+            if found is None or found.owner_token != entry.owner_token:
+                del self._open[entry.key]
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return file
 
     def close(self, entry: LedgerEntry) -> None:
         """Remove an entry: the device is restored, or belongs to somebody else. One of another owner stays.
@@ -141,6 +162,7 @@ class Ledger:
         """
         found = self.find(entry.key)
         if found is not None and found.owner_token == entry.owner_token:
+            self._open.pop(entry.key, None)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(entry.key))
 

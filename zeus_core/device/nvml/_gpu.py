@@ -62,7 +62,9 @@ class NvmlGpu:
         # that all GPUs would wait for one that hangs.
         self._counter_period_seconds: float | None = None
         self._limit_scope: LimitScope | None = None
-        self._supported_clocks_mhz: tuple[int, ...] | None = None  # they never change, and reading them takes long
+        # What the board accepts never changes, and reading it before each change would take long.
+        self._power_range: PowerRange | None = None
+        self._supported_clocks_mhz: tuple[int, ...] | None = None
         self.name = str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
         self._architecture = self._find_architecture()
         self._has_instant_power = self._find_instant_power()
@@ -130,7 +132,9 @@ class NvmlGpu:
 
     def set_power_limit(self, limit_watts: float) -> None:
         """Call `nvmlDeviceSetPowerManagementLimit`, which takes some milliseconds and needs root."""
-        limit_watts = self.read_power_limit_range_watts().checked(limit_watts, self.name)
+        if self._power_range is None:
+            self._power_range = self.read_power_limit_range_watts()
+        limit_watts = self._power_range.checked(limit_watts, self.name)
         scope = self._find_limit_scope()
         if scope is LimitScope.MODULE:
             raise NotSupportedError(
