@@ -2,21 +2,27 @@
 
 Runs on the tests' own NVML driver, whose calls take no time, so on any machine with a C compiler. Prints the time of
 setting a power limit: directly, by one client of the daemon, and by one client while eight others change their GPUs as
-fast as a real driver lets them, which takes 5 ms or more for each change. Then how long the guardian of a process takes
-to start, ahead of the first change, and what it and the daemon occupy. Exits with 1 beyond the limits below.
+fast as a real driver lets them, which takes 5 ms or more for each change. Beside both, what the machine and Python take
+at that time: a process that sends back what it gets, in a thread for each client. Then how long the guardian of a
+process takes to start, ahead of the first change, and what it and the daemon occupy. Exits with 1 beyond the limits
+below.
 
-Each time is that of the quietest of ten rounds: other processes of the machine can only add to it.
+Each time is that of the quietest of ten rounds, as other processes of the machine can only add to it; the median round
+follows in parentheses.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -32,7 +38,31 @@ BUSY_CLIENTS = 8
 DRIVER_SECONDS = 0.005  # of a change by a real driver
 CHANGES, ROUNDS = 400, 10
 GUARDIAN_MEGABYTES, GUARDIAN_SECONDS = 15.0, 0.1
-SPEC = DeviceSpec(power_limit_watts=650.0)
+ORIGINAL_WATTS = 650.0
+SPEC = DeviceSpec(power_limit_watts=ORIGINAL_WATTS)
+
+ECHO = """
+import socket, sys, threading
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("ready", flush=True)
+def answer(connection):
+    while request := connection.recv(4096):
+        connection.send(request[:40])
+while True:
+    threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+"""
+
+BUSY_ECHO_CLIENT = """
+import socket, sys, time
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+while True:
+    connection.send(bytes(110))
+    connection.recv(4096)
+    time.sleep({DRIVER_SECONDS})
+"""
 
 BUSY_CLIENT = """
 import sys, time
@@ -82,7 +112,16 @@ def best_of(rounds: list[list[float]], fraction: float) -> float:
 
 
 def described(name: str, rounds: list[list[float]]) -> str:
-    return f"{name:42} p50 {best_of(rounds, 0.5):6.0f} us   p99 {best_of(rounds, 0.99):6.0f} us"
+    quantiles = []
+    for fraction in (0.5, 0.99):
+        usual = statistics.median(taken[int(fraction * CHANGES)] for taken in rounds)
+        quantiles.append(f"p{fraction * 100:.0f} {best_of(rounds, fraction):5.0f} us ({usual:5.0f})")
+    return f"{name:40} {'   '.join(quantiles)}"
+
+
+def compared(name: str, rounds: list[list[float]], echo: list[list[float]]) -> str:
+    ratios = [best_of(rounds, fraction) / best_of(echo, fraction) for fraction in (0.5, 0.99)]
+    return f"{described(name, rounds)}   {ratios[0]:.1f} and {ratios[1]:.1f} times an echo"
 
 
 def resident_megabytes(pid: int) -> float:
@@ -115,34 +154,76 @@ def main() -> int:
     session.read_uuids()
     gpu = NvmlGpu(session, driver[0].uuid)
     daemon = start_daemon(folder, environment)
-    clients: list[subprocess.Popen[bytes]] = []
     try:
         print(described("direct, with the enforced limit read", rounds_of(direct(gpu))))
-        driver[0].power_limit_watts = SPEC.power_limit_watts
-        remote = RemoteControl(driver[0].uuid, "power_limit")
-        alone = rounds_of(remote.set)
-        print(described("by the daemon, one client", alone))
-        program = BUSY_CLIENT.replace("{DRIVER_SECONDS}", str(DRIVER_SECONDS))
-        for device in driver.devices[1:]:
-            clients.append(subprocess.Popen([sys.executable, "-c", program, device.uuid], env=environment))
-        while sum(device.power_limit_watts != 650.0 for device in driver.devices[1:]) < BUSY_CLIENTS:
-            time.sleep(0.01)
-        busy = rounds_of(remote.set, DRIVER_SECONDS)
-        print(described(f"by the daemon, beside {BUSY_CLIENTS} busy clients", busy))
+        driver[0].power_limit_watts = ORIGINAL_WATTS
+        echo, busy_echo = measure_echo(folder, environment)
+        alone, busy = measure_daemon(driver, environment)
+        print(described("an echo, one client", echo))
+        print(compared("by the daemon, one client", alone, echo))
+        print(described(f"an echo, beside {BUSY_CLIENTS} clients", busy_echo))
+        print(compared(f"by the daemon, beside {BUSY_CLIENTS} busy clients", busy, busy_echo))
         print(f"the daemon occupies {resident_megabytes(daemon.pid):.1f} MB")
-        remote.release()
         seconds, change_seconds, megabytes = measure_guardian(driver, environment)
         print(
             f"a guardian is ready {seconds * 1e3:.0f} ms after a knob was made, and occupies {megabytes:.1f} MB; "
             f"the first change, half a second later, takes {change_seconds * 1e3:.1f} ms"
         )
     finally:
-        for process in [*clients, daemon]:
-            process.terminate()
-            process.wait()
+        end([daemon])
         driver.close()
     is_fast = best_of(alone, 0.5) <= MEDIAN_MICROSECONDS and best_of(busy, 0.99) <= BUSY_P99_MICROSECONDS
     return 0 if is_fast and seconds <= GUARDIAN_SECONDS and megabytes <= GUARDIAN_MEGABYTES else 1
+
+
+def end(processes: Iterable[subprocess.Popen[Any]]) -> None:
+    for process in processes:
+        process.terminate()
+        process.wait()
+
+
+def start_clients(program: str, arguments: Iterable[str], environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+    program = program.replace("{DRIVER_SECONDS}", str(DRIVER_SECONDS))
+    return [subprocess.Popen([sys.executable, "-c", program, argument], env=environment) for argument in arguments]
+
+
+def measure_daemon(driver: NvmlDriver, environment: dict[str, str]) -> tuple[list[list[float]], list[list[float]]]:
+    """Return the times of changes by the daemon: of one client alone, and beside busy ones."""
+    remote = RemoteControl(driver[0].uuid, "power_limit")
+    alone = rounds_of(remote.set)
+    clients = start_clients(BUSY_CLIENT, [device.uuid for device in driver.devices[1:]], environment)
+    try:
+        while sum(device.power_limit_watts != ORIGINAL_WATTS for device in driver.devices[1:]) < BUSY_CLIENTS:
+            time.sleep(0.01)
+        busy = rounds_of(remote.set, DRIVER_SECONDS)
+    finally:
+        end(clients)
+    remote.release()
+    return alone, busy
+
+
+def measure_echo(folder: Path, environment: dict[str, str]) -> tuple[list[list[float]], list[list[float]]]:
+    """Return the times of an echo of a request's size: of one client alone, and beside others."""
+    path = str(folder / "echo.sock")
+    server = subprocess.Popen([sys.executable, "-c", ECHO, path], env=environment, stdout=subprocess.PIPE)
+    clients: list[subprocess.Popen[bytes]] = []
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        assert server.stdout is not None
+        server.stdout.readline()
+        connection.connect(path)
+
+        def ask(watts: float) -> None:
+            connection.send(bytes(110))
+            connection.recv(4096)
+
+        alone = rounds_of(ask)
+        clients = start_clients(BUSY_ECHO_CLIENT, [path] * BUSY_CLIENTS, environment)
+        time.sleep(0.5)  # until they run
+        return alone, rounds_of(ask, DRIVER_SECONDS)
+    finally:
+        connection.close()
+        end([*clients, server])
 
 
 def measure_guardian(driver: NvmlDriver, environment: dict[str, str]) -> tuple[float, float, float]:
@@ -161,7 +242,7 @@ def measure_guardian(driver: NvmlDriver, environment: dict[str, str]) -> tuple[f
         megabytes = resident_megabytes(opened[0].process_id)
         owner.kill()
         owner.communicate()
-        while driver[0].power_limit_watts != 650.0:
+        while driver[0].power_limit_watts != ORIGINAL_WATTS:
             time.sleep(0.002)
     return min(seconds), min(change_seconds), megabytes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zeus_core._files import without_links
+from zeus_core.device.remote._protocol import prepared_encoder
 from zeus_core.errors import DriverFaultError
 
 __all__ = ["AuditLog"]
@@ -21,7 +21,7 @@ __all__ = ["AuditLog"]
 _logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0  # logrotate waits for longer before it compresses a file that it has moved (delaycompress)
-_ENCODER = json.JSONEncoder()  # `json.dumps` would look at its arguments each time
+_encode = prepared_encoder()
 
 
 class AuditLog:
@@ -49,7 +49,7 @@ class AuditLog:
             DriverFaultError: It cannot be written, as on a full disk.
         """
         now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
-        line = _ENCODER.encode({"time": now, "event": event, **fields}).encode() + b"\n"
+        line = f"{_encode({'time': now, 'event': event, **fields})}\n".encode()
         try:
             with self._lock:
                 self._follow()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from zeus_core.daemon._allotment import Allotment
 from zeus_core.daemon._peer import Peer
 from zeus_core.device.remote._protocol import MAX_REQUEST_BYTES, ProtocolError, Request, decode_request
 from zeus_core.leases._process_identity import ProcessIdentity
-
-if TYPE_CHECKING:
-    from zeus_core.daemon._loop import Loop
 
 __all__ = ["Client", "Connection"]
 
@@ -36,6 +34,18 @@ class Client:
     token: str
 
 
+class Owner(Protocol):
+    """The loop that a connection belongs to."""
+
+    def put(self, job: Callable[[], object]) -> None:
+        """Do a job, which must not raise, soon. For any thread."""
+        ...
+
+    def release(self, connection: Connection) -> None:
+        """Close the socket of a connection that has ended. In the thread of this loop."""
+        ...
+
+
 class Connection:
     """A socket that does not block, and what was received from it. One thread at a time calls its methods.
 
@@ -57,7 +67,7 @@ class Connection:
         self.allotment = allotment
         self.client: Client | None = None
         """What the greeting said; None before it."""
-        self.owner: Loop | None = None
+        self.owner: Owner | None = None
         """The loop that serves it; None before that, and once its socket is closed."""
         self.is_ended = False
         """Whether it is over: no request of it is served any more."""

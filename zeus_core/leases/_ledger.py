@@ -134,24 +134,26 @@ class Ledger:
         Raises:
             OSError: It cannot be written, or it is not in the ledger any more.
         """
-        file = self._opened(entry)
+        file = self._open.get(entry.key)
+        status = None if file is None else os.fstat(file.descriptor)
+        if file is None or status is None or status.st_nlink == 0:  # it was removed, or replaced
+            file = self._opened(entry)
+            status = os.fstat(file.descriptor)
         # It begins a line, in case the one before was not written as a whole. Finite numbers are the same in JSON.
         line = f"\n{list(entry.values)}\n".encode()
-        if os.fstat(file.descriptor).st_size > _MAX_ENTRY_BYTES // 2:
+        if status.st_size > _MAX_ENTRY_BYTES // 2:
             self.note(entry)
         elif os.write(file.descriptor, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path(entry.key))
 
     def _opened(self, entry: LedgerEntry) -> _OpenFile:
-        """Return the file of an entry, which is opened once for all changes. Raises `OSError`."""
-        file = self._open.get(entry.key)
-        if file is None or os.fstat(file.descriptor).st_nlink == 0:  # it was removed, or replaced
-            path = self._path(entry.key)
-            file = self._open[entry.key] = _OpenFile(path)
-            found = self.find(entry.key)
-            if found is None or found.owner_token != entry.owner_token:
-                del self._open[entry.key]
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        """Open the file of an entry, for all changes from now on. Raises `OSError`."""
+        path = self._path(entry.key)
+        file = _OpenFile(path)
+        found = self.find(entry.key)
+        if found is None or found.owner_token != entry.owner_token:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        self._open[entry.key] = file
         return file
 
     def close(self, entry: LedgerEntry) -> None:
