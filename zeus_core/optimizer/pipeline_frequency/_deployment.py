@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
+from zeus_core.optimizer.pipeline_frequency._savings import Saving
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction, Schedule, read_plan
 
-__all__ = ["Deployment", "Prediction"]
+__all__ = ["Deployment", "Prediction", "total_saving"]
 
 # Work of a plan from a file over the allowed time: profiles of other runs differ a little, by less than 10 %; a plan
 # for another partition or model usually by more.
@@ -40,6 +42,7 @@ class Deployment:
         is_waiting: Whether the pipeline waits for something slower regardless, and uses that time.
         excess_seconds: How much longer the instructions take by the profile than all work was measured to take; above 0
             the prediction is too slow by as much.
+        saving: The predicted saving, with the error of the profile; None for a plan that was made beforehand.
     """
 
     clocks_mhz: tuple[tuple[int | None, ...], ...]
@@ -47,6 +50,20 @@ class Deployment:
     prediction: Prediction
     is_waiting: bool = False
     excess_seconds: float = 0.0
+    saving: Saving | None = None
+
+    @classmethod
+    def at_original_clocks(cls, job: PipelineJob, baseline: Iteration, pipeline: int) -> Deployment:
+        """Return the deployment of no plan: every clock stays at the original.
+
+        Args:
+            job: The job.
+            baseline: An iteration at the original clocks.
+            pipeline: The pipeline.
+        """
+        clocks_mhz = tuple((None,) * len(rank) for rank in job.schedules[pipeline].ranks)
+        prediction = Prediction(baseline.step_seconds, (baseline.energy_joules or 0.0) / job.pipelines)
+        return cls(clocks_mhz, baseline.work_seconds[pipeline], prediction)
 
     @classmethod
     def from_file(cls, path: str, job: PipelineJob, tail_seconds: float) -> Deployment:
@@ -94,6 +111,14 @@ class Deployment:
                 f"{work_seconds:.4g} s at the original clocks, and may take {allowed_seconds:.4g} s; plan it for this "
                 "job's model and partition, or allow for it with a larger slowdown_factor"
             )
+
+
+def total_saving(deployments: Sequence[Deployment]) -> Saving | None:
+    """Return the predicted saving of all pipelines, whose errors are added up; None if it is not known."""
+    savings = [deployment.saving for deployment in deployments if deployment.saving is not None]
+    if len(savings) < len(deployments):
+        return None
+    return Saving(sum(saving.joules for saving in savings), sum(saving.uncertainty_joules for saving in savings))
 
 
 def _check_schedule(path: str, planned_ranks: Sequence[Sequence[Instruction]], schedule: Schedule) -> None:

@@ -25,6 +25,7 @@ from zeus_core.optimizer.pipeline_frequency._phases import (
     Changed,
     Conclusion,
     Delayed,
+    Doubted,
     Fault,
     GivenUp,
     Introduced,
@@ -43,6 +44,7 @@ from zeus_core.optimizer.pipeline_frequency._result import PlanResult
 from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
 from zeus_core.optimizer.pipeline_frequency._stages import (
     Judging,
+    JudgingSaving,
     MeasuringBaseline,
     Planning,
     Resting,
@@ -110,6 +112,7 @@ class PipelineFrequencyOptimizer:
     _baseline: Iteration | None
     _profile: JobProfile | None
     _observations: Sequence[RankProfile]
+    _reason: str
 
     def __init__(
         self,
@@ -229,6 +232,7 @@ class PipelineFrequencyOptimizer:
             self.measured,
             self._profiling_steps,
             self._profiling_seconds,
+            self._reason,
         )
         return {"measured on": self._context.gpu.name, **result.rows()}
 
@@ -322,6 +326,7 @@ class PipelineFrequencyOptimizer:
         """Advance by what happened."""
         if isinstance(happening, Unprofiled | Profiled | Planned | GivenUp):
             self._baseline = happening.baseline
+            self._reason = happening.reason if isinstance(happening, GivenUp) else ""
         phase = advance(self.phase, happening)
         if phase is not self.phase:
             left, self._stage = self._stage, Resting(phase)  # in force if the next stage fails to begin
@@ -339,8 +344,8 @@ class PipelineFrequencyOptimizer:
             case Phase.BASELINE, Introduced(job, profile):
                 self._profile = profile
                 return MeasuringBaseline(self._context, job, profile)
-            case Phase.JUDGING, Delayed() as delayed:
-                return Judging(self._context, delayed, self._delays)
+            case Phase.JUDGING, (Delayed() | Doubted()) as doubt:
+                return self._judge(doubt)
             case ((Phase.PROFILING | Phase.OBSERVING), Unprofiled(job, baseline)):
                 self._profile = None
                 return Profiling(self._context, job, baseline, phase)
@@ -355,6 +360,11 @@ class PipelineFrequencyOptimizer:
                 self._context.restore()
         return Resting(phase)
 
+    def _judge(self, doubt: Delayed | Doubted) -> Stage:
+        if isinstance(doubt, Doubted):
+            return JudgingSaving(self._context, doubt)
+        return Judging(self._context, doubt, self._delays)
+
     def _begin_training(self) -> None:
         """Forget everything but the profile: a setter that has restored the original clock can set no other."""
         self._context = RankContext(
@@ -367,6 +377,7 @@ class PipelineFrequencyOptimizer:
         )
         self._delays = DelayWatch(self._settings.slowdown_factor, self._settings.tolerance_fraction)
         self._baseline = self._profile = None
+        self._reason = ""
         self._observations = ()
         self._profiling_steps, self._profiling_seconds = 0, 0.0
 

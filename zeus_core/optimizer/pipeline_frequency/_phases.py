@@ -11,9 +11,10 @@ The original clocks are those the GPUs ran at before. Rules, in the order of a r
 - PLANNING continues at the original clocks while rank 0 plans in the background. A plan from a file needs no planning.
 - REPLAYING sets the clock of each instruction. Steps that no longer match the plan lead back to WARMING UP; the profile
   is kept if the instructions are of the same kinds.
-- JUDGING follows an iteration that took too long. It measures iterations at the original clocks again, to see whether
-  the plan is at fault or the machine. A plan at fault is replaced by a faster one, and after several of these planning
-  ends in OFF.
+- JUDGING follows an iteration that took too long, or some that seem to save no energy. It measures iterations at the
+  original clocks again, to see whether the plan is at fault or the machine. A plan that is too slow is replaced by a
+  faster one, and after several of these planning ends in OFF. So it does where a plan is predicted to save less than
+  its error, or does not save as measured.
 - The end of training leads to RESTING. A fault, at any time, ends planning for good: OFF.
 
 All ranks go through the phases together: each outcome depends on values that were exchanged, and all judge these alike.
@@ -32,12 +33,14 @@ from zeus_core.optimizer.pipeline_frequency._deployment import Deployment
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
+from zeus_core.optimizer.pipeline_frequency._savings import SavingWatch
 
 __all__ = [
     "PHASES",
     "Changed",
     "Conclusion",
     "Delayed",
+    "Doubted",
     "Fault",
     "Forbidden",
     "GivenUp",
@@ -81,7 +84,8 @@ class Outcome(Enum):
     PLANNED = "every pipeline has a plan"
     CHANGED = "the steps no longer match the plan"
     DELAYED = "an iteration took too long"
-    GIVEN_UP = "no plan is fast enough"
+    DOUBTED = "a plan may save no energy"
+    GIVEN_UP = "no plan is fast enough, or saves energy"
     FAULT = "something failed"
 
 
@@ -170,11 +174,31 @@ class Delayed(Conclusion):
 
 
 @dataclass(frozen=True)
+class Doubted(Conclusion):
+    """A plan may save no energy.
+
+    Attributes:
+        planned: The plans in force.
+        savings: The energy of iterations with them.
+    """
+
+    outcome = Outcome.DOUBTED
+    planned: Planned
+    savings: SavingWatch
+
+
+@dataclass(frozen=True)
 class GivenUp(Conclusion):
-    """No plan is fast enough."""
+    """No plan is fast enough, or saves energy.
+
+    Attributes:
+        baseline: An iteration at the original clocks.
+        reason: The reason, for people.
+    """
 
     outcome = Outcome.GIVEN_UP
     baseline: Iteration
+    reason: str
 
 
 class Fault(Conclusion):
@@ -193,8 +217,10 @@ _TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
     (Phase.OBSERVING, Outcome.PROFILED): Phase.OBSERVED,
     (Phase.PROFILING, Outcome.PROFILED): Phase.PLANNING,
     (Phase.PLANNING, Outcome.PLANNED): Phase.REPLAYING,
+    (Phase.PLANNING, Outcome.GIVEN_UP): Phase.OFF,
     (Phase.REPLAYING, Outcome.CHANGED): Phase.WARMING_UP,
     (Phase.REPLAYING, Outcome.DELAYED): Phase.JUDGING,
+    (Phase.REPLAYING, Outcome.DOUBTED): Phase.JUDGING,
     (Phase.JUDGING, Outcome.UNPROFILED): Phase.PROFILING,
     (Phase.JUDGING, Outcome.PROFILED): Phase.PLANNING,
     (Phase.JUDGING, Outcome.PLANNED): Phase.REPLAYING,

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 from zeus_core.optimizer.pipeline_frequency._context import RankContext
 from zeus_core.optimizer.pipeline_frequency._delays import DelayWatch
-from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, Prediction
+from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, Prediction, total_saving
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration, StepWindow, WindowReport
-from zeus_core.optimizer.pipeline_frequency._phases import Changed, Conclusion, Delayed, Phase, Planned
+from zeus_core.optimizer.pipeline_frequency._phases import Changed, Conclusion, Delayed, Doubted, Phase, Planned
 from zeus_core.optimizer.pipeline_frequency._plan_follower import PlanFollower
 from zeus_core.optimizer.pipeline_frequency._planner import PlanningTask
+from zeus_core.optimizer.pipeline_frequency._savings import SavingWatch
 from zeus_core.optimizer.pipeline_frequency._stages import Stage
 from zeus_core.optimizer.pipeline_frequency._stragglers import (
     MIN_WAIT_FRACTION,
@@ -92,6 +93,7 @@ class Replaying(Stage):
         self._board = board
         self.measured: Iteration | None = None
         """The iteration of the latest comparison; None before it."""
+        self._savings = SavingWatch(total_saving(planned.deployments))
         self._deploy(planned.deployments)
 
     @property
@@ -185,10 +187,24 @@ class Replaying(Stage):
             if self._delays.is_too_slow(measured.step_seconds, self._planned.baseline.step_seconds, waiting):
                 is_usual = not waiting and not (self._task is not None and self._task.is_wanted)
                 return Delayed(replace(self._planned, deployments=self._deployments), is_usual)
+            if self._is_saving_doubtful(measured):
+                return Doubted(self._planned, self._savings)
         works = [report.work_seconds for report in reports if report.work_seconds is not None]
         if len(works) == len(reports):
             self._follow_stragglers(works, agreed)
         return None
+
+    def _is_saving_doubtful(self, measured: Iteration) -> bool:
+        """Return whether the usual plans may save no energy."""
+        is_usual = self._deployments == self._planned.deployments and not (self._task and self._task.is_wanted)
+        if not is_usual or self._is_at_original_clocks:
+            return False
+        self._savings.add(measured)
+        return self._savings.is_doubtful(self._planned.baseline)
+
+    @property
+    def _is_at_original_clocks(self) -> bool:
+        return all(clock is None for plan in self._deployments for rank in plan.clocks_mhz for clock in rank)
 
     def _follow_stragglers(self, work_seconds: Sequence[float], announcement: Announcement) -> None:
         """Ask for other plans if pipelines may take another time from now on."""

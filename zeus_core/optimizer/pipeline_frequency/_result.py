@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from zeus_core.adapters._result import duration_text
 from zeus_core.optimizer.pipeline_frequency._deployment import Prediction
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency._phases import Phase
+from zeus_core.optimizer.pipeline_frequency._savings import Saving
 from zeus_core.search._comparison import percentage, quotient_uncertainty
 
 __all__ = ["PlanResult"]
@@ -30,6 +32,7 @@ class PlanResult:
         measured: The same as measured; None before the first comparison.
         profiling_steps: Iterations that were profiled.
         profiling_seconds: How long they took.
+        reason: Why there is no plan, if one was made; empty otherwise.
     """
 
     phase: Phase
@@ -38,12 +41,14 @@ class PlanResult:
     measured: Iteration | None
     profiling_steps: int
     profiling_seconds: float
+    reason: str = ""
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
         if self.baseline is None or self.predicted is None:
             ended = f"none yet: training ended in the phase {self.phase.value!r}"
-            return {"clock plan": _NO_PLAN.get(self.phase, ended), **self._cost_rows(self.baseline)}
+            no_plan = f"none: {self.reason}" if self.reason else _NO_PLAN.get(self.phase, ended)
+            return {"clock plan": no_plan, **self._cost_rows(self.baseline)}
         before, after = self.baseline, self.measured
         rows = {"clock plan": "in force for each instruction", "before": _of(before)}
         if after is None:
@@ -69,11 +74,14 @@ def _change_rows(before: Iteration, after: Iteration) -> dict[str, str]:
     if not before.energy_joules or after.energy_joules is None:
         return rows
     saving = 1 - after.energy_joules / before.energy_joules
+    joules = Saving(
+        before.energy_joules - after.energy_joules, math.hypot(before.uncertainty_joules, after.uncertainty_joules)
+    )
     uncertainty = quotient_uncertainty(
         (before.energy_joules, before.uncertainty_joules), (after.energy_joules, after.uncertainty_joules)
     )
     known = percentage(saving, uncertainty)
-    told = f"{known} of the energy of an iteration"
+    told = f"{joules} ({known})"
     return {"saving": told if abs(saving) > uncertainty else f"too small to tell: {known}", **rows}
 
 

@@ -14,12 +14,13 @@ from zeus_core.device._gpu import read_driver_version
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.optimizer.pipeline_frequency._context import RankContext
 from zeus_core.optimizer.pipeline_frequency._delays import DelayWatch, Verdict
-from zeus_core.optimizer.pipeline_frequency._deployment import Deployment
+from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, total_saving
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration, StepWindow, WindowReport
 from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
 from zeus_core.optimizer.pipeline_frequency._phases import (
     Conclusion,
     Delayed,
+    Doubted,
     Forbidden,
     GivenUp,
     Introduced,
@@ -37,7 +38,7 @@ from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
 from zeus_core.pipeline import Instruction
 from zeus_core.ports import DeviceEvent
 
-__all__ = ["Judging", "MeasuringBaseline", "Planning", "Resting", "Stage", "WarmingUp"]
+__all__ = ["Judging", "JudgingSaving", "MeasuringBaseline", "Planning", "Resting", "Stage", "WarmingUp"]
 
 # Iterations at the original clocks. Their median is not moved by stalls in two of them; each costs an iteration's
 # savings.
@@ -240,6 +241,30 @@ class MeasuringBaseline(Stage):
         return [self._context.decide(Deployment, read, self.phase)] * self._job.pipelines
 
 
+class JudgingSaving(MeasuringBaseline):
+    """Measures iterations at the original clocks again, to see whether a plan saves energy.
+
+    Args:
+        context: This rank.
+        doubted: The plan.
+    """
+
+    def __init__(self, context: RankContext, doubted: Doubted) -> None:
+        super().__init__(context, doubted.planned.job, doubted.planned.profile, Phase.JUDGING)
+        self._doubted = doubted
+
+    def conclude(self, baseline: Iteration) -> Conclusion:
+        """Keep the plan, measure the job again if its profile no longer fits, or withdraw the plan."""
+        planned, savings = self._doubted.planned, self._doubted.savings
+        if not savings.is_doubtful(baseline):
+            return replace(planned, baseline=baseline)
+        if planned.profile is not None and not self._fits(planned.profile, baseline):
+            return Unprofiled(planned.job, baseline)
+        return _no_plan(
+            self._context, baseline, f"the plan is withdrawn, as it does not save: {savings.saving(baseline)}"
+        )
+
+
 class Judging(MeasuringBaseline):
     """Measures iterations at the original clocks after a delay, and decides which plan to follow.
 
@@ -270,7 +295,7 @@ class Judging(MeasuringBaseline):
                 settings.slowdown_factor * baseline.step_seconds,
                 self._delays.delayed_seconds,
             )
-            return GivenUp(baseline)
+            return GivenUp(baseline, "none was fast enough")
         return super().conclude(baseline)
 
 
@@ -291,8 +316,8 @@ class Planning(Stage):
         delays.begin_planning()
         self._task.begin([None] * profiled.profile.job.pipelines)
 
-    def end_step(self, step: RecordedStep) -> Planned | None:
-        """Check whether the plans are made."""
+    def end_step(self, step: RecordedStep) -> Conclusion | None:
+        """Check whether the plans are made, and save more than the prediction can be off."""
         deployments = self._context.decide(tuple[Deployment, ...], self._task.result, self.phase)
         if not deployments:
             return None
@@ -307,7 +332,23 @@ class Planning(Stage):
                     work_seconds + deployment.excess_seconds,
                     work_seconds,
                 )
-        return Planned(profile.job, baseline, deployments, profile)
+        saving = total_saving(deployments)
+        if saving is None or saving.joules >= saving.uncertainty_joules:  # 0 if it is the original clocks
+            return Planned(profile.job, baseline, deployments, profile)
+        job, settings = profile.job, self._context.settings
+        reason = f"the predicted saving is within its error: {saving}"
+        if job.pipelines > 1 and settings.follow_stragglers:  # one that waits for another can save all the same
+            _logger.info("the clocks stay as they are until a pipeline waits for another one: %s", reason)
+            usual = [Deployment.at_original_clocks(job, baseline, pipeline) for pipeline in range(job.pipelines)]
+            return Planned(job, baseline, usual, profile)
+        return _no_plan(self._context, baseline, reason)
+
+
+def _no_plan(context: RankContext, baseline: Iteration, reason: str) -> GivenUp:
+    """Say why no plan is followed any more."""
+    if context.is_first:
+        _logger.warning("no plan is deployed; training continues at the original clocks: %s", reason)
+    return GivenUp(baseline, reason)
 
 
 def _read_facts(gpu: Gpu) -> GpuFacts:
