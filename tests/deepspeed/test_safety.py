@@ -390,7 +390,8 @@ SENT = {"to all": [(TERM, 0), (TERM, 1)], "to the first": [(TERM, 0)], "to the l
 SENT |= {"Ctrl-C": [(INT, 0), (INT, 1)], "Ctrl-C under torchrun": [(INT, 0), (INT, 1), (TERM, 0), (TERM, 1)]}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
+@pytest.mark.long  # in the default suite, by the kill matrix of tests/process
+@pytest.mark.parametrize("seed", range(5))
 def test_clocks_are_restored_after_signals_at_any_moment_of_a_replay(tmp_path, seed):
     moments = random.Random(seed)
     hardwares = {name: slow_hardware(tmp_path / name, moments.choice([0, ORIGINAL_MHZ])) for name in SENT}

@@ -22,7 +22,7 @@ def test_without_numba_the_results_are_the_same(monkeypatch):
     pytest.importorskip("numba")
 
     def results(effort):
-        frontier = Frontier.from_profile(smooth_profile(3, clocks=8), schedules.one_f_one_b(3, 5))
+        frontier = Frontier.from_profile(smooth_profile(2, clocks=6), schedules.one_f_one_b(2, 4))
         seconds = frontier.highest_clock_point[0]
         plans = [
             make_plan(frontier, time_seconds=1.02 * seconds, effort=effort),

@@ -38,6 +38,7 @@ def train():
     return {"account": encode(energy.summary.account), "watts": watts, "span": (begin, time.monotonic())}
 
 
+@pytest.mark.long
 def test_each_gpu_is_counted_once_and_no_row_is_impossible(make_driver, tmp_path, monkeypatch, capfd):
     driver = make_driver(*[DeviceSpec(highest_limit_watts=LIMIT_WATTS) for _ in LOADS])
     for device, load in zip(driver, LOADS, strict=True):

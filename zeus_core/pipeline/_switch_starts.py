@@ -197,7 +197,7 @@ def _pace_starts(p: Any, pairs: Any, clock_of: Any, place_of: Any, chosen: Any, 
     """Bisect for the change of each pair, towards the cheaper pace."""
     for pair in range(len(pairs)):
         early, late = 0, len(place_of) - 1
-        found[pair, 0] = np.inf
+        found[pair][0] = np.inf
         ends = np.zeros((2, 2))
         for side in range(2):
             _change_pace(p, pairs[pair], side * late, clock_of, place_of, chosen)
@@ -211,8 +211,8 @@ def _pace_starts(p: Any, pairs: Any, clock_of: Any, place_of: Any, chosen: Any, 
             _change_pace(p, pairs[pair], middle, clock_of, place_of, chosen)
             run_iteration(p, chosen, s)
             is_in_time = s.result[0] <= p.limit_seconds
-            if is_in_time and s.result[1] >= p.dwell_seconds and s.result[2] < found[pair, 0]:
-                found[pair, 0], found[pair, 1] = s.result[2], middle
+            if is_in_time and s.result[1] >= p.dwell_seconds and s.result[2] < found[pair][0]:
+                found[pair][0], found[pair][1] = s.result[2], middle
             if is_in_time == is_early_fast:
                 early = middle + 1
             else:
@@ -222,7 +222,7 @@ def _pace_starts(p: Any, pairs: Any, clock_of: Any, place_of: Any, chosen: Any, 
 def _change_pace(p: Any, pair: Any, change: int, clock_of: Any, place_of: Any, chosen: Any) -> None:
     for rank in range(len(p.first_in_order) - 1):
         for place in range(p.first_in_order[rank], p.first_in_order[rank + 1]):
-            chosen[p.order[place]] = clock_of[pair[0 if place < place_of[change, rank] else 1], rank]
+            chosen[p.order[place]] = clock_of[pair[0 if place < place_of[change][rank] else 1]][rank]
 
 
 _KERNELS = Kernels(_cheapest_sequences, last_clock, run_iteration, _change_pace, _pace_starts)
