@@ -318,6 +318,34 @@ def test_no_block_that_was_measured_is_measured_again_after_a_kill(tmp_path):
         assert abs(resumed.optimizer.chosen_limit_watts - whole.optimizer.chosen_limit_watts) <= 25
 
 
+def resumed(state, steps, **arguments):
+    run = Run(**arguments)
+    run.optimizer.load_state_dict(json.loads(json.dumps(state)))
+    run.optimizer.on_train_begin(max_steps=steps)
+    return run.train(steps, begins=False)
+
+
+def test_the_time_before_an_interruption_counts_in_the_bound_of_a_resumed_run():
+    first = Run(MaxSlowdownConstraint(factor=1.03), max_steps=600).train(300)
+    assert first.slowdown < 1.03
+    second = resumed(first.optimizer.state_dict(), 300, seed=1)
+    assert second.slowdown > 1.105, "what was not used up is left"
+    assert (first.seconds + second.seconds) / (600 * first.point(400).seconds) <= 1.1
+    (search,) = second.optimizer.state_dict()["searches"]
+    assert (search["run_steps"], search["run_seconds"]) == (600, pytest.approx(first.seconds + second.seconds))
+
+
+@pytest.mark.parametrize("factor", [1.1, 1.2])
+def test_another_run_with_the_same_profile_has_all_its_time_and_measures_nothing_again(tmp_path, factor):
+    profile = tmp_path / "profile.json"
+    Run(MaxSlowdownConstraint(factor), max_steps=600, profile_path=profile).train(600)
+    second = Run(max_steps=600, profile_path=profile, seed=1).train(600)
+    assert second.optimizer.phase is Phase.DONE
+    assert second.slowdown <= 1.1
+    assert second.saving >= 0.135
+    assert second.limits.count(400) <= 2, "the original limit was measured before"
+
+
 # Ranks
 
 

@@ -18,10 +18,12 @@ __all__ = [
     "Conditions",
     "JsonTrialStore",
     "NoTrialStore",
+    "SearchState",
+    "ToldBlock",
     "TrialStore",
     "checked_facts",
-    "trials_from_state",
-    "trials_to_state",
+    "search_from_state",
+    "searches_to_state",
 ]
 
 _FORMAT = JsonFormat("zeus-core trials", 2)
@@ -33,6 +35,21 @@ _STATE_FORMAT = JsonFormat("zeus-core search", 1)
 _MAX_PROFILES = 100
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ToldBlock:
+    """What a search was told: a block of steps, and where in its run it ended.
+
+    Attributes:
+        trial: The measured steps.
+        run_steps: All steps of the run until then; 0 for a block of an earlier run.
+        run_seconds: The time they took, without pauses of training.
+    """
+
+    trial: Trial
+    run_steps: int = 0
+    run_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +82,23 @@ class Conditions:
             for name, (ours, theirs) in pairs.items()
             if ours != theirs
         ]
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """A search in the checkpoint of a training.
+
+    Attributes:
+        conditions: The conditions of its blocks.
+        blocks: All that it was told.
+        run_steps: The steps of the run until the checkpoint.
+        run_seconds: The time they took, without pauses of training.
+    """
+
+    conditions: Conditions
+    blocks: tuple[ToldBlock, ...]
+    run_steps: int
+    run_seconds: float
 
 
 class TrialStore(Protocol):
@@ -158,27 +192,26 @@ def _conditions_in(profile: Mapping[str, Any]) -> Mapping[str, Any]:
     return conditions if isinstance(conditions, Mapping) else {}
 
 
-def trials_to_state(searches: Sequence[tuple[Conditions, Sequence[Trial]]]) -> dict[str, Any]:
-    """Return the trials of some searches for the checkpoint of a training, in JSON types; empty if there are none."""
-    kept = [{"conditions": encode(conditions), "trials": encode(list(trials))} for conditions, trials in searches]
-    return _STATE_FORMAT.document({"searches": kept}) if kept else {}
+def searches_to_state(searches: Sequence[SearchState]) -> dict[str, Any]:
+    """Return the part of a checkpoint that holds some searches, in JSON types; empty if there are none."""
+    return _STATE_FORMAT.document({"searches": encode(list(searches))}) if searches else {}
 
 
-def trials_from_state(conditions: Conditions, state: Any) -> list[Trial]:
-    """Return the trials in a checkpoint. None, with a warning, if they are damaged, or of other conditions."""
+def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:
+    """Return the search in a checkpoint. None, with a warning, if it is damaged, or of other conditions."""
     try:
         searches = _searches_in(_STATE_FORMAT.fields(state))
         for search in searches:
             if search.get("conditions") == encode(conditions):
-                return decode(list[Trial], search.get("trials"), "trials")
+                return decode(SearchState, search, "search")
         nearest = _nearest(conditions, searches)
         if nearest is None:
-            return []
+            return None
         because = f"it has {nearest}"
     except UsageError as error:
         because = str(error)
     _logger.warning("the search in the checkpoint is not used: %s", because)
-    return []
+    return None
 
 
 def _searches_in(fields: Mapping[str, Any], name: str = "searches") -> list[dict[str, Any]]:

@@ -120,6 +120,7 @@ class AdaptiveRunSearch:
         self._estimate = RunEstimate(self._settings, read_prior() if prior is None else prior, knob)
         self._blocks: list[MeasuredBlock] = []
         self._run_steps, self._run_seconds = 0, 0.0
+        self._earlier_steps = 0  # of the blocks of an earlier run
         self._seconds: dict[int, float] = defaultdict(float)
         self._curves: Curves | None = None
         self._chosen = self._expected = 0
@@ -154,6 +155,10 @@ class AdaptiveRunSearch:
 
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
         """Take in a block. One at a setting that is not in the grid, or without a finite cost, teaches nothing."""
+        if run_steps == 0 and self._run_steps == 0:
+            self._learn(trial, self._earlier_steps)
+            self._earlier_steps += trial.steps
+            return
         run_steps = max(self._run_steps + trial.steps, run_steps)
         seconds = trial.measurement.time
         least_seconds = self._run_seconds + (seconds if math.isfinite(seconds) else 0.0)
@@ -161,8 +166,11 @@ class AdaptiveRunSearch:
         nearest = min(range(len(self._settings)), key=lambda place: abs(self._settings[place] - trial.setting))
         self._seconds[nearest] += run_seconds - self._run_seconds
         self._run_steps, self._run_seconds = run_steps, run_seconds
+        self._learn(trial, self._earlier_steps + run_steps - trial.steps)
+
+    def _learn(self, trial: Trial, begin: int) -> None:
         if is_usable(trial) and trial.setting in self._settings:
-            self._blocks.append(MeasuredBlock(run_steps - trial.steps, trial))
+            self._blocks.append(MeasuredBlock(begin, trial))
             self._search.tell(trial)
         self._next, self._prediction = self._decided(), None
 
@@ -226,7 +234,10 @@ class AdaptiveRunSearch:
 
     @property
     def _account(self) -> RunAccount:
-        return RunAccount(self._run_steps, self._progress.steps_left, self._seconds)
+        run = self._progress
+        if not self._run_steps:  # all is still to come: as after one step at the original setting
+            return RunAccount(1, run.steps_left, {0: run.original_seconds})
+        return RunAccount(self._run_steps, run.steps_left, self._seconds)
 
     @property
     def _usual_steps(self) -> float:
@@ -234,11 +245,15 @@ class AdaptiveRunSearch:
         return math.pow(self._progress.horizon_steps * pooled_cv(self._blocks), 2 / 3)
 
     @property
+    def _seconds_per_step(self) -> float:
+        return self._run_seconds / self._run_steps if self._run_seconds else self._progress.original_seconds
+
+    @property
     def _shortest_steps(self) -> int:
         """The steps of the shortest block that is worth measuring."""
-        if not self._run_seconds:
+        if not self._run_seconds and not self._blocks:
             return _MIN_STEPS
-        lasting = math.ceil(min(_MIN_SECONDS * self._run_steps / self._run_seconds, self._progress.horizon_steps))
+        lasting = math.ceil(min(_MIN_SECONDS / self._seconds_per_step, self._progress.horizon_steps))
         return max(_MIN_STEPS, min(lasting, round(self._progress.horizon_steps * _MAX_SHORTEST_SHARE)))
 
     @property
@@ -266,7 +281,7 @@ class AdaptiveRunSearch:
     @property
     def _settle_steps(self) -> int:
         """The steps in which the device settles."""
-        return math.ceil(self._settle_seconds * self._run_steps / self._run_seconds)
+        return math.ceil(self._settle_seconds / self._seconds_per_step)
 
     @property
     def _trial_steps(self) -> int:

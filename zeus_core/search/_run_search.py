@@ -69,7 +69,8 @@ class RunSearch(Protocol):
 
         Args:
             trial: The measured steps.
-            run_steps: All steps of the run so far, also those that were not measured.
+            run_steps: All steps of the run so far, also those that were not measured; 0 for a block of an earlier run,
+                which teaches as much, and is no part of the time of this one.
             run_seconds: The time they took, without pauses of training.
         """
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from zeus_core._codec import decode, encode
@@ -22,13 +22,14 @@ from zeus_core.optimizer._global_setting._search_group import RankInformation, S
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.optimizer._trial_store import (
     Conditions,
+    SearchState,
+    ToldBlock,
     TrialStore,
     checked_facts,
-    trials_from_state,
-    trials_to_state,
+    search_from_state,
+    searches_to_state,
 )
 from zeus_core.ports._exchange import Exchange
-from zeus_core.search import Trial
 from zeus_core.search._objectives import OptimumSelector, ZeusCost
 
 __all__ = ["KnobName", "Preparation", "SearchOptions", "kinds_of"]
@@ -161,7 +162,18 @@ class Preparation:
 
     def state(self) -> dict[str, Any]:
         """Return what was measured so far, for a checkpoint, in JSON types; empty before the first trial."""
-        return trials_to_state([(search.conditions, search.blocks) for search in self._searches if search.blocks])
+        return searches_to_state(
+            [
+                SearchState(
+                    search.conditions,
+                    tuple(search.blocks),
+                    search.run.steps,
+                    self._recorder.run_seconds - search.run.excess_seconds,
+                )
+                for search in self._searches
+                if search.blocks
+            ]
+        )
 
     def load_state(self, state: Any) -> None:
         """Take what a checkpoint holds for known, in the next training."""
@@ -173,7 +185,6 @@ class Preparation:
             self._kinds, self._has_checked = self._possible_kinds(), True
         self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
         self._is_restored = not self._limiters
-        self._recorder.begin_run()
         run = RunSteps()
         self._searches = [self._search(kind, run, told_max_steps) for kind in self._kinds]
         self._resumed = None
@@ -210,29 +221,40 @@ class Preparation:
         if any(one.unit != "W" for one in self._kinds):
             self.selector = _with_power(self.selector, group.original_limit_watts)
         conditions = group.conditions(kind, self._work)
-        known = exchange.decide(lambda: encode(self._known_blocks(conditions)), Phase.PREPARE)
+        known = decode(SearchState, exchange.decide(lambda: encode(self._known(conditions)), Phase.PREPARE))
+        if kind is self._kinds[0]:
+            run.steps = known.run_steps
+            self._recorder.begin_run(known.run_seconds)
         return SettingSearch(
             group.settings,
             conditions,
-            decode(list[Trial], known),
+            known.blocks,
             limiter,
             exchange,
             self._recorder,
             self._store,
-            self._arguments(kind, told_max_steps),
+            self._arguments(kind, None if told_max_steps is None else run.steps + told_max_steps),
             run,
         )
 
-    def _known_blocks(self, conditions: Conditions) -> Sequence[Trial]:
-        """Return the blocks of an earlier training, or those in the profile, if the conditions are the same."""
-        own = [block for search in self._searches if search.conditions == conditions for block in search.blocks]
-        if own or self._has_forgotten:
-            return own
-        # A profile is as new as the latest block.
-        kept = self._store.load(conditions)
-        return kept or ([] if self._resumed is None else trials_from_state(conditions, self._resumed))
+    def _known(self, conditions: Conditions) -> SearchState:
+        """Return what is known under these conditions: from the checkpoint, an earlier training, or the profile.
 
-    def _arguments(self, kind: KnobKind, told_max_steps: int | None) -> SearchArguments:
+        The training of a checkpoint goes on: the steps until then are a part of it. Those of other trainings are not.
+        """
+        resumed = None if self._resumed is None else search_from_state(conditions, self._resumed)
+        earlier = [
+            block.trial for search in self._searches if search.conditions == conditions for block in search.blocks
+        ]
+        if not earlier and not self._has_forgotten:
+            earlier = self._store.load(conditions)
+        if resumed is None:
+            return SearchState(conditions, tuple(ToldBlock(trial) for trial in earlier), 0, 0.0)
+        own = [block.trial for block in resumed.blocks]
+        others = [ToldBlock(trial) for trial in earlier if trial not in own]
+        return replace(resumed, blocks=(*others, *resumed.blocks))
+
+    def _arguments(self, kind: KnobKind, max_steps: int | None) -> SearchArguments:
         options = self.options
         return SearchArguments(
             kind,
@@ -240,7 +262,7 @@ class Preparation:
             options.make,
             options.profile_steps,
             options.warmup_steps,
-            options.max_steps or told_max_steps,
+            options.max_steps or max_steps,
             max(gpu.energy_counter_period_seconds for gpu in self._gpus),
             options.wait_steps,
             options.mode == "observe",

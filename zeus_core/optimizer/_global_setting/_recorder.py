@@ -119,9 +119,9 @@ class TrialRecorder:
         """The time of all steps of the run, without pauses of training."""
         self._step_began: float | None = None
 
-    def begin_run(self) -> None:
-        """Time the steps of another run."""
-        self.run_seconds, self._step_began = 0.0, None
+    def begin_run(self, seconds: float) -> None:
+        """Time the steps of another run, which has lasted so long before."""
+        self.run_seconds, self._step_began = seconds, None
 
     def begin_step(self) -> None:
         """Note that a step begins. After a step without a pause it began at the end of that one."""

@@ -23,7 +23,7 @@ from zeus_core.optimizer._global_setting._recorder import (
     trial_from_parts,
 )
 from zeus_core.optimizer._global_setting._run_steps import RunSteps
-from zeus_core.optimizer._trial_store import Conditions, TrialStore
+from zeus_core.optimizer._trial_store import Conditions, ToldBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
@@ -59,7 +59,7 @@ class SettingSearch:
         self,
         settings: tuple[int, ...],
         conditions: Conditions,
-        known: Sequence[Trial],
+        known: Sequence[ToldBlock],
         limiter: Limiter,
         exchange: Exchange,
         recorder: TrialRecorder,
@@ -167,7 +167,9 @@ class SettingSearch:
         self.searched_steps[self.original] = other.searched_steps[other.original]
         if self.original not in self.trials:
             self.blocks += [
-                replace(trial, setting=self.original) for trial in other.blocks if trial.setting == other.original
+                replace(block, trial=replace(block.trial, setting=self.original))
+                for block in other.blocks
+                if block.trial.setting == other.original
             ]
             self.trials = _pooled(self.blocks)
 
@@ -230,7 +232,7 @@ class SettingSearch:
     def save(self) -> None:
         """Have the blocks kept, on rank 0."""
         if self._exchange.rank == 0:
-            self._store.save(self.conditions, self.blocks)
+            self._store.save(self.conditions, [block.trial for block in self.blocks])
 
     def sorted_trials(self) -> list[Trial]:
         """Return the trials so far, the highest setting first."""
@@ -248,9 +250,9 @@ class SettingSearch:
         self._orders = Orders(self._arguments, self.settings)
         if self.observes:
             self._orders.observe(())
-        for trial in self.blocks:
-            self._orders.tell(trial, 0, 0.0)
-        return encode(self._orders.next(0, 0.0))
+        for block in self.blocks:
+            self._orders.tell(block.trial, block.run_steps, block.run_seconds)
+        return encode(self._orders.next(self.run.steps, self._recorder.run_seconds))
 
     def _may_continue(self, seconds: float) -> bool:
         assert self._orders is not None, "rank 0 decides"
@@ -317,7 +319,7 @@ class SettingSearch:
         else:
             self.trials[trial.setting] = pooled_trial([self.trials.get(trial.setting), trial])
         if is_kept:
-            self.blocks.append(trial)
+            self.blocks.append(ToldBlock(trial, self.run.steps, run_seconds))
             self._exchange.attempt(self.save)
         return self._follow(self._exchange.decide(lambda: self._next_order(trial, run_seconds), Phase.CONCLUDE))
 
@@ -391,9 +393,9 @@ class SettingSearch:
         return self.original
 
 
-def _pooled(trials: Sequence[Trial]) -> dict[int, Trial]:
+def _pooled(blocks: Sequence[ToldBlock]) -> dict[int, Trial]:
     """Return one trial for each setting."""
     pooled: dict[int, Trial] = {}
-    for trial in trials:
+    for trial in (block.trial for block in blocks):
         pooled[trial.setting] = pooled_trial([pooled.get(trial.setting), trial])
     return pooled
