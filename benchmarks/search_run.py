@@ -211,7 +211,8 @@ def full_sweep(board: Board, case: Case) -> RunSearch:
         rule = MaxSlowdownConstraint(case.factor)
         return rule.select([PowerLimitMeasurement.from_trial(trial, 1) for trial in trials])
 
-    return FixedTrials(GridSearch(board.limits[:: SWEEP_WATTS // GRID_WATTS]), board.limits[0], choose, SWEEP_STEPS)
+    limits = board.limits[:: SWEEP_WATTS // GRID_WATTS]
+    return FixedTrials(GridSearch(limits), limits, choose, SWEEP_STEPS)
 
 
 def show(name: str, some: list[Outcome]) -> None:

@@ -12,6 +12,7 @@ from zeus_core.measurement import Measurement
 from zeus_core.search import AdaptiveSearch, GoldenSectionSearch, GridSearch, Trial
 from zeus_core.search._aims import normal_probability
 from zeus_core.search._curves import CurveShapes
+from zeus_core.search._fixed_trials import FixedTrials
 from zeus_core.search._objectives import (
     Energy,
     MaxSlowdownConstraint,
@@ -349,3 +350,25 @@ def test_anything_that_is_measured_leads_to_an_end(data):
         tried.add(setting)
         assert search.choice is None or search.choice in tried
     assert len(tried) <= most
+
+
+def test_a_trial_of_an_unknown_setting_is_never_the_choice_of_a_rule():
+    search = FixedTrials(GridSearch([300, 200]), [300, 200], lambda trials: min(one.setting for one in trials), 5)
+    board = Board(BOUND, [300, 200, 7])
+    for setting in (7, 300, 200):
+        search.tell(board.trial(setting), 5, 5.0)
+    assert search.choice == 200
+
+
+def test_on_a_fine_grid_the_choice_may_lie_between_two_trials():
+    """Neighbours are as good as the same: another trial to tell them apart costs more than it gains."""
+    grid, selector = range(100, 301, 2), ZeusCost(0.5)
+    trials, regrets, are_between = [], [], []
+    for seed in range(6):
+        search, board = AdaptiveSearch(grid, selector), Board(BOUND, grid, noise=0.01, seed=seed)
+        trials.append(len(board.run(search)))
+        regrets.append(board.regret(selector, search.choice))
+        are_between.append(search.choice not in search._told)
+    assert np.mean(trials) <= 4.5
+    assert np.mean(regrets) <= 0.004
+    assert any(are_between)

@@ -86,7 +86,7 @@ class Run:
 
 def test_any_search_is_presented_as_blocks():
     run = Run(40)
-    search = FixedTrials(GridSearch([300, 200, 100]), 300, lambda trials: trials[1].setting, trial_steps=7)
+    search = FixedTrials(GridSearch([300, 200, 100]), [300, 200, 100], lambda trials: trials[1].setting, trial_steps=7)
     run.finish(search)
     settings_of_blocks = [(block.setting, block.is_choice) for block in run.blocks[:4]]
     assert settings_of_blocks == [(300, False), (200, False), (100, False), (200, True)]

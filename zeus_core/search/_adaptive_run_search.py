@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from zeus_core._validate import checked_number, checked_one_of, checked_whole_number
-from zeus_core.search._adaptive_search import AdaptiveSearch, most_promising, predicted
+from zeus_core.search._adaptive_search import AdaptiveSearch, predicted
 from zeus_core.search._aims import LeastEnergyWithin, aim_for
 from zeus_core.search._belief import POWER_CV, Curves, Knob, Observation
 from zeus_core.search._curves import Array
+from zeus_core.search._next_trial import most_promising
 from zeus_core.search._objectives import OptimumSelector
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._run_account import RunAccount

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
 from zeus_core._validate import checked_instance, checked_number, checked_one_of, checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for, normal_probability
+from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for
 from zeus_core.search._belief import Belief, Curves, Knob, Observation
-from zeus_core.search._curves import Array
+from zeus_core.search._next_trial import most_promising, most_telling
 from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, ZeusCost, checked_selector
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._run_plan import Prediction
@@ -20,26 +21,18 @@ from zeus_core.search._settings import checked_settings
 from zeus_core.search._told import Told, selected_among
 from zeus_core.search._trial import Trial
 
-__all__ = ["AdaptiveSearch", "most_promising", "predicted"]
+__all__ = ["AdaptiveSearch", "predicted"]
 
 # The second trial: below the draw, where the limit begins to bind, so that it tells how steeply time rises. Of 0.8,
 # 0.82, 0.85 and 0.88, this needed the fewest trials for the same regret (benchmarks/search_replay.py).
 _SECOND_OVER_DRAW = 0.85
 _SECOND_OVER_CLOCK = 0.85
 
-# The search ends once no setting promises to gain more. 0.0022 takes 0.2 trials more, and gains 0.01 % of the cost.
-_MIN_EXPECTED_GAIN = 0.003
-
-# Weight of the loss at the next trial itself: one trial against the rest of training.
-_TRIAL_SHARE = 0.1
-_MAX_LOG_LOSS = 3.0
-
 _SIGNIFICANT = 3.0  # standard errors
 _SIGNIFICANT_FRACTION = 0.01  # of time or power; smaller changes are the work's own
-_TINY = 1e-18
 _INTERVAL = 1.645  # standard deviations on each side hold 90 %
 _MAX_ASKED_CURVES = 24  # for a rule that is not a cost
-_NEAR = 0.025  # a rule that picks settings this close to each other picks the same
+_NEAR = 0.025  # of the original: settings this close to each other are as good as the same
 
 _EXPLORATION = LeastCost(Energy())
 
@@ -50,8 +43,9 @@ class AdaptiveSearch:
     The first trial is at the original setting. If the draw there is below the lowest limit, no limit binds: the lowest
     one is tried, and the search is over. Otherwise every trial corrects an estimate of time and power at all settings,
     and the next one is where most is to be gained. The search ends if that is too little to matter. Its choice was
-    always tried. A trial that confirms it is told to the search too, and may lead to a safer one. Trials count by their
-    own precision: the scatter of the steps, and the uncertainty of the energy.
+    tried; or, for a cost, lies between such settings and within 2.5 % of the original from one of them. A trial that
+    confirms it is told to the search too, and may lead to a safer one. Trials count by their own precision: the scatter
+    of the steps, and the uncertainty of the energy.
 
     It knows what the selectors of this package look for. For `MaxSlowdownConstraint` that is the least energy among the
     settings that keep the bound with the probability `confidence`; for `Time`, the least energy among the settings as
@@ -108,7 +102,7 @@ class AdaptiveSearch:
 
     @property
     def choice(self) -> int | None:
-        """The best setting that was tried; None to let the selector choose among the trials, if only it can tell."""
+        """The best setting so far; None to let the selector choose among the trials, if only it can tell."""
         return self._decision[1]
 
     def prediction(self, setting: int | None = None) -> Prediction | None:
@@ -161,9 +155,10 @@ class AdaptiveSearch:
         return (None if is_spent else following), choice
 
     def _observations(self) -> list[Observation]:
-        """Return what was observed, at the original setting first. Trials above it were taken under another one."""
+        """Return what was observed at each setting, the original first. Trials above it had another original."""
         usable = [trial for trial in self._told.usable() if trial.setting <= self._settings[0]]
-        return [Observation.from_trial(trial) for trial in usable]
+        by_setting = groupby(map(Observation.from_trial, usable), lambda one: one.setting)
+        return [Observation.combined(list(some)) for _, some in by_setting]
 
     def _if_unbound(self, trials: Mapping[int, Observation]) -> tuple[int | None, int | None] | None:
         """Return the next setting and the choice if the lowest limit is above the draw; None if limits may bind."""
@@ -198,13 +193,23 @@ class AdaptiveSearch:
             prospects = self._aim.prospects(curves, alike.seconds_stderr)
         except Exception:  # a cost of the user's may raise anything; who applies its choice reports it
             return self._explored(curves, tried, alike), None
-        best = min((place for place in tried if prospects.keeps[place]), key=prospects.expected_costs.__getitem__)
+        known = self._near(tried) if prospects.are_open else tried
+        best = min((place for place in known if prospects.keeps[place]), key=prospects.expected_costs.__getitem__)
         return self._promising(curves, prospects, best, alike), self._settings[best]
+
+    def _near(self, tried: list[int]) -> list[int]:
+        """Return the places of the settings that were tried, and of those between them that are as good as the same."""
+        return [
+            place
+            for place, setting in enumerate(self._settings[: max(tried) + 1])
+            if any(abs(setting - self._settings[other]) <= _NEAR * self._settings[0] for other in tried)
+        ]
 
     def _promising(self, curves: Curves, prospects: Prospects, best: int, alike: Observation) -> int | None:
         """Return the untried setting where most is to be gained over the best one; None if too little is."""
         untried = [place for place, setting in enumerate(self._settings) if setting not in self._told]
-        place = most_promising(curves, prospects, best, untried, alike)
+        choose = most_telling if prospects.are_open else most_promising
+        place = choose(curves, prospects, best, untried, alike)
         return None if place is None else self._settings[place]
 
     def _asked(self, curves: Curves, tried: list[int], alike: Observation) -> tuple[int | None, int | None]:
@@ -234,30 +239,6 @@ class AdaptiveSearch:
         return self._promising(curves, prospects, best, alike)
 
 
-def most_promising(
-    curves: Curves, prospects: Prospects, best: int, untried: Sequence[int], alike: Observation
-) -> int | None:
-    """Return the place of the untried setting where most is to be gained over the best one; None if too little is.
-
-    Args:
-        curves: The estimated curves.
-        prospects: What may be gained.
-        best: The place of the best setting.
-        untried: The places of the settings to choose from.
-        alike: An observation as precise as the next one will be.
-    """
-    exponents = prospects.seconds_exponent, prospects.watts_exponent
-    variance = curves.difference_variance(best, *exponents)[: len(prospects.weights)] + _TINY
-    noise = (exponents[0] * alike.seconds_stderr) ** 2 + (exponents[1] * alike.watts_stderr) ** 2
-    learnt = variance / np.sqrt(variance + noise)  # the deviation of what a trial will tell of the difference
-    gain = prospects.costs[:, [best]] - prospects.costs
-    expected_gain = prospects.weights @ (prospects.will_keep * _mean_of_positive_part(gain, learnt))
-    loss = prospects.weights @ np.expm1(np.clip(-gain, 0.0, _MAX_LOG_LOSS))
-    if not untried or max(expected_gain[place] for place in untried) < _MIN_EXPECTED_GAIN:
-        return None
-    return max(untried, key=lambda place: float(expected_gain[place] - _TRIAL_SHARE * loss[place]))
-
-
 def predicted(curves: Curves, place: int) -> Prediction:
     """Predict the saving and the slowdown at the place of a setting."""
     count = len(curves.settings)
@@ -275,13 +256,6 @@ def predicted(curves: Curves, place: int) -> Prediction:
 
 def _significant(*stderrs: float) -> float:
     return _SIGNIFICANT * math.hypot(*stderrs) + _SIGNIFICANT_FRACTION
-
-
-def _mean_of_positive_part(mean: Array, deviation: Array) -> Array:
-    """Return the expectation of max(0, x) for normal x."""
-    z = np.clip(mean / deviation, -30.0, 30.0)
-    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
-    return np.asarray(np.maximum(mean * normal_probability(z) + deviation * density, 0.0))
 
 
 def _weighted_median(picks: list[tuple[int, float]]) -> int:

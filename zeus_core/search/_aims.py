@@ -51,6 +51,11 @@ class Prospects:
     will_keep: Array
 
     @property
+    def are_open(self) -> bool:
+        """Whether every setting may be chosen, whatever is measured."""
+        return bool((self.will_keep == 1).all())
+
+    @property
     def expected_costs(self) -> Array:
         """The expected relative cost at each setting."""
         return np.asarray(self.weights @ self.costs)

@@ -82,6 +82,21 @@ class Observation:
             max(math.hypot(counted, POWER_CV / steps), MIN_STDERR),
         )
 
+    @classmethod
+    def combined(cls, observations: Sequence[Observation]) -> Observation:
+        """Return all observations at one setting as one, each weighted by its precision."""
+        if len(observations) == 1:
+            return observations[0]
+        seconds, watts = (
+            _weighted(values, stderrs)
+            for values, stderrs in (
+                ([one.log_seconds for one in observations], [one.seconds_stderr for one in observations]),
+                ([one.watts_per_gpu for one in observations], [one.watts_stderr for one in observations]),
+            )
+        )
+        first = observations[0]
+        return cls(first.setting, seconds[0], watts[0], first.gpus, seconds[1], watts[1])
+
 
 class _Conditioned:
     """A residual at all points, for each shape, once some points were observed.
@@ -121,6 +136,16 @@ class _Conditioned:
         """Return the variance of the residual at every point."""
         prior = self._amplitudes**2 + np.diag(self._rough)
         return np.asarray(prior - np.einsum("spo,spo->sp", self._gain, self._cross))
+
+    def mean_covariance(self, weights: Array, count: int) -> Array:
+        """Return the covariance of the residual between the first points, averaged over the first shapes."""
+        amplitudes, gain, cross = (
+            values[: len(weights), :count] for values in (self._amplitudes, self._gain, self._cross)
+        )
+        prior = (weights[:, None] * amplitudes).T @ amplitudes * self._smooth[:count, :count] + self._rough[
+            :count, :count
+        ]
+        return np.asarray(prior - np.einsum("s,spo,sqo->pq", weights, gain, cross, optimize=True))
 
     def rows(self, kept: NDArray[np.int_]) -> None:
         """Keep some shapes."""
@@ -165,6 +190,21 @@ class Curves:
             total += exponent**2 * own + exponent[point] ** 2 * own[:, [point]]
             total -= 2 * exponent * exponent[point] * shared
         return np.maximum(total, 0.0)
+
+    def covariance(self, values: Array, weights: Array, seconds_exponent: Array, watts_exponent: Array) -> Array:
+        """Return the covariance of values that change like log(seconds^a watts^b), between settings.
+
+        Args:
+            values: One row for each of the heaviest curves, and one column for each setting.
+            weights: The probability of each of these curves.
+            seconds_exponent: a, at each setting.
+            watts_exponent: b, at each setting.
+        """
+        apart = values - weights @ values
+        total = (weights[:, None] * apart).T @ apart
+        for residual, exponent in zip(self.residuals, (seconds_exponent, watts_exponent), strict=True):
+            total += np.outer(exponent, exponent) * residual.mean_covariance(weights, len(self.settings))
+        return np.asarray(total)
 
     def slowdown_covariance(self, point: int) -> Array:
         """Return the covariance of the logarithm of the slowdown at each setting with that at one of them."""
@@ -286,6 +326,12 @@ def _all_kinds(prior: CurvePrior, demands: tuple[float, ...]) -> tuple[CurveShap
     shapes = CurveShapes(prior.parameters, np.tile(demands, (len(prior.sources), 1)))
     log_weights = np.log(np.outer(prior.weights, usual / usual.sum()).ravel())
     return shapes, log_weights, shapes.under_limits(np.ones(1))[1][:, 0]
+
+
+def _weighted(values: Sequence[float], stderrs: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of values weighted by their precisions, and its standard error."""
+    precisions = np.array(stderrs) ** -2.0
+    return float(precisions @ np.array(values) / precisions.sum()), float(precisions.sum() ** -0.5)
 
 
 def _independent(stderrs: list[float]) -> Array:

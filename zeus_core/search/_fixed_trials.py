@@ -1,4 +1,4 @@
-"""A `Search` in a run: trials of a fixed length, then the choice."""
+"""A `Search` within a run: trials of a fixed length, then the setting it has chosen."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from zeus_core._validate import checked_function, checked_object, checked_whole_
 from zeus_core.search._run_plan import Prediction, SearchCost
 from zeus_core.search._run_search import Block
 from zeus_core.search._search import Search
+from zeus_core.search._settings import checked_settings
 from zeus_core.search._trial import Trial
 
 __all__ = ["FixedTrials"]
 
 
 class FixedTrials:
-    """A `RunSearch` that runs any `Search` with trials of a fixed length, whatever the run can afford.
+    """Runs any `Search` as a `RunSearch`: with trials of a fixed length, whether the run can afford them or not.
 
     Args:
         search: The search.
-        original: The original setting.
-        choose: Chooses among the trials, of which each setting has one, where the search leaves that to a rule. `tell`
-            raises what it raises.
+        settings: Its settings. The highest one is the original.
+        choose: Chooses among the latest trials at these settings, if the search leaves that to a rule. `tell` raises
+            what it raises.
         trial_steps: The measured steps of a trial.
-        keeps: Tells whether a trial that confirms the choice keeps what the rule demands, beside the one at the
-            original setting. If it does not, the rule chooses again, by this trial instead of the one before.
+        keeps: Tells by two trials, one that confirms the choice and the one at the original setting, whether the choice
+            keeps what the rule demands. If not, the rule chooses again, with the trial that confirmed it in place of
+            the one before.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -32,7 +34,7 @@ class FixedTrials:
     def __init__(
         self,
         search: Search,
-        original: int,
+        settings: Sequence[int],
         choose: Callable[[Sequence[Trial]], int],
         trial_steps: int,
         keeps: Callable[[Trial, Trial], bool] = lambda trial, original: True,
@@ -41,7 +43,7 @@ class FixedTrials:
         self._choose = checked_function("choose", choose, "a function of trials that returns a setting")
         self._trial_steps = checked_whole_number("trial_steps", trial_steps, 1)
         self._choice: int | None = None
-        self._original = checked_whole_number("original", original, 1)
+        self._settings = checked_settings(settings)
         self._trials: dict[int, Trial] = {}
         self._keeps = keeps
         self._confirmed: set[int] = set()
@@ -51,14 +53,17 @@ class FixedTrials:
         asked = self._search.ask()
         if asked is not None:
             return Block(asked, self._trial_steps, is_choice=False)
-        return Block(self._original if self._choice is None else self._choice, self._trial_steps, is_choice=True)
+        return Block(self._settings[0] if self._choice is None else self._choice, self._trial_steps, is_choice=True)
 
     def may_continue(self, steps: int, seconds: float) -> bool:
         """Return True: every trial has its full length."""
         return True
 
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
-        """Take in a trial. One at the choice confirms it, or leads to another choice; each is confirmed once."""
+        """Take in a trial. After the last one, a trial at the choice confirms it, or leads to another choice.
+
+        Each choice is confirmed once.
+        """
         was_done = self.is_done
         if was_done and (trial.setting != self._choice or self.is_confirmed):
             return
@@ -67,7 +72,8 @@ class FixedTrials:
             self._confirmed.add(trial.setting)
             self._choice = self._choice_after(trial)
             return
-        self._trials[trial.setting] = trial
+        if trial.setting in self._settings:
+            self._trials[trial.setting] = trial
         if self.is_done:
             self._choice = self._chosen()
 
@@ -77,7 +83,7 @@ class FixedTrials:
         return self._choice in self._confirmed
 
     def _choice_after(self, confirmation: Trial) -> int | None:
-        original = self._trials.get(self._original)
+        original = self._trials.get(self._settings[0])
         if self._search.choice is None and (original is None or self._keeps(confirmation, original)):
             return self._choice
         self._trials[confirmation.setting] = confirmation
@@ -85,7 +91,9 @@ class FixedTrials:
 
     def _chosen(self) -> int:
         choice = self._search.choice
-        return self._choose(list(self._trials.values())) if choice is None else choice
+        if choice is not None:
+            return choice
+        return self._choose(list(self._trials.values())) if self._trials else self._settings[0]
 
     @property
     def is_done(self) -> bool:
@@ -99,14 +107,14 @@ class FixedTrials:
 
     @property
     def cost(self) -> SearchCost | None:
-        """None: nobody knows how many trials a search makes."""
+        """None: the number of trials of a search is not known."""
         return None
 
     @property
     def stepped_aside(self) -> str | None:
-        """None: it searches whatever the run can afford."""
+        """None: it searches in every run, however short."""
         return None
 
     def prediction(self, setting: int | None = None) -> Prediction | None:
-        """Return None: a search in general predicts nothing."""
+        """Return None: not every search can predict."""
         return None

@@ -23,5 +23,5 @@ class Search(Protocol):
 
     @property
     def choice(self) -> int | None:
-        """The best setting that was tried, as far as the search knows; None to let the rule choose among the trials."""
+        """The best setting so far, among or between those tried; None to let the rule choose among the trials."""
         ...

@@ -119,7 +119,7 @@ class SearchArguments:
         search = self.predictor(settings) if self.make is None else self.make(settings, self.selector)
         return FixedTrials(
             search,
-            settings[0],
+            settings,
             lambda trials: chosen_by(self.selector, trials, settings, steps, self.kind),
             steps,
             lambda trial, original: keeps_bound(self.selector, trial, original),
