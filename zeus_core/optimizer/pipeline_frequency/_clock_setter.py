@@ -145,9 +145,11 @@ class ClockSetter:
         try:
             request.when.wait()
             seconds_left = request.seconds_left(self._time_source.now()) or 0.0
-        except Exception as error:
+        except Exception as error:  # the device has failed: what was requested for now, such as no clock, is set now
             self.fault = error
-            return
+            seconds_left = 0.0
+            if request.clock_mhz is not None:
+                return
         set_clock = partial(self._set_requested, requests, request)
         if seconds_left > 0 and isinstance(self._background, _Delays):
             self._background.later(set_clock, seconds_left)

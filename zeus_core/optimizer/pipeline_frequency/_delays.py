@@ -98,6 +98,10 @@ class DelayWatch:
         self._usual_seconds.append(measured_seconds)
         return False
 
+    def note_delay(self, measured_seconds: float) -> None:
+        """Note an iteration that is to be judged, for another reason than its time."""
+        self.delayed_seconds = measured_seconds
+
     def judge(self, baseline_seconds: float) -> Verdict:
         """Judge the latest delay.
 

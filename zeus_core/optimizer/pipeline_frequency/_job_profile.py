@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
@@ -10,7 +11,7 @@ from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency._clock_search import MeasuredPoint
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._rank_profile import InstructionRow, RankProfile
-from zeus_core.pipeline import COMPUTE_KINDS, InstructionProfile, MeasuredOption, PipelineProfile, Problem
+from zeus_core.pipeline import COMPUTE_KINDS, Instruction, InstructionProfile, MeasuredOption, PipelineProfile
 
 __all__ = ["JobProfile"]
 
@@ -59,9 +60,40 @@ class JobProfile:
         )
 
     def work_seconds(self, pipeline: int) -> float:
-        """Return how long the instructions of an iteration take at the highest clocks."""
-        problem = Problem(self.of_pipeline(pipeline), self.job.schedules[pipeline])
-        return problem.iteration_seconds(problem.durations_of(problem.highest_clock_options))
+        """Return how long the instructions of an iteration take at the highest clocks.
+
+        In plain Python: the planner's own code loads numba, which takes seconds, and this runs in the training thread.
+        """
+        options, schedule = self._highest_clock_options(pipeline), self.job.schedules[pipeline]
+        ends: dict[Instruction, float] = {}
+        left = [deque(order) for order in schedule.ranks]
+        free_at = [0.0] * len(left)
+        while any(left):
+            for rank, order in enumerate(left):
+                while order and all(needed in ends for needed in schedule.needs(order[0])):
+                    instruction = order.popleft()
+                    begin = max([free_at[rank], *(ends[needed] for needed in schedule.needs(instruction))])
+                    seconds = options[instruction.stage, instruction.kind].time_seconds
+                    free_at[rank] = ends[instruction] = begin + seconds
+        return max(free_at)
+
+    def joules(self, step_seconds: float) -> float:
+        """Return the energy of an iteration of all pipelines at the highest clocks, by how long it takes as a whole."""
+        return sum(self._pipeline_joules(pipeline, step_seconds) for pipeline in range(self.job.pipelines))
+
+    def _pipeline_joules(self, pipeline: int, step_seconds: float) -> float:
+        profile, schedule = self.of_pipeline(pipeline), self.job.schedules[pipeline]
+        options = self._highest_clock_options(pipeline)
+        watts, gpus = profile.blocking_power_watts, profile.gpus
+        first_stages = [order[0].stage for order in schedule.ranks]
+        joules = sum(gpus[stage] * watts[stage] for stage in first_stages) * step_seconds
+        for kind, stage, _ in (instruction for order in schedule.ranks for instruction in order):
+            option = options[stage, kind]
+            joules += gpus[stage] * (option.energy_joules - watts[stage] * option.time_seconds)
+        return joules + self.tail_joules(pipeline)
+
+    def _highest_clock_options(self, pipeline: int) -> dict[tuple[int, str], MeasuredOption]:
+        return {(one.stage, one.kind): one.options[0] for one in self.of_pipeline(pipeline).instructions}
 
     def tail_joules(self, pipeline: int) -> float:
         """Return the energy of one pipeline's optimizer steps above that of waiting as long, over all its ranks."""

@@ -7,6 +7,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import cast
 
 from zeus_core.optimizer.pipeline_frequency._context import RankContext
 from zeus_core.optimizer.pipeline_frequency._delays import DelayWatch
@@ -25,7 +27,8 @@ from zeus_core.optimizer.pipeline_frequency._stragglers import (
     StragglerWatch,
 )
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
-from zeus_core.pipeline import Instruction
+from zeus_core.optimizer.pipeline_frequency._work_watch import WorkWatch, is_other_work
+from zeus_core.pipeline import COMPUTE_KINDS, Instruction
 from zeus_core.ports import DeviceEvent
 
 __all__ = ["Replaying"]
@@ -38,6 +41,11 @@ _RECENT_STEPS = 4
 # a longer time leaves the energy of a wait unused for longer.
 _MIN_EXCHANGE_SECONDS = 0.5
 
+# Iterations between two exchanges in which other work, such as longer sequences, is noticed within five: it shows after
+# three. In short iterations exchanges are less frequent, to take 1 or 2 % of the time.
+_NOTICING_STEPS = 3
+_MIN_NOTICING_SECONDS = 0.2
+
 _logger = logging.getLogger(__name__)
 
 
@@ -46,6 +54,7 @@ class _ReplayReport:
     """Observations of one rank since the last exchange.
 
     Attributes:
+        change_factor: By what factor its work takes longer or shorter than before; 1.0 if it does not.
         is_changed: Whether the steps no longer match the plan.
         announcement: The latest announcement of a straggler that the rank knows of.
         work_seconds: The work of its latest finished step; None if no recent one is finished.
@@ -53,6 +62,7 @@ class _ReplayReport:
         deployments: New plans, on rank 0; empty until they are made.
     """
 
+    change_factor: float
     is_changed: bool
     announcement: Announcement
     work_seconds: float | None
@@ -90,6 +100,7 @@ class Replaying(Stage):
         self._exchange_steps = self._steps_between_exchanges()
         self._steps_since_exchange = 0
         self._recent: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
+        self._unfinished: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self._board = board
         self.measured: Iteration | None = None
         """The iteration of the latest comparison; None before it."""
@@ -133,8 +144,10 @@ class Replaying(Stage):
         self._follower.end_step()
         self._window.add(step)
         self._recent.append(step)
+        self._unfinished.append(step)
         self._steps_since_exchange += 1
-        if self._steps_since_exchange < self._exchange_steps:
+        is_comparison = len(self._window) == self._context.settings.check_steps
+        if self._steps_since_exchange < self._exchange_steps and not is_comparison:
             return None
         self._steps_since_exchange = 0
         self._context.setter.guard()
@@ -144,22 +157,30 @@ class Replaying(Stage):
     def _steps_between_exchanges(self) -> int:
         """Return a number of steps, the same on all ranks: pipelines that may wait for each other exchange often."""
         check_steps = self._context.settings.check_steps
-        if self._stragglers is None or self._planned.job.pipelines == 1:
-            return check_steps
-        return min(math.ceil(_MIN_EXCHANGE_SECONDS / self._planned.baseline.step_seconds), check_steps)
+        step_seconds = self._planned.baseline.step_seconds
+        waits = self._stragglers is not None and self._planned.job.pipelines > 1
+        often = math.ceil(_MIN_EXCHANGE_SECONDS / step_seconds) if waits else check_steps
+        noticing = max(_NOTICING_STEPS, math.ceil(_MIN_NOTICING_SECONDS / step_seconds))
+        return min(often, noticing, check_steps)
 
     def _deploy(self, deployments: Sequence[Deployment]) -> None:
         self._deployments = deployments
         self._follower.follow(self.clocks_mhz)
         self._recent.clear()
+        self._unfinished.clear()
+        self._work = WorkWatch()
         self._window = StepWindow(self._context.monitor)
         self._delays.change_plans()
 
     def _report(self) -> _ReplayReport:
         self._context.check_clocks()
+        while self._unfinished and self._unfinished[0].whole is not None:
+            spans = self._unfinished.popleft().spans()
+            self._work.add(sum(span.seconds for span in spans if cast(Instruction, span.label).kind in COMPUTE_KINDS))
         done = (seconds for step in reversed(self._recent) if (seconds := step.work_seconds) is not None)
         is_over = len(self._window) >= self._context.settings.check_steps
         return _ReplayReport(
+            change_factor=self._work.change_factor,
             is_changed=self._follower.is_changed,
             announcement=self._board.latest,
             work_seconds=next(done, None),
@@ -178,6 +199,11 @@ class Replaying(Stage):
             self._task.is_wanted = False
             self._deploy(reports[0].deployments)
             return None
+        if is_other_work([report.change_factor for report in reports]):
+            factor = median(report.change_factor for report in reports)
+            _logger.info("the work of an iteration takes %.2f times as long as before", factor)
+            self._delays.note_delay(factor * self.prediction.step_seconds)
+            return self._delayed()
         windows = [report.window for report in reports if report.window is not None]
         measured = Iteration.from_reports(self._planned.job, windows) if len(windows) == len(reports) else None
         if measured is not None:  # or the window grows until every device has finished a step of it
@@ -185,14 +211,18 @@ class Replaying(Stage):
             self._window = StepWindow(self._context.monitor)
             waiting = [plan.prediction.step_seconds for plan in self._deployments if plan.is_waiting]
             if self._delays.is_too_slow(measured.step_seconds, self._planned.baseline.step_seconds, waiting):
-                is_usual = not waiting and not (self._task is not None and self._task.is_wanted)
-                return Delayed(replace(self._planned, deployments=self._deployments), is_usual)
+                return self._delayed()
             if self._is_saving_doubtful(measured):
                 return Doubted(self._planned, self._savings)
         works = [report.work_seconds for report in reports if report.work_seconds is not None]
         if len(works) == len(reports):
             self._follow_stragglers(works, agreed)
         return None
+
+    def _delayed(self) -> Delayed:
+        is_waiting = any(plan.is_waiting for plan in self._deployments)
+        is_usual = not is_waiting and not (self._task is not None and self._task.is_wanted)
+        return Delayed(replace(self._planned, deployments=self._deployments), is_usual)
 
     def _is_saving_doubtful(self, measured: Iteration) -> bool:
         """Return whether the usual plans may save no energy."""
@@ -221,5 +251,8 @@ class Replaying(Stage):
         pairs = zip(allowed, self._allowed_seconds, strict=True)
         if any(abs(new - old) > MIN_WAIT_FRACTION * old for new, old in pairs):
             self._allowed_seconds = allowed
+            if allowed == self._usual_seconds:
+                self._deploy(self._planned.deployments)  # kept: they need not be made again
+                return
             granted = zip(allowed, self._usual_seconds, strict=True)
             self._task.begin([new if new > usual else None for new, usual in granted])

@@ -48,6 +48,10 @@ _BASELINE_STEPS = 5
 # factors. Transfers and the program itself make it longer; a power limit or a model that has changed does so by more.
 _MIN_WORK_FACTOR, _MAX_WORK_FACTOR = 0.9, 1.5
 
+# By what fraction an iteration's energy may differ from that by the profile, which is known to 1 %; a machine that has
+# become a tenth slower is still planned for without measuring again.
+_MAX_ENERGY_ERROR_FRACTION = 0.1
+
 # Excess of the instructions by the profile over all measured work, as a fraction of it, that is more than the scatter
 # of both: the model is wrong by as much, which is logged.
 _MAX_EXCESS_FRACTION = 0.02
@@ -214,7 +218,7 @@ class MeasuringBaseline(Stage):
         return Unprofiled(self._job, baseline)
 
     def _fits(self, profile: JobProfile, baseline: Iteration) -> bool:
-        """Return whether iterations at the original clocks take as long as by the profile."""
+        """Return whether iterations at the original clocks take as long, and as much energy, as by the profile."""
         for pipeline, seconds in enumerate(baseline.work_seconds):
             expected_seconds = profile.work_seconds(pipeline)
             if not _MIN_WORK_FACTOR * expected_seconds <= seconds <= _MAX_WORK_FACTOR * expected_seconds:
@@ -225,6 +229,18 @@ class MeasuringBaseline(Stage):
                     expected_seconds,
                 )
                 return False
+        expected_joules = profile.joules(baseline.step_seconds)
+        if baseline.energy_joules is None:
+            return True
+        off_joules = abs(baseline.energy_joules - expected_joules)
+        if off_joules > max(_MAX_ENERGY_ERROR_FRACTION * expected_joules, baseline.uncertainty_joules):
+            _logger.warning(
+                "the profile no longer fits and is measured again: an iteration takes %.4g J at the original clocks, "
+                "and %.4g J by the profile",
+                baseline.energy_joules,
+                expected_joules,
+            )
+            return False
         return True
 
     def _read_plan(self, path: str, baseline: Iteration) -> list[Deployment]:
