@@ -888,3 +888,16 @@ def test_a_plan_that_has_become_too_slow_is_given_up_in_the_end():
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 300, make)
     assert run.first.phases[-1] is Phase.OFF
+
+
+@pytest.mark.parametrize("slow", [1.0, 60.0])
+def test_profiling_costs_at_most_two_percent_of_the_first_hour_and_says_so(slow, caplog):
+    work = {name: replace(one, seconds=slow * one.seconds) for name, one in works(2).items()}
+    settings = PipelineFrequencySettings(warmup_steps=1)
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), work), 45, lambda rank: Watched(rank, settings))
+    assert run.course == FULL_COURSE
+    steps = run.steps_of(Phase.PROFILING)
+    seconds = sum(max(rank.step_seconds[step] for rank in run.ranks) for step in steps)
+    cost_seconds = seconds - len(steps) * run.seconds(run.steps_of(Phase.BASELINE))
+    assert cost_seconds <= 72.0 or len(run.first.latest["profile"].instructions[0].options) == 2
+    assert ("more than 2 % of an hour" in caplog.text) == (slow > 1.0)

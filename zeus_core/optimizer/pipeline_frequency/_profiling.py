@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -20,6 +21,16 @@ from zeus_core.ports import DeviceEvent
 
 __all__ = ["Profiling"]
 
+# The longest time that profiling may cost over the same iterations at the original clocks: 2 % of the first hour.
+_MAX_COST_SECONDS = 0.02 * 3600.0
+
+# Cost of the next clock over that of the latest one: the third clock of equal steps costs 1.5 times the second.
+_NEXT_COST_FACTOR = 1.5
+
+_MIN_CLOCKS = 2  # fewer are no choice
+
+_logger = logging.getLogger(__name__)
+
 # How many times a clock is measured for as long again if its energies are not precise yet. Four halve the standard
 # error of one; an energy still less precise is used with its error.
 _MAX_TRIES = 4
@@ -32,11 +43,13 @@ class _TrialReport:
     Attributes:
         profile: All its measurements so far.
         is_enough: Whether those at the clock of the trial are enough.
+        cost_seconds: How much longer the iterations profiled so far took than at the original clocks.
         fault: The latest error of its GPU when its energy was read; None without one.
     """
 
     profile: RankProfile
     is_enough: bool
+    cost_seconds: float
     fault: str | None
 
 
@@ -69,6 +82,8 @@ class Profiling(Stage):
         self._runs: list[list[RecordedStep]] = [[]]  # steps at the clock, a new list after each pause
         self._tries = 0
         self._is_paused = False
+        self._cost_seconds = 0.0
+        self._cost_before_trial = 0.0
         self._trial_steps = self._steps_of_a_trial()
         self._begin_trial(None if phase is Phase.OBSERVING else self._search.ask())
         context.exchange.attempt(self._profiler.begin)  # last: only a stage that has begun is left
@@ -94,7 +109,7 @@ class Profiling(Stage):
         if self._clock_mhz is not None:
             profile.check_measured(self._clock_mhz, [report.fault for report in reports])
             clock_mhz = self._clock_after(self._clock_mhz, profile)
-            if clock_mhz is not None:
+            if clock_mhz is not None and self._pays(max(report.cost_seconds for report in reports)):
                 self._begin_trial(clock_mhz)
                 return None
         self._context.set_clock(None)
@@ -134,10 +149,27 @@ class Profiling(Stage):
             self._search.tell(measured_mhz, profile.points(measured_mhz))
         return self._search.ask()
 
+    def _pays(self, cost_seconds: float) -> bool:
+        """Return whether there is time for another clock; say so if not."""
+        own_seconds, self._cost_before_trial = cost_seconds - self._cost_before_trial, cost_seconds
+        clocks = len(self._measured_clocks_mhz)
+        if clocks < _MIN_CLOCKS or cost_seconds + _NEXT_COST_FACTOR * own_seconds <= _MAX_COST_SECONDS:
+            return True
+        if self._context.is_first:
+            _logger.warning(
+                "profiling ends after %d clocks, which took %.3g s longer than at the original clocks: another one "
+                "would cost more than 2 %% of an hour. Fewer profile_instructions allow for more clocks",
+                clocks,
+                cost_seconds,
+            )
+        return False
+
     def _report(self) -> _TrialReport:
         context, profiler, clock_mhz = self._context, self._profiler, self._clock_mhz
         context.check_clocks()
         self._runs[-1][-1].wait()
+        steps = [whole.seconds for run in self._runs for step in run if (whole := step.whole) is not None]
+        self._cost_seconds += sum(steps) - len(steps) * self._baseline.step_seconds
         for number, run in enumerate(self._runs):
             goes_on = number == 0 and self._tries > 0  # at the same clock, after an earlier try
             profiler.add(run, clock_mhz, is_settled=goes_on or clock_mhz is None)
@@ -146,4 +178,6 @@ class Profiling(Stage):
         instructions = max(context.settings.profile_instructions - 1, 1)
         profile = profiler.profile()
         is_enough = profiler.is_enough(work, clock_mhz, instructions) and profile.is_precise(clock_mhz)
-        return _TrialReport(profile, is_enough, None if profiler.fault is None else str(profiler.fault))
+        return _TrialReport(
+            profile, is_enough, self._cost_seconds, None if profiler.fault is None else str(profiler.fault)
+        )
