@@ -241,3 +241,20 @@ def test_what_is_missing_is_named_with_the_release():
     ) as raised:
         PipelineTap(Moved(), RecordingOptimizer())
     assert release() in str(raised.value)
+
+
+def shapes_of_rank():
+    engine, observer = make_engine(make_module(2)), RecordingOptimizer()
+    observer.works = []
+    observer.use_work = observer.works.append
+    PipelineTap(engine, observer)
+    for _ in range(3):
+        engine.train_batch(batches())
+    return observer.works
+
+
+def test_the_shapes_of_the_inputs_are_told_to_an_observer_that_takes_them():
+    for works in run_engines(2, shapes_of_rank):
+        ((name, shapes),) = works[0].items()
+        assert name == "shapes"
+        assert shapes.endswith(f"x{WIDTH}")

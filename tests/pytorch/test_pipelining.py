@@ -344,3 +344,14 @@ def test_attaching_the_optimizer_itself_changes_nothing_that_is_computed(schedul
     assert run_step(schedule, schedule.step) == run_step(plain, plain.step)
     attached.detach()
     assert attached.optimizer.phase is Phase.RESTING
+
+
+def test_the_shapes_of_the_passes_are_told_to_an_observer_that_takes_them(schedule):
+    recorder = Recorder()
+    recorder.works = []
+    recorder.use_work = recorder.works.append
+    PipelineScheduleTap(schedule, recorder)
+    for _ in range(4):
+        run_step(schedule, schedule.step)
+    (inputs, _) = data()
+    assert recorder.works == 2 * [{"shapes": f"{len(inputs) // MICROBATCHES}x{WIDTH}"}]

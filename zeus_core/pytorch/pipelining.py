@@ -21,6 +21,7 @@ from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
 from zeus_core.pytorch._device_events import device_events_for
+from zeus_core.pytorch._shapes import StepShapes
 from zeus_core.pytorch._world import torch_world
 
 __all__ = ["AttachedOptimizer", "PipelineScheduleTap", "attach"]
@@ -55,6 +56,7 @@ class PipelineScheduleTap:
         self._observer = observer
         self._is_in_step = False
         self._running: str | None = None
+        self._shapes = StepShapes()
         self._wraps = [self._wrap_schedule(), *map(self._wrap_stage, _stages_of(schedule))]
 
     def detach(self) -> None:
@@ -88,6 +90,9 @@ class PipelineScheduleTap:
             raise
         finally:
             self._is_in_step, self._running = False, None
+        shapes, use_work = self._shapes.end_step(), getattr(self._observer, "use_work", None)
+        if shapes is not None and use_work is not None:
+            use_work(shapes)
         self._observer.on_step_end()
         return output
 
@@ -101,6 +106,7 @@ class PipelineScheduleTap:
     def _forward(self, stage: Any, method: Any, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         self._begin("forward", stage, fwd_chunk_id)
         output = method(fwd_chunk_id, *args, **kwargs)
+        self._shapes.note(*args, output)
         if not stage.is_last:
             self._end()
         return output

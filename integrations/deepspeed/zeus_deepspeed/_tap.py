@@ -6,12 +6,13 @@ Only this module and `_engine_facts` use such names; `check_engine` reports whic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from zeus_core.adapters import Patches
 from zeus_core.errors import ZeusError
 from zeus_core.events import Activity, PipelineObserver
+from zeus_core.pytorch._shapes import StepShapes
 from zeus_deepspeed._engine_facts import release, stages_by_phase
 
 __all__ = ["PipelineTap", "check_engine"]
@@ -71,6 +72,8 @@ class PipelineTap:
         self._observer = observer
         self._has_trained = False
         self._stages = stages_by_phase(engine)
+        self._shapes = StepShapes()
+        self._has_shapes = False
         self._wraps = Patches(engine)
         self._wraps.wrap("_exec_schedule", self._run_schedule)
         self._wraps.wrap("train_batch", self._train)
@@ -83,7 +86,7 @@ class PipelineTap:
         vars(self._engine).pop("_exec_instr", None)  # the latest instruction, which the engine keeps without using it
 
     def _train(self, train_batch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._has_trained = False
+        self._has_trained = self._has_shapes = False
         self._observer.on_step_begin()
         try:
             loss = train_batch(*args, **kwargs)
@@ -91,8 +94,20 @@ class PipelineTap:
             self._observer.on_pause(Activity.IDLE)  # the program may survive it, and train no more
             raise
         if self._has_trained:
+            self._tell_shapes()
             self._observer.on_step_end()
         return loss
+
+    def _tell_shapes(self) -> None:
+        shapes, use_work = self._shapes.end_step(), getattr(self._observer, "use_work", None)
+        if shapes is not None and use_work is not None:
+            use_work(shapes)
+
+    def _note_shapes(self, engine: Any, buffer_id: Any = None, **kwargs: Any) -> None:
+        """Note the shapes of the inputs of a step's first forward pass, if DeepSpeed keeps them where it did."""
+        self._has_shapes = True
+        with suppress(AttributeError, LookupError, TypeError):
+            self._shapes.note(engine.pipe_buffers["inputs"][buffer_id])
 
     def _run_schedule(self, run: Callable[..., Any], schedule: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_of_training(schedule):
@@ -130,11 +145,14 @@ class PipelineTap:
         if name is None:
             return method
         begin, end = self._observer.on_instruction_begin, self._observer.on_instruction_end
+        is_forward = name == "forward"
 
         def tapped(engine: Any, *args: Any, **kwargs: Any) -> Any:
             begin(name, stages[kwargs["phase"]] if "phase" in kwargs else None)
             result = method(engine, *args, **kwargs)
             end(name)
+            if is_forward and not self._has_shapes:
+                self._note_shapes(engine, *args, **kwargs)
             return result
 
         return tapped

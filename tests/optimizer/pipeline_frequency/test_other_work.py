@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.support.pipeline_training import FULL_COURSE, Run, train_with, works
+from tests.support.pipeline_training import FULL_COURSE, Run, Watched, train_with, works
 from zeus_core.optimizer.pipeline_frequency import Phase, _planner
 from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
 from zeus_core.optimizer.pipeline_frequency._planner import plan_all
@@ -90,6 +90,21 @@ def test_comparing_a_kept_profile_loads_no_compiler_in_the_training_thread():
         assert "numba" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+
+
+def test_other_shapes_are_noticed_even_if_the_work_takes_as_long():
+    class Told(Watched):
+        def on_step_end(self):
+            self.use_work({"shapes": "8x128" if len(self.phases) < 50 else "8x132"})
+            super().on_step_end()
+
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, Told)
+    course = [Phase.WARMING_UP, Phase.BASELINE, Phase.PROFILING, Phase.PLANNING, Phase.REPLAYING]
+    assert run.course == [*course, *course][: len(run.course)]
+    assert run.course[5:7] == [Phase.WARMING_UP, Phase.BASELINE]
+    assert Phase.PROFILING in run.course[7:]
+    assert run.steps_of(Phase.WARMING_UP)[-1] <= 55
+    assert run.first.state_dict()["profile"] == {} or "8x132" in str(run.first.state_dict())
 
 
 def watched(*seconds):

@@ -31,6 +31,7 @@ class RankContext:
         pipeline_rank: Its position among the pipelines.
         settings: The user's settings.
         identity: Properties that its profile depends on besides its GPU.
+        work: Facts that tell its work from other work; they may change during training.
         exchange: Its exchanges with the other ranks.
         clock_background: Where clocks are set. Nothing else runs there: a clock waits for no plan.
         planning_background: Where the GPU is watched, and where rank 0 plans.
@@ -40,6 +41,7 @@ class RankContext:
     pipeline_rank: PipelineRank
     settings: PipelineFrequencySettings
     identity: Mapping[str, Any]
+    work: Mapping[str, Any]
     exchange: Exchange
     clock_background: Background
     planning_background: Background
@@ -55,6 +57,11 @@ class RankContext:
         """The setter of its clock. Made when first needed, in an exchange: all ranks learn of a fault."""
         original_mhz = self.settings.original_clock_mhz
         return ClockSetter(self.gpu, self.monitor.time_source, self.clock_background, original_mhz)
+
+    @property
+    def identity_now(self) -> dict[str, Any]:
+        """The identity and the work as of now."""
+        return {**self.identity, **self.work}
 
     @property
     def is_first(self) -> bool:

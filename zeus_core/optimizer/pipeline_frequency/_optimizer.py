@@ -139,6 +139,7 @@ class PipelineFrequencyOptimizer:
             "settings", settings, PipelineFrequencySettings, "PipelineFrequencySettings(slowdown_factor=1.05)"
         )
         self._identity = _checked_identity({} if identity is None else identity)
+        self._work: dict[str, Any] = {}
         events = HostEvents(monitor.time_source) if device_events is None else device_events
         self._device_events: DeviceEvents = checked_function("device_events", events, "a function that makes events")
         self._backgrounds = (_made_background(make_background), _made_background(make_background))
@@ -215,6 +216,15 @@ class PipelineFrequencyOptimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Use the measurements of an earlier run, if they fit this job. Call this before training begins."""
         self._checkpoint = state.get("profile") if isinstance(state, Mapping) else None
+
+    @contained
+    def use_work(self, work: Mapping[str, int | str]) -> None:
+        """Take facts that tell the work of this rank's steps from other work, such as the shapes of its tensors.
+
+        A profile is used for the same facts only, and the job is measured again where they change. May be called after
+        any step.
+        """
+        self._work.update(_checked_identity(work))
 
     @contained(default=dict[str, str])
     def result(self) -> dict[str, str]:
@@ -372,6 +382,7 @@ class PipelineFrequencyOptimizer:
             self._pipeline_rank,
             self._settings,
             self._identity,
+            self._work,
             self._exchange,
             *self._backgrounds,
         )

@@ -181,7 +181,7 @@ class Replaying(Stage):
         is_over = len(self._window) >= self._context.settings.check_steps
         return _ReplayReport(
             change_factor=self._work.change_factor,
-            is_changed=self._follower.is_changed,
+            is_changed=self._follower.is_changed or self._is_other_job,
             announcement=self._board.latest,
             work_seconds=next(done, None),
             window=self._window.report() if is_over else None,
@@ -218,6 +218,12 @@ class Replaying(Stage):
         if len(works) == len(reports):
             self._follow_stragglers(works, agreed)
         return None
+
+    @property
+    def _is_other_job(self) -> bool:
+        """Whether the facts of this rank's work have changed; those that were not known before have not."""
+        planned = self._planned.job.ranks[self._context.exchange.rank].identity
+        return any(planned.get(name, value) != value for name, value in self._context.work.items())
 
     def _delayed(self) -> Delayed:
         is_waiting = any(plan.is_waiting for plan in self._deployments)

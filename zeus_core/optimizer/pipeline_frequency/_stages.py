@@ -155,7 +155,7 @@ class WarmingUp(Stage):
             gpu=ParallelCalls().call_one_within(CALL_SECONDS, 0, partial(_read_facts, gpu)),
             counter_update_period_seconds=gpu.energy_counter_period_seconds,
             clocks_mhz=clocks,
-            identity=context.identity,
+            identity=context.identity_now,
             settings=asdict(context.settings),
             permission_problem=context.setter.permission_problem(),
         )
