@@ -105,7 +105,8 @@ def milp_gap(profile, schedule, share):
 @pytest.mark.parametrize(
     ("stages", "microbatches", "clocks", "seed", "share"),
     [
-        *[(2, 4, 8, 0, 0.0), (4, 4, 6, 3, 0.3), (4, 3, 20, 4, 0.1)],
+        *[(2, 4, 8, 0, 0.0), (3, 4, 6, 3, 0.3)],
+        pytest.param(4, 3, 20, 4, 0.1, marks=pytest.mark.long),
         pytest.param(2, 5, 12, 1, 0.2, marks=pytest.mark.long),
         pytest.param(3, 5, 10, 2, 0.5, marks=pytest.mark.long),
     ],
@@ -178,11 +179,13 @@ def test_many_plans_at_once_are_those_made_one_by_one():
 @pytest.mark.parametrize("dwell_seconds", [0.0, 0.3])
 @pytest.mark.parametrize("slowdown_factor", [1.0, 1.02])
 def test_switches_that_cost_time_are_fewer_and_the_iteration_still_keeps_its_time(slowdown_factor, dwell_seconds):
-    profile = smooth_profile(4, clocks=20)
-    frontier = Frontier.from_profile(profile, schedules.one_f_one_b(4, 12))
+    profile = smooth_profile(3, clocks=12)
+    frontier = Frontier.from_profile(profile, schedules.one_f_one_b(3, 12))
     limit = slowdown_factor * frontier.highest_clock_point[0]
     free = make_plan(frontier, slowdown_factor=slowdown_factor)
-    plan = make_plan(frontier, slowdown_factor=slowdown_factor, switch_seconds=0.005, dwell_seconds=dwell_seconds)
+    plan = make_plan(
+        frontier, slowdown_factor=slowdown_factor, switch_seconds=0.005, dwell_seconds=dwell_seconds, effort=0.1
+    )
     assert plan.time_seconds <= limit
     assert 0 < plan.switches < free.switches
     assert free.energy_joules < plan.energy_joules_until(limit) < frontier.highest_clock_point[1]
@@ -196,7 +199,13 @@ def test_any_plan_with_switches_keeps_time_and_dwell(pipeline, factor, switch_se
     profile, schedule = pipeline
     frontier = Frontier.from_profile(profile, schedule)
     try:
-        plan = make_plan(frontier, slowdown_factor=factor, switch_seconds=switch_seconds, dwell_seconds=dwell_seconds)
+        plan = make_plan(
+            frontier,
+            slowdown_factor=factor,
+            switch_seconds=switch_seconds,
+            dwell_seconds=dwell_seconds,
+            effort=0.02,
+        )
     except UsageError:  # not even the highest clocks keep it, which then may differ by kind
         return
     assert plan.time_seconds <= factor * frontier.highest_clock_point[0]

@@ -8,8 +8,9 @@ numbers, so that compiled code can loop over them:
 - one instruction, an eighth or a third of the run joins the run on its side: a switch moves;
 - a part of the run, bounded at eighths, goes to a lower clock: one or two switches more.
 
-Most moves are refused, so refusing is quick: a move must save cost, and the instructions from the first changed one to
-the last must end before what comes after them is late (`_fits`). Only then is the whole iteration run.
+Most moves are refused, so refusing is quick: a move must save cost, and could keep limit and dwell by sums that are
+known (`_saves`, `_may_fit`, `_may_dwell`); then the instructions from the first changed one to the last must end before
+what comes after them is late (`_fits`). Only then is the whole iteration run.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _FIRST_RUN_SHIFT = 2  # moves 0 and 1: join the run to the left, right
 _FIRST_SIDE = _FIRST_RUN_SHIFT + len(_RUN_SHIFTS)
 _FIRST_PART = _FIRST_SIDE + 6  # 3 lengths, each on the left and on the right
 _MAX_REPAIRS = 500  # each makes a run faster; most plans need some tens
-_MAX_FAILS = 300  # random changes in a row without a gain, after which few gain anything
-_MOVE_VISITS = 5  # a move takes as long as visiting so many instructions, besides those that it looks at
+_MAX_FAILS = 1000  # random changes in a row without a gain, after which few gain anything
+_MOVE_VISITS = 1  # a move takes as long as visiting so many instructions, besides those that it looks at
 _MOVES = _FIRST_PART + len(_PART_SHIFTS) * len(_PARTS)
 
 
@@ -336,9 +337,19 @@ def _improve(p: Any, chosen: Any, s: Any, visits: int) -> int:
                 right = chosen[p.order[end]] if end < last else own
                 for move in range(_MOVES):
                     begin, stop, clock = _move(move, place, end, own, left, right)
-                    visits -= _MOVE_VISITS + max(0, stop - begin)
-                    if clock == own or not _saves(p, chosen, rank, begin, stop, clock):
+                    visits -= _MOVE_VISITS
+                    if clock == own or not _saves(p, rank, begin, stop, own, clock):
                         continue
+                    # Switches that the move makes, less those that it saves at most; at the ends of an iteration that
+                    # depends on the other end too.
+                    before = 1 if begin > place else -1 if clock == left or place == first else 0
+                    after = 1 if stop < end else -1 if clock == right or end == last else 0
+                    if not _may_fit(p, s, begin, stop, clock, before + after):
+                        continue
+                    if p.dwell_seconds > 0.0 and place > first and end < last:
+                        is_joined = clock in (left, right)
+                        if not _may_dwell(p, s, place, end, begin, stop, own, clock, is_joined):
+                            continue
                     found, seen = _try(p, chosen, s, rank, begin, stop, clock, own, cost)
                     visits -= seen
                     if found < cost:
@@ -350,18 +361,45 @@ def _improve(p: Any, chosen: Any, s: Any, visits: int) -> int:
     return visits
 
 
-def _saves(p: Any, chosen: Any, rank: int, begin: int, stop: int, clock: int) -> bool:
+def _saves(p: Any, rank: int, begin: int, stop: int, own: int, clock: int) -> bool:
     """Return whether a part of a run would cost less with another clock, if it has that clock at all."""
     if clock < 0 or clock >= p.clocks or begin >= stop:
         return False
-    change = -2.0 * p.switch_joules[rank]  # at most two switches fewer
-    for place in range(begin, stop):
-        at = p.order[place]
-        first = p.kind[at] * p.clocks
-        if p.time[first + clock] == np.inf:
-            return False
-        change += p.cost[first + clock] - p.cost[first + chosen[at]]
-    return bool(change < 0.0)
+    head, tail = begin * p.clocks, stop * p.clocks
+    if p.missing_before[tail + clock] != p.missing_before[head + clock]:
+        return False
+    change = p.cost_before[tail + clock] - p.cost_before[head + clock]
+    change -= p.cost_before[tail + own] - p.cost_before[head + own]
+    return bool(change < 2.0 * p.switch_joules[rank])  # at most two switches fewer
+
+
+def _may_fit(p: Any, s: Any, begin: int, stop: int, clock: int, switches: int) -> bool:
+    """Return whether a part of a run could still end in time if all waits before and in it were given up."""
+    first, last = p.order[begin], p.order[stop - 1]
+    before = p.before[first]
+    ready = (s.end[before] if before >= 0 else 0.0) + s.delay[first] + switches * p.switch_seconds
+    works = p.time_before[stop * p.clocks + clock] - p.time_before[begin * p.clocks + clock]
+    return bool(ready + works <= s.latest[last] + p.limit_seconds * ROUNDING)
+
+
+def _may_dwell(
+    p: Any, s: Any, place: int, end: int, begin: int, stop: int, own: int, clock: int, is_joined: bool
+) -> bool:
+    """Return whether a run (place, end) could keep the dwell if its part (begin, stop) goes to another clock."""
+    if begin > place and _lasts(p, s, place, begin) < p.dwell_seconds:
+        return False
+    if stop < end and _lasts(p, s, stop, end) < p.dwell_seconds:
+        return False
+    head, tail = begin * p.clocks, stop * p.clocks
+    longer = p.time_before[tail + clock] - p.time_before[head + clock]
+    longer -= p.time_before[tail + own] - p.time_before[head + own]
+    return bool(is_joined or _lasts(p, s, begin, stop) + longer >= p.dwell_seconds)
+
+
+def _lasts(p: Any, s: Any, begin: int, stop: int) -> float:
+    """Return the seconds from the end of what is before a part of a rank to its own end."""
+    before = p.before[p.order[begin]]
+    return float(s.end[p.order[stop - 1]] - (s.end[before] if before >= 0 else 0.0))
 
 
 def _try(
@@ -390,6 +428,7 @@ def _try(
 
 
 _KERNELS = Kernels(
-    *(_find_latest, last_clock, run_iteration, next_random, _reaches, _fits, _saves, _try, _move, _set_run, _run_end),
-    *(_mark_longest_path, _price_of_second, _repair, _join_first_short_run, _join_short_runs, _improve, _kick, _search),
+    *(_find_latest, last_clock, run_iteration, next_random, _reaches, _fits, _saves, _may_fit, _lasts, _may_dwell),
+    *(_try, _move, _set_run, _run_end, _mark_longest_path, _price_of_second, _repair, _join_first_short_run),
+    *(_join_short_runs, _improve, _kick, _search),
 )

@@ -43,6 +43,10 @@ class SwitchTask(NamedTuple):
         is_kept: Whether a kind leaves the clock as it is. [kinds]
         order: The instructions rank by rank. [instructions]
         first_in_order: Place in `order` at which each rank begins. [ranks + 1]
+        time_before: Seconds of all instructions before each place of `order`, at each clock; those that were not
+            measured there count 0. [(instructions + 1) * clocks]
+        cost_before: The same of the costs.
+        missing_before: Number of those that were not measured.
         limit_seconds: The longest iteration time.
         switch_seconds: Duration of a switch.
         switch_joules: Energy of a switch of each rank above blocking. [ranks]
@@ -65,6 +69,9 @@ class SwitchTask(NamedTuple):
     is_kept: NDArray[np.bool_]
     order: Indices
     first_in_order: Indices
+    time_before: Numbers
+    cost_before: Numbers
+    missing_before: Indices
     limit_seconds: float
     switch_seconds: float
     switch_joules: Numbers
@@ -146,6 +153,8 @@ class NumberedProblem:
         out = np.argsort(arc_from, kind="stable")
         rank = graph.rank[instruction]
         clocks_mhz, time, cost, is_kept = _by_clock(problem)
+        order, kind = np.argsort(rank, kind="stable"), problem.kind_of[instruction]
+        is_measured = np.isfinite(time)
         task = SwitchTask(
             first_arc=first_arc,
             arc_from=arc_from,
@@ -155,13 +164,16 @@ class NumberedProblem:
             out_delay=delay[arc][out],
             before=number[graph.before[instruction]],
             rank=rank,
-            kind=problem.kind_of[instruction],
+            kind=kind,
             clocks=time.shape[1],
             time=time.ravel(),
             cost=cost.ravel(),
             is_kept=is_kept,
-            order=np.argsort(rank, kind="stable"),
+            order=order,
             first_in_order=_offsets(np.bincount(rank)),
+            time_before=_sums_before(np.where(is_measured, time, 0.0)[kind[order]]),
+            cost_before=_sums_before(np.where(is_measured, cost, 0.0)[kind[order]]),
+            missing_before=_sums_before((~is_measured).astype(np.int64)[kind[order]]),
             limit_seconds=np.inf,
             switch_seconds=0.0,
             switch_joules=np.zeros(int(rank.max()) + 1),
@@ -215,6 +227,11 @@ def _by_clock(problem: Problem) -> tuple[tuple[int, ...], Numbers, Numbers, NDAr
             places = slice(None) if option.clock_mhz is None else place[option.clock_mhz]
             time[kind, places], cost[kind, places] = option.time_seconds, option.cost_joules
     return tuple(clocks_mhz), time, cost, is_kept
+
+
+def _sums_before(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the sums of all rows before each place, and of all rows, in one row after the other."""
+    return np.concatenate([np.zeros_like(values[:1]), np.cumsum(values, axis=0)]).ravel()
 
 
 def _offsets(counts: Indices) -> Indices:
