@@ -105,10 +105,11 @@ def searched():
 
 
 def test_the_page_on_electricity(capsys):
-    (account,) = blocks("electricity.md")
-    printed = account.rpartition("# ")[2].strip()
+    account, controller = blocks("electricity.md")
     run(account, {})
-    assert capsys.readouterr().out.splitlines() == printed.split(", ")
+    assert capsys.readouterr().out.splitlines() == account.rpartition("# ")[2].strip().split(", ")
+    run(controller, {})
+    assert capsys.readouterr().out.strip() == controller.rpartition("# ")[2].strip()
 
 
 def test_the_page_on_searches():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zeus_core._units import kilowatt_hours_from_joules
 from zeus_core._validate import checked_list, checked_number
-from zeus_core.electricity._signal import Signal, SignalPart, mean_value
+from zeus_core.electricity._signal import Signal, SignalPart, checked_signal, mean_value
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 
@@ -48,7 +48,7 @@ class ElectricityAccount:
     """
 
     def __init__(self, signals: Sequence[Signal], pue: float = 1.0) -> None:
-        self.signals = tuple(checked_list("signals", signals, _checked_signal, "a list of signals"))
+        self.signals = tuple(checked_list("signals", signals, checked_signal, "a list of signals"))
         """The signals."""
         self.pue = checked_number("pue", pue, 1.0, _LARGEST_PUE, "energy of the data centre over that of its computers")
         """Power usage effectiveness, as given."""
@@ -110,9 +110,3 @@ class _Total:
     @property
     def _stale_fraction(self) -> float:
         return self._stale_joules / self._joules if self._joules > 0 else 0.0
-
-
-def _checked_signal(argument: str, signal: Signal) -> Signal:
-    if not isinstance(signal, Signal):
-        raise UsageError(f"{argument} is {signal!r}; it must be a signal, such as ConstantSignal(380, 'g/kWh')")
-    return signal

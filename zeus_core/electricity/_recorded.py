@@ -53,6 +53,7 @@ class RecordedSignal:
         basis: Whose intensity it is; without meaning for a price.
         average: The value where none is known, in `unit`; None for the mean over the recorded time.
         max_age_seconds: How long a value holds; None for twice the median time between two of them.
+        is_known_ahead: Whether later values are known earlier, as on a day-ahead market: decisions then look ahead.
 
     Raises:
         UsageError: An argument is wrong.
@@ -67,6 +68,7 @@ class RecordedSignal:
         basis: Basis = "average",
         average: float | None = None,
         max_age_seconds: float | None = None,
+        is_known_ahead: bool = False,
     ) -> None:
         times = [checked_time("times_seconds", seconds) for seconds in times_seconds]
         if not times or len(times) != len(values):
@@ -75,7 +77,7 @@ class RecordedSignal:
             if later <= earlier:
                 raise UsageError(f"times_seconds must increase, but {later:.0f} follows {earlier:.0f}")
         scale = scale_of(unit)
-        facts = SignalFacts.checked(unit, source, basis, 0.0 if average is None else average)
+        facts = SignalFacts.checked(unit, source, basis, 0.0 if average is None else average, is_known_ahead)
         self._times = times
         self._values = [checked_value("value", value, facts) * scale for value in values]
         self._max_age_seconds = _max_age_seconds(times, max_age_seconds)
@@ -96,6 +98,7 @@ class RecordedSignal:
         max_age_seconds: float | None = None,
         timestamp_column: str = "timestamp",
         value_column: str = "value",
+        is_known_ahead: bool = False,
     ) -> RecordedSignal:
         """Read a CSV file whose first line names its columns.
 
@@ -115,12 +118,13 @@ class RecordedSignal:
             max_age_seconds: See the class.
             timestamp_column: The column of times: ISO 8601, or seconds since 1970.
             value_column: The column of values.
+            is_known_ahead: See the class.
 
         Raises:
             UsageError: The file cannot be read, or a row is wrong; the message names the line.
         """
         file = Path(checked_path("path", path, "carbon.csv"))
-        facts = SignalFacts.checked(unit, f"{file.name} ({unit}, {zone})", basis, 0.0)
+        facts = SignalFacts.checked(unit, f"{file.name} ({unit}, {zone})", basis)
         times: list[float] = []
         values: list[float] = []
         repeated: list[int] = []
@@ -143,7 +147,7 @@ class RecordedSignal:
                 "%s: %d rows repeat a time with another value (line %d first); the last one counts",
                 *(file, len(repeated), repeated[0]),
             )
-        return cls(times, values, unit, facts.source, basis, average, max_age_seconds)
+        return cls(times, values, unit, facts.source, basis, average, max_age_seconds, is_known_ahead)
 
     @property
     def begin_seconds(self) -> float:

@@ -11,7 +11,17 @@ from zeus_core._units import per_kilowatt_hour_from_per_megawatt_hour
 from zeus_core._validate import checked_number, checked_one_of, checked_text
 from zeus_core.errors import UsageError
 
-__all__ = ["Basis", "Signal", "SignalFacts", "SignalPart", "checked_period", "checked_time", "joined", "mean_value"]
+__all__ = [
+    "Basis",
+    "Signal",
+    "SignalFacts",
+    "SignalPart",
+    "checked_period",
+    "checked_signal",
+    "checked_time",
+    "joined",
+    "mean_value",
+]
 
 Basis = Literal["average", "marginal"]
 """Whose intensity it is: that of all power plants of a grid, by their share of the electricity (reports use this one:
@@ -31,12 +41,14 @@ class SignalFacts:
         source: Where the values come from, in words.
         basis: Whose intensity it is; None for a price.
         average: The value where nothing recent enough is known, in `unit`.
+        is_known_ahead: Whether the values of the future are known, as those of a contract or of a day-ahead market.
     """
 
     unit: str
     source: str
     basis: Basis | None
     average: float
+    is_known_ahead: bool = False
 
     @property
     def is_price(self) -> bool:
@@ -49,7 +61,9 @@ class SignalFacts:
         return self.unit.partition("/")[0]
 
     @classmethod
-    def checked(cls, unit: str, source: str, basis: Basis, average: float) -> SignalFacts:
+    def checked(
+        cls, unit: str, source: str, basis: Basis, average: float = 0.0, is_known_ahead: bool = False
+    ) -> SignalFacts:
         """Make the facts from arguments of a user, whose `unit` may also be per MWh.
 
         Raises:
@@ -58,7 +72,9 @@ class SignalFacts:
         scale = scale_of(unit)
         checked_one_of("basis", basis, ("average", "marginal"))
         is_price = unit not in _INTENSITY_UNITS
-        facts = cls(_kilowatt_hours(unit), checked_text("source", source), None if is_price else basis, 0.0)
+        facts = cls(
+            _kilowatt_hours(unit), checked_text("source", source), None if is_price else basis, 0.0, is_known_ahead
+        )
         return replace(facts, average=checked_value("average", average, facts) * scale)
 
 
@@ -121,6 +137,17 @@ def checked_value(argument: str, value: float, facts: SignalFacts) -> float:
     if facts.is_price:
         return checked_number(argument, value, -1e9, 1e9, "a price, such as 0.31")
     return checked_number(argument, value, 0.0, 1e6, "grams of CO2 equivalent per kWh, at least 0")
+
+
+def checked_signal(argument: str, signal: Signal) -> Signal:
+    """Return a signal.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(signal, Signal):
+        raise UsageError(f"{argument} is {signal!r}; it must be a signal, such as ConstantSignal(380, 'g/kWh')")
+    return signal
 
 
 def scale_of(unit: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from itertools import pairwise
 
@@ -66,7 +67,7 @@ class WeeklyTariff:
         basis: Basis = "average",
     ) -> None:
         self._zone = checked_zone("zone", zone)
-        facts = SignalFacts.checked(unit, source, basis, 0.0)
+        facts = SignalFacts.checked(unit, source, basis, is_known_ahead=True)
         self._week = _week(checked_mapping("rates", rates, '{"Mon-Sun 00:00-24:00": 0.3}'), facts, scale_of(unit))
         self._change_minutes = [
             [minute for minute in range(1, _DAY_MINUTES) if prices[minute] != prices[minute - 1]]
@@ -75,7 +76,7 @@ class WeeklyTariff:
         self._holidays = frozenset(checked_list("holidays", holidays, _checked_date, 'dates such as "2026-12-25"'))
         self._holiday_weekday = _weekday("holidays_as", holidays_as)
         mean = sum(map(sum, self._week)) / (len(self._week) * _DAY_MINUTES)
-        self.facts = SignalFacts(facts.unit, facts.source, facts.basis, mean)
+        self.facts = replace(facts, average=mean)
         """What it tells."""
 
     def parts(self, begin_seconds: float, end_seconds: float) -> list[SignalPart]:

@@ -1,0 +1,163 @@
+"""Which setting to train at, or whether to pause, until the next decision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from zeus_core._units import kilowatt_hours_from_joules
+from zeus_core._validate import checked_number
+from zeus_core.electricity import Signal
+from zeus_core.electricity._signal import checked_signal, mean_value
+from zeus_core.optimizer.carbon_aware._forecasts import DailyPattern, Forecast, Persistence, best_forecast
+from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint, checked_points, lower_hull
+from zeus_core.optimizer.carbon_aware._schedule import Interval, WorkSchedule, cheapest_schedule
+
+__all__ = ["WorkController"]
+
+_DAY_SECONDS = 86_400.0
+# What goes slower than expected in the last interval cannot be made up for any more: so much slower it may be.
+_RESERVE_FRACTION = 0.05
+_HISTORY_DAYS = 14  # twice the time over which forecasts are compared: the oldest of them had days to learn from, too
+
+
+class WorkController:
+    """Chooses where a training runs hard, softly or not at all, so that it emits or costs least and keeps its deadline.
+
+    Every interval it forecasts the signal and finds the cheapest schedule of the steps that are left; the first part
+    of it is done, and then found anew. Pure: it is told the time.
+
+    Args:
+        points: The speed and power of training at each setting, and of a pause if it may pause.
+        signal: The intensity, or the price. Only what is known at a time is used; all of it if it is known ahead.
+        deadline_seconds: When the steps must be done, in seconds since 1970 (Unix time).
+        interval_seconds: The time between decisions, which fall on its multiples.
+        switch_joules: What a change of the setting costs: one that gains less is not made.
+        margin_fraction: The steps left are taken for so much more: how far `steps_per_second` can be too high.
+        forecasts: The one to begin with, and others, which are used once they were better.
+
+    Raises:
+        UsageError: An argument is wrong.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[OperatingPoint],
+        signal: Signal,
+        deadline_seconds: float,
+        interval_seconds: float = 3600.0,
+        switch_joules: float = 0.0,
+        margin_fraction: float = 0.005,
+        forecasts: Sequence[Forecast] = (Persistence(), DailyPattern()),
+    ) -> None:
+        self._hull = lower_hull(checked_points(points))
+        self._signal = checked_signal("signal", signal)
+        self._deadline_seconds = checked_number(
+            "deadline_seconds", deadline_seconds, -math.inf, 2.2e11, "seconds since 1970"
+        )
+        self._interval_seconds = checked_number(
+            "interval_seconds", interval_seconds, 60.0, _DAY_SECONDS, "seconds, from 60 to one day"
+        )
+        self._switch_joules = checked_number("switch_joules", switch_joules, 0.0, math.inf, "joules, at least 0")
+        self._margin_fraction = checked_number("margin_fraction", margin_fraction, 0.0, 1.0, "a fraction from 0 to 1")
+        self._forecasts = tuple(forecasts)
+        self._present: OperatingPoint | None = None
+        self.schedule = WorkSchedule((), 0.0, 0.0, is_possible=True)
+        """The schedule that the last choice began."""
+
+    def next_decision_seconds(self, now_seconds: float) -> float:
+        """Return the time of the next decision."""
+        return (math.floor(now_seconds / self._interval_seconds) + 1) * self._interval_seconds
+
+    def choose(self, now_seconds: float, steps_left: float) -> OperatingPoint:
+        """Return the point to be at until the next decision.
+
+        If the deadline cannot be kept this is the quickest point, and `schedule.is_possible` is False.
+
+        Args:
+            now_seconds: The time, in seconds since 1970.
+            steps_left: The steps still to be done.
+        """
+        steps = steps_left * (1 + self._margin_fraction)
+        intervals = self._intervals(now_seconds)
+        self.schedule = cheapest_schedule(self._hull, intervals, steps)
+        if not self.schedule.is_possible:
+            self._present = self._hull[-1]
+        else:
+            best = self._quick_enough(self.schedule.steps_per_second[0])
+            if self._present is None or not self._may_stay(self._present, best, intervals, steps):
+                self._present = best
+        return self._present
+
+    def _intervals(self, now_seconds: float) -> list[Interval]:
+        """Return the intervals until the deadline, less the reserve, as they are forecast."""
+        end_seconds = self._deadline_seconds - _RESERVE_FRACTION * self._interval_seconds
+        edges = [now_seconds]
+        while edges[-1] < end_seconds:
+            edges.append(min(self.next_decision_seconds(edges[-1]), end_seconds))
+        if len(edges) == 1:
+            return []
+        values = self._values(edges)
+        return [Interval(end - begin, value) for begin, end, value in zip(edges[:-1], edges[1:], values, strict=True)]
+
+    def _values(self, edges: Sequence[float]) -> list[float]:
+        if self._signal.facts.is_known_ahead:
+            return [mean_value(self._signal.parts(begin, end)) for begin, end in pairwise(edges)]
+        per_day = round(_DAY_SECONDS / self._interval_seconds)
+        history = self._history(edges[0])
+        (present,) = self._signal.parts(edges[0], edges[0])
+        known = history if present.is_stale else np.append(history, present.value)
+        if np.isnan(known).all():
+            return [present.value] * (len(edges) - 1)
+        forecast, error = best_forecast(self._forecasts, known, per_day)
+        count = len(edges) - 1 - (not present.is_stale)
+        predicted = forecast.predict(known, count, per_day)
+        if predicted is None:
+            predicted = np.full(count, mean_value([present]))
+        # A step now is certain and one later is not: without this, training would wait for a gain that is mere noise.
+        predicted = predicted + error
+        return [*([] if present.is_stale else [present.value]), *predicted.tolist()]
+
+    def _history(self, now_seconds: float) -> npt.NDArray[np.float64]:
+        """Return the means of the intervals of the last days; NaN where the signal was stale for most of the time."""
+        seconds = self._interval_seconds
+        count = round(_HISTORY_DAYS * _DAY_SECONDS / seconds)
+        present = math.floor(now_seconds / seconds)
+        edges = seconds * np.arange(present - count, present + 1)
+        parts = [part for part in self._signal.parts(edges[0], edges[-1]) if part.seconds > 0]
+        begins = np.array([part.begin_seconds for part in parts] + [edges[-1]])
+        known = np.array([0.0 if part.is_stale else part.seconds for part in parts])
+        values = np.array([part.value for part in parts])
+
+        def sums(amounts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            return np.diff(np.interp(edges, begins, np.concatenate(([0.0], np.cumsum(amounts)))))
+
+        known_seconds = sums(known)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(known_seconds > seconds / 2, sums(known * values) / known_seconds, np.nan)
+
+    def _quick_enough(self, steps_per_second: float) -> OperatingPoint:
+        """Return the slowest point of the hull with that speed: what it does too much now is not to be done later."""
+        enough = (point for point in self._hull if point.steps_per_second >= steps_per_second * (1 - 1e-9))
+        return next(enough, self._hull[-1])
+
+    def _may_stay(
+        self, present: OperatingPoint, best: OperatingPoint, intervals: Sequence[Interval], steps: float
+    ) -> bool:
+        """Return whether a change gains less, in the first interval, than it costs, and is not needed in time."""
+        first, *later = intervals
+        cost = first.value * kilowatt_hours_from_joules(self._switch_joules)
+        gain = self._worth(best, first) - self._worth(present, first)
+        steps_after = steps - present.steps_per_second * first.seconds
+        can_be_done = self._hull[-1].steps_per_second * sum(interval.seconds for interval in later)
+        return cost > 0 and gain <= cost and steps_after <= can_be_done
+
+    def _worth(self, point: OperatingPoint, interval: Interval) -> float:
+        """Return what the steps of an interval are worth, less what they emit or cost."""
+        joules = point.power_watts * interval.seconds
+        steps = point.steps_per_second * interval.seconds
+        return self.schedule.price_of_step * steps - interval.value * kilowatt_hours_from_joules(joules)

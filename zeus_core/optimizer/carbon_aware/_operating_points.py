@@ -1,0 +1,78 @@
+"""What training does at a setting: how fast it is, and what it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zeus_core._validate import checked_instance, checked_list, checked_number
+from zeus_core.errors import UsageError
+from zeus_core.search import Trial
+
+__all__ = ["OperatingPoint", "checked_points", "lower_hull"]
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """The speed and the power of training at one setting.
+
+    Attributes:
+        setting: The setting of the knob (watts, MHz); None for a pause.
+        steps_per_second: Training steps a second; 0 in a pause.
+        power_watts: The mean power of all devices; in a pause, of those that are idle.
+    """
+
+    setting: int | None
+    steps_per_second: float
+    power_watts: float
+
+    @classmethod
+    def from_trial(cls, trial: Trial) -> OperatingPoint:
+        """Make the point that a trial measured."""
+        return cls(trial.setting, 1.0 / trial.seconds_per_step, trial.joules_per_step / trial.seconds_per_step)
+
+    @classmethod
+    def pause(cls, idle_watts: float) -> OperatingPoint:
+        """Make the point of a pause, in which all devices together draw their idle power."""
+        return cls(None, 0.0, idle_watts)
+
+
+def checked_points(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+    """Return points, of which at least one trains, the quickest first.
+
+    Raises:
+        UsageError: They are no points, or none of them trains.
+    """
+    checked = checked_list("points", points, _checked_point, "a list of OperatingPoint", 1)
+    if not any(point.steps_per_second > 0 for point in checked):
+        raise UsageError("points has only pauses; give at least one point that trains")
+    return sorted(checked, key=lambda point: (-point.steps_per_second, point.power_watts))
+
+
+def lower_hull(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+    """Return the points that draw least for their speed, slowest first: the lower convex hull of power over speed.
+
+    Two of them, in turn, are quicker or draw less than any other point: no schedule needs the rest.
+    """
+    hull: list[OperatingPoint] = []
+    for point in sorted(points, key=lambda point: (point.steps_per_second, point.power_watts)):
+        if hull and point.steps_per_second == hull[-1].steps_per_second:
+            continue
+        while len(hull) >= 2 and _slope(hull[-2], point) <= _slope(hull[-2], hull[-1]):
+            hull.pop()
+        while len(hull) == 1 and point.power_watts <= hull[0].power_watts:
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _slope(slow: OperatingPoint, quick: OperatingPoint) -> float:
+    """Return the joules of a step more."""
+    return (quick.power_watts - slow.power_watts) / (quick.steps_per_second - slow.steps_per_second)
+
+
+def _checked_point(argument: str, point: OperatingPoint) -> OperatingPoint:
+    checked_instance(argument, point, OperatingPoint, "OperatingPoint(250, 2.0, 240.0)")
+    checked_number(f"{argument}.steps_per_second", point.steps_per_second, 0.0, 1e9, "steps a second, at least 0")
+    checked_number(f"{argument}.power_watts", point.power_watts, 0.0, 1e9, "watts, at least 0")
+    return point
