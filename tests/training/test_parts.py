@@ -101,6 +101,8 @@ def test_the_truth_lies_in_the_stated_intervals_of_parts_that_have_nothing_in_co
     for outcome in outcomes:
         check_sums(outcome)
     check_truth(outcomes)
+    if not is_faulty:
+        check_widths(outcomes)
 
 
 def test_power_tells_the_energy_where_the_counter_never_answers():

@@ -77,7 +77,7 @@ class _Pace(NamedTuple):
 class ActivitySplit:
     """Charges all time and energy, from its creation on, to one activity after the other; the first is idle.
 
-    A switch notes the time and the activity. The energy counters are read in the background, at times of their own, and
+    A switch notes the time and the activity. The energy counters are read in the background, at other times, and
     the energy between their updates is divided by what each activity draws. What was divided so is logged; at the end,
     all of it is divided once more by what is known then.
 
@@ -88,7 +88,7 @@ class ActivitySplit:
     Attributes:
         tallies: Time and energy of each activity, up to the latest `update` or `extend`. The energies add up to that of
             the total exactly.
-        total: Time and energy of all activities, which is more certain than they are one by one.
+        total: Time and energy of all activities together, whose uncertainty is smaller than the sum of theirs.
     """
 
     def __init__(self, monitor: ZeusMonitor, gpu_indices: Collection[int]) -> None:
@@ -118,7 +118,7 @@ class ActivitySplit:
         self.total: Tally = Tally()
         self._divisions: list[Division] = []  # of the GPUs
         self._pace: _Pace | None = None  # as long as no other activity begins
-        self._next_reads = [reading.at] * len(self._gpus)
+        self._next_look_at = reading.at  # in the background
         self._is_reading = False
         self._feed(reading)
         self._stop_reading: Callable[[], None] | None = None
@@ -272,7 +272,7 @@ class ActivitySplit:
         self._charge_time(now)
         self._timeline.change(now, activity, span)
         self._activity, self._span, self._pace = activity, span, None
-        if self._gpus and now - min(self._next_reads) > _STALE_SECONDS and not self._is_reading:
+        if self._gpus and now - self._next_look_at > _STALE_SECONDS and not self._is_reading:
             self._feed(self._monitor.read(sync_execution=False))
 
     def _charge_time(self, now: float) -> None:
@@ -295,20 +295,20 @@ class ActivitySplit:
 
     def _feed(self, reading: Reading) -> None:
         end = self._time_source.now()
+        self._next_look_at = max(self._next_look_at, end)
         with self._lock:
-            for number, gpu in enumerate(self._gpus):
+            for gpu in self._gpus:
                 edge = reading.gpus[gpu.number]
                 power_watts = edge.power_watts if edge.fault is None else None  # else it may be of an earlier moment
                 gpu.energy.add_edge(edge.at, end, edge.counter_joules, power_watts)
-                self._next_reads[number] = max(self._next_reads[number], edge.at)
 
     @contained(default=lambda: _STALE_SECONDS)
     def _read_due(self) -> float:
         """Read the counters that are due, and return the seconds until the next one is."""
         now = self._time_source.now()
         self._is_reading = True
-        for number, gpu in enumerate(self._gpus):
-            if self._next_reads[number] <= now:
+        for gpu in self._gpus:
+            if gpu.energy.is_read_due(now):
                 begin, counter_joules, power_watts = self._time_source.now(), None, None
                 if not gpu.energy.source.is_of_power:
                     counter_joules = _answer(gpu.gpu.read_energy_counter_joules)
@@ -317,13 +317,14 @@ class ActivitySplit:
                 end = self._time_source.now()
                 with self._lock:
                     gpu.energy.add_edge(begin, end, counter_joules, power_watts)
-                    self._next_reads[number] = gpu.energy.next_read_at(end)
+                    gpu.energy.plan_read(end)
         self._is_reading = False
         now = self._time_source.now()
         if now - self._settled_at > _SETTLE_SECONDS:
             with self._lock:
                 self._settle(now)
-        return max(min(self._next_reads) - now, _MIN_WAIT_SECONDS)
+        self._next_look_at = min(gpu.energy.next_look_at(now) for gpu in self._gpus)
+        return max(self._next_look_at - now, _MIN_WAIT_SECONDS)
 
     def _settle(self, now: float, is_last: bool = False) -> None:
         self._settled_at = now

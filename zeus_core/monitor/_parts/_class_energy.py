@@ -17,19 +17,23 @@ from __future__ import annotations
 import cmath
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from zeus_core.monitor._parts._model_error import ModelError
 from zeus_core.monitor._parts._part import Estimate, Part, edge_places, seconds_by_key
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, PowerColumns, padded
-from zeus_core.monitor._parts._power_regression import PowerRegression
+from zeus_core.monitor._parts._power_regression import Group, PowerRegression
 
 __all__ = ["ClassEnergy"]
 
 _NOISE = 0.15  # of the mean power, to begin with; then as it is seen
 _TIMING = 0.45  # of the mean power, times the half-width of a knot: the noise that it adds
 _MIN_SHARE = 0.02  # of what a class would have at the mean power
+
+# An interval inside a part tells what the part draws near it, less by its noise: as if some time of it told nothing.
+_NOISY_SECONDS = 0.02
 
 _MIN_LOCKED_EDGES = 12  # fewer may lie at the same place by chance
 _FREE, _LOCKED = 0.6, 0.9  # mean resultant lengths of the places of edges; those of random ones are below 0.5
@@ -48,7 +52,7 @@ class _Sums:
         self.seconds = self.alone_seconds = 0.0
         self.shared = 0.0  # S_c
         self.gain = np.zeros((len(LAGS_SECONDS), columns))  # G_c
-        self.variance = 0.0  # of the shares, in units of the noise
+        self.variance = np.zeros(len(Group))  # of the shares, in units of the noise
         self.min_joules = self.max_joules = 0.0
         self.edges = np.zeros(columns)  # how much power crosses its edges if the knots are late
         self.late = np.zeros(columns)  # the same, times how late they can be
@@ -68,6 +72,37 @@ class _Sums:
         return min(max((concentration - _FREE) / (_LOCKED - _FREE), 0.0), 1.0)
 
 
+class _Inside(NamedTuple):
+    """An interval that lies inside one part."""
+
+    key: Hashable
+    seconds: float
+    joules: float
+    row: Array
+
+
+class _Mixed:
+    """An interval of several parts, whose first one has begun before it, and whose last one goes on behind it.
+
+    Attributes:
+        joules: Its energy, less what is told of its ends.
+        row: Its seconds in each column, less the same.
+        told: Of how many of its ends an interval inside the part has told.
+    """
+
+    def __init__(
+        self, joules: float, row: Array, variance: float, parts: Sequence[Part], shares: Mapping[Hashable, float]
+    ) -> None:
+        self.joules, self.row, self.variance = joules, row, variance
+        self.parts, self.shares = parts, shares
+        self.told = 0
+
+    @property
+    def group(self) -> Group:
+        """The group of intervals whose noise it has."""
+        return Group.TOLD if self.told == len(self.parts) == 2 else Group.MIXED
+
+
 class ClassEnergy:
     """The energy of the classes of one device.
 
@@ -80,8 +115,11 @@ class ClassEnergy:
         self._columns = PowerColumns()
         self._regression = PowerRegression(peak_watts)
         self._model_error = ModelError()
+        self._model_errors: dict[Hashable, ModelError] = {}  # of intervals of one class
         self._sums: dict[Hashable, _Sums] = {}
         self._joules = self._seconds = 0.0
+        self._inside: _Inside | None = None  # the latest interval, if it is inside a part
+        self._mixed: _Mixed | None = None  # the latest one that is not, until the one after it is known
         self.timing_seconds = 0.0
         """How far the knots of the next interval can be off together with others, in the same direction."""
         self.age_seconds = 0.0
@@ -105,20 +143,26 @@ class ClassEnergy:
         whole = sum((rows[key] for key in keys), np.zeros((len(LAGS_SECONDS), len(self._columns))))
         seconds = sum(times[key] for key in keys)
         if self._seconds > 0:
-            self._model_error.add(energy_joules - self._fitted_joules(whole, seconds), seconds)
+            error_joules = energy_joules - self._fitted_joules(whole, seconds)
+            self._model_error.add(error_joules, seconds)
+            if len(keys) == 1:
+                self._model_errors.setdefault(parts[0].key, ModelError()).add(error_joules, seconds)
         self._joules += energy_joules
         self._seconds += seconds
         mean_watts = self._joules / self._seconds
         variance = (_NOISE * mean_watts * seconds) ** 2 + (_TIMING * mean_watts * knots_seconds) ** 2
-        self._regression.add(whole, energy_joules, variance, is_mixed=len(keys) > 1)
         shares = self._shares(energy_joules, parts, rows)
         for key, share in shares.items():
             sums = self._sums.setdefault(key, _Sums(len(self._columns)))
             sums.seconds += times[key]
             sums.shared += share * energy_joules
             sums.gain += rows[key] - share * whole
-            sums.variance += share * (1 - share) * variance
             self._bound(sums, energy_joules, share, times[key], seconds - times[key], knots_seconds)
+        if len(parts) == 1:
+            self._regression.add(whole, energy_joules, variance, Group.ALONE)
+            self._see_inside(_Inside(parts[0].key, seconds, energy_joules, whole))
+        else:
+            self._see_mixed(_Mixed(energy_joules, whole, variance, parts, shares))
         self._note_edges(parts, crossing)
         if self._regression.is_due:
             self._solve()
@@ -149,6 +193,7 @@ class ClassEnergy:
         sums = self._sums.get(key)
         if sums is None:
             return Estimate(0.0, 0.0)
+        self._close()
         if self._regression.is_stale:
             self._solve()
         regression = self._regression
@@ -158,9 +203,9 @@ class ClassEnergy:
         half_age = np.minimum(self.age_seconds, np.maximum(LAGS_SECONDS, LAGS_SECONDS[1] / 2)) / 2
         energies = sums.shared + (sums.gain * power).sum(axis=1) - half_age * crossing
         spread = np.einsum("lf,lfg,lg->l", sums.gain, regression.covariance, sums.gain)
-        noise = sums.variance * regression.noise[1]
+        noise = sums.variance @ regression.noise
         # Few intervals, few visits, and parts never seen alone err by more.
-        few = 1 + 4 / (regression.counts[1] + 1) + 2 / (sums.turns + 1)
+        few = 1 + 4 / (regression.counts[1:].sum() + 1) + 2 / (sums.turns + 1)
         few += _UNSEEN * (1 - sums.alone_seconds / sums.seconds)
         energy = float(weights @ energies)
         variance = (_CLASS_QUANTILE * few) ** 2 * (spread + noise + (energies - energy) ** 2)
@@ -185,6 +230,44 @@ class ClassEnergy:
     def forget(self, key: Hashable) -> None:
         """Drop the sums of a span."""
         self._sums.pop(key, None)
+
+    def _see_mixed(self, mixed: _Mixed) -> None:
+        self._close()
+        self._mixed = mixed
+        if self._inside is not None:
+            self._tell(mixed, mixed.parts[0], self._inside)
+        self._inside = None
+
+    def _see_inside(self, inside: _Inside) -> None:
+        if self._mixed is not None:
+            self._tell(self._mixed, self._mixed.parts[-1], inside)
+        self._close()
+        self._inside = inside
+
+    def _tell(self, mixed: _Mixed, part: Part, inside: _Inside) -> None:
+        """Let an interval inside a part tell what the part draws at its end. What is then left is shared."""
+        if inside.key != part.key:
+            return
+        weight = min(part.seconds / (inside.seconds + _NOISY_SECONDS), 1.0)
+        joules, row = weight * inside.joules, weight * padded(inside.row, len(self._columns))
+        mixed.joules -= joules
+        mixed.row = padded(mixed.row, len(self._columns)) - row
+        mixed.told += 1
+        for key, share in mixed.shares.items():
+            if key in self._sums:
+                own = (key in part.keys) - share
+                self._sums[key].shared += own * joules
+                self._sums[key].gain -= own * row
+
+    def _close(self) -> None:
+        """Learn from an interval of several parts, of whose ends no more will be told."""
+        mixed, self._mixed = self._mixed, None
+        if mixed is None:
+            return
+        self._regression.add(padded(mixed.row, len(self._columns)), mixed.joules, mixed.variance, mixed.group)
+        for key, share in mixed.shares.items():
+            if key in self._sums:
+                self._sums[key].variance[mixed.group] += share * (1 - share) * mixed.variance
 
     def _grow(self) -> None:
         self._regression.grow(self._columns.numbers, self.mean_watts or 0.0)
@@ -279,17 +362,24 @@ class ClassEnergy:
 
     def _modelled(self, parts: Sequence[Part], rows: Mapping[Hashable, Array]) -> dict[Hashable, Estimate]:
         times = seconds_by_key(parts)
-        seconds = sum(part.seconds for part in parts)
-        error_joules = self._model_error.stderr_joules(seconds)
-        error_joules = self._peak_watts * seconds if error_joules is None else _QUANTILE * error_joules
+        class_of = {key: part.key for part in parts for key in part.keys}
         result = {}
         for key, row in rows.items():
             most_joules = self._peak_watts * times[key]
             fitted = min(max(self._fitted_joules(row, times[key]), 0.0), most_joules)
-            off = error_joules * times[key] / seconds + _MODEL_FRACTION * fitted
-            off += _QUANTILE * self._regression.stderr_joules(row)
+            off = self._model_error_joules(class_of[key], times[key], sum(part.seconds for part in parts))
+            off += _MODEL_FRACTION * fitted + _QUANTILE * self._regression.stderr_joules(row)
             result[key] = Estimate(fitted, min(off, max(fitted, most_joules - fitted)))
         return result
+
+    def _model_error_joules(self, key: Hashable, seconds: float, all_seconds: float) -> float:
+        """Return how far the model can be off for some time of a class, within all the time that it tells."""
+        of_class = self._model_errors.get(key)
+        stderr = None if of_class is None else of_class.stderr_joules(seconds)
+        if stderr is None:
+            stderr = self._model_error.stderr_joules(all_seconds)
+            stderr = None if stderr is None else stderr * seconds / all_seconds
+        return self._peak_watts * seconds if stderr is None else _QUANTILE * stderr
 
 
 def _clipped(shares: dict[Hashable, float], energy: float, highest: dict[Hashable, float]) -> dict[Hashable, float]:

@@ -9,14 +9,17 @@ is exact: only the division of energy between two knots is not known.
 from __future__ import annotations
 
 import math
-import random
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from zeus_core.monitor._parts._read_plan import GUARD, ReadPlan
 from zeus_core.monitor._parts._update_grid import Bracket, UpdateGrid
 
-__all__ = ["CounterPhase", "Knot"]
+__all__ = ["STILL_PERIODS", "CounterPhase", "Knot"]
+
+STILL_PERIODS = 1.6
+"""A counter that shows the same for longer stands still: no jitter is so large; a driver may skip an update."""
 
 _REMEMBERED_UPDATES = 64  # enough for a period within 0.1 %; a phase that drifts is followed within some seconds
 _PERIOD_TOLERANCE = 0.03  # how far the true period may be from the nominal one; boards are within 2 %
@@ -26,19 +29,9 @@ _FEW_UPDATES = 8  # by then, the phase is known as well as it will be for a whil
 _LOPSIDED = 0.45  # of the jitter: how far its mean can be from its middle
 _STDERRS = 3.0  # of the fit; half more than its own errors need, as other threads delay reads
 _FIT_EVERY = 4  # brackets
-_WATCH_FRACTION = 1 / 12  # of the period: the time between two reads of the watch that finds the phase
-_WATCH_READS = 15  # of one watch: one update at least is among them
-_MAX_BURST_READS = 40
-_GUARD = 1.5  # times the reach of an update: mistaking one for the next is worse than passing over it
 _GUARD_FRACTION = 0.003  # of the period, on top of that
-_BEYOND_FRACTION = 0.02  # of the period: a jitter of real boards
-_SHARP_FRACTION = 0.03  # of the period: updates known less closely are looked for more often
 _MAX_GAP_READS = 3.0  # the time of so many without a knot: then one that is known less closely is better than none
-_PAIRS_OF_EACH, _PAIRS_OF_SOME = 0.6, 0.3  # the share that looks for the phase, where each update is read, or some
-_PAIR_READS, _SINGLE_READS = 1.8, 0.9  # times those allowed: what is left is for the watch, and for hooks
-_EACH_UPDATE = 1.3  # reads for an update, from which on each one is read
 _MAX_UNCLEAR = 6  # values in succession that cannot be told to be of one update
-_MARGIN_SECONDS = 1e-3  # a thread wakes no more precisely
 
 
 class Knot(NamedTuple):
@@ -65,6 +58,10 @@ class _Change(NamedTuple):
     begin: float
     energy_joules: float
     still_seconds: float
+    was_seen: bool
+    """Whether a read a period before, or less, showed another value."""
+    stood_seconds: float = 0.0
+    """How long it was shown from then on."""
 
 
 class CounterPhase:
@@ -81,7 +78,7 @@ class CounterPhase:
 
     def __init__(self, period_seconds: float, reads_per_second: float = 16.0, seed: int = 0) -> None:
         self._nominal_seconds = period_seconds
-        self._random = random.Random(seed)
+        self._plan = ReadPlan(period_seconds, reads_per_second, seed)
         self._reads_per_second = reads_per_second
         self._grid: UpdateGrid | None = None  # None while it is not known
         self._brackets: deque[Bracket] = deque(maxlen=_REMEMBERED_UPDATES)
@@ -91,14 +88,10 @@ class CounterPhase:
         self._known_until = -math.inf  # the moment of the latest knot
         self._last_begin: float | None = None
         self._last_joules = self._shown_since = math.nan
-        self._was_back = False
+        self._is_same = self._was_back = False
         self._changes: deque[_Change] = deque()
         self._latest_knot: int | None = None
         self._still_seconds = 0.0  # before changes that made no knot
-        self._is_watching = True
-        self._allowed_at = -math.inf
-        self._allowance = float(_MAX_BURST_READS)
-        self._sought: int | None = None  # the update that was looked for near its time
 
     @property
     def period_seconds(self) -> float:
@@ -122,7 +115,8 @@ class CounterPhase:
         if self._last_begin is not None and begin <= self._last_begin:
             return  # of another thread, which was overtaken
         last_begin, self._last_begin = self._last_begin, begin
-        if energy_joules == self._last_joules:
+        self._is_same = energy_joules == self._last_joules
+        if self._is_same:
             self._see_still(begin)
             return
         is_back, self._last_joules = energy_joules < self._last_joules, energy_joules
@@ -132,13 +126,16 @@ class CounterPhase:
         still_seconds = 0.0 if last_begin is None else last_begin - self._shown_since
         self._shown_since = end
         longest = (1 + _PERIOD_TOLERANCE) * self.period_seconds
+        was_seen = last_begin is None or last_begin >= begin - longest
         low = begin - longest if last_begin is None else max(last_begin, begin - longest)
-        self._changes.append(_Change(low, end, begin, energy_joules, still_seconds))
+        self._changes.append(_Change(low, end, begin, energy_joules, still_seconds, was_seen))
         if last_begin is not None:
             self._learn(low, end)
 
     def _see_still(self, begin: float) -> None:
         """Note that the counter shows the same as before: the latest update is later than it could have been so far."""
+        if self._changes:
+            self._changes[-1] = self._changes[-1]._replace(stood_seconds=begin - self._shown_since)
         low = begin - (1 + _PERIOD_TOLERANCE) * self.period_seconds
         if self._is_unclear and self._changes and self._changes[-1].low < low < self._changes[-1].high:
             self._changes[-1] = change = self._changes[-1]._replace(low=low)
@@ -158,58 +155,17 @@ class CounterPhase:
         self._latest_knot, self._still_seconds, self._known_until = latest
         return knots
 
-    def next_read_at(self, now: float) -> float:
-        """Return when the counter should be read next."""
-        most = 1.1 * self._reads_per_second
-        self._allowance = min(self._allowance + most * (now - self._allowed_at), _MAX_BURST_READS)
-        self._allowed_at = now
-        self._allowance -= 1
-        at, allowed_at = self._wanted_read_at(now), now + (1 - self._allowance) / most
-        if at >= allowed_at or self._allowance >= 1:
-            return at
-        if self._grid is None:
-            return allowed_at
-        self._sought = None  # else a read amid updates would tell nothing
-        return self._after(self._grid, self._grid.number_near(allowed_at) + 1)
+    def is_read_due(self, now: float, changed_at: float) -> bool:
+        """Tell whether to read now, as it was planned or as the load has changed since."""
+        return self._plan.is_due(now, changed_at, self._grid)
 
-    def _wanted_read_at(self, now: float) -> float:
-        if self._grid is not None:
-            return max(self._next_known_read_at(now, self._grid), now)
-        if not 1 <= self._allowance < _WATCH_READS:
-            self._is_watching = self._allowance >= 1
-        if self._is_watching:
-            return now + self.period_seconds * _WATCH_FRACTION
-        return now + self._random.uniform(1.2, 2.8) / self._reads_per_second  # saves up for the next watch
+    def plan_read(self, now: float) -> None:
+        """Plan the next read after one that has ended now."""
+        self._plan.follow(now, self._grid, self._brackets[-1].number if self._brackets else 0, self._is_same)
 
-    def _next_known_read_at(self, now: float, grid: UpdateGrid) -> float:
-        period, last = grid.period_seconds, self._brackets[-1].number
-        sought, self._sought = self._sought, None
-        if sought is not None and last < sought and (at := self._after(grid, sought)) > now:
-            return at
-        number = max(last, math.floor((now - self._after(grid, last)) / period) + last)
-        is_sharp = grid.reach_seconds(number + 1) < _SHARP_FRACTION * period
-        reads_an_update = self._reads_per_second * period
-        is_each = reads_an_update > _EACH_UPDATE
-        is_pair = not is_sharp or self._random.random() < (_PAIRS_OF_EACH if is_each else _PAIRS_OF_SOME)
-        reads = 0.0 if is_each else _PAIR_READS if is_pair else _SINGLE_READS
-        skipped = max(1, round(reads / reads_an_update * self._random.uniform(0.6, 1.4)))
-        while skipped > 1 and grid.reach_seconds(number + skipped) > period / 4:
-            skipped -= 1  # else the update could be taken for another
-        if is_pair:
-            self._sought = number + skipped
-            return self._near(grid, self._sought)
-        return self._after(grid, number + skipped)
-
-    def _after(self, grid: UpdateGrid, number: int) -> float:
-        """Return when an update has surely happened."""
-        return grid.at(number) + _GUARD * grid.reach_seconds(number) + _MARGIN_SECONDS
-
-    def _near(self, grid: UpdateGrid, number: int) -> float:
-        """Return a time near an update: whether it has happened by then tells the phase."""
-        reach = grid.reach_seconds(number)
-        # Some of them look beyond the jitter that is known, for that which is not.
-        reach = 0.6 * reach if self._random.random() < 0.7 else reach + _BEYOND_FRACTION * grid.period_seconds
-        return grid.at(number) + reach * self._random.uniform(-1.0, 1.0)
+    def next_look_at(self, now: float) -> float:
+        """Return when to ask again whether a read is due."""
+        return self._plan.next_look_at(now, self._grid)
 
     def _knots(self, changes: Sequence[_Change]) -> list[Knot]:
         knots = []
@@ -222,6 +178,8 @@ class CounterPhase:
         return knots
 
     def _knot(self, change: _Change) -> Knot | None:
+        if change.stood_seconds > STILL_PERIODS * self.period_seconds and not change.was_seen:
+            return None  # it may have stood still for long when it was first seen
         low, high = change.low, change.high
         if self._grid is not None:
             number = self._number(self._grid, low, high, self._latest_knot)
@@ -250,7 +208,7 @@ class CounterPhase:
         for number in range(near - 2, near + 2):
             if latest is None or number > latest:
                 at = grid.at(number)
-                reach = _GUARD * grid.reach_seconds(number) + _GUARD_FRACTION * grid.period_seconds
+                reach = GUARD * grid.reach_seconds(number) + _GUARD_FRACTION * grid.period_seconds
                 if at - reach <= high and at + reach >= low:
                     is_clear = at + reach <= high
                     if is_clear:
@@ -270,7 +228,7 @@ class CounterPhase:
                 self._brackets.clear()
                 self._brackets.append(Bracket(0, low, high))
                 self._grid = UpdateGrid(self._brackets, self._nominal_seconds)
-                self._unclear, self._latest_knot, self._sought = 0, None, None
+                self._unclear, self._latest_knot = 0, None
             return
         number = self._number(self._grid, low, high, self._brackets[-1].number)
         self._unclear = 0 if number is not None else self._unclear + 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from zeus_core.monitor._parts._class_energy import ClassEnergy
-from zeus_core.monitor._parts._counter_phase import Knot
+from zeus_core.monitor._parts._counter_phase import STILL_PERIODS, Knot
 from zeus_core.monitor._parts._part import Estimate, Part
 from zeus_core.monitor._parts._timeline import Timeline
 
@@ -29,7 +29,6 @@ _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
 _SILENT_SECONDS = 2.0  # a source that has not answered by then is given up; before anything is settled
 _OUTAGE_PERIODS = 6  # a driver may skip one update, not five
 _AGE_PERIODS = 0.05  # how old the energy of an update can be; nobody has published that of a board
-_STILL_PERIODS = 1.6  # longer than any jitter; a driver may skip an update
 _KNOWN_SECONDS = 0.5  # of a class, by which its power is known well enough to tell that half is missing
 _SAMPLED = 0.5  # times the uncertainty of a class, on top, where power is sampled: its errors are not independent
 _CAUGHT_UP = 0.5  # of what the model tells: a counter that has counted less has lost something
@@ -75,8 +74,16 @@ class EnergySource(Protocol):
         """Return the knots that were not returned yet."""
         ...
 
-    def next_read_at(self, now: float) -> float:
-        """Return when to read next."""
+    def is_read_due(self, now: float, changed_at: float) -> bool:
+        """Tell whether to read now, given when the load changed last."""
+        ...
+
+    def plan_read(self, now: float) -> None:
+        """Plan the next read after one that has ended now."""
+        ...
+
+    def next_look_at(self, now: float) -> float:
+        """Return when to ask again whether a read is due."""
         ...
 
 
@@ -152,9 +159,17 @@ class DividedEnergy:
         """Whether the power is to be read where the counter has not answered."""
         return self.source.is_of_power or self._spare is not None
 
-    def next_read_at(self, now: float) -> float:
-        """Return when to read next."""
-        return (self._spare or self.source).next_read_at(now)
+    def is_read_due(self, now: float) -> bool:
+        """Tell whether to read now."""
+        return (self._spare or self.source).is_read_due(now, self._timeline.changed_at)
+
+    def plan_read(self, now: float) -> None:
+        """Plan the next read after one that has ended now."""
+        (self._spare or self.source).plan_read(now)
+
+    def next_look_at(self, now: float) -> float:
+        """Return when to ask again whether a read is due."""
+        return (self._spare or self.source).next_look_at(now)
 
     def settle(self, now: float, is_last: bool = False) -> None:
         """Divide what has become known well enough.
@@ -259,7 +274,7 @@ class DividedEnergy:
 
     def _has_lost(self, first: Knot, second: Knot, parts: list[Part]) -> bool:
         """Tell whether a counter that stood still has not caught up."""
-        if second.still_seconds < _STILL_PERIODS * self.source.period_seconds:
+        if second.still_seconds < STILL_PERIODS * self.source.period_seconds:
             return False
         (fit,) = self._classes.fit([(None, parts)])
         known = {part.key for part in parts if self._classes.seconds(part.key) >= _KNOWN_SECONDS}

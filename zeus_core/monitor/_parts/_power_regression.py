@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Hashable, Mapping
 
 import numpy as np
 
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, Column, padded
 
-__all__ = ["PowerRegression"]
+__all__ = ["Group", "PowerRegression"]
+
+
+class Group(enum.IntEnum):
+    """What an interval is of, and thus its noise."""
+
+    ALONE = 0
+    """One part."""
+    TOLD = 1
+    """Two parts, less what the intervals next to it tell of them."""
+    MIXED = 2
+    """Several parts."""
+
 
 _PHASE_STDERR = 0.4  # of the mean power: how far a tenth of a step may differ from the mean of the steps
 _EDGE_STDERR = 0.12  # of the mean power: how far the power near an edge may differ; beyond that, the lags tell
@@ -18,7 +31,7 @@ _FIRST_SOLVED = (4, 8)  # of them, while they are few
 
 
 class PowerRegression:
-    """The power in each column: E_j = h_j b + noise, in two groups of intervals, of one class and of several.
+    """The power in each column: E_j = h_j b + noise, with a noise of its own for each group of intervals.
 
     Args:
         peak_watts: The most that can be drawn.
@@ -34,13 +47,13 @@ class PowerRegression:
     def __init__(self, peak_watts: float) -> None:
         lags = len(LAGS_SECONDS)
         self._peak_watts = peak_watts
-        self._normal = np.zeros((2, lags, 0, 0))
-        self._right = np.zeros((2, lags, 0))
-        self._squares = np.zeros(2)
+        self._normal = np.zeros((len(Group), lags, 0, 0))
+        self._right = np.zeros((len(Group), lags, 0))
+        self._squares = np.zeros(len(Group))
         self._evidence = np.zeros(lags)
         self._unsolved = 0
-        self.counts = np.zeros(2)
-        self.noise = np.ones(2)
+        self.counts = np.zeros(len(Group))
+        self.noise = np.ones(len(Group))
         self.power_watts = np.zeros((lags, 0))
         self.covariance = np.zeros((lags, 0, 0))
         self.best = 0
@@ -48,7 +61,7 @@ class PowerRegression:
     @property
     def is_due(self) -> bool:
         """Whether enough has been added to solve it anew."""
-        return self._unsolved >= _SOLVE_EVERY or self.counts[1] in _FIRST_SOLVED
+        return self._unsolved >= _SOLVE_EVERY or self.counts[1:].sum() in _FIRST_SOLVED
 
     @property
     def is_stale(self) -> bool:
@@ -73,22 +86,21 @@ class PowerRegression:
         new = [number for column, number in columns.items() if number >= before and not column.is_edge]
         self.power_watts[:, new] = mean_watts
 
-    def add(self, seconds: Array, energy_joules: float, variance: float, is_mixed: bool) -> None:
+    def add(self, seconds: Array, energy_joules: float, variance: float, group: Group) -> None:
         """Take in an interval.
 
         Args:
             seconds: h_j, with each lag.
             energy_joules: E_j.
             variance: Of the energy, up to the noise of the group.
-            is_mixed: Whether it is of several classes.
+            group: What it is of.
         """
-        group = int(is_mixed)
         weighted = seconds / variance
         self._normal[group] += weighted[:, :, None] * seconds[:, None, :]
         self._right[group] += weighted * energy_joules
         self._squares[group] += energy_joules**2 / variance
         self.counts[group] += 1
-        self._unsolved += group
+        self._unsolved += group is not Group.ALONE
 
     def joules(self, seconds: Array) -> float | None:
         """Return the energy of some time, by the likeliest lag; None if nothing is known."""
@@ -110,14 +122,14 @@ class PowerRegression:
         prior, expected = self._prior(columns, mean_watts)
         self.power_watts = np.zeros((lags, size))
         self.covariance = np.zeros((lags, size, size))
-        residuals, freedom = np.zeros((lags, 2)), np.zeros((lags, 2))
+        residuals, freedom = np.zeros((lags, len(Group))), np.zeros((lags, len(Group)))
         for lag in range(lags):
-            normal = self._normal[0, lag] / self.noise[0] + self._normal[1, lag] / self.noise[1] + prior
-            right = self._right[0, lag] / self.noise[0] + self._right[1, lag] / self.noise[1] + prior @ expected
+            normal = (self._normal[:, lag] / self.noise[:, None, None]).sum(axis=0) + prior
+            right = (self._right[:, lag] / self.noise[:, None]).sum(axis=0) + prior @ expected
             covariance = np.linalg.inv(normal)
             power = covariance @ right
             self.power_watts[lag], self.covariance[lag] = power, covariance
-            for group in (0, 1):
+            for group in Group:
                 residuals[lag, group] = (
                     self._squares[group]
                     - 2 * power @ self._right[group, lag]
@@ -126,7 +138,7 @@ class PowerRegression:
                 freedom[lag, group] = (covariance * self._normal[group, lag]).sum() / self.noise[group]
             away = power - expected
             self._evidence[lag] = -0.5 * (
-                residuals[lag, 1] / self.noise[1] + away @ prior @ away + np.linalg.slogdet(normal)[1]
+                (residuals[lag, 1:] / self.noise[1:]).sum() + away @ prior @ away + np.linalg.slogdet(normal)[1]
             )
         self.best = int(self._evidence.argmax())
         left = np.maximum(self.counts - freedom[self.best], 0.3 * self.counts)

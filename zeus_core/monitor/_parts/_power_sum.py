@@ -34,6 +34,7 @@ class PowerSum:
         self.period_seconds = 1 / reads_per_second
         self.half_width_seconds = (average_seconds + SENSOR_DELAY_SECONDS) / 2
         self._random = random.Random(seed)
+        self._planned_at = -math.inf
         self._last: tuple[float, float] | None = None
         self._joules = 0.0
         self._squares = 0.0
@@ -68,6 +69,14 @@ class PowerSum:
         """Return the knots that `knots_before` has not returned yet."""
         return list(self._knots)
 
-    def next_read_at(self, now: float) -> float:
-        """Return when the power should be read next."""
-        return now + self.period_seconds * self._random.uniform(0.6, 1.4)
+    def is_read_due(self, now: float, changed_at: float) -> bool:
+        """Tell whether to read now; that the load has changed does not matter."""
+        return now >= self._planned_at
+
+    def plan_read(self, now: float) -> None:
+        """Plan the next read after one that has ended now."""
+        self._planned_at = now + self.period_seconds * self._random.uniform(0.6, 1.4)
+
+    def next_look_at(self, now: float) -> float:
+        """Return when to ask again whether a read is due."""
+        return self._planned_at

@@ -43,6 +43,11 @@ class Timeline:
         self.begin = at
         """The first moment."""
 
+    @property
+    def changed_at(self) -> float:
+        """When the latest class began."""
+        return self._changes[-1].at
+
     def change(self, at: float, key: Hashable, span: Hashable = None) -> None:
         """Begin another class."""
         self._changes.append(_Change(at, key, span))
