@@ -115,6 +115,24 @@ def test_a_search_goes_on_after_a_crash_of_the_daemon(loaded_world):
     check_restored(loaded_world)
 
 
+def test_a_search_begins_anew_below_a_limit_that_an_administrator_sets(loaded_world):
+    process = loaded_world.client(OVER_A_CRASH, ZEUS_LEDGER_DIR=str(loaded_world.ledger))
+    assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    loaded_world.driver.clear_calls()
+    for device in loaded_world.driver:
+        device.power_limit_watts = 260.0
+    output, errors = process.communicate("\n", timeout=WAIT_SECONDS)
+    phase, trials = output.split()
+    assert phase == "done", errors
+    assert int(trials) > 1
+    assert errors.count("somebody else has set the power limit") == 1
+    assert "begins anew below it" in errors
+    _, milliwatts = changed_by(loaded_world, LIMIT)
+    assert max(milliwatts) == 260_000, "their limit is never raised"
+    until(lambda: loaded_world.entries() == [])
+    assert [device.power_limit_watts for device in loaded_world.driver] == [260.0] * 2
+
+
 def test_without_a_daemon_the_search_observes_and_says_what_is_missing(make_world):
     world = make_world(DEVICE)
     _, errors = world.run(SEARCH.format(steps=12, end="pass"))

@@ -19,7 +19,7 @@ from zeus_core.leases._ledger import Ledger
 from zeus_core.leases._restoring import is_ours, restore_entry
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, Phase
-from zeus_core.testing import FaultyGpu, VirtualTime
+from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 
 ORIGINAL_WATTS = 250.0
 OURS = st.sampled_from([100.0, 150.0, 200.0])  # few, so that one job sets what another has set
@@ -160,14 +160,14 @@ def test_nothing_is_left_and_nobody_is_overwritten_whatever_the_order(tmp_path):
 class Training:
     """A search on an A40 at an original limit of 250 W."""
 
-    def __init__(self, steps):
+    def __init__(self, steps, **options):
         time_source = VirtualTime()
         simulated = SimulatedGpu(find_preset("A40"), time_source=time_source, power_limit_watts=ORIGINAL_WATTS)
         self.gpu, self.cap_watts = simulated, 1000.0
         simulated.read_enforced_power_limit_watts = lambda: min(simulated.read_power_limit_watts(), self.cap_watts)
         monitor = ZeusMonitor(gpus=[simulated], time_source=time_source)
         self.optimizer = GlobalPowerLimitOptimizer(
-            monitor, wait_steps=0, warmup_steps=1, profile_steps=4, pl_step=50, quiet=True
+            monitor, wait_steps=0, warmup_steps=1, profile_steps=4, pl_step=50, quiet=True, **options
         )
         self.train(steps)
 
@@ -182,9 +182,86 @@ class Training:
         return [trial.setting for trial in self.optimizer.trials]
 
 
-@pytest.mark.parametrize("theirs_watts", [160.0, 225.0, 250.0, 300.0])
+class Limits:
+    """The limits that were set, in place of a GPU's method."""
+
+    def __init__(self, gpu):
+        self.watts, self._set = [], gpu.set_power_limit
+        gpu.set_power_limit = self
+
+    def __call__(self, watts):
+        self.watts.append(watts)
+        self._set(watts)
+
+
+@pytest.mark.parametrize("theirs_watts", [160.0, 225.0])
+def test_a_search_begins_anew_below_a_lower_limit_that_an_administrator_sets(caplog, theirs_watts):
+    training = Training(8)
+    limits = Limits(training.gpu)
+    training.gpu.set_power_limit(theirs_watts)
+    training.train(40)
+    assert training.optimizer.phase is Phase.DONE
+    assert training.tried[0] == theirs_watts, "their limit is the original one now"
+    assert len(training.tried) > 1
+    assert max(limits.watts) == theirs_watts, "it is never raised"
+    training.optimizer.close()
+    assert training.gpu.read_power_limit_watts() == theirs_watts
+    (record,) = caplog.records
+    assert f"to {theirs_watts:g} W, in place of 200 W: it stays" in record.getMessage()
+    assert "the search for a power limit begins anew below it" in record.getMessage()
+
+
+def test_a_search_that_begins_anew_has_the_steps_that_are_left():
+    training = Training(8, max_steps=60)
+    training.gpu.set_power_limit(160.0)
+    training.train(4)
+    assert training.optimizer._search._arguments.max_steps == 60 - 10
+
+
+@pytest.mark.parametrize("capped", [1, 2])
+def test_all_ranks_begin_anew_or_none(capped):
+    """One GPU at a lower limit leaves the highest original limit as it was: nothing is lower for all."""
+
+    def search(world):
+        training = Training(8, world=world)
+        if world.rank < capped:
+            training.gpu.set_power_limit(160.0)
+        training.train(40)
+        training.optimizer.close()
+        return training.optimizer.phase, training.tried[:1], training.gpu.read_power_limit_watts()
+
+    ended = ThreadWorld.run(2, search, timeout_seconds=30.0)
+    if capped == 2:
+        assert ended == [(Phase.REST, [160], 160.0)] * 2
+    else:
+        assert ended == [(Phase.OFF, [250], 160.0), (Phase.OFF, [250], ORIGINAL_WATTS)]
+
+
+def test_a_search_ends_where_the_new_limit_leaves_nothing_to_search(caplog):
+    training = Training(8)
+    training.gpu.set_power_limit(100.0)  # the lowest that the board accepts
+    training.train(40)
+    assert training.optimizer.phase is Phase.OFF
+    assert training.gpu.read_power_limit_watts() == 100.0
+    (record,) = caplog.records
+    assert "is off for the rest of this run" in record.getMessage()
+
+
+def test_a_search_ends_where_a_limit_is_set_again_and_again(caplog):
+    training = Training(8)
+    for _ in range(3):
+        training.gpu.set_power_limit(160.0)
+        training.train(7)
+    assert training.optimizer.phase is Phase.OFF
+    assert training.gpu.read_power_limit_watts() == 160.0
+    assert ["anew" in record.getMessage() for record in caplog.records] == [True, False]
+
+
+@pytest.mark.parametrize("theirs_watts", [250.0, 300.0])
 @pytest.mark.parametrize("steps", [8, 10])  # within a trial, and after its last step
-def test_a_limit_that_an_administrator_sets_in_a_search_ends_it_and_stays(caplog, theirs_watts, steps):
+def test_a_limit_no_lower_than_the_original_that_an_administrator_sets_ends_a_search_and_stays(
+    caplog, theirs_watts, steps
+):
     training = Training(steps)
     before = training.gpu.read_power_limit_watts()
     tried = training.tried

@@ -25,7 +25,7 @@ from zeus_core.leases._entry import LedgerEntry, LedgerKey
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger, UnreadableEntry, known_ledgers, own_ledger
 from zeus_core.leases._process_identity import ProcessIdentity
-from zeus_core.leases._restoring import restore_entry
+from zeus_core.leases._restoring import Outcome, restore_entry
 from zeus_core.testing import FaultyGpu, VirtualTime
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the ledger needs Linux")
@@ -403,3 +403,19 @@ def test_files_of_entries_are_closed_when_they_are_removed(ledger, gpu):
     ledger.note_values(entry)
     del ledger._open[entry.key]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_what_is_nobodys_residue_is_not_touched_where_the_ledger_cannot_be_written(ledger, gpu, monkeypatch):
+    """As that of the daemon, which each user reads."""
+
+    def locked(uuid):
+        raise PermissionError(13, "Permission denied")
+
+    ledger.claim(entry_of(gpu), never)
+    monkeypatch.setattr(ledger, "locked", locked)
+    assert ledger.restore_stale(never) == []
+
+
+def test_a_limit_of_somebody_else_is_told_also_where_it_is_not_known(gpu):
+    assert "somebody else has set 200 W since" in str(Outcome(entry_of(gpu), "replaced", 200.0))
+    assert "somebody else has set another limit since" in str(Outcome(entry_of(gpu), "replaced"))

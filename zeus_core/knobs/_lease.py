@@ -256,6 +256,11 @@ class Lease:
             f"somebody else has set the power limit of {self._gpu.name} ({self._gpu.uuid}) to {limit_watts:g} W, in "
             f"place of {ours:g} W: it stays"
         )
+        if self._remote is not None:
+            with contextlib.suppress(
+                DeviceError
+            ):  # the daemon notices it as well, at the latest when this process ends
+                self._remote.release()
         self._drop()
         raise DeviceHeldError(self._replaced)
 

@@ -189,7 +189,7 @@ class Ledger:
     ) -> list[Outcome]:
         """Restore all entries, or those that a function chooses. Returns what became of each."""
         outcomes: list[Outcome] = []
-        for listed in self.entries():
+        for listed in filter(is_due, self.entries()):
             try:
                 with self.locked(listed.device_uuid):
                     entry = self.find(listed.key)  # as it is now

@@ -67,8 +67,9 @@ class Outcome:
         if self.kind == "failed":
             return f"{self.entry.words} (`{self.entry.command}`) could not be restored: {self.entry.failure}"
         if self.kind == "replaced":
+            other = "another limit" if self.value is None else f"{self.value:g} W"  # the daemon does not tell
             return (
-                f"{self.entry.words} is not restored: somebody else has set {self.value:g} W since, which stays "
+                f"{self.entry.words} is not restored: somebody else has set {other} since, which stays "
                 f"(otherwise: `{self.entry.command}`)"
             )
         return f"{self.entry.words} is restored"

@@ -14,7 +14,11 @@ from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, Pe
 from zeus_core.knobs._kinds import CommonKnob, KnobKind
 from zeus_core.knobs._lease import read_original_limit_watts
 
-__all__ = ["GpuFacts", "Limiter", "obstacle_to"]
+__all__ = ["GpuFacts", "Limiter", "ReplacedError", "obstacle_to"]
+
+
+class ReplacedError(DeviceHeldError):
+    """Somebody else has set a GPU of some rank during a block. Raised on all ranks at the same time."""
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ class Outcome(Enum):
     CHOSEN = "the search has chosen"
     HELD = "the choice holds"
     SPENT = "the steps are over"
+    LOWERED = "somebody else has lowered the limit"
     FAULT = "something failed"
     MEASURED = "a phase that measures begins"
     LEFT = "another phase begins"
@@ -96,6 +97,7 @@ _TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
     (Phase.MEASURE, Outcome.SPENT): Phase.CONCLUDE,
     (Phase.CONCLUDE, Outcome.ASKED): Phase.WARM_UP,
     (Phase.CONCLUDE, Outcome.CHOSEN): Phase.SETTLE,
+    (Phase.CONCLUDE, Outcome.LOWERED): Phase.PREPARE,
     (Phase.SETTLE, Outcome.SPENT): Phase.CONFIRM,
     (Phase.CONFIRM, Outcome.SPENT): Phase.CONCLUDE,
     (Phase.CONCLUDE, Outcome.HELD): Phase.DONE,

@@ -13,7 +13,7 @@ from zeus_core._validate import checked_function, checked_object, checked_one_of
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.knobs._kinds import CommonClock, KnobKind, PowerLimit
-from zeus_core.optimizer._global_setting._limiter import Limiter, obstacle_to
+from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError, obstacle_to
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode, SearchArguments
 from zeus_core.optimizer._global_setting._phases import Phase
 from zeus_core.optimizer._global_setting._recorder import TrialRecorder
@@ -179,14 +179,29 @@ class Preparation:
         """Take what a checkpoint holds for known, in the next training."""
         self._resumed = state or None
 
-    def searches(self, told_max_steps: int | None) -> list[SettingSearch]:
-        """Read what is in force, and make the searches of a training. All ranks call this."""
+    def searches(self, told_max_steps: int | None, replaced: ReplacedError | None = None) -> list[SettingSearch]:
+        """Read what is in force, and make the searches of a training. All ranks call this.
+
+        Args:
+            told_max_steps: The steps of the training, if the loop knows.
+            replaced: The end of the searches before, in the same training; None in a new one.
+
+        Raises:
+            ReplacedError: What somebody else has set is no lower ceiling, or leaves nothing to search.
+        """
         if not self._has_checked:
             self._kinds, self._has_checked = self._possible_kinds(), True
         self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
         self._is_restored = not self._limiters
         run = RunSteps()
-        self._searches = [self._search(kind, run, told_max_steps) for kind in self._kinds]
+        left_steps = None if replaced is None else self._searches[0].left_steps
+        searches = [self._search(kind, run, told_max_steps, left_steps) for kind in self._kinds]
+        # Each ceiling is below the one before, so that two who set limits by turns come to an end.
+        if replaced is not None and not (
+            searches[0].original < self._searches[0].original and len(searches[0].settings) > 1
+        ):
+            raise replaced
+        self._searches = searches
         self._resumed = None
         return self._searches
 
@@ -209,7 +224,9 @@ class Preparation:
             _logger.warning("only %ss are searched: %s", kinds[0].name, "; ".join(complaints))
         return kinds
 
-    def _search(self, kind: KnobKind, run: RunSteps, told_max_steps: int | None) -> SettingSearch:
+    def _search(
+        self, kind: KnobKind, run: RunSteps, told_max_steps: int | None, left_steps: int | None
+    ) -> SettingSearch:
         exchange = self._exchange
         # No rank changes a setting before all ranks have read theirs: some may share a GPU.
         told = exchange.gather(lambda: encode(self._information(self._read(kind))), Phase.PREPARE)
@@ -233,7 +250,12 @@ class Preparation:
             exchange,
             self._recorder,
             self._store,
-            self._arguments(kind, None if told_max_steps is None else run.steps + told_max_steps),
+            self._arguments(
+                kind,
+                left_steps
+                or self.options.max_steps
+                or (None if told_max_steps is None else run.steps + told_max_steps),
+            ),
             run,
         )
 
@@ -262,7 +284,7 @@ class Preparation:
             options.make,
             options.profile_steps,
             options.warmup_steps,
-            options.max_steps or max_steps,
+            max_steps,
             max(gpu.energy_counter_period_seconds for gpu in self._gpus),
             options.wait_steps,
             options.mode == "observe",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from zeus_core.events import Activity, Event
 from zeus_core.knobs._kinds import KnobKind
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
+from zeus_core.optimizer._global_setting._limiter import ReplacedError
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
 from zeus_core.optimizer._global_setting._phases import (
     MEASURED,
@@ -44,6 +46,8 @@ __all__ = ["SearchOptimizer"]
 
 _FAULT = "a fault, which was logged, has ended the search; the original setting was restored"
 _Self = TypeVar("_Self", bound="SearchOptimizer")
+
+_logger = logging.getLogger(__name__)
 
 
 class SearchOptimizer(SearchFacts):
@@ -96,6 +100,7 @@ class SearchOptimizer(SearchFacts):
         self._ended_state = State()  # in which the latest training ended
         self._is_result_due = False
         self._ended_because = _FAULT
+        self._replaced: ReplacedError | None = None  # the reason to begin the search anew
         self._is_in_step = False
         self._expects_interference = False
         this = weakref.ref(self)  # a reference cycle would delay restoring the limits when the optimizer is dropped
@@ -359,11 +364,19 @@ class SearchOptimizer(SearchFacts):
             self._restore()
             self._recorder.drop_trial()
             return None
-        return None if self._rivals is None else self._rivals.enter(self.phase, self._state.window, is_new)
+        try:
+            return None if self._rivals is None else self._rivals.enter(self.phase, self._state.window, is_new)
+        except ReplacedError as error:
+            self._replaced = error
+            return Outcome.LOWERED
 
     def _prepare(self) -> Outcome:
-        self._rivals = None
-        searches = self._preparation.searches(self._told_max_steps)
+        replaced, self._replaced = self._replaced, None
+        if replaced is None:
+            self._rivals = None
+        searches = self._preparation.searches(self._told_max_steps, replaced)
+        if replaced is not None:
+            _logger.warning("%s, and the search for a %s begins anew below it", replaced, self._preparation.name)
         self._rivals = RivalSearches(searches, self._preparation.selector, self._exchange)
         return self._rivals.begin()
 

@@ -11,7 +11,7 @@ from typing import Any
 from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError, DeviceHeldError
 from zeus_core.knobs._kinds import KnobKind
-from zeus_core.optimizer._global_setting._limiter import Limiter
+from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError
 from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
 from zeus_core.optimizer._global_setting._phases import Outcome, Phase, StepCounts, Window
 from zeus_core.optimizer._global_setting._recorder import (
@@ -119,6 +119,12 @@ class SettingSearch:
     def kind(self) -> KnobKind:
         """The kind of setting."""
         return self._limiter.kind
+
+    @property
+    def left_steps(self) -> int | None:
+        """The steps of the training to come, at least one; None if nobody knows."""
+        max_steps = self._arguments.max_steps
+        return None if max_steps is None else max(max_steps - self.run.steps, 1)
 
     @property
     def in_force(self) -> int | None:
@@ -338,7 +344,7 @@ class SettingSearch:
         parts = decode(list[TrialPart], [part for part, _ in told])
         held = [because for _, because in told]
         if any(held):
-            raise DeviceHeldError(self._exchange.complaint(held))
+            raise ReplacedError(self._exchange.complaint(held))
         self.run.outlier_steps += max(sum(piece.outliers for piece in of_rank.values()) for of_rank in pieces)
         self.run.excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
         trial = trial_from_parts(self._order.setting, parts)
