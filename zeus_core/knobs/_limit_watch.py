@@ -1,4 +1,4 @@
-"""What others do to the power limits that a knob has set, noticed while training runs."""
+"""Notices, while training runs, when somebody else changes the power limits that a knob has set."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from zeus_core.leases._restoring import is_same_limit
 
 __all__ = ["LimitWatch"]
 
-# A look takes the driver 0.1 to 10 ms, in the thread of the GPU. Trials last seconds, and people and board management
-# controllers change a limit for longer.
+# A check takes the driver 0.1 to 10 ms, in the thread of the GPU. Trials last seconds, and the limits that people and
+# board management controllers set last longer than that.
 _PERIOD_SECONDS = 1.0
 
 _logger = logging.getLogger(__name__)
 
 
 class LimitWatch:
-    """Compares the limits in force with those that were set: when it is asked, and in the background.
+    """Compares the limits in force with those that were set, on request and by a thread in the background.
 
-    The background looks at GPUs that other processes can reach. Where the daemon has restored a limit, as after it was
-    restarted, the background sets it again. What has changed is said once: by the owner of the knob if it asks at the
-    end of each trial, else in the log.
+    The thread checks the GPUs that other processes can reach. If the daemon has restored a limit, as after a restart,
+    the thread sets it again. Each change is reported once: by the owner of the knob if it asks at the end of each
+    trial, else in the log.
 
     Args:
-        knob: The knob, which is not kept: the background ends with it.
+        knob: The knob. No reference to it is kept: the thread ends when the knob is garbage-collected.
         gpus: Its GPUs.
         leases: One per GPU.
         restoration: Calls each GPU in its thread.
@@ -40,7 +40,7 @@ class LimitWatch:
 
     def __init__(self, knob: object, gpus: Sequence[Gpu], leases: Sequence[Lease], restoration: Restoration) -> None:
         self._gpus, self._leases, self._restoration = gpus, leases, restoration
-        self._enforced_watts: dict[int, float] = {}  # by number of the GPU, as of the latest look
+        self._enforced_watts: dict[int, float] = {}  # by number of the GPU, as of the latest check
         self._disturbed: set[int] = set()  # GPUs whose limit has changed since it was set
         self._lost: set[int] = set()  # GPUs whose limit the daemon has restored
         self._unsaid: dict[int, str] = {}
@@ -50,7 +50,7 @@ class LimitWatch:
         weakref.finalize(knob, self._sampler.stop).atexit = False
 
     def begin(self) -> None:
-        """Watch in the background from now on: limits are about to be set."""
+        """Start the thread, as limits are about to be set."""
         self._will_be_asked = self._has_been_asked
         self._unsaid.clear()
         if not self._sampler.is_running and any(lease.is_shared for lease in self._leases):
@@ -81,13 +81,13 @@ class LimitWatch:
         return not self._disturbed
 
     def end(self) -> None:
-        """End to watch: the original limits are about to be restored."""
+        """Stop the thread, as the original limits are about to be restored."""
         self._sampler.stop()
         self._will_be_asked = False
         self._say()
 
     def _look(self, number: int) -> str | None:
-        """Note whether a limit has changed since the last look, in the thread of its GPU. Returns words for it.
+        """Note whether a limit has changed since the last check. Runs in the thread of the GPU. Returns the message.
 
         Raises:
             DeviceHeldError: Somebody else has set another limit.
@@ -113,7 +113,7 @@ class LimitWatch:
         return f"the zeus-core daemon has ended and restored the power limit of {gpu.name} ({gpu.uuid})"
 
     def _look_at_all(self) -> None:
-        """Look at all GPUs, from the background. A driver that does not answer says nothing about others."""
+        """Check all GPUs, in the background. A driver that does not answer tells nothing about the limits."""
         for number in sorted(self._enforced_watts):
             with contextlib.suppress(DeviceError):
                 try:

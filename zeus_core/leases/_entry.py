@@ -1,4 +1,4 @@
-"""An entry of the ledger: which process has changed which knob of a device, and the original value."""
+"""An entry of the ledger: the process that has changed a knob of a device, and the original value."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MAX_PROGRAM_LENGTH = 200
 
 
 class LedgerKey(NamedTuple):
-    """What a lease is about.
+    """The device and the knob of a lease.
 
     Attributes:
-        device_uuid: The device.
-        knob: What is changed.
+        device_uuid: The UUID of the device.
+        knob: The knob.
     """
 
     device_uuid: str
@@ -43,17 +43,17 @@ class LedgerEntry:
         device_uuid: The device.
         device_name: Its product name.
         knob: What is changed: the power limit in watts, or the locked SM clock in MHz.
-        original: The value before; None for a clock that was not locked.
-        values: The values that the owner has set: the last one, and during a change also the one before it.
-        owner: The process that changes it.
-        owner_token: Tells programs apart that one process executes one after another (`exec`).
-        keeper: The daemon that changes it for the owner; None where the owner calls the driver itself.
+        original: The value before the first change; None for a clock that was not locked.
+        values: The value that the owner has set last; during a change, the one before it and the new one.
+        owner: The process that changes the knob.
+        owner_token: Distinguishes the programs that one process executes one after another (`exec`).
+        keeper: The daemon that makes the changes for the owner; None if the owner calls the driver itself.
         uid: The user of the owner.
-        program: What the owner runs, for people.
-        job: The job of a batch system, such as "12345"; empty if there is none.
-        host: The name of the machine, for people.
-        since_seconds: When it began, in seconds of the Unix epoch, for people.
-        failure: Why it could not be restored; None before that is tried.
+        program: The name of the owner's program, for messages.
+        job: The job id of the batch system, such as "12345"; empty if there is none.
+        host: The name of the machine, for messages.
+        since_seconds: The time of the first change, in seconds of the Unix epoch, for messages.
+        failure: The reason why the original could not be restored; None if that has not failed.
     """
 
     device_uuid: str
@@ -96,11 +96,11 @@ class LedgerEntry:
 
     @property
     def key(self) -> LedgerKey:
-        """What the entry is about."""
+        """The device and the knob."""
         return LedgerKey(self.device_uuid, self.knob)
 
     def is_stale(self, processes: ProcessTable = THIS_MACHINE) -> bool:
-        """Tell whether no process is left that would restore it: the owner, its program or its keeper has ended."""
+        """Tell whether the owner, its program or its keeper has ended, so that no process would restore the device."""
         if self.keeper is not None and not self.keeper.is_alive(processes):
             return True
         if not self.owner.is_alive(processes):
@@ -117,7 +117,7 @@ class LedgerEntry:
 
     @property
     def command(self) -> str:
-        """The command that restores it from the shell of an administrator."""
+        """The command with which an administrator restores the original."""
         if self.knob == "power_limit":
             return f"sudo nvidia-smi -i {self.device_uuid} -pl {self.original:g}"
         return f"sudo nvidia-smi -i {self.device_uuid} " + (
@@ -132,7 +132,7 @@ class LedgerEntry:
         return f"process {self.owner.pid} ({self.program}) of user {self.uid}{job}, since {since}"
 
     def changing_to(self, value: float) -> LedgerEntry:
-        """Return the entry while a value is being set: until that is done, the one before may be in force."""
+        """Return the entry for the time in which a value is being set: the value before may still be in force."""
         before = self.values[-1:] or (() if self.original is None else (self.original,))
         return self._with_values((*before, value))
 
@@ -160,10 +160,10 @@ class LedgerEntry:
 
     @classmethod
     def from_json(cls, document: Any) -> LedgerEntry:
-        """Return the entry of JSON types.
+        """Return the entry that `to_json` has written.
 
         Raises:
-            UsageError: It is something else, or of another version.
+            UsageError: The document is no entry, or has another version.
         """
         if not isinstance(document, dict) or document.get("format") != "zeus-core lease":
             raise UsageError("it is no lease of zeus-core")
@@ -173,7 +173,7 @@ class LedgerEntry:
 
 
 def _program_name() -> str:
-    """Return what this process runs: without arguments, which may hold secrets."""
+    """Return the name of the program, without its arguments, which may hold secrets."""
     path = sys.argv[0] if getattr(sys, "argv", None) else ""  # an interpreter within another program has none
     folder, name = os.path.split(path)
     return os.path.basename(folder) if name == "__main__.py" else name
@@ -183,5 +183,5 @@ _token_of_process: dict[int, str] = {}
 
 
 def this_program_token() -> str:
-    """Return what tells this program from others: a process executes several programs by `exec`."""
+    """Return a token of this program: `exec` lets one process execute several programs."""
     return _token_of_process.setdefault(os.getpid(), os.urandom(8).hex())
