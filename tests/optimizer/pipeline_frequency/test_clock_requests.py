@@ -10,10 +10,12 @@ from tests.support.pipeline_training import (
     CountedCalls,
     LatentDriver,
     Run,
+    Watched,
     on_driver,
     true_profile,
     works,
 )
+from zeus_core.events import Activity
 from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.optimizer.pipeline_frequency import Phase
 from zeus_core.optimizer.pipeline_frequency._clock_requests import ClockRequest, clocks_to_follow, requests_of
@@ -103,3 +105,22 @@ def test_a_request_comes_even_earlier_before_short_computations_but_never_before
     assert requests == [[ClockRequest(None, pytest.approx(0.02))], [], []]
     requests = requests_of([None, 1200, 1200, 900, None], [0.03, 0.02, 0.02, 0.02], 0.05)
     assert requests == [[ClockRequest(1200, 0.0)], [ClockRequest(900, 0.0)], [], [ClockRequest(None, 0.0)]]
+
+
+def test_after_an_exception_in_a_step_the_original_clock_is_in_force_whatever_was_requested_for_later():
+    clocks = []
+
+    class Interrupted(Watched):
+        def on_instruction_end(self, name):
+            super().on_instruction_end(name)
+            if len(self.phases) == 55 and not self._is_over:
+                super().on_instruction_begin("forward", None, 1)  # which requests the clock of the next one
+                super().on_pause(Activity.IDLE)  # what a tap reports where a step raises
+                self._monitor.time_source.advance(1.0)
+                clocks.append(self.gpu._locked_clock_mhz)
+                self._is_over = True
+
+        _is_over = False
+
+    Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 56, Interrupted)
+    assert clocks == [1410, 1410]

@@ -86,11 +86,11 @@ class PipelineFrequencyOptimizer:
 
     The hooks never raise. They block at the end of some steps only, to exchange results with the other ranks: at the
     end of warm-up and of the baseline, after each clock that is profiled, at each step while rank 0 plans, and every
-    `check_steps` steps later on, or more often where data-parallel pipelines may wait for each other (see
-    `PipelineFrequencySettings.follow_stragglers`). While profiling, they also wait for the GPU to finish its work, and
-    for the driver to set the clock. After a fault, which is logged with its remedy, the clocks are restored on all
-    ranks and training continues without a plan. Without permission to set clocks it measures once, at the original
-    clocks, and logs what is missing.
+    third step later on: every 0.2 s where steps are short, and more often where data-parallel pipelines may wait for
+    each other (see `PipelineFrequencySettings.follow_stragglers`). While profiling, they also wait for the GPU to
+    finish its work, and for the driver to set the clock. After a fault, which is logged with its remedy, the clocks are
+    restored on all ranks and training continues without a plan. Without permission to set clocks it measures once, at
+    the original clocks, and logs what is missing.
 
     Args:
         monitor: Measures the one GPU of this rank.

@@ -42,7 +42,7 @@ _RECENT_STEPS = 4
 _MIN_EXCHANGE_SECONDS = 0.5
 
 # Iterations between two exchanges in which other work, such as longer sequences, is noticed within five: it shows after
-# three. In short iterations exchanges are less frequent, to take 1 or 2 % of the time.
+# three. An exchange takes milliseconds: 1 or 2 % of that time.
 _NOTICING_STEPS = 3
 _MIN_NOTICING_SECONDS = 0.2
 
