@@ -80,7 +80,8 @@ def test_the_best_clock_is_found_kept_and_the_gpu_unlocked_in_the_end():
     assert optimizer.sm_clock_mhz is None
     assert training.clock_mhz == TOP_MHZ
     result = optimizer.result()
-    assert "810 MHz is the best" in result["SM clock"]
+    assert result["SM clock"] == "810 MHz is the best of 81 settings by Energy(); the original unlocked clock"
+    assert "than at unlocked clock" in result["search"]
     assert " W" not in result["SM clock"] + result["search"]
 
 
@@ -89,6 +90,7 @@ def test_gpus_that_were_locked_are_locked_again_and_nothing_above_is_tried():
     training.gpu.lock_sm_clock(1200)
     training.train(60)
     assert training.optimizer.baseline_clock_mhz == 1200
+    assert "; the original 1200 MHz" in training.optimizer.result()["SM clock"]
     assert max(trial.setting for trial in training.optimizer.trials) == 1200
     training.optimizer.close()
     assert training.clock_mhz == 1200
@@ -292,7 +294,7 @@ def test_where_both_may_be_set_both_are_tried_and_the_better_one_is_kept(caplog,
     rows = optimizer.result()
     assert rows[kept[0]].startswith(f"{kept[1]} ")
     assert rows[f"or {other[0]}"].startswith(f"{other[1]}, for ")
-    assert f"and not {other[1]}" in caplog.text
+    assert f"and not with {other[1]}" in caplog.text
 
 
 @pytest.mark.parametrize("steps", [60, 650])

@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import os
 import random
+import signal
 import time
 import traceback
 
@@ -15,7 +16,8 @@ from tests.support.sweep import sweep
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit import Energy, OptimumSelector, Phase
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, OptimumSelector, Phase
 from zeus_core.pytorch import torch_world
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import WorldContract
@@ -243,3 +245,85 @@ def test_ranks_that_are_left_put_their_limits_back(tmp_path, end):
         trials, said = answers[rank]
         assert [trial.setting for trial in trials] == [250]
         assert len([message for message in said if "is off for the rest of this run" in message]) == 1
+
+
+# The search that is on by default
+
+RANKS, RUN_STEPS = 4, 240
+SLOW_RANK, SLOW_WORK = 2, Work(0.6, 289.2, 0.889, 0.784)
+
+
+class CountedWorld:
+    """Count the collectives that this rank has reached."""
+
+    def __init__(self, world):
+        self._world, self.size, self.rank, self.collectives = world, world.size, world.rank, 0
+
+    def gather(self, value):
+        self.collectives += 1
+        return self._world.gather(value)
+
+
+def search_by_default(rank, knob, profile_path=None, killed_after=None):
+    """Return the setting at each step, and the collectives reached by then; the blocks; and those known before."""
+    gpu, _, monitor = simulated(rank)
+    world = CountedWorld(torch_world(timeout_seconds=30.0))
+    optimizer = GlobalPowerLimitOptimizer(
+        monitor, MaxSlowdownConstraint(1.1), knob=knob, world=world, profile_path=profile_path, max_steps=RUN_STEPS,
+        quiet=True,
+    )  # fmt: skip
+    optimizer.on_train_begin()
+    known = [block.trial for block in optimizer._search.blocks]
+    steps = []
+    for _ in range(RUN_STEPS):
+        optimizer.on_step_begin()
+        gpu.execute(SLOW_WORK if rank == SLOW_RANK else WORKS[0])
+        optimizer.on_step_end()
+        steps.append(
+            (optimizer.power_limit_watts, optimizer.sm_clock_mhz, gpu.read_power_limit_watts(), world.collectives)
+        )
+        if killed_after is not None and len(optimizer._search.blocks) == killed_after:
+            torch.distributed.barrier()  # the ranks are killed together
+            os.kill(os.getpid(), signal.SIGKILL)
+    phase, blocks = optimizer.phase, [block.trial for block in optimizer._search.blocks]
+    optimizer.on_train_end()
+    assert gpu.read_power_limit_watts() == FOUND_WATTS
+    return phase, steps, known, blocks
+
+
+@pytest.mark.parametrize("knob", ["power limit", "auto"])
+def test_four_ranks_hold_the_same_setting_at_every_step_and_reach_the_same_collectives(tmp_path, knob):
+    phase, steps, _, _ = agreed(run_ranks(RANKS, tmp_path, search_by_default, knob))
+    assert phase is Phase.DONE
+    assert len({step[:2] for step in steps}) > 1, "something was tried"
+
+
+@pytest.mark.parametrize("killed_after", [1, 2, 3, 4])
+def test_no_finished_block_is_measured_again_after_all_ranks_were_killed(tmp_path, killed_after):
+    profile = tmp_path / "profile.json"
+    folders = [tmp_path / name for name in ("killed", "resumed", "whole")]
+    for folder in folders:
+        folder.mkdir()
+    assert kill_ranks(folders[0], search_by_default, "power limit", profile, killed_after) == [-signal.SIGKILL] * 2
+    phase, _, known, blocks = agreed(run_ranks(2, folders[1], search_by_default, "power limit", profile))
+    assert phase is Phase.DONE
+    assert len(known) == killed_after
+    assert blocks[:killed_after] == known
+    whole = agreed(run_ranks(2, folders[2], search_by_default, "power limit"))[3]
+    assert steps_at_the_original(blocks) <= steps_at_the_original(whole) + 5, "the shortest block has 5 steps"
+
+
+def kill_ranks(folder, rank_main, *arguments):
+    """Return how the two ranks ended."""
+    context = multiprocessing.get_context("fork")
+    more = (context.SimpleQueue(), rank_main, arguments)
+    processes = [context.Process(target=_enter_rank, args=(rank, 2, folder, *more)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    return [process.exitcode for process in processes]
+
+
+def steps_at_the_original(blocks):
+    return sum(block.steps for block in blocks if block.setting == FOUND_WATTS)

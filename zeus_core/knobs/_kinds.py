@@ -45,6 +45,10 @@ class KnobKind(Protocol):
         """The arguments that must be the same on all ranks, by name."""
         ...
 
+    def state_text(self, setting: int, is_original: bool) -> str:
+        """Return a state in words, such as "400 W"."""
+        ...
+
     def make_knob(self, gpus: Sequence[Gpu]) -> CommonKnob:
         """Make the knob of some GPUs. Nothing is changed here.
 
@@ -79,6 +83,10 @@ class PowerLimit:
         """The arguments that must be the same on all ranks, by name."""
         return {"knob": self.name, "pl_step": self.step_watts}
 
+    def state_text(self, setting: int, is_original: bool) -> str:
+        """Return a limit in words."""
+        return f"{setting} {self.unit}"
+
     def make_knob(self, gpus: Sequence[Gpu]) -> CommonKnob:
         """Make the knob of some GPUs."""
         return PowerLimitKnob(gpus, self.step_watts)
@@ -109,6 +117,10 @@ class CommonClock:
     def arguments(self) -> Mapping[str, int | str]:
         """The arguments that must be the same on all ranks, by name."""
         return {"knob": self.name, "original_clock_mhz": self.original_mhz or 0}
+
+    def state_text(self, setting: int, is_original: bool) -> str:
+        """Return a clock in words; GPUs that are not locked choose their own."""
+        return "unlocked clock" if is_original and self.original_mhz is None else f"{setting} {self.unit}"
 
     def make_knob(self, gpus: Sequence[Gpu]) -> CommonKnob:
         """Make the knob of some GPUs."""

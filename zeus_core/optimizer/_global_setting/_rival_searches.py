@@ -85,8 +85,8 @@ class RivalSearches:
         return better_choice(self._selector, originals, choices)
 
     def _keep(self, kept: SettingSearch) -> None:
-        others = [f"{search.choice} {search.kind.unit}" for search in self._tried if search is not kept]
-        _logger.info("%d %s are chosen, and not %s", kept.choice, kept.kind.unit, " or ".join(others))
+        others = [search.choice_state for search in self._tried if search is not kept]
+        _logger.info("the search goes on with %s, and not with %s", kept.choice_state, " or ".join(others))
         if kept is not self.current:
             self.current.rest()
             self.current = kept

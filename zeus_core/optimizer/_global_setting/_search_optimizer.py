@@ -260,6 +260,7 @@ class SearchOptimizer(SearchFacts):
             searched_steps=search.searched_steps,
             chosen_steps=search.chosen_steps,
             outlier_steps=search.run.outlier_steps,
+            original_text=search.kind.state_text(search.original, is_original=True),
         )
         return {**result.rows(), **rows}
 

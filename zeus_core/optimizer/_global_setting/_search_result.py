@@ -35,6 +35,7 @@ class SearchResult:
         searched_steps: The steps of the search at each setting.
         chosen_steps: The steps at the choice.
         outlier_steps: The steps that took far too long, and are in no trial.
+        original_text: The original state in words; that of the original setting if None.
     """
 
     name: str
@@ -53,6 +54,7 @@ class SearchResult:
     searched_steps: Mapping[int, int]
     chosen_steps: int
     outlier_steps: int
+    original_text: str | None = None
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
@@ -70,8 +72,12 @@ class SearchResult:
             rows["search"] = self._cost_text()
         return rows
 
+    @property
+    def _original_text(self) -> str:
+        return self.original_text or f"{self.original} {self.unit}"
+
     def _setting_text(self) -> str:
-        original = f"the original {self.original} {self.unit}"
+        original = f"the original {self._original_text}"
         if self.not_changed_because is not None:
             return f"not changed, {self.not_changed_because}; measured at {original}"
         if self.chosen is None:
@@ -108,7 +114,7 @@ class SearchResult:
             *(steps * _joules_error(trial) for steps, trial in parts),
             sum(steps for steps, _ in parts) * _joules_error(baseline),
         )
-        at = f"at {self.original} {self.unit}"
+        at = f"at {self._original_text}"
         longer = f"{duration_text(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
         more = f"{energy_text(abs(joules), uncertainty)} {'more' if joules >= 0 else 'less'}"
         steps = f"{sum(self.searched_steps.values())} steps at {len(self.searched_steps)} settings"

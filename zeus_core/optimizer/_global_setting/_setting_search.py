@@ -159,12 +159,21 @@ class SettingSearch:
         return self._order.setting
 
     @property
+    def _original_text(self) -> str:
+        return self.kind.state_text(self.original, is_original=True)
+
+    @property
+    def choice_state(self) -> str:
+        """The choice in words, such as "300 W"."""
+        return self.kind.state_text(self.choice, is_original=self.choice == self.original)
+
+    @property
     def choice_text(self) -> str:
         """The choice in words, with what it would do and what it took to find."""
         energy_factor, time_factor = self.expected
         steps = sum(steps for setting, steps in self.searched_steps.items() if setting != self.original)
         return (
-            f"{self.choice} {self.kind.unit}, for {energy_factor - 1:+.1%} energy and {time_factor - 1:+.1%} time as "
+            f"{self.choice_state}, for {energy_factor - 1:+.1%} energy and {time_factor - 1:+.1%} time as "
             f"far as can be told, after {steps} steps of search"
         )
 
@@ -273,8 +282,7 @@ class SettingSearch:
         if order.announcement is not None:
             _logger.info("the search for a %s takes %s", self._limiter.kind.name, order.announcement)
         if order.stepped_aside is not None and self.stepped_aside is None:
-            at = f"{self.original} {self._limiter.kind.unit}"
-            _logger.info("training stays at the original %s: %s", at, order.stepped_aside)
+            _logger.info("training stays at the original %s: %s", self._original_text, order.stepped_aside)
         self.stepped_aside = order.stepped_aside
         if not order.is_choice:
             return Outcome.ASKED
@@ -390,11 +398,10 @@ class SettingSearch:
             self._orders.observe(list(self.trials.values()))
         self._order = replace(self._order, setting=self.original)
         _logger.warning(
-            "%ss are not changed: %s. Training continues at the original %d %s, where it is measured",
+            "%ss are not changed: %s. Training continues at the original %s, where it is measured",
             self._limiter.kind.name,
             denial,
-            self.original,
-            self._limiter.kind.unit,
+            self._original_text,
         )
         return self.original
 
