@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "knobs": {*BASE, "leases", "device"},
     "monitor": {*BASE, "device"},
     **{part: {*VALUES, *TOOLS} for part in PURE},
+    "electricity": {*VALUES, *TOOLS, "ports"},  # a live source works in the background
     "optimizer": {*MEASURING, *PURE},
     "training": OPTIMIZING,
     **{part: {*OPTIMIZING, "training"} for part in ("pytorch", "report")},

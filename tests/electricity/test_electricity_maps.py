@@ -1,0 +1,185 @@
+"""The live source: against a server of the tests that answers well, badly, or not at all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from zeus_core.electricity import ElectricityMaps, Signal
+from zeus_core.errors import UsageError
+from zeus_core.testing import VirtualBackground, VirtualTime
+from zeus_core.testing.contracts import SignalContract
+
+MARCH = 1_772_323_200.0  # 2026-03-01 00:00 UTC
+HOUR = 3600.0
+GOOD = {
+    "zone": "DE",
+    "history": [
+        {"zone": "DE", "carbonIntensity": 300, "datetime": "2026-03-01T00:00:00.000Z"},
+        {"zone": "DE", "carbonIntensity": 350.5, "datetime": "2026-03-01T01:00:00.000Z"},
+        {"zone": "DE", "carbonIntensity": None, "datetime": "2026-03-01T02:00:00.000Z"},
+    ],
+}
+
+
+class Server:
+    """Answers on this machine with what it is given."""
+
+    def __init__(self) -> None:
+        self.status, self.answer, self.headers = 200, json.dumps(GOOD), dict[str, str]()
+        self.asked: list[tuple[str, str | None]] = []
+        self.hangs = threading.Event()
+        self.goes_on = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked.append((self.path, self.headers["auth-token"]))
+                if outer.hangs.is_set():
+                    outer.goes_on.wait(20)
+                self.send_response(outer.status)
+                for name, value in outer.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(outer.answer.encode())
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self.goes_on.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server()
+    yield one
+    one.close()
+
+
+def live(server: Server, time_source: VirtualTime | None = None) -> ElectricityMaps:
+    time_source = VirtualTime() if time_source is None else time_source
+    background = VirtualBackground(time_source)
+    return ElectricityMaps("DE", 380, "secret", url=server.url, background=background, time_source=time_source)
+
+
+class TestContract(SignalContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, server: Server) -> None:
+        self.server = server
+
+    def make_signal(self) -> Signal:
+        return live(self.server)
+
+
+def test_it_asks_with_the_token_and_knows_the_last_hours(server: Server) -> None:
+    signal = live(server)
+    assert server.asked == [("/carbon-intensity/history?zone=DE", "secret")]
+    (part,) = signal.parts(MARCH + 1.5 * HOUR, MARCH + 2.5 * HOUR)
+    assert part.value == 350.5
+    assert signal.parts(MARCH + 5 * HOUR, MARCH + 5 * HOUR)[0].is_stale
+
+
+def test_what_is_known_is_kept_and_added_to(server: Server) -> None:
+    time_source = VirtualTime()
+    signal = live(server, time_source)
+    later = {"carbonIntensity": 200, "datetime": "2026-03-01T02:00:00.000Z"}
+    server.answer = json.dumps({"history": [later]})
+    time_source.wait(threading.Event(), 901.0)
+    assert [part.value for part in signal.parts(MARCH, MARCH + 3 * HOUR)] == [300, 350.5, 200]
+    signal.close()
+    time_source.wait(threading.Event(), 9000.0)
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (200, "<html>"),
+        (200, "[]"),
+        (200, '{"history": [{"carbonIntensity": -5, "datetime": "2026-03-01T00:00:00Z"}]}'),
+        (200, '{"history": [{"carbonIntensity": "much", "datetime": "2026-03-01T00:00:00Z"}]}'),
+        (200, '{"history": [{"carbonIntensity": 5, "datetime": "yesterday"}]}'),
+        (200, '{"history": []}'),
+        (401, '{"error": "bad token"}'),
+        (500, ""),
+        (200, "[" * 100_000),
+    ],
+)
+def test_garbage(server: Server, status: int, answer: str, caplog: pytest.LogCaptureFixture) -> None:
+    server.status, server.answer = status, answer
+    with caplog.at_level(logging.INFO):
+        (part,) = live(server).parts(MARCH, MARCH + HOUR)
+    assert (part.value, part.is_stale) == (380, True)
+    assert "secret" not in caplog.text
+    if answer != '{"history": []}':
+        assert "no carbon intensity from Electricity Maps for DE" in caplog.text
+
+
+def test_failures_are_logged_once_and_tried_less_and_less_often(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.status, time_source = 500, VirtualTime()
+    signal = live(server, time_source)
+    time_source.wait(threading.Event(), 86_400.0)
+    assert 5 <= len(server.asked) <= 12  # not 96
+    assert caplog.text.count("no carbon intensity") == 1
+    server.status = 200
+    time_source.wait(threading.Event(), 6 * HOUR + 900.0)
+    assert signal.parts(MARCH, MARCH)[0].value == 300
+
+
+def test_a_redirect_does_not_get_the_token(server: Server) -> None:
+    other = Server()
+    server.status, server.headers = 302, {"Location": other.url}
+    assert live(server).parts(MARCH, MARCH)[0].is_stale
+    assert not other.asked
+    other.close()
+
+
+def test_nobody_waits_for_a_server_that_hangs(server: Server) -> None:
+    server.hangs.set()
+    signal = ElectricityMaps("DE", 380, "secret", url=server.url)
+    assert signal.parts(MARCH, MARCH)[0].is_stale
+    server.goes_on.set()
+    until = time.monotonic() + 30
+    while signal.parts(MARCH, MARCH)[0].is_stale and time.monotonic() < until:
+        time.sleep(0.01)
+    assert signal.parts(MARCH, MARCH)[0].value == 300
+    signal.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"token": ""}, "ELECTRICITYMAPS_TOKEN"),
+        ({"token": "a\nb"}, "token"),
+        ({"refresh_seconds": 1}, "refresh_seconds"),
+        ({"average": -1}, "average"),
+        ({"zone": 5}, "zone"),
+        ({"url": "file:///etc/passwd"}, "https"),
+    ],
+)
+def test_bad_input(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ElectricityMaps(**{"zone": "DE", "average": 380, "token": "secret", **options})  # type: ignore[arg-type]
+
+
+def test_the_token_comes_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ELECTRICITYMAPS_TOKEN", raising=False)
+    with pytest.raises(UsageError, match="ELECTRICITYMAPS_TOKEN"):
+        ElectricityMaps("DE", 380)
+    monkeypatch.setenv("ELECTRICITYMAPS_TOKEN", "of the environment")
+    ElectricityMaps("DE", 380, url=server.url, background=VirtualBackground(VirtualTime()))
+    assert server.asked[0][1] == "of the environment"

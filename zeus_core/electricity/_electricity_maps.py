@@ -1,0 +1,155 @@
+"""The carbon intensity of the present, from Electricity Maps: the example of how to write a live source."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import urllib.parse
+import urllib.request
+from datetime import datetime
+from typing import Any
+
+from zeus_core._validate import checked_number, checked_text
+from zeus_core.electricity._recorded import RecordedSignal
+from zeus_core.electricity._signal import SignalFacts, SignalPart, checked_period, checked_value
+from zeus_core.errors import UsageError
+from zeus_core.ports._background import Background, ThreadBackground
+from zeus_core.ports._time_source import TimeSource, checked_time_source
+
+__all__ = ["ElectricityMaps"]
+
+# The source publishes a value an hour, and its free plan allows 50 requests an hour.
+_MIN_REFRESH_SECONDS = 120.0
+_TIMEOUT_SECONDS = 10.0
+_MAX_BACKOFF_SECONDS = 6 * 3600.0
+_MAX_ANSWER_BYTES = 1_000_000  # the answer for 24 hours has about 6,000
+# Values come an hour late, and at times two: an older one says little about now.
+_MAX_AGE_SECONDS = 3 * 3600.0
+_KEPT_SECONDS = 15 * 86_400.0
+
+_logger = logging.getLogger(__name__)
+
+
+class ElectricityMaps:
+    """Carbon intensity of a zone from the API of Electricity Maps, version 3 (`carbon-intensity/history`).
+
+    A thread in the background fetches the values of the last 24 hours, at once and then periodically. Nothing else
+    waits for the network: until it answers, and where its values are more than three hours old, the average you state
+    holds. A failure is logged once; the time between tries doubles after each, up to six hours.
+
+    The values are those of the average of all plants of a zone, by their emissions over the whole life cycle. The API
+    is described at https://portal.electricitymaps.com/docs.
+
+    Args:
+        zone: The zone of the grid, such as "DE" or "US-CAL-CISO".
+        average: g/kWh where no recent value is known.
+        token: Your token for the API; None to take the environment variable ELECTRICITYMAPS_TOKEN.
+        refresh_seconds: The time between two requests.
+        url: The API.
+        background: Where requests are made; None for a thread.
+        time_source: Tells when the next request is due.
+
+    Raises:
+        UsageError: An argument is wrong, or there is no token.
+    """
+
+    def __init__(
+        self,
+        zone: str,
+        average: float,
+        token: str | None = None,
+        refresh_seconds: float = 900.0,
+        url: str = "https://api.electricitymaps.com/v3",
+        background: Background | None = None,
+        time_source: TimeSource | None = None,
+    ) -> None:
+        self._zone = checked_text("zone", zone, 'the name of a zone, such as "DE"')
+        self._token = os.environ.get("ELECTRICITYMAPS_TOKEN", "") if token is None else checked_text("token", token)
+        if not self._token.isascii() or not self._token.isprintable() or not self._token:
+            raise UsageError("there is no token for Electricity Maps: set ELECTRICITYMAPS_TOKEN, or pass token=")
+        self._refresh_seconds = checked_number(
+            "refresh_seconds", refresh_seconds, _MIN_REFRESH_SECONDS, 86_400.0, "seconds, from 120 to one day"
+        )
+        self._url = checked_text("url", url)
+        if not self._url.startswith(("https://", "http://")):
+            raise UsageError(f"url is {url!r}; it must begin with https://")
+        self.facts = SignalFacts.checked("g/kWh", f"Electricity Maps, {zone}, life cycle", "average", average)
+        """What it tells."""
+        self._values: dict[float, float] = {}
+        self._known: RecordedSignal | None = None
+        self._time_source = checked_time_source(time_source)
+        self._failures = 0
+        self._next_try_seconds = -1.0
+        background = ThreadBackground() if background is None else background
+        background.soon(self._refresh)
+        self._stop = background.repeatedly(self._refresh, self._refresh_seconds)
+
+    def parts(self, begin_seconds: float, end_seconds: float) -> list[SignalPart]:
+        """Return the parts of a period, from what is known now. See `Signal.parts`."""
+        known = self._known
+        if known is not None:
+            return known.parts(begin_seconds, end_seconds)
+        begin, end = checked_period(begin_seconds, end_seconds)
+        return [SignalPart(begin, end, self.facts.average, None)]
+
+    def close(self) -> None:
+        """Make no more requests. What is known stays."""
+        self._stop()
+
+    def _refresh(self) -> None:
+        """Runs in the background."""
+        now = self._time_source.now()
+        if now < self._next_try_seconds:
+            return
+        try:
+            self._learn(self._answer())
+        except Exception as error:  # whatever a server answers
+            self._failures += 1
+            wait_seconds = min(self._refresh_seconds * 2**self._failures, _MAX_BACKOFF_SECONDS)
+            # A little less than the whole wait, so that the request falls on a period that is a hair early.
+            self._next_try_seconds = now + 0.9 * wait_seconds
+            if self._failures == 1:
+                _logger.warning(
+                    "no carbon intensity from Electricity Maps for %s (%s: %s): the values known until now hold for "
+                    "three hours, and then %g g/kWh; it is tried again",
+                    *(self._zone, type(error).__name__, error, self.facts.average),
+                )
+        else:
+            if self._failures:
+                _logger.info("Electricity Maps answers again")
+            self._failures, self._next_try_seconds = 0, -1.0
+
+    def _answer(self) -> Any:
+        query = urllib.parse.urlencode({"zone": self._zone})
+        request = urllib.request.Request(
+            f"{self._url}/carbon-intensity/history?{query}", headers={"auth-token": self._token}
+        )
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=_TIMEOUT_SECONDS) as response:
+            return json.loads(response.read(_MAX_ANSWER_BYTES))
+
+    def _learn(self, answer: Any) -> None:
+        """Take in an answer. Raises anything if it is no such answer."""
+        values = dict(self._values)
+        for entry in answer["history"]:
+            value = entry["carbonIntensity"]
+            if value is not None:  # as for an hour that is not published yet
+                moment = datetime.fromisoformat(entry["datetime"].replace("Z", "+00:00"))
+                values[moment.timestamp()] = checked_value("carbonIntensity", value, self.facts)
+        oldest = max(values, default=0.0) - _KEPT_SECONDS
+        self._values = {seconds: values[seconds] for seconds in sorted(values) if seconds >= oldest}
+        if self._values:
+            self._known = RecordedSignal(
+                list(self._values),
+                list(self._values.values()),
+                "g/kWh",
+                average=self.facts.average,
+                max_age_seconds=_MAX_AGE_SECONDS,
+            )
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Goes nowhere else: the token would be sent along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Refuse."""
