@@ -102,7 +102,9 @@ class TestRecorded:
         ("times", "values", "unit", "message"),
         [
             ([0.0, 1.0], [1.0], "g/kWh", "2 times for 1 values"),
-            ([], [], "g/kWh", "0 times"),
+            ([], [], "g/kWh", "times_seconds is"),
+            (5.0, [1.0], "g/kWh", "times_seconds is"),
+            ([0.0, 1.0], 5.0, "g/kWh", "values is"),
             ([1.0, 0.0], [1.0, 2.0], "g/kWh", "must increase"),
             ([0.0, 1.0], [1.0, -2.0], "g/kWh", "at least 0"),
             ([0.0, 1.0], [1.0, math.nan], "EUR/kWh", "nan"),

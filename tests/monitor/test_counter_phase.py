@@ -82,7 +82,7 @@ def test_the_phase_is_found_and_kept(nominal_seconds, jitter, call_seconds):
 
 
 def test_the_energy_is_read_within_one_update_before_and_after_an_edge():
-    """Before reads were kept for the edges, half of them had no update of 20 ms read within 35 ms on both sides."""
+    """A part of two updates has power of its own only if some reads are kept for its edges."""
     is_near = []
     for seed in range(SEEDS):
         counter = Counter(seed, 0.02, 0.005, 1e-4)

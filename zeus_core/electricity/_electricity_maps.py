@@ -10,7 +10,7 @@ import urllib.request
 from datetime import datetime
 from typing import Any
 
-from zeus_core._validate import checked_number, checked_text
+from zeus_core._validate import checked_number, checked_text, shown
 from zeus_core.electricity._recorded import RecordedSignal
 from zeus_core.electricity._signal import SignalFacts, SignalPart, checked_period, checked_value
 from zeus_core.errors import UsageError
@@ -73,7 +73,7 @@ class ElectricityMaps:
         )
         self._url = checked_text("url", url)
         if not self._url.startswith(("https://", "http://")):
-            raise UsageError(f"url is {url!r}; it must begin with https://")
+            raise UsageError(f"url is {shown(url)}; it must begin with https://")
         self.facts = SignalFacts.checked("g/kWh", f"Electricity Maps, {zone}, life cycle", "average", average)
         """What it tells."""
         self._values: dict[float, float] = {}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 from zoneinfo import ZoneInfo
 
-from zeus_core._validate import checked_number, checked_path
+from zeus_core._validate import checked_list, checked_number, checked_path, checked_text
 from zeus_core.electricity._signal import (
     Basis,
     SignalFacts,
@@ -70,16 +70,17 @@ class RecordedSignal:
         max_age_seconds: float | None = None,
         is_known_ahead: bool = False,
     ) -> None:
-        times = [checked_time("times_seconds", seconds) for seconds in times_seconds]
-        if not times or len(times) != len(values):
-            raise UsageError(f"there are {len(times)} times for {len(values)} values; give one time for each value")
+        times = checked_list("times_seconds", times_seconds, checked_time, "a list of seconds since 1970", 1)
+        numbers = checked_list("values", values, lambda argument, value: value, "a list of numbers")
+        if len(times) != len(numbers):
+            raise UsageError(f"there are {len(times)} times for {len(numbers)} values; give one time for each value")
         for earlier, later in pairwise(times):
             if later <= earlier:
                 raise UsageError(f"times_seconds must increase, but {later:.0f} follows {earlier:.0f}")
         scale = scale_of(unit)
         facts = SignalFacts.checked(unit, source, basis, 0.0 if average is None else average, is_known_ahead)
         self._times = times
-        self._values = [checked_value("value", value, facts) * scale for value in values]
+        self._values = [checked_value("value", value, facts) * scale for value in numbers]
         self._max_age_seconds = _max_age_seconds(times, max_age_seconds)
         self.facts = facts
         """What it tells."""
@@ -124,15 +125,18 @@ class RecordedSignal:
             UsageError: The file cannot be read, or a row is wrong; the message names the line.
         """
         file = Path(checked_path("path", path, "carbon.csv"))
-        facts = SignalFacts.checked(unit, f"{file.name} ({unit}, {zone})", basis)
+        columns = checked_text("timestamp_column", timestamp_column), checked_text("value_column", value_column)
+        time_zone = checked_zone("zone", zone)
+        facts = SignalFacts.checked(unit, file.name, basis)
+        facts = replace(facts, source=f"{file.name} ({unit}, {time_zone.key})")
         times: list[float] = []
         values: list[float] = []
         repeated: list[int] = []
-        for line, seconds, value in _rows(file, checked_zone("zone", zone), (timestamp_column, value_column), facts):
+        for line, seconds, value in _rows(file, time_zone, columns, facts):
             if times and seconds < times[-1]:
                 raise UsageError(
                     f"{file}, line {line}: it is earlier than the line before; sort the file by time. If the clock was "
-                    f"set back there, state the right zone (it is {zone!r})"
+                    f"set back there, state the right zone (it is {time_zone.key})"
                 )
             if times and seconds == times[-1]:
                 repeated += [line] if value != values[-1] else []

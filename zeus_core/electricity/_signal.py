@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from zeus_core._units import per_kilowatt_hour_from_per_megawatt_hour
-from zeus_core._validate import checked_number, checked_one_of, checked_text
+from zeus_core._validate import checked_flag, checked_number, checked_object, checked_one_of, checked_text, shown
 from zeus_core.errors import UsageError
 
 __all__ = [
@@ -70,6 +70,7 @@ class SignalFacts:
             UsageError: An argument is wrong.
         """
         scale = scale_of(unit)
+        checked_flag("is_known_ahead", is_known_ahead)
         checked_one_of("basis", basis, ("average", "marginal"))
         is_price = unit not in _INTENSITY_UNITS
         facts = cls(
@@ -145,9 +146,7 @@ def checked_signal(argument: str, signal: Signal) -> Signal:
     Raises:
         UsageError: It is something else.
     """
-    if not isinstance(signal, Signal):
-        raise UsageError(f"{argument} is {signal!r}; it must be a signal, such as ConstantSignal(380, 'g/kWh')")
-    return signal
+    return checked_object(argument, signal, "parts", "a signal, such as ConstantSignal(380, 'g/kWh')")
 
 
 def scale_of(unit: str) -> float:
@@ -156,10 +155,10 @@ def scale_of(unit: str) -> float:
     Raises:
         UsageError: The unit is not known.
     """
-    if unit in _INTENSITY_UNITS:
+    if checked_text("unit", unit, _UNITS) in _INTENSITY_UNITS:
         return 1.0
-    if not isinstance(unit, str) or not _PRICE_UNIT.fullmatch(unit):
-        raise UsageError(f"unit is {unit!r}; it must be {_UNITS}")
+    if not _PRICE_UNIT.fullmatch(unit):
+        raise UsageError(f"unit is {shown(unit)}; it must be {_UNITS}")
     return per_kilowatt_hour_from_per_megawatt_hour(1.0) if unit.endswith("MWh") else 1.0
 
 
@@ -181,7 +180,7 @@ def checked_period(begin_seconds: float, end_seconds: float) -> tuple[float, flo
     """
     begin, end = checked_time("begin_seconds", begin_seconds), checked_time("end_seconds", end_seconds)
     if end < begin:
-        raise UsageError(f"end_seconds is {end_seconds!r}, which is before begin_seconds, {begin_seconds!r}")
+        raise UsageError(f"end_seconds is {shown(end_seconds)}, which is before begin_seconds, {shown(begin_seconds)}")
     return begin, end
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from itertools import pairwise
 
-from zeus_core._validate import checked_list, checked_mapping, checked_text
+from zeus_core._validate import checked_list, checked_mapping, checked_text, shown
 from zeus_core.electricity._signal import (
     Basis,
     SignalFacts,
@@ -74,7 +74,7 @@ class WeeklyTariff:
             for prices in self._week
         ]
         self._holidays = frozenset(checked_list("holidays", holidays, _checked_date, 'dates such as "2026-12-25"'))
-        self._holiday_weekday = _weekday("holidays_as", holidays_as)
+        self._holiday_weekday = _weekday("holidays_as", checked_text("holidays_as", holidays_as))
         mean = sum(map(sum, self._week)) / (len(self._week) * _DAY_MINUTES)
         self.facts = replace(facts, average=mean)
         """What it tells."""
@@ -114,10 +114,10 @@ def _week(rates: Mapping[str, float], facts: SignalFacts, scale: float) -> list[
     """Return the price in each minute of each weekday."""
     week: list[list[float | None]] = [[None] * _DAY_MINUTES for _ in _WEEKDAYS]
     for period, value in rates.items():
-        price = checked_value(f"rates[{period!r}]", value, facts) * scale
+        price = checked_value(f"rates[{shown(period)}]", value, facts) * scale
         for weekday, minute in _minutes(period):
             if week[weekday][minute] is not None:
-                raise UsageError(f"rates has two prices for {_time_of_week(weekday, minute)}, one by {period!r}")
+                raise UsageError(f"rates has two prices for {_time_of_week(weekday, minute)}, one by {shown(period)}")
             week[weekday][minute] = price
     for weekday, prices in enumerate(week):
         if None in prices:
@@ -134,7 +134,7 @@ def _minutes(period: str) -> Iterator[tuple[int, int]]:
     hours_and_minutes = [int(text) for text in match.groups()[1:]] if match else [99] * 4
     begin, end = (60 * hours_and_minutes[at] + hours_and_minutes[at + 1] for at in (0, 2))
     if match is None or max(hours_and_minutes[1::2]) > 59 or max(begin, end) > _DAY_MINUTES or begin == end:
-        raise UsageError(f"rates has {period!r}; it must be {_EXAMPLE}")
+        raise UsageError(f"rates has {shown(period)}; it must be {_EXAMPLE}")
     minutes = range(begin, end) if begin < end else [*range(end), *range(begin, _DAY_MINUTES)]
     for days in match[1].split(","):
         first, _, last = days.partition("-")
@@ -146,8 +146,8 @@ def _minutes(period: str) -> Iterator[tuple[int, int]]:
 
 def _weekday(argument: str, name: str, period: str | None = None) -> int:
     if name not in _WEEKDAYS:
-        shown = name if period is None else period
-        raise UsageError(f"{argument} has {shown!r}; the weekdays are {', '.join(_WEEKDAYS)}")
+        text = shown(name if period is None else period)
+        raise UsageError(f"{argument} has {text}; the weekdays are {', '.join(_WEEKDAYS)}")
     return _WEEKDAYS.index(name)
 
 
@@ -159,4 +159,4 @@ def _checked_date(argument: str, day: str | date) -> date:
     try:
         return day if type(day) is date else date.fromisoformat(day)  # type: ignore[arg-type]  # others raise
     except (TypeError, ValueError):
-        raise UsageError(f'{argument} is {day!r}; it must be a date such as "2026-12-25"') from None
+        raise UsageError(f'{argument} is {shown(day)}; it must be a date such as "2026-12-25"') from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
-from zeus_core._validate import checked_text
+from zeus_core._validate import checked_text, shown
 from zeus_core.errors import UsageError
 
 __all__ = ["checked_zone"]
@@ -17,7 +17,8 @@ def checked_zone(argument: str, zone: str) -> ZoneInfo:
         UsageError: There is none of that name on this machine.
     """
     wanted = 'the name of a time zone, such as "UTC" or "Europe/Berlin"'
+    name = checked_text(argument, zone, wanted)
     try:
-        return ZoneInfo(checked_text(argument, zone, wanted))
+        return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # ZoneInfoNotFoundError is a KeyError
-        raise UsageError(f"{argument} is {zone!r}; it must be {wanted}") from None
+        raise UsageError(f"{argument} is {shown(zone)}; it must be {wanted}") from None

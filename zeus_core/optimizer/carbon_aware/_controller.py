@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zeus_core._units import kilowatt_hours_from_joules
-from zeus_core._validate import checked_number
+from zeus_core._validate import checked_list, checked_number, checked_object
 from zeus_core.electricity import Signal
-from zeus_core.electricity._signal import checked_signal, mean_value
+from zeus_core.electricity._signal import checked_signal, checked_time, mean_value
 from zeus_core.optimizer.carbon_aware._forecasts import DailyPattern, Forecast, Persistence, best_forecast
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint, checked_points, lower_hull
 from zeus_core.optimizer.carbon_aware._schedule import Interval, WorkSchedule, cheapest_schedule
@@ -64,13 +64,14 @@ class WorkController:
         )
         self._switch_joules = checked_number("switch_joules", switch_joules, 0.0, math.inf, "joules, at least 0")
         self._margin_fraction = checked_number("margin_fraction", margin_fraction, 0.0, 1.0, "a fraction from 0 to 1")
-        self._forecasts = tuple(forecasts)
+        self._forecasts = checked_list("forecasts", forecasts, _checked_forecast, "a list of forecasts", 1)
         self._present: OperatingPoint | None = None
         self.schedule = WorkSchedule((), 0.0, 0.0, is_possible=True)
         """The schedule that the last choice began."""
 
     def next_decision_seconds(self, now_seconds: float) -> float:
         """Return the time of the next decision."""
+        now_seconds = checked_time("now_seconds", now_seconds)
         return (math.floor(now_seconds / self._interval_seconds) + 1) * self._interval_seconds
 
     def choose(self, now_seconds: float, steps_left: float) -> OperatingPoint:
@@ -81,7 +82,12 @@ class WorkController:
         Args:
             now_seconds: The time, in seconds since 1970.
             steps_left: The steps still to be done.
+
+        Raises:
+            UsageError: One of them is no such number.
         """
+        steps_left = checked_number("steps_left", steps_left, 0.0, math.inf, "a number of steps, at least 0")
+        now_seconds = checked_time("now_seconds", now_seconds)
         steps = steps_left * (1 + self._margin_fraction)
         intervals = self._intervals(now_seconds)
         self.schedule = cheapest_schedule(self._hull, intervals, steps)
@@ -161,3 +167,7 @@ class WorkController:
         joules = point.power_watts * interval.seconds
         steps = point.steps_per_second * interval.seconds
         return self.schedule.price_of_step * steps - interval.value * kilowatt_hours_from_joules(joules)
+
+
+def _checked_forecast(argument: str, forecast: Forecast) -> Forecast:
+    return checked_object(argument, forecast, "predict", "a forecast, such as Persistence()")

@@ -28,7 +28,12 @@ class OperatingPoint:
 
     @classmethod
     def from_trial(cls, trial: Trial) -> OperatingPoint:
-        """Make the point that a trial measured."""
+        """Make the point that a trial measured.
+
+        Raises:
+            UsageError: It is no trial.
+        """
+        checked_instance("trial", trial, Trial, "that of a search")
         return cls(trial.setting, 1.0 / trial.seconds_per_step, trial.joules_per_step / trial.seconds_per_step)
 
     @classmethod
