@@ -83,7 +83,8 @@ class ZeusCallback(Callback):
         self._source = EnergySource(monitor, optimizer, strict, grams_co2_per_kwh)
         self._is_quiet = checked_flag("quiet", quiet)
         self._has_trained = False
-        self._samples_in = counter("batch_size", batch_size) or samples_in
+        given = counter("batch_size", batch_size)
+        self._samples_in = samples_in if given is None else given  # one of the user's may have no truth
         self._tokens_in = counter("tokens", tokens)
         self._session: Session | None = None
         self._fit_energy: TrainingEnergy | None = None
