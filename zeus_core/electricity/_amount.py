@@ -48,9 +48,11 @@ class ElectricityAccount:
     """
 
     def __init__(self, signals: Sequence[Signal], pue: float = 1.0) -> None:
-        self.signals = tuple(checked_list("signals", signals, checked_signal, "a list of signals"))
+        self.signals: tuple[Signal, ...] = tuple(checked_list("signals", signals, checked_signal, "a list of signals"))
         """The signals."""
-        self.pue = checked_number("pue", pue, 1.0, _LARGEST_PUE, "energy of the data centre over that of its computers")
+        self.pue: float = checked_number(
+            "pue", pue, 1.0, _LARGEST_PUE, "energy of the data centre over that of its computers"
+        )
         """Power usage effectiveness, as given."""
         units = [signal.facts.amount_unit for signal in self.signals]
         if len(set(units)) < len(units):

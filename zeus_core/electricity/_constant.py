@@ -21,7 +21,7 @@ class ConstantSignal:
     """
 
     def __init__(self, value: float, unit: str, source: str = "given", basis: Basis = "average") -> None:
-        self.facts = SignalFacts.checked(unit, source, basis, value, is_known_ahead=True)
+        self.facts: SignalFacts = SignalFacts.checked(unit, source, basis, value, is_known_ahead=True)
         """What it tells."""
 
     def parts(self, begin_seconds: float, end_seconds: float) -> list[SignalPart]:

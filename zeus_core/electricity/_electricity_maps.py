@@ -74,7 +74,9 @@ class ElectricityMaps:
         self._url = checked_text("url", url)
         if not self._url.startswith(("https://", "http://")):
             raise UsageError(f"url is {shown(url)}; it must begin with https://")
-        self.facts = SignalFacts.checked("g/kWh", f"Electricity Maps, {zone}, life cycle", "average", average)
+        self.facts: SignalFacts = SignalFacts.checked(
+            "g/kWh", f"Electricity Maps, {zone}, life cycle", "average", average
+        )
         """What it tells."""
         self._values: dict[float, float] = {}
         self._known: RecordedSignal | None = None

@@ -82,7 +82,7 @@ class RecordedSignal:
         self._times = times
         self._values = [checked_value("value", value, facts) * scale for value in numbers]
         self._max_age_seconds = _max_age_seconds(times, max_age_seconds)
-        self.facts = facts
+        self.facts: SignalFacts = facts
         """What it tells."""
         if average is None:
             known = [part for part in self._raw_parts(times[0], times[-1]) if not part.is_stale]

@@ -76,7 +76,7 @@ class WeeklyTariff:
         self._holidays = frozenset(checked_list("holidays", holidays, _checked_date, 'dates such as "2026-12-25"'))
         self._holiday_weekday = _weekday("holidays_as", checked_text("holidays_as", holidays_as))
         mean = sum(map(sum, self._week)) / (len(self._week) * _DAY_MINUTES)
-        self.facts = replace(facts, average=mean)
+        self.facts: SignalFacts = replace(facts, average=mean)
         """What it tells."""
 
     def parts(self, begin_seconds: float, end_seconds: float) -> list[SignalPart]:

@@ -34,12 +34,12 @@ class Exchange:
     """
 
     def __init__(self, world: World, on_fault: Callable[[Exception], object] = lambda error: None) -> None:
-        self.world = world
+        self.world: World = world
         """The ranks."""
         self._on_fault = on_fault
         # Not the exception, whose traceback would keep the variables of the training loop alive.
         self._failure: str | None = None
-        self.is_cut_off = False
+        self.is_cut_off: bool = False
         """Whether an exchange has failed as such, as by a timeout: no rank is waited for again."""
 
     def use_world(self, world: World) -> None:

@@ -66,7 +66,7 @@ class WorkController:
         self._margin_fraction = checked_number("margin_fraction", margin_fraction, 0.0, 1.0, "a fraction from 0 to 1")
         self._forecasts = checked_list("forecasts", forecasts, _checked_forecast, "a list of forecasts", 1)
         self._present: OperatingPoint | None = None
-        self.schedule = WorkSchedule((), 0.0, 0.0, is_possible=True)
+        self.schedule: WorkSchedule = WorkSchedule((), 0.0, 0.0, is_possible=True)
         """The schedule that the last choice began."""
 
     def next_decision_seconds(self, now_seconds: float) -> float:
