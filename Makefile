@@ -55,11 +55,10 @@ lint: $(VENV)/.ready-dev  ## style and types, and whether every public type is k
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	verify() { PYTHONPATH="$$PWD:$$PWD/integrations/deepspeed" $(VENV)/bin/basedpyright \
-		--pythonpath "$$PWD/$(RUN)" --verifytypes $$1 --ignoreexternal; }; \
 	for package in zeus_core zeus_deepspeed; do \
-		verify $$package || verify $$package || exit 1; \
-	done  # on a busy machine it may give up looking for numpy, so it gets a second try
+		PATH="$$PWD/$(VENV)/bin:$$PATH" PYTHONPATH="$$PWD:$$PWD/integrations/deepspeed" basedpyright \
+			--verifytypes $$package --ignoreexternal || exit 1; \
+	done  # it finds numpy by the `python` of the PATH, whatever --pythonpath says
 	# The base classes in the other two packages are of frameworks that a type checker cannot verify.
 
 benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run; PROFILES=FOLDER for published ones
