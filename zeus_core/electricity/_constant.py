@@ -22,7 +22,7 @@ class ConstantSignal:
 
     def __init__(self, value: float, unit: str, source: str = "given", basis: Basis = "average") -> None:
         self.facts: SignalFacts = SignalFacts.checked(unit, source, basis, value, is_known_ahead=True)
-        """What it tells."""
+        """Its unit, source and basis."""
 
     def parts(self, begin_seconds: float, end_seconds: float) -> list[SignalPart]:
         """Return the one part of a period. See `Signal.parts`."""

@@ -19,12 +19,12 @@ from zeus_core.ports._time_source import TimeSource, checked_time_source
 
 __all__ = ["ElectricityMaps"]
 
-# The source publishes a value an hour, and its free plan allows 50 requests an hour.
+# Values are hourly: to ask more often than this tells nothing, and plans limit the number of requests.
 _MIN_REFRESH_SECONDS = 120.0
 _TIMEOUT_SECONDS = 10.0
 _MAX_BACKOFF_SECONDS = 6 * 3600.0
 _MAX_ANSWER_BYTES = 1_000_000  # the answer for 24 hours has about 6,000
-# Values come an hour late, and at times two: an older one says little about now.
+# Room for values that are published late; a guess, not measured against the service.
 _MAX_AGE_SECONDS = 3 * 3600.0
 _KEPT_SECONDS = 15 * 86_400.0
 
@@ -77,7 +77,7 @@ class ElectricityMaps:
         self.facts: SignalFacts = SignalFacts.checked(
             "g/kWh", f"Electricity Maps, {zone}, life cycle", "average", average
         )
-        """What it tells."""
+        """Its unit, source and basis."""
         self._values: dict[float, float] = {}
         self._known: RecordedSignal | None = None
         self._time_source = checked_time_source(time_source)
@@ -106,7 +106,7 @@ class ElectricityMaps:
             return
         try:
             self._learn(self._answer())
-        except Exception as error:  # whatever a server answers
+        except Exception as error:  # a server may answer anything
             self._failures += 1
             wait_seconds = min(self._refresh_seconds * 2**self._failures, _MAX_BACKOFF_SECONDS)
             # A little less than the whole wait, so that the request falls on a period that is a hair early.

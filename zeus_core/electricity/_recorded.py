@@ -83,7 +83,7 @@ class RecordedSignal:
         self._values = [checked_value("value", value, facts) * scale for value in numbers]
         self._max_age_seconds = _max_age_seconds(times, max_age_seconds)
         self.facts: SignalFacts = facts
-        """What it tells."""
+        """Its unit, source and basis."""
         if average is None:
             known = [part for part in self._raw_parts(times[0], times[-1]) if not part.is_stale]
             self.facts = replace(facts, average=mean_value(known))

@@ -113,7 +113,7 @@ class Signal(Protocol):
 
     @property
     def facts(self) -> SignalFacts:
-        """What it tells."""
+        """Its unit, source and basis."""
         ...
 
     def parts(self, begin_seconds: float, end_seconds: float) -> Sequence[SignalPart]:

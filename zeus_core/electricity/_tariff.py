@@ -77,7 +77,7 @@ class WeeklyTariff:
         self._holiday_weekday = _weekday("holidays_as", checked_text("holidays_as", holidays_as))
         mean = sum(map(sum, self._week)) / (len(self._week) * _DAY_MINUTES)
         self.facts: SignalFacts = replace(facts, average=mean)
-        """What it tells."""
+        """Its unit, source and basis."""
 
     def parts(self, begin_seconds: float, end_seconds: float) -> list[SignalPart]:
         """Return the parts of a period. See `Signal.parts`."""
