@@ -142,3 +142,28 @@ def test_deep_json_is_one_line(tmp_path, capsys):
     path.write_text("[" * 100_000)
     assert main(["plan", str(path), "--microbatches", "4", "--output", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--microbatches", str(2**70)],
+        ["--microbatches", "-3"],
+        ["--stages-per-rank", str(2**70)],
+        ["--gpus", str(2**70)],
+        ["--slowdown", "1e300"],
+        ["--slowdown", "nan"],
+        ["--switch-joules", "inf"],
+        ["--node-power", "1e10"],
+        ["--schedule", "2f2b"],
+        ["--microbatches"],
+        ["--speed=7"],
+    ],
+)
+def test_an_argument_that_cannot_be_parsed_is_one_line(tmp_path, capsys, more):
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "--example", "gpt3-like", "--microbatches", "4", "--output", str(tmp_path / "out"), *more])
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert more[0] in printed
+    assert more[-1] in printed

@@ -47,24 +47,26 @@ def add_period(parser: argparse.ArgumentParser) -> None:
 
 def seconds(text: str) -> float:
     """Parse a time above 0."""
-    return number(text, _ABOVE_ZERO, _MAX_SECONDS, "is not a number of seconds above 0, such as 1 or 0.5")
+    return number(text, _ABOVE_ZERO, _MAX_SECONDS, "is not a number of seconds above 0, at most 1e9, such as 1 or 0.5")
 
 
 def seconds_or_zero(text: str) -> float:
     """Parse a time that may be 0."""
-    return number(text, 0.0, _MAX_SECONDS, "is not a number of seconds, at least 0, such as 0.005")
+    return number(text, 0.0, _MAX_SECONDS, "is not a number of seconds, 0 to 1e9, such as 0.005")
 
 
 def factor(text: str) -> float:
     """Parse a factor above 0."""
-    return number(text, _ABOVE_ZERO, 1e9, "is not a factor above 0, such as 1.1")
+    return number(text, _ABOVE_ZERO, 1e9, "is not a factor above 0, at most 1e9, such as 1.1")
 
 
 def count(text: str) -> int:
     """Parse a whole number above 0."""
     # Not more digits than the highest number has: Python refuses to convert thousands of them.
     if not text.isdecimal() or len(text) > len(str(_MAX_COUNT)) or not 0 < int(text) <= _MAX_COUNT:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number above 0, such as 10")
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} is not a whole number above 0, at most {_MAX_COUNT}, such as 10"
+        )
     return int(text)
 
 

@@ -246,8 +246,8 @@ def _counts(text: str) -> list[int]:
 
 
 def _watts(text: str) -> float:
-    return number(text, 0.0, 1e9, "is not a number of watts, at least 0, such as 200")
+    return number(text, 0.0, 1e9, "is not a number of watts, 0 to 1e9, such as 200")
 
 
 def _joules(text: str) -> float:
-    return number(text, 0.0, 1e9, "is not a number of joules, at least 0, such as 0.5")
+    return number(text, 0.0, 1e9, "is not a number of joules, 0 to 1e9, such as 0.5")

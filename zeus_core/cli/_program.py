@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TextIO
+from typing import NoReturn, Protocol, TextIO
 
 import zeus_core.cli._daemon as _daemon
 import zeus_core.cli._devices as _devices
@@ -128,8 +128,16 @@ def _split(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
     return arguments[:position], True, arguments[position + 1 :]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line: the usage, up to nine lines, would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Name the argument, its value and what to give, and exit."""
+        self.exit(_WRONG_USE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
 def _make_parser(name: str, commands: Iterable[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(name, description="Measure the energy of GPUs and CPUs, and plan to save it.")
+    parser = _Parser(name, description="Measure the energy of GPUs and CPUs, and plan to save it.")
     parser.add_argument("--version", action="version", version=f"zeus-core {__version__}")
     parsers = parser.add_subparsers(dest="command_name", required=True, metavar="COMMAND", title="commands")
     for command_name in commands:
