@@ -17,8 +17,10 @@ class ProcessLock:
         self._locks: dict[int, threading.Lock] = {}
 
     def __enter__(self) -> None:
-        # setdefault is atomic: two threads that come first at the same time get the same lock.
-        self._locks.setdefault(os.getpid(), threading.Lock()).acquire()
+        lock = self._locks.get(os.getpid())
+        if lock is None:  # setdefault is atomic: two threads that come first at the same time get the same lock
+            lock = self._locks.setdefault(os.getpid(), threading.Lock())
+        lock.acquire()
 
     def __exit__(self, *exception: object) -> None:
         self._locks[os.getpid()].release()

@@ -8,20 +8,19 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from zeus_core._files import without_links
-from zeus_core.device.remote._protocol import prepared_encoder
+from zeus_core.device.remote._protocol import encode_json
 from zeus_core.errors import DriverFaultError
 
-__all__ = ["AuditLog"]
+__all__ = ["AuditLog", "members"]
 
 _logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0  # logrotate waits for longer before it compresses a file that it has moved (delaycompress)
-_encode = prepared_encoder()
 
 
 class AuditLog:
@@ -42,14 +41,13 @@ class AuditLog:
         self._looks_at = 0.0
         self._is_torn = False  # the last line in the file is not complete
 
-    def write(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Append a line: the time, the event, and the fields.
+    def write(self, event: str, fields: Mapping[str, Any], of: str = "") -> None:
+        """Append a line: the time, the event, what it is the event of, as `members` has written it, and the fields.
 
         Raises:
             DriverFaultError: It cannot be written, as on a full disk.
         """
-        now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
-        line = f"{_encode({'time': now, 'event': event, **fields})}\n".encode()
+        line = f'{{"time":"{_now()}","event":"{event}",{of}{encode_json(fields)[1:]}\n'.encode()
         try:
             with self._lock:
                 self._follow()
@@ -64,10 +62,10 @@ class AuditLog:
                 _logger.error("the audit log %s cannot be written, so nothing is changed: %s", self._path, error)
             raise DriverFaultError(f"the daemon cannot write its audit log, and changes nothing: {error}") from error
 
-    def note(self, event: str, fields: Mapping[str, Any]) -> None:
+    def note(self, event: str, fields: Mapping[str, Any], of: str = "") -> None:
         """Append a line about a thing that must happen in any case, such as a restore."""
         try:
-            self.write(event, fields)
+            self.write(event, fields, of)
         except DriverFaultError:
             return  # said once, on standard error
 
@@ -93,3 +91,19 @@ class AuditLog:
             new = self._open()
             os.close(self._file)
             self._file = new
+
+
+def members(fields: Mapping[str, Any]) -> str:
+    """Return fields as JSON writes them within an object, before others."""
+    return f"{encode_json(fields)[1:-1]},"
+
+
+def _now() -> str:
+    """Return the time in UTC, such as "2026-11-22T10:31:00.000250+00:00"."""
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return f"{_second(seconds)}.{nanoseconds // 1000:06d}+00:00"
+
+
+@lru_cache(maxsize=1)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

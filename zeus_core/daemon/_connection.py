@@ -14,6 +14,8 @@ from zeus_core.leases._process_identity import ProcessIdentity
 
 __all__ = ["Client", "Connection"]
 
+_MAX_BYTES = 2 * MAX_REQUEST_BYTES  # that are received and not served yet
+
 
 @dataclass(frozen=True)
 class Client:
@@ -82,7 +84,7 @@ class Connection:
     def receive(self) -> bool:
         """Read what has arrived. Returns False at the end of the connection."""
         try:
-            data = self.socket.recv(2 * MAX_REQUEST_BYTES - len(self._received))
+            data = self.socket.recv(_MAX_BYTES - len(self._received))
         except BlockingIOError:
             return True
         except OSError:
@@ -93,7 +95,7 @@ class Connection:
     @property
     def has_room(self) -> bool:
         """Whether more is to be read. A client that sends many requests at once waits for the replies."""
-        return len(self._received) < 2 * MAX_REQUEST_BYTES
+        return len(self._received) < _MAX_BYTES
 
     @property
     def has_request(self) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from zeus_core.daemon._audit import AuditLog
+from zeus_core.daemon._audit import AuditLog, members
 from zeus_core.daemon._connection import Client, Connection
 from zeus_core.daemon._policy import Allowance, Policy
 from zeus_core.device import Gpu, PowerRange
@@ -46,12 +45,16 @@ class Registers:
 
 @dataclass
 class _Lease:
-    """The right of one connection to change one knob of the device, and what is in the ledger about it."""
+    """The right of one connection to change one knob of the device, and what is in the ledger about it.
+
+    The words are what all lines of the audit log about it have in common.
+    """
 
     connection: Connection
     client: Client
     entry: LedgerEntry
     allowance: Allowance
+    words: str
 
 
 class Desk:
@@ -122,7 +125,7 @@ class Desk:
         try:
             self._check(lease, value)
             before = self._check_still_ours(lease.entry)
-            self._audit.write("set", self._fields(lease, old=before, new=value))
+            self._audit.write("set", {"old": before, "new": value}, lease.words)
         except ZeusError:
             self._forget_unused(lease)
             raise
@@ -130,7 +133,7 @@ class Desk:
             self._write_down(lease, value)
             self._change(knob, value)
         except ZeusError as error:
-            self._audit.note("failed", self._fields(lease, new=value, because=str(error)))
+            self._audit.note("failed", {"new": value, "because": str(error)}, lease.words)
             self._forget_unused(lease)
             raise
         lease.entry = lease.entry.changed()
@@ -166,7 +169,8 @@ class Desk:
         except OSError as error:
             raise _ledger_fault(error) from error
         allowance = self._policy.allowance(peer, gpu.uuid, knob, entry.original)
-        lease = self._leases[knob] = _Lease(connection, client, entry, allowance)
+        words = members({**_what(entry), "connection": connection.number})
+        lease = self._leases[knob] = _Lease(connection, client, entry, allowance, words)
         return lease
 
     def _check(self, lease: _Lease, value: float) -> None:
@@ -226,7 +230,9 @@ class Desk:
         if is_final:
             return {"outcome": self._end_lease(lease, "released")}
         outcome = self._keeper.restore_device(lease.entry)
-        self._audit.note("restored", self._fields(lease, new=lease.entry.original, outcome=outcome.kind, why="paused"))
+        self._audit.note(
+            "restored", {"new": lease.entry.original, "outcome": outcome.kind, "why": "paused"}, lease.words
+        )
         if not outcome.is_done:
             raise DriverFaultError(str(outcome))
         if outcome.kind != "replaced" and lease.entry.original is not None:
@@ -269,24 +275,24 @@ class Desk:
             return self._gpu.read_power_limit_watts()
         return None if self._policy.original_sm_clock_mhz is None else float(self._policy.original_sm_clock_mhz)
 
-    def _fields(self, lease: _Lease, **more: Any) -> Mapping[str, Any]:
-        return {**_what(lease.entry), **more, **_who(lease.entry), "connection": lease.connection.number}
-
 
 def note_end(audit: AuditLog, outcome: Outcome, why: str, **more: Any) -> None:
     """Write to the audit log how the change of a knob has ended, and why."""
     entry = outcome.entry
     because = {} if outcome.is_done else {"because": entry.failure}
     changed = {"old": outcome.value, "new": entry.original, "outcome": outcome.kind, "why": why, **because}
-    audit.note("ended", {**_what(entry), **changed, **_who(entry), **more})
+    audit.note("ended", {**_what(entry), **more, **changed})
 
 
 def _what(entry: LedgerEntry) -> dict[str, Any]:
-    return {"device": entry.device_uuid, "knob": entry.knob}
-
-
-def _who(entry: LedgerEntry) -> dict[str, Any]:
-    return {"pid": entry.owner.pid, "uid": entry.uid, "program": entry.program, "job": entry.job}
+    return {
+        "device": entry.device_uuid,
+        "knob": entry.knob,
+        "pid": entry.owner.pid,
+        "uid": entry.uid,
+        "program": entry.program,
+        "job": entry.job,
+    }
 
 
 def _ledger_fault(error: OSError) -> DriverFaultError:

@@ -93,7 +93,8 @@ class Loop:
                     ready()
             while self._jobs and not self._is_stopped:
                 self._jobs.popleft()()
-            self._end_waits()
+            if self._waiting:
+                self._end_waits()
             for _ in range(len(self._turns)):  # one request of each, so that none delays the others
                 connection = self._turns.popleft()
                 connection.is_waiting = False
@@ -144,11 +145,10 @@ class Loop:
         return None if self._idle is None else _IDLE_SECONDS
 
     def _end_waits(self) -> None:
-        if self._waiting:
-            now = time.monotonic()
-            due = [connection for until, connection in self._waiting if until <= now]
-            self._waiting = [entry for entry in self._waiting if entry[0] > now]
-            self._turns.extend(due)
+        now = time.monotonic()
+        due = [connection for until, connection in self._waiting if until <= now]
+        self._waiting = [entry for entry in self._waiting if entry[0] > now]
+        self._turns.extend(due)
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it is about to wake

@@ -39,9 +39,9 @@ __all__ = [
     "decode_reply",
     "decode_request",
     "encode_error",
+    "encode_json",
     "encode_request",
     "encode_result",
-    "prepared_encoder",
     "socket_path",
 ]
 
@@ -58,6 +58,9 @@ _MAX_NUMBER = 2**53  # of a request: what every reader of JSON holds exactly
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,95}", re.ASCII)
 _ZONE = re.compile(r"intel-rapl(:[0-9a-f]{1,4}){1,4}", re.ASCII)
 _MAX_TEXT = 200
+
+encode_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
+"""Writes JSON without spaces."""
 
 
 class ProtocolError(ZeusError):
@@ -76,17 +79,6 @@ class Request(NamedTuple):
     number: int
     operation: str
     fields: Mapping[str, Any]
-
-
-def prepared_encoder() -> Callable[[Any], str]:
-    """Return what writes JSON without spaces. `json.dumps` takes longer to prepare itself each time than to write."""
-    try:
-        encode = json.encoder.c_make_encoder(  # type: ignore[attr-defined]  # as `JSONEncoder.iterencode` calls it
-            None, None, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
-        )
-    except (AttributeError, TypeError):  # another Python has none, or another kind
-        return json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-    return lambda values: "".join(encode(values, 0))
 
 
 def socket_path(environment: Mapping[str, str] = os.environ) -> str:
@@ -138,9 +130,10 @@ def decode_reply(line: bytes) -> tuple[int, dict[str, Any] | ZeusError]:
         ProtocolError: It is no reply.
     """
     values = _object(line)
-    number, result, kind, message = (values.get(name) for name in ("id", "result", "error", "message"))
+    number, result = values.get("id"), values.get("result")
     if type(number) is int and isinstance(result, dict):
         return number, result
+    kind, message = values.get("error"), values.get("message")
     if type(number) is int and isinstance(kind, str) and isinstance(message, str):
         return number, _ERRORS.get(kind, DeviceError)(message)
     raise ProtocolError("a reply has neither a result nor an error")
@@ -189,15 +182,16 @@ _ERRORS: dict[str, type[ZeusError]] = {
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    return f"{_encode(values)}\n".encode()
+    return f"{encode_json(values)}\n".encode()
 
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        values = _DECODER.decode(line.decode("utf-8"))
+        text = line.decode("utf-8").strip(" \t\r\n")
+        values, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise ProtocolError("it is no JSON in UTF-8") from error
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or end != len(text):
         raise ProtocolError("it is no JSON object")
     return values
 
@@ -213,5 +207,4 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
-_encode = prepared_encoder()
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
