@@ -105,9 +105,14 @@ def searched():
 
 
 def test_the_page_on_electricity(capsys):
-    account, controller = blocks("electricity.md")
+    account, training, controller = blocks("electricity.md")
     run(account, {})
     assert capsys.readouterr().out.splitlines() == account.rpartition("# ")[2].strip().split(", ")
+    run(training, {})
+    logged, shown = capsys.readouterr().out.splitlines()
+    assert "'co2_eq_g': " in logged
+    assert "'cost': " in logged
+    assert "PUE 1.2, at 380 g/kWh (Germany, mean of 2024; average)" in shown
     run(controller, {})
     assert capsys.readouterr().out.strip() == controller.rpartition("# ")[2].strip()
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.result_boxes import ENERGY, LIMIT, QUICK, SEARCH_STEPS, boxes, labels
+from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.errors import UsageError
 from zeus_core.optimizer import Energy
 from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
@@ -71,8 +72,8 @@ def test_quiet_shows_nothing_and_neither_does_a_loop_without_steps(loop, monitor
 
 
 def test_emissions_are_known_where_the_carbon_intensity_is_given(loop, monitor, capsys):
-    with ZeusAccelerate(loop.accelerator, monitor, grams_co2_per_kwh=380) as energy:
+    with ZeusAccelerate(loop.accelerator, monitor, electricity=Electricity(ConstantSignal(380, "g/kWh"))) as energy:
         train(loop, 2)
     joules = energy.summary.values()["train_energy_j"]
-    assert loop.logged()[-1]["train_co2_g"] == pytest.approx(joules / 3.6e6 * 380)
+    assert loop.logged()[-1]["train_co2_eq_g"] == pytest.approx(joules / 3.6e6 * 380)
     assert "at 380 g/kWh" in boxes(capsys)[0]

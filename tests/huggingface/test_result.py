@@ -10,6 +10,7 @@ from transformers import Trainer, TrainerCallback
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, RaiseAt, make_trainer
 from tests.support.result_boxes import ENERGY, LIMIT, QUICK, SEARCH_STEPS, boxes, labels, rows
+from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
@@ -192,25 +193,49 @@ def test_the_model_card_has_the_energy_of_the_training_and_not_that_of_an_evalua
 
 
 def test_emissions_are_in_the_metadata_where_the_carbon_intensity_is_given(tmp_path, monitor, gpu, capsys):
-    callback = ZeusTrainerCallback(monitor, grams_co2_per_kwh=380.0)
+    germany = ConstantSignal(380, "g/kWh", source="Germany, mean of 2024")
+    callback = ZeusTrainerCallback(monitor, electricity=Electricity(germany, pue=1.2, location="Frankfurt, Germany"))
     trainer = trained(tmp_path, gpu, [callback])
     for _ in range(2):
         trainer.create_model_card(tags="mine")
     card = ModelCard.load(tmp_path / "README.md")
-    grams = callback.summary.values()["train_energy_j"] / 3.6e6 * 380
-    assert callback.summary.values()["train_co2_g"] == pytest.approx(grams)
-    assert card.data.co2_eq_emissions["emissions"] == pytest.approx(grams)
-    assert "380 g/kWh" in card.data.co2_eq_emissions["source"]
-    assert card.data.co2_eq_emissions["hardware_used"] == "A100-SXM4-80GB (simulated)"
+    grams = callback.summary.values()["train_energy_j"] / 3.6e6 * 380 * 1.2
+    assert callback.summary.values()["train_co2_eq_g"] == pytest.approx(grams)
+    assert card.data.co2_eq_emissions == {
+        "emissions": pytest.approx(grams),
+        "source": "measured by zeus-core: energy of GPUs, PUE 1.2, at 380 g/kWh (Germany, mean of 2024; average)",
+        "geographical_location": "Frankfurt, Germany",
+        "hardware_used": "A100-SXM4-80GB (simulated)",
+    }
     assert "mine" in card.data.tags
     assert card.text.count("## Energy of the training") == 1
-    assert "g, of the GPUs at 380 g/kWh" in boxes(capsys)[0]
+    assert rows(boxes(capsys)[0])["CO2"].endswith(" g of GPUs, PUE 1.2, at 380 g/kWh (Germany, mean of 2024; average)")
 
 
-@pytest.mark.parametrize("intensity", [-1.0, float("nan"), "green"])
-def test_a_carbon_intensity_that_cannot_be_is_refused(monitor, intensity):
-    with pytest.raises(UsageError, match="grams_co2_per_kwh"):
-        ZeusTrainerCallback(monitor, grams_co2_per_kwh=intensity)
+def test_a_model_made_from_another_one_was_fine_tuned(tmp_path, monitor, gpu):
+    callback = ZeusTrainerCallback(monitor, electricity=Electricity(ConstantSignal(380, "g/kWh")))
+    trained(tmp_path, gpu, [callback], max_steps=2).create_model_card(finetuned_from="openai-community/gpt2")
+    emissions = ModelCard.load(tmp_path / "README.md").data.co2_eq_emissions
+    assert emissions["training_type"] == "fine-tuning"
+    assert "geographical_location" not in emissions
+
+
+def test_a_price_alone_makes_no_emissions(tmp_path, monitor, gpu):
+    callback = ZeusTrainerCallback(monitor, electricity=Electricity(price=ConstantSignal(0.3, "EUR/kWh")))
+    trainer = trained(tmp_path, gpu, [callback], max_steps=4, logging_steps=2)
+    trainer.create_model_card()
+    assert ModelCard.load(tmp_path / "README.md").data.get("co2_eq_emissions") is None
+    values = callback.summary.values()
+    assert values["train_cost"] == pytest.approx(values["train_energy_j"] / 3.6e6 * 0.3)
+    costs = [entry["cost"] for entry in trainer.state.log_history if "loss" in entry]
+    assert 0 < costs[0] < costs[1] <= values["train_cost"]
+    assert callback.summary.co2_grams is None
+
+
+@pytest.mark.parametrize("electricity", [380.0, "green", ConstantSignal(380, "g/kWh")])
+def test_what_is_no_electricity_is_refused(monitor, electricity):
+    with pytest.raises(UsageError, match=r"electricity is .*; it must be an? Electricity, such as"):
+        ZeusTrainerCallback(monitor, electricity=electricity)
 
 
 def test_a_card_of_a_trainer_that_has_not_trained_is_left_alone(tmp_path, monitor):
@@ -245,10 +270,15 @@ def test_a_card_written_by_a_method_of_a_derived_class_has_the_energy_too(tmp_pa
 
 def test_the_metrics_print_as_more_than_zero(tmp_path, monitor, gpu, capsys):
     """`log_metrics` prints four decimals: kilowatt-hours of a small run were 0.0."""
-    trainer = make_trainer(tmp_path, [ZeusTrainerCallback(monitor, grams_co2_per_kwh=380.0)], max_steps=2)
+    trainer = make_trainer(
+        tmp_path, [ZeusTrainerCallback(monitor, electricity=Electricity(ConstantSignal(380, "g/kWh")))], max_steps=2
+    )
     SimulatedCompute(trainer.model, gpu, FORWARD, BACKWARD)
     metrics = trainer.train().metrics
     trainer.log_metrics("train", metrics)
     printed = re.findall(r"^ +(train_(?:energy|co2)\w+) += +(\S+)$", capsys.readouterr().out, re.MULTILINE)
-    assert {name for name, value in printed if float(value) == 0} <= {"train_energy_idle_j"}
+    assert {name for name, value in printed if float(value) == 0} <= {
+        "train_energy_idle_j",
+        "train_co2_eq_stale_fraction",
+    }
     assert "train_energy_wh" in dict(printed)

@@ -5,6 +5,7 @@ import pytest
 
 from tests.lightning.trainers import loader, make_trainer, module_class
 from tests.support.result_boxes import ENERGY, LIMIT, QUICK, SEARCH_STEPS, boxes, labels
+from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.errors import UsageError
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_lightning import ZeusCallback
@@ -66,7 +67,7 @@ def test_quiet_shows_nothing(tmp_path, monitor, gpu, capsys):
 
 
 def test_emissions_are_known_where_the_carbon_intensity_is_given(tmp_path, monitor, gpu, capsys):
-    fit(tmp_path, gpu, ZeusCallback(monitor, grams_co2_per_kwh=380))
+    fit(tmp_path, gpu, ZeusCallback(monitor, electricity=Electricity(ConstantSignal(380, "g/kWh"))))
     assert "at 380 g/kWh" in boxes(capsys)[0]
-    with pytest.raises(UsageError, match="grams_co2_per_kwh"):
-        ZeusCallback(monitor, grams_co2_per_kwh="green")
+    with pytest.raises(UsageError, match="electricity is 'green'"):
+        ZeusCallback(monitor, electricity="green")

@@ -5,10 +5,12 @@ import re
 import pytest
 
 from tests.support.pages import ROOT
+from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.training import TrainingSummary
 from zeus_core.training._account import Account
+from zeus_core.training._charge import Charge
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._metrics import EVALUATION_METRICS, LOG_METRICS, SUMMARY_METRICS
 from zeus_core.training._tally import Tally
@@ -39,8 +41,10 @@ def test_the_tables_in_docstrings_are_the_registry(path):
 
 def test_the_summary_logs_what_is_in_the_registry():
     tally = Tally(1.0, DeviceEnergy(2.0, 0.1))
-    account = Account(tally, dict.fromkeys(Activity, tally), redone=tally)
-    summary = TrainingSummary(1, account, 0.1, 0.1, saving_uncertainty=0.1, grams_co2_per_kwh=380.0)
+    charges = {"g": Charge(1.0), "EUR": Charge(1.0)}
+    account = Account(tally, dict.fromkeys(Activity, tally), redone=tally, host=tally, charges=charges)
+    electricity = Electricity(ConstantSignal(380, "g/kWh"), ConstantSignal(0.3, "EUR/kWh"))
+    summary = TrainingSummary(1, account, 0.1, 0.1, saving_uncertainty=0.1, electricity=electricity)
     assert list(summary.values()) == names(SUMMARY_METRICS)
 
 
@@ -50,4 +54,4 @@ def test_a_log_has_what_is_in_the_registry():
         *LogIntervals().next(Account(activities=steps, samples=1)),
         *LogIntervals().next(Account(activities=steps, tokens=1)),
     }
-    assert logged == set(names(LOG_METRICS)) - {"total_energy_j", "power_limit_w", "sm_clock_mhz"}
+    assert logged == set(names(LOG_METRICS)) - {"total_energy_j", "power_limit_w", "sm_clock_mhz", "co2_eq_g", "cost"}

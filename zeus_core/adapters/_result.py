@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 
-__all__ = ["duration_text", "energy_text", "show_result"]
+__all__ = ["amount_text", "duration_text", "energy_text", "show_result"]
 
 _TITLE = "zeus-core"
 
@@ -48,10 +48,15 @@ def energy_text(joules: float, uncertainty_joules: float | None = None) -> str:
         return "an unknown energy"
     largest = max(abs(joules), uncertainty_joules or 0.0)
     scale, unit = next(((scale, unit) for scale, unit in _UNITS if largest >= scale), (1.0, "J"))
-    if not uncertainty_joules:
-        return f"{joules / scale:.4g} {unit}"
-    decimals = max(1 - math.floor(math.log10(uncertainty_joules / scale)), 0)  # two digits of the uncertainty
-    return f"{joules / scale:.{decimals}f} ±{uncertainty_joules / scale:.{decimals}f} {unit}"
+    return amount_text(joules / scale, (uncertainty_joules or 0.0) / scale, unit)
+
+
+def amount_text(amount: float, uncertainty: float, unit: str) -> str:
+    """Format an amount with as many digits as its uncertainty leaves, or with four if that is 0."""
+    if not uncertainty:
+        return f"{amount:.4g} {unit}"
+    decimals = max(1 - math.floor(math.log10(uncertainty)), 0)  # two digits of the uncertainty
+    return f"{amount:.{decimals}f} ±{uncertainty:.{decimals}f} {unit}"
 
 
 _UNITS = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"))

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core.electricity._amount import ElectricityAccount, ElectricityAmount
 from zeus_core.electricity._constant import ConstantSignal
+from zeus_core.electricity._electricity import Electricity
 from zeus_core.electricity._recorded import RecordedSignal
 from zeus_core.electricity._signal import Signal, SignalFacts, SignalPart
 from zeus_core.electricity._tariff import WeeklyTariff
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConstantSignal",
+    "Electricity",
     "ElectricityAccount",
     "ElectricityAmount",
     "ElectricityMaps",

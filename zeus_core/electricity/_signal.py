@@ -146,7 +146,11 @@ def checked_signal(argument: str, signal: Signal) -> Signal:
     Raises:
         UsageError: It is something else.
     """
-    return checked_object(argument, signal, "parts", "a signal, such as ConstantSignal(380, 'g/kWh')")
+    wanted = "a signal, such as ConstantSignal(380, 'g/kWh')"
+    checked_object(argument, signal, "parts", wanted)
+    if not isinstance(getattr(signal, "facts", None), SignalFacts):
+        raise UsageError(f"{argument} is {shown(signal)}; it must be {wanted}")
+    return signal
 
 
 def scale_of(unit: str) -> float:

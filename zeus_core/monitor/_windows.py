@@ -203,6 +203,8 @@ class ZeusMonitor:
         """
         if sync_execution:
             self._synchronize(self.gpu_indices)
+        if self._keeper is not None:
+            self._keeper.start()
         return self._instruments.read()
 
     def between(self, first: Reading, second: Reading) -> Measurement:

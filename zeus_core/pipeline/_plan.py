@@ -82,7 +82,7 @@ class Plan:
                 f"chosen has {len(chosen)} options; there are {len(problem.graph.instructions)} instructions"
             )
         wanted = "a finite number, at least 0"
-        switch_seconds = checked_number("switch_seconds", switch_seconds, 0.0, math.inf, wanted)
+        switch_seconds = checked_number("switch_seconds", switch_seconds, 0.0, 1e9, "seconds, from 0 to 1e9")
         switch_joules = checked_number("switch_joules", switch_joules, 0.0, math.inf, wanted)
         result = execute(problem, chosen, SwitchPrice(switch_seconds, switch_joules))
         clocks = dict(zip(problem.graph.instructions, (option.clock_mhz for option in chosen), strict=True))

@@ -59,7 +59,7 @@ def make_plan(
     limit = _limit_seconds(frontier, time_seconds, slowdown_factor, straggler_seconds)
     wanted = "a finite number, at least 0"
     price = SwitchPrice(
-        checked_number("switch_seconds", switch_seconds, 0.0, math.inf, wanted),
+        checked_number("switch_seconds", switch_seconds, 0.0, 1e9, "seconds, from 0 to 1e9"),
         checked_number("switch_joules", switch_joules, 0.0, math.inf, wanted),
         checked_number("dwell_seconds", dwell_seconds, 0.0, math.inf, wanted),
     )

@@ -2,11 +2,11 @@
 
 import threading
 import time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from zeus_core._validate import checked_object
 
-__all__ = ["MonotonicTime", "TimeSource", "checked_time_source"]
+__all__ = ["MonotonicTime", "TimeSource", "checked_time_source", "clock_seconds"]
 
 
 class TimeSource(Protocol):
@@ -22,6 +22,13 @@ class TimeSource(Protocol):
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
         """Return once `event` is set or `timeout_seconds` have passed by this time source, whichever comes first."""
         ...
+
+
+@runtime_checkable
+class _HasClock(Protocol):
+    """A time source with a clock of its own, such as virtual time."""
+
+    def clock_seconds(self) -> float: ...
 
 
 class MonotonicTime:
@@ -44,3 +51,11 @@ def checked_time_source(time_source: TimeSource | None) -> TimeSource:
     if time_source is None:
         return MonotonicTime()
     return checked_object("time_source", time_source, "now", "a TimeSource object, such as VirtualTime()")
+
+
+def clock_seconds(time_source: TimeSource) -> float:
+    """Return the date and time in seconds since 1970 (Unix time), by the clock of the machine unless virtual.
+
+    A clock can be set at any moment, also back: measure durations by `TimeSource.now`.
+    """
+    return time_source.clock_seconds() if isinstance(time_source, _HasClock) else time.time()

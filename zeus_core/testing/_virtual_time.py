@@ -27,16 +27,33 @@ _due_seconds = attrgetter("due_seconds")
 
 
 class VirtualTime:
-    """A `TimeSource` that moves only when someone waits on it or advances it."""
+    """A `TimeSource` that moves only when someone waits on it or advances it.
+
+    Its clock, which tells the date where a date is needed, shows as many seconds since 1970 until it is set.
+
+    Args:
+        start_seconds: The time at the beginning.
+    """
 
     def __init__(self, start_seconds: float = 1000.0) -> None:
         self._lock = threading.Lock()
         self._now_seconds = checked_number("start_seconds", start_seconds, -math.inf, math.inf, "a finite number")
         self._repeated: list[_Repeated] = []
+        self._clock_ahead_seconds = 0.0
 
     def now(self) -> float:
         """Return the present virtual time, in seconds."""
         return self._now_seconds
+
+    def clock_seconds(self) -> float:
+        """Return what the clock shows, in seconds since 1970 (Unix time)."""
+        return self._now_seconds + self._clock_ahead_seconds
+
+    def set_clock(self, seconds: float) -> None:
+        """Set the clock, in seconds since 1970, as an administrator may at any moment; time itself goes on."""
+        self._clock_ahead_seconds = (
+            checked_number("seconds", seconds, -math.inf, math.inf, "seconds since 1970") - self._now_seconds
+        )
 
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass at once; repeated actions are run on the way."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from zeus_core.events import Activity
+from zeus_core.training._charge import Charge
 from zeus_core.training._tally import Tally
 
 __all__ = ["TRAINING", "Account"]
@@ -24,6 +25,8 @@ class Account:
         redone: The part of it that was spent on steps that were done again after an interruption.
         samples: Samples trained on.
         tokens: Tokens trained on; 0 where they are not counted.
+        host: Time and energy of CPU packages and their memory, where these are measured and charged.
+        charges: What the energy of all devices emitted and cost, by unit ("g", "EUR"), where that is known.
     """
 
     total: Tally = field(default_factory=Tally)
@@ -31,6 +34,8 @@ class Account:
     redone: Tally = field(default_factory=Tally)
     samples: int = 0
     tokens: int = 0
+    host: Tally = field(default_factory=Tally)
+    charges: Mapping[str, Charge] = field(default_factory=dict)
 
     @classmethod
     def from_ranks(cls, accounts: Iterable[Account]) -> Account:
@@ -45,6 +50,8 @@ class Account:
             Tally.from_ranks(rank.redone for rank in ranks),
             sum(rank.samples for rank in ranks),
             sum(rank.tokens for rank in ranks),
+            Tally.from_ranks(rank.host for rank in ranks),
+            _charges(*ranks),
         )
 
     @property
@@ -63,8 +70,27 @@ class Account:
             self.redone + other.redone,
             self.samples + other.samples,
             self.tokens + other.tokens,
+            self.host + other.host,
+            _charges(self, other),
         )
+
+    def known_charge(self, unit: str) -> Charge | None:
+        """Return what all the energy emitted or cost; None if some of it was lost, or not charged in this unit."""
+        charge = self.charges.get(unit)
+        is_known = self.total.lost_seconds == self.host.lost_seconds == 0
+        return charge if charge is not None and is_known and charge.missed_seconds == 0 else None
 
 
 def _activities(*accounts: Account) -> set[Activity]:
     return {activity for account in accounts for activity in account.activities}
+
+
+def _charges(*accounts: Account) -> dict[str, Charge]:
+    """Add up charges. What one account did not charge in the unit of another is missed there."""
+    units = {unit: None for account in accounts for unit in account.charges}
+    return {
+        unit: sum(
+            (account.charges.get(unit, Charge(missed_seconds=account.total.seconds)) for account in accounts), Charge()
+        )
+        for unit in units
+    }

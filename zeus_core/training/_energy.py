@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-from zeus_core._validate import checked_flag, checked_number, checked_path, shown
+from zeus_core._validate import checked_flag, checked_path
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
-from zeus_core.errors import UsageError
 from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports._world import SoloWorld, checked_world, warn_if_others_train
 from zeus_core.training._account import Account
+from zeus_core.training._electricity import checked_electricity
 from zeus_core.training._evaluation_detector import EvaluationDetector
 from zeus_core.training._hook import Hooked, hook
+from zeus_core.training._optimizer import KeepsSearch, TrainingOptimizer, check_optimizer
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values
 
-__all__ = ["TrainingEnergy", "TrainingOptimizer", "checked_intensity"]
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
 
-
-@runtime_checkable
-class TrainingOptimizer(TrainingObserver, Protocol):
-    """An observer that measures training and chooses a setting, such as `GlobalPowerLimitOptimizer`."""
-
-    monitor: ZeusMonitor
-    quiet: bool
-    """Whether it shows no result of its own: `TrainingEnergy` shows it with that of the training."""
-
-    @property
-    def saving_uncertainty(self) -> float | None:
-        """How far `saving_fraction` can be off; None if that is."""
-        ...
-
-    @property
-    def power_limit_watts(self) -> int | None:
-        """The power limit it has set; None if it has set none."""
-        ...
-
-
-@runtime_checkable
-class _KeepsSearch(Protocol):
-    """An optimizer whose search can be continued from a checkpoint."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Any) -> None: ...
+__all__ = ["TrainingEnergy"]
 
 
 _SEARCH = "search"  # the part of the state of a checkpoint that is the optimizer's
@@ -89,8 +64,7 @@ class TrainingEnergy(Hooked):
         detects_evaluations: Detect evaluations of torch's modules that are not announced: forward passes between two
             steps, in evaluation mode or without gradients.
         quiet: Show no result at the end of training.
-        grams_co2_per_kwh: Carbon intensity of the electricity, in grams of CO2 equivalent per kWh. It is never guessed:
-            if None, no emissions are reported.
+        electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
 
     Attributes:
         monitor: As passed, or made.
@@ -114,10 +88,10 @@ class TrainingEnergy(Hooked):
         strict: bool = False,
         detects_evaluations: bool = True,
         quiet: bool = False,
-        grams_co2_per_kwh: float | None = None,
+        electricity: Electricity | None = None,
     ) -> None:
         checked_flag("strict", strict)
-        _check_optimizer(optimizer, monitor)
+        check_optimizer(optimizer, monitor)
         if monitor is None and optimizer is not None:
             monitor = optimizer.monitor
         self.monitor: ZeusMonitor = training_monitor(monitor, strict)
@@ -128,11 +102,12 @@ class TrainingEnergy(Hooked):
         if optimizer is not None:
             optimizer.quiet = True  # its result is part of the one shown here
         self._is_result_due = False
-        self._grams_co2_per_kwh = checked_intensity(grams_co2_per_kwh)
+        self._electricity = checked_electricity(electricity)
         self._recorder = RunRecorder(
             self.monitor,
             SoloWorld(),
             None if folder is None else Path(checked_path("folder", folder, "output", "folder")),
+            self._electricity,
         )
         self._evaluations = EvaluationDetector(self._on_detected)
         self._detects_evaluations = checked_flag("detects_evaluations", detects_evaluations)
@@ -341,7 +316,7 @@ class TrainingEnergy(Hooked):
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, in JSON types, and bring the journal up to date. Not collective."""
         state = self._recorder.state_dict()
-        keeper = self.optimizer if isinstance(self.optimizer, _KeepsSearch) else None
+        keeper = self.optimizer if isinstance(self.optimizer, KeepsSearch) else None
         search = keeper.state_dict() if state and keeper is not None else None
         return {**state, _SEARCH: search} if search else state
 
@@ -350,7 +325,7 @@ class TrainingEnergy(Hooked):
         """Continue the run of a checkpoint at the next `on_train_begin`. A damaged state is ignored, with a warning."""
         if isinstance(state, Mapping) and _SEARCH in state:
             search, state = state[_SEARCH], {name: value for name, value in state.items() if name != _SEARCH}
-            if isinstance(self.optimizer, _KeepsSearch):
+            if isinstance(self.optimizer, KeepsSearch):
                 self.optimizer.load_state_dict(search)
         self._recorder.load_state_dict(state)
 
@@ -388,21 +363,5 @@ class TrainingEnergy(Hooked):
             self.overhead_seconds,
             detected_evaluations=self.detected_evaluations,
             saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
-            grams_co2_per_kwh=self._grams_co2_per_kwh,
+            electricity=self._electricity,
         )
-
-
-def checked_intensity(grams_co2_per_kwh: float | None) -> float | None:
-    """Return a carbon intensity, or None; raise `UsageError` for anything else."""
-    if grams_co2_per_kwh is None:
-        return None
-    return checked_number("grams_co2_per_kwh", grams_co2_per_kwh, 0.0, math.inf, "grams per kWh, such as 380, or None")
-
-
-def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:
-    if optimizer is None:
-        return
-    if not isinstance(optimizer, TrainingOptimizer):
-        raise UsageError(f"optimizer is {shown(optimizer)}; it must be one such as GlobalPowerLimitOptimizer(monitor)")
-    if monitor is not None and monitor is not optimizer.monitor:
-        raise UsageError("optimizer has another monitor than the one given; give both the same, or only the optimizer")

@@ -31,6 +31,8 @@ LOG_METRICS = (
     Metric("total_energy_j", "J", "the whole run so far, with evaluations, checkpoints and earlier parts"),
     Metric("power_limit_w", "W", "power limit in force, the highest of this rank's GPUs, as of the last second"),
     Metric("sm_clock_mhz", "MHz", "SM clock that the optimizer has locked, if it searches clocks"),
+    Metric("co2_eq_g", "g", "CO2 equivalent of the whole run so far, if an intensity is given"),
+    Metric("cost", "money", "cost of the whole run so far, in the currency of the price, if one is given"),
 )
 """Logged during training."""
 
@@ -55,6 +57,12 @@ SUMMARY_METRICS = (
     Metric("train_energy_saving_fraction", "", "energy per step saved by the chosen power limit or SM clock"),
     Metric("train_energy_saving_uncertainty", "", "how far that saving can be off"),
     Metric("train_energy_overhead_s", "s", "time spent in the hooks of this package"),
-    Metric("train_co2_g", "g", "CO2 equivalent of the GPUs, if `grams_co2_per_kwh` is given"),
+    Metric("train_host_energy_j", "J", "CPUs and their memory, where they are measured, if `electricity` is given"),
+    Metric("train_co2_eq_g", "g", "CO2 equivalent of GPUs, CPUs and memory, if an intensity is given"),
+    Metric("train_co2_eq_uncertainty_g", "g", "how far that can be off, if the intensity is right"),
+    Metric("train_co2_eq_stale_fraction", "", "share of the energy for which only the mean intensity was known"),
+    Metric("train_cost", "money", "cost of the same energy, in the currency of the price, if one is given"),
+    Metric("train_cost_uncertainty", "money", "how far that can be off, if the price is right"),
+    Metric("train_cost_stale_fraction", "", "share of the energy for which only the mean price was known"),
 )
 """Logged at the end of training."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from zeus_core._codec import decode, encode
 from zeus_core.monitor import ZeusMonitor
@@ -20,19 +20,42 @@ class Ranks(Exchange):
 
     gpu_count: int = 0
     """GPUs of the job, each counted once; known after `share`."""
+    cpu_indices: Sequence[int] = ()
+    """The CPU packages that this rank counts: those that no rank before it measures too; known after `share`."""
 
-    def share(self, monitor: ZeusMonitor) -> list[int]:
-        """Return the indices of the GPUs this rank counts: those that no rank before it measures too."""
-        told = self.gather(lambda: [gpu.uuid for gpu in monitor.gpus.values()])
-        self.gpu_count = len({uuid for uuids in told for uuid in uuids})
-        without = [str(rank) for rank, uuids in enumerate(told) if not uuids]
+    def share(self, monitor: ZeusMonitor, units: Sequence[str] = ()) -> list[int]:
+        """Return the indices of the GPUs this rank counts: those that no rank before it measures too.
+
+        Args:
+            monitor: Measures the devices of this rank.
+            units: What this rank charges its energy in: "g", and a currency.
+        """
+        told = self.gather(lambda: [[gpu.uuid for gpu in monitor.gpus.values()], _cpu_uuids(monitor), list(units)])
+        gpus, cpus, charged = ([rank[number] for rank in told] for number in range(3))
+        self.gpu_count = len({uuid for uuids in gpus for uuid in uuids})
+        without = [str(rank) for rank, uuids in enumerate(gpus) if not uuids]
         if self.rank == 0 and 0 < len(without) < self.size:
             _logger.warning("no GPU can be measured by rank %s: the totals exclude theirs", ", ".join(without))
-        others = {uuid for uuids in told[: self.rank] for uuid in uuids}
-        return [index for index, uuid in zip(monitor.gpus, told[self.rank], strict=True) if uuid not in others]
+        if self.rank == 0 and any(units != charged[0] for units in charged):
+            _logger.warning(
+                "the ranks were given different electricity (%s): what not all of them charge is left out; give the "
+                "same electricity= on each",
+                "; ".join(f"rank {rank}: {', '.join(units) or 'none'}" for rank, units in enumerate(charged)),
+            )
+        self.cpu_indices = self._own(list(monitor.cpus), cpus)
+        return self._own(list(monitor.gpus), gpus)
+
+    def _own(self, indices: Sequence[int], uuids: Sequence[Sequence[str]]) -> list[int]:
+        """Return the indices of this rank's devices that are none of those of the ranks before it."""
+        others = {uuid for others in uuids[: self.rank] for uuid in others}
+        return [index for index, uuid in zip(indices, uuids[self.rank], strict=True) if uuid not in others]
 
     def combine(self, account: Callable[[], Account]) -> Account:
         """Add up the accounts of all ranks."""
         if self.size == 1:
             return account()
         return Account.from_ranks(decode(Account, fields) for fields in self.gather(lambda: encode(account())))
+
+
+def _cpu_uuids(monitor: ZeusMonitor) -> list[str]:
+    return [device.uuid for device in monitor.devices if device.kind == "cpu"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
@@ -15,8 +15,9 @@ from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
-from zeus_core.training._account import Account
+from zeus_core.training._account import TRAINING, Account
 from zeus_core.training._checkpoint import Checkpoint
+from zeus_core.training._electricity import electricity_log_values
 from zeus_core.training._journal import Entry, Journal
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
@@ -24,6 +25,10 @@ from zeus_core.training._resume import take_up_run
 from zeus_core.training._split import ActivitySplit
 from zeus_core.training._summary import known_values
 from zeus_core.training._tally import Tally
+
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
+    from zeus_core.training._part_charges import PartCharges
 
 __all__ = ["RunRecorder"]
 
@@ -42,6 +47,7 @@ class _Part:
     earlier: Account  # of all ranks, before this part
     split: ActivitySplit
     intervals: LogIntervals
+    charges: PartCharges | None = None  # where the electricity is given
     samples: int = 0
     tokens: int = 0
     summarized: Account | None = None  # of this rank, if nothing was reported since
@@ -61,10 +67,14 @@ class RunRecorder:
         monitor: Measures this rank's GPUs.
         world: The ranks.
         folder: The folder of the journal; no journal is kept if None.
+        electricity: Whose intensity and price all energy is charged at; none if None.
     """
 
-    def __init__(self, monitor: ZeusMonitor, world: World, folder: Path | None) -> None:
+    def __init__(
+        self, monitor: ZeusMonitor, world: World, folder: Path | None, electricity: Electricity | None = None
+    ) -> None:
         self._monitor = monitor
+        self._electricity = electricity
         self._calls = ParallelCalls()
         self._folder = folder
         self._waits = False
@@ -104,7 +114,7 @@ class RunRecorder:
             spent = self._ranks.combine(lambda: self._write_down(abandoned, is_last=True))
             abandoned.split.stop()
             run = abandoned.run
-            earlier = abandoned.earlier + Account(spent.total, spent.activities, redone=spent.total)
+            earlier = abandoned.earlier + replace(spent, redone=spent.total, samples=0, tokens=0)
         else:
             if step > 0:
                 self._begin_writing()
@@ -116,11 +126,13 @@ class RunRecorder:
         # The boards of a job are alike.
         intervals = LogIntervals(self._split.max_watts * self._ranks.gpu_count)
         self._part = _Part(run, step, step, earlier, self._split, intervals)
+        self._part.charges = self._new_charges(earlier, self._split)
 
     def switch(self, activity: Activity) -> None:
         """Begin an activity of the training, and forget the one it interrupts; nothing outside of training."""
         if self._part is not None:
             self._part.summarized = None
+            self._charge_if_due(self._part, activity)
             self._part.split.switch(activity)
 
     def pause(self, activity: Activity) -> None:
@@ -136,17 +148,22 @@ class RunRecorder:
         """Begin a step of the training, and forget what it interrupts; nothing outside of training."""
         if self._part is not None:
             self._part.summarized = None
+            if self._part.charges is not None:
+                self._charge_if_due(self._part)
             self._part.split.begin_step()
 
     def enter(self, activity: Activity) -> None:
         """Begin an activity within another one, until `leave`."""
         if self._part is not None:
             self._part.summarized = None
+            self._charge_if_due(self._part, activity)
         if self._split is not None:
             self._split.enter(activity)
 
     def leave(self) -> None:
         """Continue with the activity that was interrupted last."""
+        if self._part is not None:
+            self._charge_if_due(self._part, self._part.split.activity)
         if self._split is not None:
             self._split.leave()
 
@@ -184,11 +201,13 @@ class RunRecorder:
         if part.is_limit_due or set_limit_watts != part.set_limit_watts:
             part.is_limit_due, part.set_limit_watts = False, set_limit_watts
             part.limit_watts = self._power_limit_watts()
-        totals = {
+        totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
             "power_limit_w": part.limit_watts,
             "sm_clock_mhz": clock_mhz,
         }
+        if self._electricity is not None:
+            totals |= electricity_log_values(part.earlier + now, self._electricity)
         return {**part.intervals.next(now), **known_values(totals)}
 
     def evaluation_joules(self) -> float | None:
@@ -242,14 +261,16 @@ class RunRecorder:
 
     def _shared_gpu_indices(self) -> list[int]:
         if self._gpu_indices is None:
-            self._gpu_indices = self._ranks.share(self._monitor)
+            signals = () if self._electricity is None else self._electricity.signals
+            self._gpu_indices = self._ranks.share(self._monitor, [signal.facts.amount_unit for signal in signals])
         return self._gpu_indices
 
     def _own(self, part: _Part) -> Account:
         """Return the account of this rank, of a part up to the latest `ActivitySplit.update` or `extend`."""
         split = part.split
         # Counts may be floats, or scalars of a framework, which JSON does not have.
-        return Account(split.total, split.tallies, samples=int(part.samples), tokens=int(part.tokens))
+        account = Account(split.total, split.tallies, samples=int(part.samples), tokens=int(part.tokens))
+        return account if part.charges is None else part.charges.added_to(account)
 
     def _own_evaluation(self) -> Account:
         if self._split is None:
@@ -266,6 +287,26 @@ class RunRecorder:
         if self._journal is not None:
             self._journal.append(Entry(part.run, part.name, part.begin_step, part.step, own))
         return own
+
+    def _new_charges(self, earlier: Account, split: ActivitySplit) -> PartCharges | None:
+        if self._electricity is None:
+            return None
+        # Imported here, as the sources of intensity and prices are imported with it.
+        from zeus_core.training._part_charges import PartCharges, warn_of_other_units
+
+        if self._ranks.rank == 0:
+            warn_of_other_units(earlier, self._electricity)
+        return PartCharges(self._electricity, self._monitor, self._ranks.cpu_indices, split)
+
+    def _charge_if_due(self, part: _Part, activity: Activity = Activity.STEPS) -> None:
+        """Charge the energy until now where that is due, with an entry in the journal.
+
+        Args:
+            part: The part.
+            activity: The one that begins or ends: one outside of training may draw another power, for an hour.
+        """
+        if part.charges is not None and part.charges.is_due(is_power_changing=activity not in TRAINING):
+            self._write_down(part)
 
     def _power_limit_watts(self) -> float | None:
         def read() -> float | None:

@@ -89,20 +89,22 @@ class ActivitySplit:
         tallies: Time and energy of each activity, up to the latest `update` or `extend`. The energies add up to that of
             the total exactly.
         total: Time and energy of all activities together, whose uncertainty is smaller than the sum of theirs.
+        activity: The current one.
+        reading: The latest one of all devices, by the creation or an `update`.
     """
 
     def __init__(self, monitor: ZeusMonitor, gpu_indices: Collection[int]) -> None:
         self._monitor = monitor
         self._time_source = monitor.time_source
         self._lock = ProcessLock()
-        self._activity = Activity.IDLE
+        self.activity = Activity.IDLE
         self._interrupted: list[_Interrupted] = []
         self._evaluation: list[int] = []  # the spans of the current or latest one
         self._span: int | None = None  # the one under way
         self._latest_span = 0
         self._seconds: dict[Activity, float] = {}
         self._span_seconds: dict[int, float] = {}
-        reading = self._read()
+        self.reading = reading = self._read()
         self._first = self._since = self._settled_at = reading.at
         self._timeline = Timeline(reading.at, _BEFORE, Activity.IDLE, stepping=Activity.STEPS)
         counted = [(number, *item) for number, item in enumerate(monitor.gpus.items()) if item[0] in gpu_indices]
@@ -151,14 +153,14 @@ class ActivitySplit:
 
     def begin_step(self) -> None:
         """Begin a step: it likely draws in each of its phases what the steps before it did."""
-        if self._activity is not _STEPS or self._span is not None or self._interrupted:
+        if self.activity is not _STEPS or self._span is not None or self._interrupted:
             self.switch(_STEPS)
         self._timeline.begin_step(self._time_source.now())
 
     def enter(self, activity: Activity) -> None:
         """Begin an activity, until `leave`."""
-        self._interrupted.append(_Interrupted(self._activity, None if self._span is None else self._evaluation))
-        if activity in TRAINING and self._activity is not Activity.STEPS:
+        self._interrupted.append(_Interrupted(self.activity, None if self._span is None else self._evaluation))
+        if activity in TRAINING and self.activity is not Activity.STEPS:
             return  # text generated in an evaluation is part of it
         if activity is Activity.EVALUATION:
             self._latest_span += 1
@@ -183,7 +185,7 @@ class ActivitySplit:
         Args:
             is_last: Divide all energy once more, by what is known now.
         """
-        reading = self._read()
+        self.reading = reading = self._read()
         self._charge_time(reading.at)
         self._feed(reading)
         with self._lock:
@@ -213,16 +215,16 @@ class ActivitySplit:
             joules += more_joules
             off_joules += max(watts, gpu.most_watts - watts) * seconds
         more = Tally(seconds, DeviceEnergy(joules, off_joules, pace.tally.measured.method))
-        self.tallies = {**self.tallies, self._activity: pace.tally + more}
+        self.tallies = {**self.tallies, self.activity: pace.tally + more}
         self.total = pace.total + more
         return True
 
     def _new_pace(self, at: float) -> _Pace | None:
         """Return the pace of the current activity at the moment of an update; None if it is not known."""
-        tally = self.tallies[self._activity]
+        tally = self.tallies[self.activity]
         if tally.seconds == 0 or tally.lost_seconds > 0 or self._span is not None:
             return None
-        joules = [division.amounts.get(self._activity, Amount()).energy_joules for division in self._divisions]
+        joules = [division.amounts.get(self.activity, Amount()).energy_joules for division in self._divisions]
         seconds, before, ends = tally.seconds, [0.0] * len(joules), at + _SETTLE_SECONDS
         last = self._pace
         if last is not None and tally.seconds - last.tally.seconds >= _RECENT_SECONDS:
@@ -265,20 +267,20 @@ class ActivitySplit:
 
     def _begin(self, activity: Activity, is_evaluating: bool) -> None:
         span = self._evaluation[0] if is_evaluating else None
-        if activity is self._activity and span == self._span:
+        if activity is self.activity and span == self._span:
             return
         synchronize(self._monitor)
         now = self._time_source.now()
         self._charge_time(now)
         self._timeline.change(now, activity, span)
-        self._activity, self._span, self._pace = activity, span, None
+        self.activity, self._span, self._pace = activity, span, None
         if self._gpus and now - self._next_look_at > _STALE_SECONDS and not self._is_reading:
             self._feed(self._monitor.read(sync_execution=False))
 
     def _charge_time(self, now: float) -> None:
         seconds = max(now - self._since, 0.0)
         self._since += seconds
-        self._seconds[self._activity] = self._seconds.get(self._activity, 0.0) + seconds
+        self._seconds[self.activity] = self._seconds.get(self.activity, 0.0) + seconds
         if self._span is not None:
             self._span_seconds[self._span] = self._span_seconds.get(self._span, 0.0) + seconds
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from zeus_core._units import kilowatt_hours_from_joules, watt_hours_from_joules
+from zeus_core._units import watt_hours_from_joules
 from zeus_core.adapters._result import duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.search._comparison import percentage
 from zeus_core.training._account import Account
+from zeus_core.training._electricity import electricity_rows, electricity_summary_values
 from zeus_core.training._tally import Tally
+
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
 
 __all__ = ["TrainingSummary", "known_values"]
 
@@ -27,7 +32,7 @@ class TrainingSummary:
         overhead_seconds: Time this process has spent in our hooks, waits for the accelerator and other ranks included.
         detected_evaluations: Evaluations of this part and process that nothing announced, but their forward passes.
         saving_uncertainty: How far `saving_fraction` can be off; None if that is.
-        grams_co2_per_kwh: Carbon intensity of the electricity; None if it is not known.
+        electricity: The electricity, as it was given; None if it was not.
     """
 
     steps: int
@@ -36,10 +41,10 @@ class TrainingSummary:
     overhead_seconds: float = 0.0
     detected_evaluations: int = 0
     saving_uncertainty: float | None = None
-    grams_co2_per_kwh: float | None = None
+    electricity: Electricity | None = None
 
     def __add__(self, later: TrainingSummary) -> TrainingSummary:
-        """Return the summary of both runs. Saving and carbon intensity are those of the later one."""
+        """Return the summary of both runs. Saving and electricity are those of the later one."""
         return replace(
             later,
             steps=self.steps + later.steps,
@@ -50,11 +55,13 @@ class TrainingSummary:
 
     @property
     def co2_grams(self) -> float | None:
-        """CO2 equivalent of the energy of the GPUs; None if the energy or the carbon intensity is not known."""
-        joules = self.account.total.energy_joules
-        if joules is None or self.grams_co2_per_kwh is None:
-            return None
-        return kilowatt_hours_from_joules(joules) * self.grams_co2_per_kwh
+        """CO2 equivalent of the whole run; None if some of the energy is not known, or no intensity was given."""
+        return self.values().get("train_co2_eq_g")
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of the whole run, in `electricity.currency`; None if some of it is not known, or no price was given."""
+        return self.values().get("train_cost")
 
     def values(self) -> dict[str, float]:
         """Return the metrics of the end of training (`SUMMARY_METRICS`) by name, without those not measured."""
@@ -69,7 +76,7 @@ class TrainingSummary:
             "train_energy_saving_fraction": self.saving_fraction,
             "train_energy_saving_uncertainty": self.saving_uncertainty,
             "train_energy_overhead_s": self.overhead_seconds,
-            "train_co2_g": self.co2_grams,
+            **electricity_summary_values(self.account, self.electricity),
         }
         return known_values(values)
 
@@ -80,8 +87,7 @@ class TrainingSummary:
         rows = {"energy": _total_text(total)}
         if joules is not None and count > 0:
             rows[f"per {unit}"] = energy_text(joules / count)
-        if self.co2_grams is not None:
-            rows["CO2"] = f"{self.co2_grams:.4g} g, of the GPUs at {self.grams_co2_per_kwh:g} g/kWh"
+        rows |= electricity_rows(self.account, self.electricity)
         measured = [(activity, tally) for activity, tally in self._in_order() if tally.measured_joules > 0]
         if measured:
             parts = (f"{activity.value} {energy_text(tally.measured_joules)}" for activity, tally in measured)
@@ -102,6 +108,7 @@ class TrainingSummary:
         if self.saving_fraction is not None:
             saving = percentage(self.saving_fraction, self.saving_uncertainty or 0.0)
             lines.append(f"saved per step by the power limit: {saving}")
+        lines += [f"{label}: {text}" for label, text in electricity_rows(self.account, self.electricity).items()]
         if self.detected_evaluations > 0:
             lines.append(f"evaluations detected by their forward passes: {self.detected_evaluations}")
         return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -21,6 +21,9 @@ from zeus_huggingface._model_card import add_energy
 from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer, warn_of_copied_search
 from zeus_huggingface._trainer_patches import patch_trainer
 
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
+
 __all__ = ["ZeusTrainerCallback"]
 
 
@@ -30,15 +33,17 @@ class ZeusTrainerCallback(TrainerCallback):
 
     With each log of the training loss, in `log_history` and to every reporter of the Trainer:
 
-    =====================  ====  =====================================================================
-    `energy_j`             J     training steps since the previous log, over all ranks and GPUs
-    `power_w`              W     mean power of these steps
-    `energy_per_token_j`   J     energy per token, if tokens are counted
-    `energy_per_sample_j`  J     energy per sample, if samples are counted and tokens are not
-    `total_energy_j`       J     the whole run so far, with evaluations, checkpoints and earlier parts
-    `power_limit_w`        W     power limit in force, the highest of this rank's GPUs, as of the last second
-    `sm_clock_mhz`         MHz   SM clock that the optimizer has locked, if it searches clocks
-    =====================  ====  =====================================================================
+    =====================  =====  =====================================================================
+    `energy_j`             J      training steps since the previous log, over all ranks and GPUs
+    `power_w`              W      mean power of these steps
+    `energy_per_token_j`   J      energy per token, if tokens are counted
+    `energy_per_sample_j`  J      energy per sample, if samples are counted and tokens are not
+    `total_energy_j`       J      the whole run so far, with evaluations, checkpoints and earlier parts
+    `power_limit_w`        W      power limit in force, the highest of this rank's GPUs, as of the last second
+    `sm_clock_mhz`         MHz    SM clock that the optimizer has locked, if it searches clocks
+    `co2_eq_g`             g      CO2 equivalent of the whole run so far, if an intensity is given
+    `cost`                 money  cost of the whole run so far, in the currency of the price, if one is given
+    =====================  =====  =====================================================================
 
     Tokens are counted if TRL counts them, or with `include_num_input_tokens_seen`; samples by the nominal batch size.
     The progress bar shows `power_w` and `total_energy_j`. Each evaluation logs `eval_energy_j`. The end of training
@@ -57,7 +62,7 @@ class ZeusTrainerCallback(TrainerCallback):
             accelerator is synchronized at both ends of each.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
         quiet: Show no result at the end of training.
-        grams_co2_per_kwh: Carbon intensity of the electricity; see `TrainingEnergy`.
+        electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback.
@@ -76,7 +81,7 @@ class ZeusTrainerCallback(TrainerCallback):
         *,
         strict: bool = False,
         quiet: bool = False,
-        grams_co2_per_kwh: float | None = None,
+        electricity: Electricity | None = None,
     ) -> None:
         if isinstance(optimizer, HFGlobalPowerLimitOptimizer):
             optimizer = optimizer.optimizer
@@ -85,7 +90,7 @@ class ZeusTrainerCallback(TrainerCallback):
             "splits_passes": splits_passes,
             "strict": strict,
             "quiet": quiet,
-            "grams_co2_per_kwh": grams_co2_per_kwh,
+            "electricity": electricity,
         }
         self.energy = TrainingEnergy(
             monitor,
@@ -93,7 +98,7 @@ class ZeusTrainerCallback(TrainerCallback):
             strict=strict,
             detects_evaluations=False,  # the Trainer announces them
             quiet=True,  # the result of all callbacks is shown in one
-            grams_co2_per_kwh=grams_co2_per_kwh,
+            electricity=electricity,
         )
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         reporter = EnergyReporter(self.energy, splits_passes)

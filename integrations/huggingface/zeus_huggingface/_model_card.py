@@ -12,7 +12,8 @@ from huggingface_hub import ModelCard
 from transformers import Trainer
 
 from zeus_core._units import kilowatt_hours_from_joules
-from zeus_core.training import TrainingEnergy
+from zeus_core.training import TrainingEnergy, TrainingSummary
+from zeus_core.training._electricity import electricity_source
 
 __all__ = ["add_energy", "evaluations_without_energy"]
 
@@ -36,7 +37,7 @@ def evaluations_without_energy(trainer: Trainer) -> Iterator[None]:
 def add_energy(trainer: Trainer, energy: TrainingEnergy) -> None:
     """Add the energy of the training that has ended to the model card in its output folder, if there are both.
 
-    With a carbon intensity, the emissions are added to the metadata, in the fields that the Hub reads.
+    With a carbon intensity, the emissions of the whole run are added to the metadata, in the fields that the Hub reads.
 
     Raises:
         OSError: The card cannot be read or written.
@@ -47,16 +48,32 @@ def add_energy(trainer: Trainer, energy: TrainingEnergy) -> None:
         return
     rows = {"energy in kWh": f"{kilowatt_hours_from_joules(joules):.4g}", **energy.result()}
     table = "\n".join(f"| {label} | {text} |" for label, text in rows.items())
-    section = f"{_HEADING}\n\nGPUs alone, measured by zeus-core.\n\n| | |\n|---|---|\n{table}\n"
+    section = f"{_HEADING}\n\nThe energy is that of the GPUs, measured by zeus-core.\n\n| | |\n|---|---|\n{table}\n"
     card: Any = ModelCard.load(path)
-    if summary.co2_grams is not None:
-        card.data.co2_eq_emissions = {
-            "emissions": summary.co2_grams,
-            "source": f"zeus-core: energy of the GPUs, at {summary.grams_co2_per_kwh:g} g/kWh",
-            "hardware_used": rows["measured on"],
-        }
+    emissions = _emissions(summary, rows["measured on"])
+    if emissions:
+        is_tuned = getattr(card.data, "base_model", None) is not None
+        training_type = {"training_type": "fine-tuning"} if is_tuned else {}  # without a base it may be anything
+        card.data.co2_eq_emissions = emissions | training_type
     card.text = _without_section(card.text).rstrip("\n") + f"\n\n{section}"
     card.save(path)
+
+
+def _emissions(summary: TrainingSummary, hardware: str) -> dict[str, Any]:
+    """Return the emissions in the fields of the Hub; empty if they are not known."""
+    electricity, grams = summary.electricity, summary.co2_grams
+    if electricity is None or electricity.intensity is None or grams is None:
+        return {}
+    measured = electricity_source(summary.account, electricity.intensity, electricity)
+    stale_fraction = summary.values()["train_co2_eq_stale_fraction"]
+    stale = f"; {stale_fraction:.0%} of it at the mean intensity" if stale_fraction > 0 else ""
+    location = {} if electricity.location is None else {"geographical_location": electricity.location}
+    return {
+        "emissions": grams,
+        "source": f"measured by zeus-core: energy of {measured}{stale}",
+        **location,
+        "hardware_used": hardware,
+    }
 
 
 def _without_section(text: str) -> str:

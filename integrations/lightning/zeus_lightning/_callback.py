@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_core._validate import checked_flag
 from zeus_core.adapters import contained
@@ -18,6 +18,9 @@ from zeus_lightning._energy_source import EnergySource
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
 from zeus_lightning._session import Session
 
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
+
 __all__ = ["ZeusCallback"]
 
 _STATE = "zeus_lightning.ZeusCallback"
@@ -30,15 +33,17 @@ class ZeusCallback(Callback):
 
     To the trainer's loggers, each `log_every_n_steps` optimizer steps:
 
-    ===========================  ====  =====================================================================
-    `train/energy_j`             J     training steps since the previous log, over all ranks and GPUs
-    `train/power_w`              W     mean power of these steps
-    `train/energy_per_token_j`   J     energy per token, if tokens are counted
-    `train/energy_per_sample_j`  J     energy per sample, if samples are counted and tokens are not
-    `train/total_energy_j`       J     the whole run so far, with evaluations, checkpoints and earlier parts
-    `train/power_limit_w`        W     power limit in force, the highest of this rank's GPUs, as of the last second
-    `train/sm_clock_mhz`         MHz   SM clock that the optimizer has locked, if it searches clocks
-    ===========================  ====  =====================================================================
+    ===========================  =====  =====================================================================
+    `train/energy_j`             J      training steps since the previous log, over all ranks and GPUs
+    `train/power_w`              W      mean power of these steps
+    `train/energy_per_token_j`   J      energy per token, if tokens are counted
+    `train/energy_per_sample_j`  J      energy per sample, if samples are counted and tokens are not
+    `train/total_energy_j`       J      the whole run so far, with evaluations, checkpoints and earlier parts
+    `train/power_limit_w`        W      power limit in force, the highest of this rank's GPUs, as of the last second
+    `train/sm_clock_mhz`         MHz    SM clock that the optimizer has locked, if it searches clocks
+    `train/co2_eq_g`             g      CO2 equivalent of the whole run so far, if an intensity is given
+    `train/cost`                 money  cost of the whole run so far, in the currency of the price, if one is given
+    ===========================  =====  =====================================================================
 
     The end of each evaluation, within `fit` or by itself, logs `validate/energy_j` or `test/energy_j`. The end of `fit`
     logs the metrics of `zeus_core.training.TrainingSummary.values`, `train_energy_j` first. The progress bar shows
@@ -58,7 +63,7 @@ class ZeusCallback(Callback):
         tokens: Tokens in each batch, or a function that counts them; not counted if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
         quiet: Show no result at the end of `fit`.
-        grams_co2_per_kwh: Carbon intensity of the electricity; see `TrainingEnergy`.
+        electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback, with its monitor and optimizer; None until a trainer begins.
@@ -77,10 +82,10 @@ class ZeusCallback(Callback):
         tokens: int | Callable[[Any], int] | None = None,
         strict: bool = False,
         quiet: bool = False,
-        grams_co2_per_kwh: float | None = None,
+        electricity: Electricity | None = None,
     ) -> None:
         super().__init__()
-        self._source = EnergySource(monitor, optimizer, strict, grams_co2_per_kwh)
+        self._source = EnergySource(monitor, optimizer, strict, electricity)
         self._is_quiet = checked_flag("quiet", quiet)
         self._has_trained = False
         given = counter("batch_size", batch_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_core._validate import checked_flag
 from zeus_core.device import discover_gpus
@@ -14,8 +14,11 @@ from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
-from zeus_core.training._energy import checked_intensity
+from zeus_core.training._electricity import checked_electricity
 from zeus_lightning._namespaces import Trainer
+
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
 
 __all__ = ["EnergySource"]
 
@@ -29,7 +32,7 @@ class EnergySource:
         monitor: A monitor; made for the GPU of the trainer if None.
         optimizer: An optimizer, or a function that makes one for a monitor.
         strict: Raise where no GPU can be measured.
-        grams_co2_per_kwh: Carbon intensity of the electricity; None if it is not known.
+        electricity: Intensity and price of the electricity; none if None.
 
     Attributes:
         strict: As passed.
@@ -44,13 +47,13 @@ class EnergySource:
         monitor: ZeusMonitor | None,
         optimizer: Callable[[ZeusMonitor], SearchOptimizer] | SearchOptimizer | None,
         strict: bool = False,
-        grams_co2_per_kwh: float | None = None,
+        electricity: Electricity | None = None,
     ) -> None:
         self.strict: bool = checked_flag("strict", strict)
         self._make_optimizer = optimizer if callable(optimizer) else None
         self._optimizer = None if callable(optimizer) else optimizer
         self._monitor = monitor
-        self._grams_co2_per_kwh = checked_intensity(grams_co2_per_kwh)
+        self._electricity = checked_electricity(electricity)
         if monitor is not None or self._optimizer is not None:
             self._monitor = TrainingEnergy(monitor, self._optimizer, strict=strict).monitor  # checks both
         elif strict:
@@ -93,7 +96,7 @@ class EnergySource:
             self._optimizer,
             detects_evaluations=False,  # the trainer announces them
             quiet=True,  # the callback shows the result once the progress bars have ended
-            grams_co2_per_kwh=self._grams_co2_per_kwh,
+            electricity=self._electricity,
         )
         energy.use_world(world)
         folder = trainer.default_root_dir

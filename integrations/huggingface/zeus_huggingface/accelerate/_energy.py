@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator
 
@@ -20,6 +20,9 @@ from zeus_huggingface.accelerate._accelerator import checked_accelerator, monito
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 from zeus_huggingface.accelerate._pending import PendingValues
 from zeus_huggingface.accelerate._power_limit import PowerLimitOptimizer
+
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
 
 __all__ = ["ZeusAccelerate"]
 
@@ -40,15 +43,17 @@ class ZeusAccelerate(AcceleratorLoop):
 
     The first log after an optimizer step also contains
 
-    =====================  ====  =====================================================================
-    `energy_j`             J     training steps since the previous log, over all ranks and GPUs
-    `power_w`              W     mean power of these steps
-    `energy_per_token_j`   J     energy per token, if tokens are counted
-    `energy_per_sample_j`  J     energy per sample, if samples are counted and tokens are not
-    `total_energy_j`       J     the whole run so far, with evaluations, checkpoints and earlier parts
-    `power_limit_w`        W     power limit in force, the highest of this rank's GPUs, as of the last second
-    `sm_clock_mhz`         MHz   SM clock that the optimizer has locked, if it searches clocks
-    =====================  ====  =====================================================================
+    =====================  =====  =====================================================================
+    `energy_j`             J      training steps since the previous log, over all ranks and GPUs
+    `power_w`              W      mean power of these steps
+    `energy_per_token_j`   J      energy per token, if tokens are counted
+    `energy_per_sample_j`  J      energy per sample, if samples are counted and tokens are not
+    `total_energy_j`       J      the whole run so far, with evaluations, checkpoints and earlier parts
+    `power_limit_w`        W      power limit in force, the highest of this rank's GPUs, as of the last second
+    `sm_clock_mhz`         MHz    SM clock that the optimizer has locked, if it searches clocks
+    `co2_eq_g`             g      CO2 equivalent of the whole run so far, if an intensity is given
+    `cost`                 money  cost of the whole run so far, in the currency of the price, if one is given
+    =====================  =====  =====================================================================
 
     and the first log after an evaluation contains `eval_energy_j`. The end, which is `accelerator.end_training()` or
     the end of the `with` block, logs the metrics of `zeus_core.training.TrainingSummary.values`.
@@ -71,7 +76,7 @@ class ZeusAccelerate(AcceleratorLoop):
         exchange_steps: Optimizer steps from one exchange of several processes to the next.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
         quiet: Show no result at the end.
-        grams_co2_per_kwh: Carbon intensity of the electricity; see `TrainingEnergy`.
+        electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
 
     Attributes:
         energy: The `TrainingEnergy` behind it.
@@ -92,7 +97,7 @@ class ZeusAccelerate(AcceleratorLoop):
         exchange_steps: int = 10,
         strict: bool = False,
         quiet: bool = False,
-        grams_co2_per_kwh: float | None = None,
+        electricity: Electricity | None = None,
     ) -> None:
         self._counts_batches = samples_per_step is None
         samples = 0 if samples_per_step is None else samples_per_step
@@ -112,7 +117,7 @@ class ZeusAccelerate(AcceleratorLoop):
             strict=strict,
             detects_evaluations=False,
             quiet=True,  # the loop shows the result
-            grams_co2_per_kwh=grams_co2_per_kwh,
+            electricity=electricity,
         )
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes
