@@ -21,6 +21,7 @@ from tests.support.ranks import torchrun_environments
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.power_limit import Phase
 from zeus_core.testing import VirtualTime
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -105,7 +106,7 @@ def searched():
 
 
 def test_the_page_on_electricity(capsys):
-    account, training, controller = blocks("electricity.md")
+    account, training, aware, controller = blocks("electricity.md")
     run(account, {})
     assert capsys.readouterr().out.splitlines() == account.rpartition("# ")[2].strip().split(", ")
     run(training, {})
@@ -113,6 +114,9 @@ def test_the_page_on_electricity(capsys):
     assert "'co2_eq_g': " in logged
     assert "'cost': " in logged
     assert "PUE 1.2, at 380 g/kWh (Germany, mean of 2024; average)" in shown
+    names = run(aware, {"batches": range(3), "train": nothing})
+    assert names["optimizer"].phase is Phase.REST
+    capsys.readouterr()
     run(controller, {})
     assert capsys.readouterr().out.strip() == controller.rpartition("# ")[2].strip()
 

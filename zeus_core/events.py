@@ -59,6 +59,11 @@ class TrainingObserver(Protocol):
         """Energy per step saved by the setting the observer chose, against the original one; None if unknown."""
         ...
 
+    @property
+    def is_end_due(self) -> bool:
+        """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
+        ...
+
     def result(self) -> dict[str, str]:
         """Return the result of the latest training for people, as labelled lines; empty if there is none."""
         ...
@@ -125,6 +130,7 @@ class NoObserver:
     """An observer that does nothing."""
 
     saving_fraction: float | None = None
+    is_end_due = False
 
     def result(self) -> dict[str, str]:
         """Return no lines."""

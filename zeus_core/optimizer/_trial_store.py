@@ -18,12 +18,14 @@ __all__ = [
     "Conditions",
     "JsonTrialStore",
     "NoTrialStore",
+    "RunSpent",
     "SearchState",
     "ToldBlock",
     "TrialStore",
     "checked_facts",
     "search_from_state",
     "searches_to_state",
+    "spent_from_state",
 ]
 
 _FORMAT = JsonFormat("zeus-core trials", 2)
@@ -82,6 +84,23 @@ class Conditions:
             for name, (ours, theirs) in pairs.items()
             if ours != theirs
         ]
+
+
+@dataclass(frozen=True)
+class RunSpent:
+    """What a training has taken so far, over all its processes, and emitted or cost.
+
+    Attributes:
+        begun_seconds: Its begin, in seconds since 1970; None before that.
+        energy_joules: The energy of its steps and pauses.
+        amount: What that emitted (g) or cost.
+        uncertainty: How far the amount can be off.
+    """
+
+    begun_seconds: float | None = None
+    energy_joules: float = 0.0
+    amount: float = 0.0
+    uncertainty: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -192,9 +211,26 @@ def _conditions_in(profile: Mapping[str, Any]) -> Mapping[str, Any]:
     return conditions if isinstance(conditions, Mapping) else {}
 
 
-def searches_to_state(searches: Sequence[SearchState]) -> dict[str, Any]:
-    """Return the part of a checkpoint that holds some searches, in JSON types; empty if there are none."""
-    return _STATE_FORMAT.document({"searches": encode(list(searches))}) if searches else {}
+def searches_to_state(searches: Sequence[SearchState], spent: RunSpent | None = None) -> dict[str, Any]:
+    """Return the part of a checkpoint that holds some searches, in JSON types; empty if there are none.
+
+    Args:
+        searches: The searches.
+        spent: What the run has taken so far; None where it follows no signal.
+    """
+    kept = {} if spent is None else {"spent": encode(spent)}
+    return _STATE_FORMAT.document({"searches": encode(list(searches)), **kept}) if searches else {}
+
+
+def spent_from_state(state: Any) -> RunSpent | None:
+    """Return what the run of a checkpoint has taken. None if it followed no signal, or, with a warning, if damaged."""
+    if not isinstance(state, Mapping) or state.get("spent") is None:
+        return None
+    try:
+        return decode(RunSpent, state["spent"], "spent")
+    except UsageError as error:
+        _logger.warning("what the run has emitted before is not known, and counted from here on: %s", error)
+        return None
 
 
 def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:

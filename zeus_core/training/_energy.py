@@ -123,6 +123,11 @@ class TrainingEnergy(Hooked):
         """Energy per step saved by the setting the optimizer chose; None if unknown."""
         return self._observer.saving_fraction
 
+    @property
+    def is_end_due(self) -> bool:
+        """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
+        return self._observer.is_end_due
+
     @contained(default=dict[str, str])
     def result(self) -> dict[str, str]:
         """Return the result of the latest training for people, as labelled lines; empty if there is none."""
@@ -189,6 +194,8 @@ class TrainingEnergy(Hooked):
         if self._detects_evaluations and self._evaluations.ignore():
             self._leave_evaluation()
         self._pauses, self._is_in_step = 0, True
+        if getattr(self.optimizer, "is_pause_due", False):
+            self._recorder.pause(Activity.IDLE)
         self._observer.on_step_begin()
         self._recorder.begin_step()
 

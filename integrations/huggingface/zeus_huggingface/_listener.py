@@ -270,8 +270,10 @@ def listening(callback_class: _CallbackClass) -> _CallbackClass:
 
 
 def _to_listener(event: str) -> Callable[..., None]:
-    def on_event(self: Any, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+    def on_event(self: Any, args: TrainingArguments, state: TrainerState, *others: Any, **__: Any) -> None:
         getattr(self.listener, event)(args, state)
+        if event == "on_step_end" and others and self.listener.reporter.observer.is_end_due:
+            others[0].should_save = True  # the `TrainerControl`
 
     return on_event
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
@@ -15,6 +15,9 @@ from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
 from zeus_core.optimizer._global_setting._preparation import KnobName
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.carbon_aware import CarbonAware
 
 __all__ = ["HFGlobalPowerLimitOptimizer", "warn_of_copied_search"]
 
@@ -41,6 +44,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         knob: The setting to search: "power limit", "clock", or "auto" for the better one.
         search: Makes another search, such as `zeus_core.search.GridSearch`.
         mode: "search", or "observe" to change nothing.
+        carbon_aware: Has training run hard, softly or not at all by the intensity or the price of electricity.
         strict: Where there is no GPU, raise; otherwise one warning says so, and nothing is searched.
         quiet: Show no result at the end of training.
 
@@ -65,6 +69,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         knob: KnobName = "power limit",
         search: MakeSearch | None = None,
         mode: Mode = "search",
+        carbon_aware: CarbonAware | None = None,
         strict: bool = False,
         quiet: bool = False,
     ) -> None:
@@ -80,6 +85,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
             knob=knob,
             search=search,
             mode=mode,
+            carbon_aware=carbon_aware,
             quiet=True,
         )
         self.listener = TrainerListener(

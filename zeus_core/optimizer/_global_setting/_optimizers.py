@@ -55,6 +55,8 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
         search: Makes another search from the limits and the selector, such as `zeus_core.search.GridSearch`.
         max_steps: The steps of the whole training, if they are known. Adapters of frameworks that know tell it.
         mode: "search", or "observe" to change nothing, and predict what the best limit would save.
+        carbon_aware: Has training run hard, softly or not at all by the intensity or the price of electricity, once the
+            search is over; see `zeus_core.optimizer.carbon_aware.CarbonAware`. None for the choice alone.
         world: The processes that search together, such as `zeus_core.pytorch.torch_world()`; this one alone if None.
         quiet: Show no result at the end of training. A `TrainingEnergy` with this optimizer shows it instead.
 

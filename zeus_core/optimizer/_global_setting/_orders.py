@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from zeus_core.knobs._kinds import KnobKind
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.optimizer._global_setting._pause import Pause
 from zeus_core.optimizer._global_setting._selection import chosen_by, keeps_bound
+from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.search import Search, Trial
 from zeus_core.search._fixed_trials import FixedTrials
 from zeus_core.search._objectives import MaxSlowdownConstraint, OptimumSelector, Time
@@ -17,6 +20,9 @@ from zeus_core.search._run_search import RunSearch
 from zeus_core.search._safe_clock import SafeClock
 
 if TYPE_CHECKING:
+    from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.optimizer.carbon_aware._aware_search import AwareSearch
+    from zeus_core.optimizer.carbon_aware._credit import Credit
     from zeus_core.search._adaptive_search import AdaptiveSearch
 
 __all__ = ["DEFAULT_STEPS", "MakeSearch", "Mode", "Order", "Orders", "SearchArguments", "is_check_due"]
@@ -59,6 +65,7 @@ class Order:
         stepped_aside: The reason that training stays at the original setting; None if it need not.
         prediction: The expected effect of what the selector would choose, where no setting may be changed.
         expected: The expected effect of the choice; None if the search does not tell.
+        pause: The pause before it; None for none.
     """
 
     setting: int
@@ -73,6 +80,7 @@ class Order:
     stepped_aside: str | None = None
     prediction: Prediction | None = None
     expected: Prediction | None = None
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,9 @@ class SearchArguments:
         period_seconds: The time between two updates of the energy counters.
         wait_steps: The steps before the search.
         observes: Whether no setting is changed.
+        aware: The signal that training follows once the search is over; None for none.
+        idle_watts: The power of all GPUs before training; None if it is unknown.
+        spent: What the run has taken before; None if it is not resumed.
     """
 
     kind: KnobKind
@@ -100,6 +111,9 @@ class SearchArguments:
     period_seconds: float
     wait_steps: int
     observes: bool
+    aware: CarbonAware | None = None
+    idle_watts: float | None = None
+    spent: RunSpent | None = None
 
     def search(self, settings: tuple[int, ...]) -> RunSearch:
         """Make the search among some settings, the original one first."""
@@ -148,6 +162,13 @@ class Orders:
         self._arguments = arguments
         self._settings = settings
         self._search = arguments.search(settings)
+        self._aware: AwareSearch | None = None
+        if arguments.aware is not None:
+            from zeus_core.optimizer.carbon_aware._aware_search import AwareSearch  # needs numpy
+
+            self._search = self._aware = AwareSearch(
+                self._search, arguments.aware, settings, arguments.max_steps, arguments.idle_watts, arguments.spent
+            )
         self._predictor: AdaptiveSearch | None = None
         self._has_announced = False
         self._cut_short: int | None = None  # the setting of a block that ended early: the next one there does not
@@ -155,7 +176,11 @@ class Orders:
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Measure at the original setting alone from now on, and predict the rest. These trials were made before."""
-        self._search = self._arguments.search(self._settings[:1])
+        search, settings = self._arguments.search(self._settings[:1]), self._settings[:1]
+        if self._aware is None:
+            self._search = search
+        else:
+            self._aware.use_search(search, settings)
         self._predictor = self._arguments.predictor(self._settings)
         for trial in trials:
             self.tell(trial, 0, 0.0)
@@ -180,6 +205,8 @@ class Orders:
         if self._seconds_per_step is None and run_steps > 0:
             self._seconds_per_step = run_seconds / run_steps
         search = self._search
+        if self._aware is not None:
+            self._aware.plan(run_steps, run_seconds)
         block, steps, is_fixed = search.ask(), 0, isinstance(search, FixedTrials)
         if not isinstance(search, FixedTrials):
             steps = max(block.steps, self._steps_of(_MIN_BLOCK_UPDATES) or 1)
@@ -202,7 +229,27 @@ class Orders:
             search.stepped_aside,
             None if self._predictor is None else self._predictor.prediction(),
             search.prediction() if search.is_done else None,
+            None if self._aware is None else self._aware.pause,
         )
+
+    def tell_pause(self, seconds: float, energy: DeviceEnergy) -> None:
+        """Take in a pause that is over."""
+        if self._aware is not None:
+            self._aware.tell_pause(seconds, energy)
+
+    def spent(self, run_steps: int) -> RunSpent | None:
+        """Return what the run has taken in so many steps, for a checkpoint; None where training follows no signal."""
+        if self._aware is None:
+            return None
+        self._aware.count(run_steps)
+        return self._aware.spent
+
+    def credit(self, run_steps: int) -> Credit | None:
+        """Return what following the signal has gained in so many steps; None if it is not known."""
+        if self._aware is None:
+            return None
+        self._aware.count(run_steps)
+        return self._aware.credit()
 
     def _steps_of(self, updates: int) -> int | None:
         """Return the steps that last so many updates of a counter; None if nobody knows how long a step is."""

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zeus_core._codec import decode, encode
-from zeus_core._validate import checked_function, checked_object, checked_one_of, checked_whole_number
+from zeus_core._validate import checked_function, checked_instance, checked_object, checked_one_of, checked_whole_number
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.knobs._kinds import CommonClock, KnobKind, PowerLimit
@@ -22,15 +22,20 @@ from zeus_core.optimizer._global_setting._search_group import RankInformation, S
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.optimizer._trial_store import (
     Conditions,
+    RunSpent,
     SearchState,
     ToldBlock,
     TrialStore,
     checked_facts,
     search_from_state,
     searches_to_state,
+    spent_from_state,
 )
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, ZeusCost
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.carbon_aware import CarbonAware
 
 __all__ = ["KnobName", "Preparation", "SearchOptions", "kinds_of"]
 
@@ -56,6 +61,7 @@ class SearchOptions:
         make: Makes the search; the default one if None.
         max_steps: The steps of the whole training; None if nobody knows.
         mode: Whether settings are changed.
+        aware: The signal that training follows once the search is over; None for none.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -69,6 +75,7 @@ class SearchOptions:
     make: MakeSearch | None
     max_steps: int | None
     mode: Mode
+    aware: CarbonAware | None = None
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -77,6 +84,12 @@ class SearchOptions:
             if value is not None or argument == "wait_steps":
                 object.__setattr__(self, argument, checked_whole_number(argument, value, minimum))
         checked_one_of("mode", self.mode, get_args(Mode))
+        if self.aware is not None:
+            from zeus_core.optimizer.carbon_aware import CarbonAware  # needs numpy
+
+            checked_instance("carbon_aware", self.aware, CarbonAware, "CarbonAware(signal, deadline=...)")
+            if len(self.kinds) > 1:
+                raise UsageError('carbon_aware follows one knob, and knob is "auto"; pass "power limit" or "clock"')
         if self.selector is not None:
             wanted = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
             checked_object("optimum_selector", self.selector, "select", wanted)
@@ -138,6 +151,8 @@ class Preparation:
         self._limiters: list[Limiter] = []
         self._is_restored = True  # what an earlier training has changed
         self._searches: list[SettingSearch] = []  # of the latest training
+        self._idle_watts: float | None = None
+        self._spent: RunSpent | None = None  # before this training
 
     @property
     def name(self) -> str:
@@ -172,12 +187,14 @@ class Preparation:
                 )
                 for search in self._searches
                 if search.blocks
-            ]
+            ],
+            self._searches[0].spent if self._searches else None,
         )
 
     def load_state(self, state: Any) -> None:
         """Take what a checkpoint holds for known, in the next training."""
         self._resumed = state or None
+        self._spent = None if self.options.aware is None else spent_from_state(state)
 
     def searches(self, told_max_steps: int | None, replaced: ReplacedError | None = None) -> list[SettingSearch]:
         """Read what is in force, and make the searches of a training. All ranks call this.
@@ -194,6 +211,8 @@ class Preparation:
         self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
         self._is_restored = not self._limiters
         run = RunSteps()
+        if self.options.aware is not None and replaced is None:
+            self._idle_watts = self._read_idle_watts()
         left_steps = None if replaced is None else self._searches[0].left_steps
         searches = [self._search(kind, run, told_max_steps, left_steps) for kind in self._kinds]
         # Each ceiling is below the one before, so that two who set limits by turns come to an end.
@@ -209,6 +228,12 @@ class Preparation:
         """Restore the original settings. Never raises; False if a GPU refuses."""
         restored = [limiter.restore() for limiter in self._limiters]  # all of them, also after a refusal
         return all(restored)
+
+    def _read_idle_watts(self) -> float | None:
+        """Return the power of all GPUs of the job, which do not train yet; None if a GPU does not tell it."""
+        told = self._exchange.gather(lambda: {gpu.uuid: _power_watts(gpu) for gpu in self._gpus}, Phase.PREPARE)
+        watts = {uuid: power for of_rank in told for uuid, power in of_rank.items()}
+        return None if None in watts.values() else sum(power for power in watts.values() if power is not None)
 
     def _possible_kinds(self) -> tuple[KnobKind, ...]:
         """Return the kinds of settings that all ranks can change; the first one if there is none."""
@@ -288,6 +313,9 @@ class Preparation:
             max(gpu.energy_counter_period_seconds for gpu in self._gpus),
             options.wait_steps,
             options.mode == "observe",
+            options.aware,
+            self._idle_watts,
+            self._spent,
         )
 
     def _information(self, limiter: Limiter) -> RankInformation:
@@ -311,6 +339,13 @@ class Preparation:
             raise DeviceError("the original settings of an earlier training have not been restored yet")
         self._limiters.append(Limiter(self._gpus, kind))
         return self._limiters[-1]
+
+
+def _power_watts(gpu: Gpu) -> float | None:
+    try:
+        return gpu.read_power_watts()
+    except DeviceError:
+        return None
 
 
 def _with_power(selector: OptimumSelector, original_watts: float | None) -> OptimumSelector:

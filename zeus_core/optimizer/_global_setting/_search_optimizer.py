@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from zeus_core._validate import checked_flag, checked_one_of, checked_path
 from zeus_core.adapters import contained
@@ -20,6 +20,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._global_setting._limiter import ReplacedError
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
+from zeus_core.optimizer._global_setting._pause import Pauser
 from zeus_core.optimizer._global_setting._phases import (
     MEASURED,
     STEP_BOUNDARIES,
@@ -41,6 +42,9 @@ from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
 from zeus_core.search._objectives import Objective, OptimumSelector
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.carbon_aware import CarbonAware
 
 __all__ = ["SearchOptimizer"]
 
@@ -70,6 +74,7 @@ class SearchOptimizer(SearchFacts):
         search: MakeSearch | None = None,
         max_steps: int | None = None,
         mode: Mode = "search",
+        carbon_aware: CarbonAware | None = None,
         world: World | None = None,
         quiet: bool = False,
     ) -> None:
@@ -83,6 +88,7 @@ class SearchOptimizer(SearchFacts):
             search,
             max_steps,
             mode,
+            carbon_aware,
         )
         self.monitor: ZeusMonitor = checked_monitor(monitor)
         """The monitor that measures."""
@@ -111,6 +117,7 @@ class SearchOptimizer(SearchFacts):
                 optimizer._step_aside(error)
 
         self._exchange = Exchange(checked_world(world), step_aside)
+        self._pauser = None if carbon_aware is None else Pauser(carbon_aware, monitor, self._exchange)
         super().__init__(Preparation(options, self._gpus, self._exchange, self._recorder, store))
 
     def use_world(self, world: World) -> None:
@@ -170,6 +177,8 @@ class SearchOptimizer(SearchFacts):
     def on_step_begin(self) -> None:
         """Report that a training step begins. A step whose end was not reported ends here."""
         self._end_step()
+        if self.is_pause_due:
+            self._pause()
         self._is_in_step = True
         self._report(Event.STEP_BEGIN)
 
@@ -262,7 +271,8 @@ class SearchOptimizer(SearchFacts):
             outlier_steps=search.run.outlier_steps,
             original_text=search.kind.state_text(search.original, is_original=True),
         )
-        return {**result.rows(), **rows}
+        credit = search.credit
+        return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
 
     def _command(self, kind: KnobKind, setting: int) -> str:
         """Return the command by which an administrator applies a setting."""
@@ -317,6 +327,25 @@ class SearchOptimizer(SearchFacts):
         if search is None or steps == 0 or self.phase not in MEASURED:
             return False
         return search.is_to_end_early(self.phase, search.counts.profile_steps - steps)
+
+    @property
+    def is_pause_due(self) -> bool:
+        """Whether training pauses before its next step, on all ranks, as `carbon_aware` allows it."""
+        return self._search is not None and self._search.is_pause_due
+
+    @property
+    def is_end_due(self) -> bool:
+        """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
+        return self._search is not None and self._search.is_end_due
+
+    @contained(on_fault=lambda self, error: self._fail(error))
+    def _pause(self) -> None:
+        search, pauser = self._search, self._pauser
+        pause = None if search is None else search.take_pause()
+        if search is None or pauser is None or pause is None:
+            return
+        self._report(Event.PAUSE)
+        search.tell_pause(pause.seconds, pauser.pause(pause))
 
     @contained
     def _show_result(self) -> None:

@@ -6,13 +6,15 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError, DeviceHeldError
 from zeus_core.knobs._kinds import KnobKind
+from zeus_core.measurement import DeviceEnergy
 from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError
 from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
+from zeus_core.optimizer._global_setting._pause import Pause
 from zeus_core.optimizer._global_setting._phases import Outcome, Phase, StepCounts, Window
 from zeus_core.optimizer._global_setting._recorder import (
     Piece,
@@ -23,12 +25,15 @@ from zeus_core.optimizer._global_setting._recorder import (
     trial_from_parts,
 )
 from zeus_core.optimizer._global_setting._run_steps import RunSteps
-from zeus_core.optimizer._trial_store import Conditions, ToldBlock, TrialStore
+from zeus_core.optimizer._trial_store import Conditions, RunSpent, ToldBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import PowerLimitMeasurement
 from zeus_core.search._run_plan import Prediction
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.carbon_aware._credit import Credit
 
 __all__ = ["SettingSearch"]
 
@@ -114,6 +119,7 @@ class SettingSearch:
         self._block_began_seconds = 0.0
         self._tries = 0
         self._expected: Prediction | None = None
+        self._pause: Pause | None = None
 
     @property
     def kind(self) -> KnobKind:
@@ -197,6 +203,36 @@ class SettingSearch:
         """Ask for the first block."""
         return self._follow(self._exchange.decide(self._first_order, Phase.PREPARE))
 
+    @property
+    def is_pause_due(self) -> bool:
+        """Whether all ranks are to pause before the next step."""
+        return self._pause is not None
+
+    @property
+    def is_end_due(self) -> bool:
+        """Whether that pause ends the process."""
+        return self._pause is not None and self._pause.ends_process
+
+    def take_pause(self) -> Pause | None:
+        """Return the pause before the next step, once."""
+        pause, self._pause = self._pause, None
+        return pause
+
+    def tell_pause(self, seconds: float, energy: DeviceEnergy) -> None:
+        """Take in a pause that is over."""
+        if self._orders is not None:
+            self._orders.tell_pause(seconds, energy)
+
+    @property
+    def spent(self) -> RunSpent | None:
+        """What the run has taken so far; None on other ranks than 0, and where training follows no signal."""
+        return None if self._orders is None else self._orders.spent(self.run.steps)
+
+    @property
+    def credit(self) -> Credit | None:
+        """What following the signal has gained; None on other ranks than 0, and if it is not known."""
+        return None if self._orders is None else self._orders.credit(self.run.steps)
+
     def count_step(self, is_original: bool) -> None:
         """Count a step that has ended, before the search changes anything (`is_original`) or at the setting in force.
 
@@ -279,6 +315,7 @@ class SettingSearch:
         was_choice = self._order.is_choice
         self._order, self._tries = order, 0
         self.prediction, self.best, self._expected = order.prediction, order.best, order.expected
+        self._pause = order.pause
         if order.announcement is not None:
             _logger.info("the search for a %s takes %s", self._limiter.kind.name, order.announcement)
         if order.stepped_aside is not None and self.stepped_aside is None:
@@ -313,6 +350,8 @@ class SettingSearch:
         trial, run_seconds = self._finished_trial()
         if trial is not None:
             return self._conclude_with(trial, run_seconds)
+        if self._order.is_choice and self._arguments.aware is not None:  # decisions do not wait for an energy
+            return self._follow(self._exchange.decide(lambda: self._order_at(run_seconds), Phase.CONCLUDE))
         if self._tries < _MAX_TRIES:
             self._setting = None  # it is set again
             return Outcome.CHOSEN if self._order.is_choice else Outcome.ASKED
@@ -340,6 +379,10 @@ class SettingSearch:
     def _next_order(self, trial: Trial, run_seconds: float) -> Any:
         assert self._orders is not None, "rank 0 decides"
         self._orders.tell(trial, self.run.steps, run_seconds)
+        return self._order_at(run_seconds)
+
+    def _order_at(self, run_seconds: float) -> Any:
+        assert self._orders is not None, "rank 0 decides"
         return encode(self._orders.next(self.run.steps, run_seconds))
 
     def _finished_trial(self) -> tuple[Trial | None, float]:

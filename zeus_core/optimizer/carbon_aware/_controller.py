@@ -69,6 +69,14 @@ class WorkController:
         self.schedule: WorkSchedule = WorkSchedule((), 0.0, 0.0, is_possible=True)
         """The schedule that the last choice began."""
 
+    def use_points(self, points: Sequence[OperatingPoint]) -> None:
+        """Decide by these points from now on, as more was measured.
+
+        Raises:
+            UsageError: They are wrong.
+        """
+        self._hull = lower_hull(checked_points(points))
+
     def next_decision_seconds(self, now_seconds: float) -> float:
         """Return the time of the next decision."""
         now_seconds = checked_time("now_seconds", now_seconds)
@@ -98,6 +106,17 @@ class WorkController:
             if self._present is None or not self._may_stay(self._present, best, intervals, steps):
                 self._present = best
         return self._present
+
+    def pause_until_seconds(self, now_seconds: float) -> float:
+        """Return when the pause is to end that was just chosen, as far as the forecast tells; now if none was."""
+        until = now_seconds
+        if self._present is None or self._present.steps_per_second > 0:
+            return until
+        for steps_per_second in self.schedule.steps_per_second:
+            if steps_per_second > 0:
+                break
+            until = self.next_decision_seconds(until)
+        return max(until, self.next_decision_seconds(now_seconds))
 
     def _intervals(self, now_seconds: float) -> list[Interval]:
         """Return the intervals until the deadline, less the reserve, as they are forecast."""

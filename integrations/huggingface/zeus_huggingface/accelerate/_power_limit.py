@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accelerate import Accelerator
 
@@ -12,6 +13,9 @@ from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
 from zeus_core.optimizer._global_setting._preparation import KnobName
 from zeus_huggingface.accelerate._accelerator import monitor_for
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.carbon_aware import CarbonAware
 
 __all__ = ["PowerLimitOptimizer"]
 
@@ -43,6 +47,7 @@ class PowerLimitOptimizer(AcceleratorLoop):
         search: Makes another search, such as `zeus_core.search.GridSearch`.
         max_steps: The steps of the whole training, if they are known.
         mode: "search", or "observe" to change nothing.
+        carbon_aware: Has training run hard, softly or not at all by the intensity or the price of electricity.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and nothing is searched.
         quiet: Show no result at the end.
 
@@ -69,6 +74,7 @@ class PowerLimitOptimizer(AcceleratorLoop):
         search: MakeSearch | None = None,
         max_steps: int | None = None,
         mode: Mode = "search",
+        carbon_aware: CarbonAware | None = None,
         strict: bool = False,
         quiet: bool = False,
     ) -> None:
@@ -85,6 +91,7 @@ class PowerLimitOptimizer(AcceleratorLoop):
             search=search,
             max_steps=max_steps,
             mode=mode,
+            carbon_aware=carbon_aware,
             quiet=True,
         )
         super().__init__(accelerator, self.optimizer, monitor, quiet)

@@ -1,0 +1,272 @@
+"""Training that follows a tariff or a grid, on simulated GPUs in virtual time."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.electricity import RecordedSignal, Signal, WeeklyTariff
+from zeus_core.errors import UsageError
+from zeus_core.events import Activity, TrainingObserver
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer._trial_store import RunSpent
+from zeus_core.optimizer.carbon_aware import CarbonAware, OperatingPoint, WorkController
+from zeus_core.optimizer.carbon_aware._aware_search import AwareSearch
+from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
+from zeus_core.ports import World
+from zeus_core.testing import ThreadWorld, VirtualTime
+from zeus_core.training import TrainingEnergy
+
+HOUR, DAY = 3600.0, 86_400.0
+MIDNIGHT = 1_772_323_200.0
+WORK = Work(40.0, 484.9, 0.938, 0.744)  # a long step, so that days pass in a test
+STEPS = 2500  # 28 hours at the original limit
+TARIFF = WeeklyTariff({"Mon-Sun 20:00-17:00": 0.05, "Mon-Sun 17:00-20:00": 1.0}, "EUR/kWh", "UTC")
+
+
+class Run:
+    """A training on a simulated A100 that begins at midnight, and what it took."""
+
+    def __init__(
+        self,
+        signal: Signal = TARIFF,
+        *,
+        grants_control: bool = True,
+        world: World | None = None,
+        knob: str = "power limit",
+        clock_offset: float = 0.0,
+        max_steps: int = STEPS,
+        work: Work = WORK,
+        **options: object,
+    ) -> None:
+        self.time_source = VirtualTime()
+        self.clock_offset, self.work = clock_offset, work
+        self.arguments: dict[str, Any] = {"world": world, "knob": knob, "max_steps": max_steps, "quiet": True}
+        self.begun = self.time_source.now()
+        noise = SimulatedNoise(0.01, 0.01, 0)
+        self.gpu = SimulatedGpu(
+            find_preset("A100"),
+            0 if world is None else world.rank,
+            time_source=self.time_source,
+            noise=noise,
+            grants_control=grants_control,
+        )
+        self.monitor = ZeusMonitor(gpus=[self.gpu], time_source=self.time_source)
+        self.signal = signal
+        self.aware = CarbonAware(signal, now=self.now, **options)  # type: ignore[arg-type]
+        self.limits: list[float] = []
+        self.pauses: list[int] = []  # the steps before which it paused
+        self.amount = self.joules = self.step_joules = self.paused_hours = 0.0
+        self.start()
+
+    def start(self, state: object = None) -> None:
+        self.optimizer = GlobalPowerLimitOptimizer(
+            self.monitor, MaxSlowdownConstraint(1.2), carbon_aware=self.aware, **self.arguments
+        )
+        self.observer: TrainingObserver = self.optimizer
+        if state is not None:
+            self.optimizer.load_state_dict(state)
+
+    def now(self) -> float:
+        return MIDNIGHT + self.clock_offset + self.time_source.now() - self.begun
+
+    @property
+    def aware_search(self) -> AwareSearch:
+        search = self.optimizer._search
+        assert search is not None
+        assert search._orders is not None
+        assert search._orders._aware is not None
+        return search._orders._aware
+
+    @property
+    def spent(self) -> RunSpent:
+        search = self.optimizer._search
+        assert search is not None
+        assert search.spent is not None
+        return search.spent
+
+    def seconds_at(self, limit_watts: float) -> float:
+        return self.gpu.preset.physics.operating_point(self.work, limit_watts).seconds
+
+    def train(self, steps: int = STEPS) -> Run:
+        for _ in range(steps):
+            begin, joules = self.now(), self.gpu.exact_energy_joules()
+            self.observer.on_step_begin()
+            waited, waited_joules = self.now() - begin, self.gpu.exact_energy_joules() - joules
+            if waited > 10:
+                self.pauses.append(len(self.limits))
+                self.paused_hours += waited / HOUR
+                self._count(begin, waited_joules)
+            begin, joules = self.now(), self.gpu.exact_energy_joules()
+            self.limits.append(self.gpu.read_power_limit_watts())
+            self.gpu.execute(self.work)
+            self.step_joules += self.gpu.exact_energy_joules() - joules
+            self._count(begin, self.gpu.exact_energy_joules() - joules)
+            self.observer.on_step_end()
+        return self
+
+    def _count(self, begin: float, joules: float) -> None:
+        """Integrate by itself what was emitted or cost."""
+        parts = self.signal.parts(begin, self.now())
+        self.joules += joules
+        self.amount += joules / 3.6e6 * sum(part.value * part.seconds for part in parts) / (self.now() - begin)
+
+
+def grid() -> RecordedSignal:
+    """An hourly intensity that follows the day, known from two weeks before the begin."""
+    hours = range(-14 * 24, 8 * 24)
+    values = [400 * (1 + 0.8 * math.sin(math.tau * hour / 24)) for hour in hours]
+    return RecordedSignal([MIDNIGHT + HOUR * hour for hour in hours], values, "g/kWh")
+
+
+def test_it_waits_out_the_dear_hours_and_keeps_its_deadline() -> None:
+    run = Run(deadline=MIDNIGHT + 2 * DAY).train()
+    assert run.now() <= MIDNIGHT + 2 * DAY
+    assert run.paused_hours == pytest.approx(3.0, abs=0.1), "from 17:00 to 20:00"
+    assert run.spent.amount == pytest.approx(run.amount, rel=0.005)
+    assert run.spent.energy_joules == pytest.approx(run.joules, rel=0.005)
+    rows = run.optimizer.result()
+    assert "EUR" in rows["cost"]
+    assert "gained beyond it" in next(text for name, text in rows.items() if "all the time" in name)
+    run.optimizer.close()
+    assert run.gpu.read_power_limit_watts() == 400
+
+
+def test_its_choices_are_those_of_the_pure_policy() -> None:
+    """The same points, at the same times, with as many steps left."""
+    chosen: list[tuple[float, float, int | None]] = []
+
+    class Watched(WorkController):
+        def choose(self, now_seconds: float, steps_left: float) -> OperatingPoint:
+            point = super().choose(now_seconds, steps_left)
+            chosen.append((now_seconds, steps_left, point.setting))
+            return point
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("zeus_core.optimizer.carbon_aware._aware_search.WorkController", Watched)
+        run = Run(grid(), max_slowdown=1.5).train()
+    points = [point for point in run.aware_search._points() if point.setting in set(run.limits)]
+    idle = OperatingPoint.pause(run.gpu.preset.physics.blocking_power_watts)
+    policy = WorkController([*points, idle], run.signal, MIDNIGHT + 1.5 * STEPS / points[0].steps_per_second)
+    same = [policy.choose(now, left).setting == setting for now, left, setting in chosen]
+    assert len({setting for _, _, setting in chosen}) >= 2
+    assert sum(same) >= 0.95 * len(same), "but for what was measured since"
+
+
+@pytest.mark.parametrize("may_pause", [True, False])
+def test_without_the_right_to_set_a_limit_it_still_pauses(may_pause: bool) -> None:
+    run = Run(grants_control=False, deadline=MIDNIGHT + 2 * DAY, may_pause=may_pause).train()
+    assert set(run.limits) == {400}
+    assert run.paused_hours == pytest.approx(3.0 if may_pause else 0.0, abs=0.1)
+
+
+def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
+    """Minutes in place of hours: the account reads the counter many times a second."""
+    minutes = range(30)
+    values = [1.0 if 2 <= minute < 4 else 0.05 for minute in minutes]
+    signal = RecordedSignal([MIDNIGHT + 60 * minute for minute in minutes], values, "EUR/kWh", is_known_ahead=True)
+    run = Run(signal, max_slowdown=2.0, interval_seconds=60.0, max_steps=300, work=Work(1.0, 484.9, 0.938, 0.744))
+    energy = TrainingEnergy(optimizer=run.optimizer, quiet=True)
+    run.observer = energy
+    energy.on_train_begin(max_steps=300)
+    run.train(300)
+    energy.on_train_end()
+    assert energy.summary is not None
+    activities = energy.summary.account.activities
+    assert run.paused_hours == pytest.approx(2 / 60, rel=0.1)
+    assert activities[Activity.IDLE].seconds == pytest.approx(run.paused_hours * HOUR, rel=0.05)
+    assert activities[Activity.STEPS].measured.energy_joules == pytest.approx(run.step_joules, rel=0.002)
+
+
+def test_a_run_that_is_killed_and_resumed_keeps_its_account_and_its_deadline() -> None:
+    run = Run(max_slowdown=1.6).train(1000)
+    state = json.loads(json.dumps(run.optimizer.state_dict()))
+    amount, joules = run.spent.amount, run.spent.energy_joules
+    assert amount > 0
+    run.optimizer.close()
+    run.time_source.advance(2 * HOUR)
+    run.start(state)
+    run.optimizer.on_train_begin(max_steps=STEPS - 1000)
+    assert run.spent.amount == pytest.approx(amount)
+    assert run.spent.energy_joules == pytest.approx(joules)
+    run.train(STEPS - 1000)
+    assert run.now() <= MIDNIGHT + 1.6 * 1.003 * STEPS * run.seconds_at(400)
+    assert run.spent.amount == pytest.approx(run.amount, rel=0.01)
+
+
+def test_a_damaged_account_in_a_checkpoint_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(max_slowdown=1.6).train(600)
+    state = {**run.optimizer.state_dict(), "spent": {"amount": "much"}}
+    run.start(state)
+    run.train(10)
+    assert "counted from here on" in caplog.text
+    assert run.optimizer.trials, "the search itself is continued"
+
+
+def test_a_long_pause_ends_the_process_after_a_checkpoint(tmp_path: Path) -> None:
+    saved: list[str] = []
+    path = tmp_path / "resume.json"
+    run = Run(
+        deadline=MIDNIGHT + 2 * DAY,
+        exit_from_seconds=2 * HOUR,
+        resume_path=path,
+        checkpoint=lambda: saved.append("checkpoint"),
+    )
+    with pytest.raises(SystemExit) as ended:
+        run.train()
+    assert ended.value.code == 75
+    assert saved == ["checkpoint"]
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["not_before"] == "2026-03-01T20:00:00+00:00"
+    assert document["not_before_seconds"] == MIDNIGHT + 20 * HOUR
+    run.optimizer.close()
+    assert run.gpu.read_power_limit_watts() == 400
+
+
+def test_a_checkpoint_that_fails_costs_the_pause_and_no_training(caplog: pytest.LogCaptureFixture) -> None:
+    def full_disk() -> None:
+        raise OSError("no space left on device")
+
+    run = Run(deadline=MIDNIGHT + 2 * DAY, checkpoint=full_disk).train()
+    assert len(run.limits) == STEPS
+    assert "no space left on device" in caplog.text
+    assert run.gpu.read_power_limit_watts() == 400
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_all_ranks_pause_at_the_same_step(tmp_path: Path, ends: bool) -> None:
+    """Rank 1 has another idea of the time: rank 0 decides, and each waits as long by its own clock."""
+
+    def rank_main(world: World) -> tuple[list[int], object]:
+        run = Run(
+            deadline=MIDNIGHT + 2 * DAY,
+            world=world,
+            clock_offset=5 * HOUR * world.rank,
+            exit_from_seconds=2 * HOUR if ends else None,
+            resume_path=tmp_path / "resume.json",
+        )
+        try:
+            run.train()
+        except SystemExit as ended:
+            return run.pauses, ended.code
+        finally:
+            run.optimizer.close()
+            assert run.gpu.read_power_limit_watts() == 400
+        return run.pauses, None
+
+    first, second = ThreadWorld.run(2, rank_main, timeout_seconds=60.0)
+    assert first == second
+    assert first[1] == (75 if ends else None)
+    assert ends or len(first[0]) == 3
+
+
+def test_one_knob_is_followed_and_not_two() -> None:
+    with pytest.raises(UsageError, match='carbon_aware follows one knob, and knob is "auto"'):
+        Run(max_slowdown=1.5, knob="auto")
+    with pytest.raises(UsageError, match="carbon_aware is 'yes'"):
+        GlobalPowerLimitOptimizer(ZeusMonitor(gpu_indices=[]), carbon_aware="yes")  # type: ignore[arg-type]

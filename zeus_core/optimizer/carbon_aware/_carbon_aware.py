@@ -1,0 +1,105 @@
+"""What a training is told about electricity and its deadline: one argument of an optimizer."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from zeus_core._validate import checked_flag, checked_function, checked_number, checked_path, shown
+from zeus_core.electricity import Signal
+from zeus_core.electricity._signal import checked_signal, checked_time
+from zeus_core.errors import UsageError
+
+__all__ = ["CarbonAware"]
+
+
+class CarbonAware:
+    """Has a training run hard, softly or not at all, by the carbon intensity or the price of electricity.
+
+    Pass it to an optimizer: `GlobalPowerLimitOptimizer(monitor, carbon_aware=CarbonAware(signal, deadline=...))`. Once
+    the search is over, each interval the settings that it has measured and a pause are weighed against each other; see
+    `WorkController`. The optimizer must know `max_steps`. Without the right to change a setting, training still pauses.
+
+    Args:
+        signal: The intensity, or the price.
+        deadline: When training must be done: a `datetime` with a zone, or seconds since 1970 (Unix time).
+        max_slowdown: In place of a deadline, how much longer than at its original setting training may take from its
+            begin to its end, such as 1.3. Pauses count.
+        may_pause: Whether training may pause. A pause begins between two steps, on all ranks.
+        idle_watts: The power of all GPUs of the job together in a pause. If None it is read before training begins,
+            and measured in each pause.
+        interval_seconds: The time between decisions.
+        checkpoint: Called on all ranks before a pause. The Trainer of transformers saves its checkpoint by itself.
+        exit_from_seconds: A pause that is expected to last so long ends the process, with exit code 75 (`EX_TEMPFAIL`:
+            try again later), after it has written `resume_path`. If None, every pause is waited out in place.
+        resume_path: JSON file that tells a scheduler when to start the training again.
+        now: Tells the time, in seconds since 1970.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        signal: Signal,
+        deadline: datetime | float | None = None,
+        max_slowdown: float | None = None,
+        *,
+        may_pause: bool = True,
+        idle_watts: float | None = None,
+        interval_seconds: float = 3600.0,
+        checkpoint: Callable[[], object] | None = None,
+        exit_from_seconds: float | None = None,
+        resume_path: str | Path = "resume.json",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        if (deadline is None) is (max_slowdown is None):
+            raise UsageError(
+                f"deadline is {shown(deadline)} and max_slowdown is {shown(max_slowdown)}; give one of the two"
+            )
+        self.signal: Signal = checked_signal("signal", signal)
+        """The intensity, or the price."""
+        self.deadline_seconds: float | None = None if deadline is None else _unix_seconds(deadline)
+        """When training must be done, in seconds since 1970."""
+        self.max_slowdown: float | None = (
+            None if max_slowdown is None else checked_number("max_slowdown", max_slowdown, 1.0, 1e6, "a factor from 1")
+        )
+        """How much longer training may take."""
+        self.may_pause: bool = checked_flag("may_pause", may_pause)
+        """Whether training may pause."""
+        self.idle_watts: float | None = (
+            None if idle_watts is None else checked_number("idle_watts", idle_watts, 0.0, 1e9, "watts, at least 0")
+        )
+        """The power of all GPUs in a pause, as passed."""
+        self.interval_seconds: float = checked_number(
+            "interval_seconds", interval_seconds, 60.0, 86_400.0, "seconds, from 60 to one day"
+        )
+        """The time between decisions."""
+        self.checkpoint: Callable[[], object] | None = (
+            None if checkpoint is None else checked_function("checkpoint", checkpoint, "a function of no arguments")
+        )
+        """Called before a pause."""
+        self.exit_from_seconds: float = (
+            math.inf
+            if exit_from_seconds is None
+            else checked_number("exit_from_seconds", exit_from_seconds, 0.0, math.inf, "seconds, at least 0")
+        )
+        """The length from which a pause ends the process; infinite if none does."""
+        self.resume_path: Path = Path(checked_path("resume_path", resume_path, "resume.json"))
+        """The file for a scheduler."""
+        self.now: Callable[[], float] = checked_function("now", now, "a function of no arguments, such as time.time")
+        """Tells the time, in seconds since 1970."""
+
+
+def _unix_seconds(deadline: datetime | float) -> float:
+    if isinstance(deadline, datetime):
+        if deadline.tzinfo is None:
+            raise UsageError(
+                f"deadline is {deadline.isoformat()}, which has no zone; pass deadline.astimezone(), or "
+                "datetime(..., tzinfo=ZoneInfo('Europe/Berlin'))"
+            )
+        return deadline.timestamp()
+    return checked_time("deadline", deadline)

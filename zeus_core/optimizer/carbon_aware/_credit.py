@@ -1,0 +1,120 @@
+"""What following a signal has gained: a training beside the same at full power, and at one setting all the time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zeus_core.adapters._result import energy_text
+from zeus_core.electricity import Signal
+from zeus_core.optimizer._trial_store import RunSpent
+from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
+from zeus_core.optimizer.carbon_aware._replay import Replayed, best_static, replay
+from zeus_core.search._comparison import percentage
+
+__all__ = ["Credit", "credit_of"]
+
+
+# As much later than the training a static setting may end and still count as done by the same time: a search begins at
+# full power, so that the very setting it ends with would be later by these steps, and not be compared.
+_SAME_TIME_FRACTION = 0.01
+
+
+@dataclass(frozen=True)
+class Credit:
+    """A training beside what it would have been.
+
+    Attributes:
+        spent: What it took.
+        unit: The unit of the amounts: "g", or a currency.
+        full: The same steps at the original setting, without pauses.
+        static: The same steps at the one setting, all the time, that emits or costs least and ends no later.
+        static_setting: That setting.
+        full_error: How far the energy of a step at the original setting can be off, as a fraction.
+        static_error: The same at `static_setting`.
+    """
+
+    spent: RunSpent
+    unit: str
+    full: Replayed
+    static: Replayed
+    static_setting: int | None
+    full_error: float
+    static_error: float
+
+    @property
+    def saving_fraction(self) -> float:
+        """What it saved of the emissions, or the cost, at full power."""
+        return 1 - self.spent.amount / self.full.amount
+
+    @property
+    def gain_fraction(self) -> float:
+        """What it saved of those of the static setting: what following the signal is to be credited with."""
+        return 1 - self.spent.amount / self.static.amount
+
+    def rows(self) -> dict[str, str]:
+        """Return it as labelled lines."""
+        spent = self.spent
+        label = "emissions" if self.unit == "g" else "cost"
+        own = _amount_text(spent.amount, self.unit)
+        if spent.amount > 0:
+            own += f" ±{spent.uncertainty / spent.amount:.1%}"
+        if self.full.amount <= 0 or self.static.amount <= 0:
+            return {label: own}
+        saved = percentage(self.saving_fraction, self._error(self.saving_fraction, self.full_error))
+        gained = percentage(self.gain_fraction, self._error(self.gain_fraction, self.static_error))
+        full, static = _amount_text(self.full.amount, self.unit), _amount_text(self.static.amount, self.unit)
+        return {
+            label: f"{own} for {energy_text(spent.energy_joules, 0.0)} in steps and pauses",
+            "at full power": f"{full}; saved {saved}",
+            f"at {self.static_setting} all the time": f"{static}; gained beyond it {gained}",
+        }
+
+    def _error(self, fraction: float, other_error: float) -> float:
+        own_error = self.spent.uncertainty / self.spent.amount if self.spent.amount > 0 else 0.0
+        return (1 - fraction) * math.hypot(own_error, other_error)
+
+
+def credit_of(
+    spent: RunSpent,
+    original: OperatingPoint,
+    others: Sequence[OperatingPoint],
+    errors: Mapping[int, float],
+    signal: Signal,
+    steps: int,
+    now_seconds: float,
+) -> Credit:
+    """Compare a training with what it would have been, by the steps that it has measured and the signal as it was.
+
+    Args:
+        spent: What it took, with its begin.
+        original: What was measured at the original setting.
+        others: What was measured, or predicted, at others.
+        errors: How far the energy of a step can be off, as a fraction, by setting.
+        signal: The signal.
+        steps: The steps so far.
+        now_seconds: When they were done, in seconds since 1970.
+    """
+    begin = now_seconds if spent.begun_seconds is None else spent.begun_seconds
+    points = [original, *others]
+
+    def at(point: OperatingPoint) -> Replayed:
+        return replay(lambda now, left: point, signal, begin, steps)
+
+    end = now_seconds + _SAME_TIME_FRACTION * (now_seconds - begin)
+    static = best_static(points, signal, begin, steps, end)
+    setting = next(point.setting for point in points if at(point) == static)
+    return Credit(
+        spent,
+        signal.facts.amount_unit,
+        at(original),
+        static,
+        setting,
+        errors.get(original.setting or 0, 0.0),
+        errors.get(setting or 0, 0.0),
+    )
+
+
+def _amount_text(amount: float, unit: str) -> str:
+    return f"{amount / 1000:.3g} kg" if unit == "g" and amount >= 1000 else f"{amount:.3g} {unit}"
