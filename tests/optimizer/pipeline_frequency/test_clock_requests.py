@@ -18,7 +18,12 @@ from tests.support.pipeline_training import (
 from zeus_core.events import Activity
 from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.optimizer.pipeline_frequency import Phase
-from zeus_core.optimizer.pipeline_frequency._clock_requests import ClockRequest, clocks_to_follow, requests_of
+from zeus_core.optimizer.pipeline_frequency._clock_requests import (
+    ClockRequest,
+    clocks_in_reach,
+    clocks_to_follow,
+    requests_of,
+)
 from zeus_core.pipeline import Frontier, make_plan, schedules
 from zeus_core.testing import SimulatedJob
 
@@ -59,7 +64,8 @@ def test_instructions_shorter_than_a_call_of_the_driver_get_plans_that_it_can_fo
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, make)
     replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
     assert run.seconds(replayed) <= 1.002 * run.seconds(found)
-    assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.01)
+    # The planner does not know that no clock can be set before a step begins: the first lower one is left out.
+    assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.015)
 
 
 def test_no_call_of_the_driver_is_redundant():
@@ -124,3 +130,19 @@ def test_after_an_exception_in_a_step_the_original_clock_is_in_force_whatever_wa
 
     Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 56, Interrupted)
     assert clocks == [1410, 1410]
+
+
+@pytest.mark.parametrize(
+    ("clocks", "seconds", "expected"),
+    [
+        ([1410, 420, 1185, 1185, 1410], [0.06, 0.18, 0.14, 0.2], [1410, 1410, 1185, 1185, 1410]),
+        ([1410, 420, 1185, 1185, 1410], [0.16, 0.18, 0.14, 0.2], [1410, 420, 1185, 1185, 1410]),
+        ([1410, 420, 1185, 1185, 1410], [0.06, 0.40, 0.14, 0.2], [1410, 420, 1185, 1185, 1410]),
+        ([None, 900, None, 800, None], [0.2, 0.05, 0.1, 0.4], [None, None, None, 800, None]),
+        ([1200, 1410, 1100], [0.01, 0.01], [1200, 1410, 1100]),
+    ],
+    ids=["late for the higher clock", "in time", "the lower clock lasts", "original clock", "up and down"],
+)
+def test_a_lower_clock_is_left_out_where_the_next_higher_one_would_come_late(clocks, seconds, expected):
+    assert clocks_in_reach(clocks, seconds, 0.15) == expected
+    assert clocks_in_reach(clocks, seconds, 0.0) == clocks

@@ -107,7 +107,7 @@ def test_clocks_that_a_power_limit_keeps_from_being_reached_do_not_end_it():
     truth = Truth(preset, [Work(0.1, 2.0 * preset.default_limit_watts)])
     held_mhz = 1410 * preset.physics.operating_point(truth.works[0], preset.default_limit_watts).clock_fraction
     assert held_mhz < 0.8 * 1410
-    assert min(truth.ask_all()) < 0.8 * held_mhz
+    assert min(truth.ask_all()) < 0.9 * held_mhz
 
 
 @pytest.mark.parametrize(("clocks", "expected"), [([1410], [1410]), ([1395, 1410], [1410, 1395])])
@@ -127,3 +127,26 @@ def test_what_could_not_be_measured_at_some_clock_does_no_harm(truth, lost):
         search.tell(clock, {name: point for name, point in points.items() if (len(asked), name) not in lost})
         asked.append(clock)
     assert 2 <= len(set(asked)) == len(asked) <= 12
+
+
+@pytest.mark.parametrize(("spare_seconds", "lowest"), [(0.0, 870), (1.0, 420)])
+def test_clocks_far_below_that_of_minimum_energy_are_measured_only_for_work_with_time_to_spare(spare_seconds, lowest):
+    truth = Truth(PRESETS["A100-SXM4-80GB"], [Work(0.1, 330.0, 1.0, 0.75)])
+    search, asked = ClockSearch(truth.clocks_mhz, 12), []
+    while (clock := search.ask()) is not None:
+        points = truth.points(clock)
+        search.tell(clock, {name: one._replace(spare_seconds=spare_seconds) for name, one in points.items()})
+        asked.append(clock)
+    assert min(asked) == lowest
+
+
+def test_a_clock_that_a_power_limit_keeps_from_being_reached_may_take_a_little_more_time_and_energy():
+    # as the measured A40: held at 1455 of 1740 MHz, and 1.5 % slower at 1560 MHz for all that
+    search, asked = ClockSearch(range(1740, 840, -15), 12), []
+    while (clock := search.ask()) is not None:
+        reached = min(clock, 1455)
+        seconds = 0.11 * 1455 / reached * (1 + 8e-5 * (1740 - max(clock, 1455)))
+        joules = seconds * (100 + 200 * (reached / 1455) ** 3)
+        search.tell(clock, {"forward": MeasuredPoint(seconds, joules, joules - 70 * seconds)})
+        asked.append(clock)
+    assert min(asked) < 1000

@@ -92,8 +92,16 @@ class TestProfile:
     def test_points_of_a_clock_are_those_of_all_ranks_where_energy_is_known(self):
         job = a_job([(0,), (1,)])
         lacking = RankProfile((row(1, "forward", 1200, 0.1, None), row(1, "backward", 1200, 0.2, 40.0)), 60.0)
-        assert JobProfile(job, (measured(0), lacking)).points(1200) == {
+        assert JobProfile(job, (measured(0), lacking)).points(1200, [0.0]) == {
             (0, 0, "forward"): MeasuredPoint(0.1, 20.0, 12.0),
             (0, 0, "backward"): MeasuredPoint(0.2, 40.0, 24.0),
             (1, 1, "backward"): MeasuredPoint(0.2, 40.0, 28.0),
         }
+
+    def test_the_time_a_rank_waits_at_the_highest_clocks_is_shared_by_its_computations(self):
+        job = a_job([(0,), (1,)])
+        profile = JobProfile(job, (measured(0), measured(1)))
+        order = job.ranks[0].order
+        busy = sum({"forward": 0.05, "backward": 0.1}[one.kind] for one in order)
+        points = profile.points(1200, [busy + 0.6])
+        assert [point.spare_seconds for point in points.values()] == pytest.approx([0.6 / len(order)] * len(points))

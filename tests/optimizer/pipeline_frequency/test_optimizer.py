@@ -97,7 +97,7 @@ def test_profiling_costs_few_iterations_and_ends(model):
     run = trained(4, 8, model)
     steps = run.steps_of(Phase.PROFILING)
     seconds = sum(max(rank.step_seconds[step] for rank in run.ranks) for step in steps)
-    assert seconds / run.seconds(run.steps_of(Phase.BASELINE)) - len(steps) <= 4.0
+    assert seconds / run.seconds(run.steps_of(Phase.BASELINE)) - len(steps) <= 8.0
 
 
 def test_noise_of_one_percent_is_borne():
@@ -872,7 +872,7 @@ def test_work_that_takes_next_to_no_time_is_planned_with_all_the_same():
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), work), 100)
     assert run.first.phases[-1] is Phase.REPLAYING
     energies = {option.energy_joules for option in run.first.latest["profile"].get(1, "forward").options}
-    assert max(energies) < 0.1
+    assert max(energies) < 0.2, "that of the other kinds is 20 J and more"
 
 
 def test_a_plan_that_has_become_too_slow_is_given_up_in_the_end():

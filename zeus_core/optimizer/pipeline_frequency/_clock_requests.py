@@ -6,14 +6,20 @@ computation is known, so a call begins that much before the end of the computati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-__all__ = ["ClockRequest", "clocks_to_follow", "requests_of"]
+__all__ = ["ClockRequest", "clocks_in_reach", "clocks_to_follow", "requests_of"]
 
 # Multiple of the driver's latency between two iterations below which the original clock would hardly be in force there:
 # one latency to restore it, and one to set the next clock.
 _MIN_REST_LATENCIES = 2.0
+
+
+# Lateness, as a multiple of the driver's latency, that is the scatter of computations and calls.
+_MAX_LATENESS_LATENCIES = 0.1
 
 
 class ClockRequest(NamedTuple):
@@ -45,6 +51,35 @@ def clocks_to_follow(
         clocks.append(before if planned is None else None if planned == original_mhz else planned)
     is_rest_short = rest_seconds is not None and rest_seconds < _MIN_REST_LATENCIES * latency_seconds
     return [*clocks, clocks[0] if is_rest_short else None]
+
+
+def clocks_in_reach(
+    clocks_mhz: Sequence[int | None], seconds: Sequence[float], latency_seconds: float
+) -> list[int | None]:
+    """Leave out each lower clock that would make the driver late for the higher one that follows.
+
+    The computations that follow would run at the lower clock for a while, and an iteration would take longer.
+
+    Args:
+        clocks_mhz: The clock of each computation, and that after the last one; None for the original clock.
+        seconds: The duration of each computation.
+        latency_seconds: How long the driver takes to set a clock.
+    """
+    heights = [math.inf if clock_mhz is None else clock_mhz for clock_mhz in clocks_mhz]
+    changes = [number for number in range(1, len(heights)) if heights[number] != heights[number - 1]]
+    begins = [0.0, *accumulate(seconds)]
+    kept = list(clocks_mhz)
+    free_seconds = 0.0  # when the driver is done with the calls so far
+    for change, following in pairwise(changes):
+        done_seconds = max(free_seconds, begins[change] - latency_seconds) + latency_seconds
+        lateness_seconds = done_seconds + latency_seconds - begins[following]
+        is_lower = heights[change] < min(heights[change - 1], heights[following])
+        if is_lower and lateness_seconds > _MAX_LATENESS_LATENCIES * latency_seconds:
+            kept[change:following] = [kept[change - 1]] * (following - change)
+            heights[change:following] = [heights[change - 1]] * (following - change)
+        else:
+            free_seconds = done_seconds
+    return kept
 
 
 def requests_of(

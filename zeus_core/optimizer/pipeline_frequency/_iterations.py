@@ -74,6 +74,15 @@ class Iteration:
         """Return how long the part after the work of a pipeline takes: gradients, the optimizer step, and the like."""
         return self.step_seconds - self.work_seconds[pipeline]
 
+    def allowed_work_seconds(self, slowdown_factor: float) -> list[float]:
+        """Return how long the work of each pipeline may take.
+
+        Args:
+            slowdown_factor: The longest allowed iteration, as a multiple of this one.
+        """
+        longest_seconds = slowdown_factor * self.step_seconds
+        return [longest_seconds - self.tail_seconds(pipeline) for pipeline in range(len(self.work_seconds))]
+
 
 class StepWindow:
     """Measures some steps of one rank, without the time between steps.

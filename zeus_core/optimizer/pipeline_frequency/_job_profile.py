@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency._clock_search import MeasuredPoint
+from zeus_core.optimizer.pipeline_frequency._interpolation import interpolated
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._rank_profile import InstructionRow, RankProfile
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction, InstructionProfile, MeasuredOption, PipelineProfile
@@ -59,6 +60,29 @@ class JobProfile:
             [len(ranks) for ranks in stages],
         )
 
+    def planning_options(self, pipeline: int) -> PipelineProfile:
+        """Return the profile of one pipeline to plan with, which has interpolated options too.
+
+        Raises:
+            UsageError: Something was not measured.
+        """
+        measured = self.of_pipeline(pipeline)
+        return replace(measured, instructions=tuple(map(self._interpolated, measured.instructions)))
+
+    def seconds(self, rank: int) -> dict[tuple[int, str, int | None], float]:
+        """Return how long the computations of a rank take at the clocks of any plan, by stage, kind and clock."""
+        information = self.job.ranks[rank]
+        stages = {one.stage for one in information.order}
+        return {
+            (one.stage, one.kind, option.clock_mhz): option.time_seconds
+            for one in self.of_pipeline(information.pipeline_rank.pipeline).instructions
+            if one.stage in stages
+            for option in self._interpolated(one).options
+        }
+
+    def _interpolated(self, measured: InstructionProfile) -> InstructionProfile:
+        return replace(measured, options=interpolated(measured.options, self.job.clocks_mhz))
+
     def work_seconds(self, pipeline: int) -> float:
         """Return how long the instructions of an iteration take at the highest clocks.
 
@@ -104,16 +128,36 @@ class JobProfile:
             if row.kind not in COMPUTE_KINDS
         )
 
-    def points(self, clock_mhz: int) -> dict[object, MeasuredPoint]:
-        """Return the measurements at a clock, by rank, stage and kind."""
+    def points(self, clock_mhz: int, allowed_seconds: Sequence[float]) -> dict[object, MeasuredPoint]:
+        """Return the measurements at a clock, by rank, stage and kind.
+
+        Args:
+            clock_mhz: The clock.
+            allowed_seconds: How long the work of an iteration of each pipeline may take.
+        """
         return {
             (rank, row.stage, row.kind): MeasuredPoint(
-                row.time_seconds, row.energy_joules, self._cost_joules(rank, row)
+                row.time_seconds, row.energy_joules, self._cost_joules(rank, row), spare_seconds
             )
             for rank, profile in enumerate(self.ranks)
+            for spare_seconds in [self._spare_seconds(rank, allowed_seconds)]
             for row in profile.rows
             if row.clock_mhz == clock_mhz and row.energy_joules is not None
         }
+
+    def _spare_seconds(self, rank: int, allowed_seconds: Sequence[float]) -> float:
+        """Return how long a rank waits at the highest clocks, for each of its computations."""
+        fastest: dict[tuple[int, str], InstructionRow] = {}
+        for row in self.ranks[rank].rows:
+            name = row.stage, row.kind
+            if row.clock_mhz is not None and row.clock_mhz >= (fastest.get(name, row).clock_mhz or 0):
+                fastest[name] = row
+        information = self.job.ranks[rank]
+        seconds = [
+            fastest[one.stage, one.kind].time_seconds for one in information.order if (one.stage, one.kind) in fastest
+        ]
+        waiting_seconds = allowed_seconds[information.pipeline_rank.pipeline] - sum(seconds)
+        return max(waiting_seconds, 0.0) / len(information.order)
 
     def check_measured(self, clock_mhz: int, faults: Sequence[str | None]) -> None:
         """Check that everything was measured at a clock.

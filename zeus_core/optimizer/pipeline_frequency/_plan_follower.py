@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
-from zeus_core.optimizer.pipeline_frequency._clock_requests import ClockRequest, clocks_to_follow, requests_of
+from zeus_core.optimizer.pipeline_frequency._clock_requests import (
+    ClockRequest,
+    clocks_in_reach,
+    clocks_to_follow,
+    requests_of,
+)
 from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
-from zeus_core.optimizer.pipeline_frequency._rank_profile import RankProfile
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
 from zeus_core.ports import DeviceEvent
@@ -22,13 +26,21 @@ class PlanFollower:
     Args:
         setter: Sets the clocks.
         order: The computations of an iteration, in order.
-        profile: Durations at the clocks of the plan, and that of a call of the driver; None if they were not measured.
+        seconds: Durations by stage, kind and clock, as far as they are known.
+        latency_seconds: How long the driver took to set a clock while profiling; later calls may take longer.
     """
 
-    def __init__(self, setter: ClockSetter, order: Sequence[Instruction], profile: RankProfile | None) -> None:
+    def __init__(
+        self,
+        setter: ClockSetter,
+        order: Sequence[Instruction],
+        seconds: Mapping[tuple[int, str, int | None], float],
+        latency_seconds: float,
+    ) -> None:
         self._setter = setter
         self._order = order
-        self._profile = profile
+        self._known_seconds = seconds
+        self._latency_seconds = latency_seconds
         self._planned_mhz: Sequence[int | None] = ()
         self._clocks_mhz: Sequence[int | None] = (None,)
         self._requests: Sequence[Sequence[ClockRequest]] = ()
@@ -45,9 +57,8 @@ class PlanFollower:
             planned_mhz: The clock of each computation; None where it stays as it is.
         """
         self._planned_mhz = planned_mhz
-        known = {} if self._profile is None else self._profile.seconds
         seconds = [
-            known.get((instruction.stage, instruction.kind, clock_mhz))
+            self._known_seconds.get((instruction.stage, instruction.kind, clock_mhz))
             for instruction, clock_mhz in zip(self._order, planned_mhz, strict=True)
         ]
         self._plan_requests(None if None in seconds else [one for one in seconds if one is not None], None)
@@ -92,10 +103,11 @@ class PlanFollower:
         self.is_changed = self.is_changed or self._position != len(self._order)
 
     def _plan_requests(self, seconds: Sequence[float] | None, rest_seconds: float | None) -> None:
-        profile = self._profile
-        latency_seconds = self._setter.latency_seconds if profile is None else profile.switch_seconds
+        latency_seconds = max(self._latency_seconds, self._setter.latency_seconds)
         highest_mhz = self._setter.clocks_mhz[0]  # the original one: no higher clock is offered
         self._clocks_mhz = clocks_to_follow(self._planned_mhz, highest_mhz, latency_seconds, rest_seconds)
+        if seconds is not None:
+            self._clocks_mhz = clocks_in_reach(self._clocks_mhz, seconds, latency_seconds)
         self._requests = () if seconds is None else requests_of(self._clocks_mhz, seconds, latency_seconds)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zeus_core.optimizer.pipeline_frequency._context import RankContext
@@ -173,7 +173,7 @@ class PlanningTask:
         self._context = context
         self._profile = profile
         self._baseline = baseline
-        self._longest_seconds = time_budget_factor * context.settings.slowdown_factor * baseline.step_seconds
+        self._slowdown_factor = time_budget_factor * context.settings.slowdown_factor
         self._result: tuple[Deployment, ...] = ()
         self._error: Exception | None = None
         self.is_wanted = False
@@ -205,9 +205,9 @@ class PlanningTask:
     def _plan(self, until_seconds: Sequence[float | None]) -> None:
         """Runs in the background."""
         try:
+            allowed = self._baseline.allowed_work_seconds(self._slowdown_factor)
             asked = [
-                (self._planner(pipeline), self._longest_seconds - self._baseline.tail_seconds(pipeline), until)
-                for pipeline, until in enumerate(until_seconds)
+                (self._planner(pipeline), allowed[pipeline], until) for pipeline, until in enumerate(until_seconds)
             ]
             self._result = self._context.planning_background.run_in_child(plan_all, asked)
         except Exception as error:
@@ -215,11 +215,8 @@ class PlanningTask:
 
     def _planner(self, pipeline: int) -> PipelinePlanner:
         settings = self._context.settings
-        profile = self._profile.of_pipeline(pipeline)
         return PipelinePlanner(
-            PipelineProfile(
-                profile.instructions, profile.blocking_power_watts, profile.gpus, settings.node_power_watts
-            ),
+            replace(self._profile.planning_options(pipeline), node_power_watts=settings.node_power_watts),
             self._profile.job.schedules[pipeline],
             self._baseline.work_seconds[pipeline],
             self._baseline.tail_seconds(pipeline),

@@ -145,8 +145,9 @@ class Profiling(Stage):
 
     def _clock_after(self, clock_mhz: int, profile: JobProfile) -> int | None:
         self._measured_clocks_mhz.append(clock_mhz)
+        allowed_seconds = self._baseline.allowed_work_seconds(self._context.settings.slowdown_factor)
         for measured_mhz in self._measured_clocks_mhz:  # later measurements refine earlier ones
-            self._search.tell(measured_mhz, profile.points(measured_mhz))
+            self._search.tell(measured_mhz, profile.points(measured_mhz, allowed_seconds))
         return self._search.ask()
 
     def _pays(self, cost_seconds: float) -> bool:

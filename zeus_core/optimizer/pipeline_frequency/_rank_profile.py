@@ -64,11 +64,6 @@ class RankProfile:
         """Check the numbers, which may come from a file."""
         _check_not_negative(self)
 
-    @property
-    def seconds(self) -> dict[tuple[int, str, int | None], float]:
-        """The duration of each kind of instruction, by stage, kind and clock."""
-        return {(row.stage, row.kind, row.clock_mhz): row.time_seconds for row in self.rows}
-
     def is_precise(self, clock_mhz: int | None) -> bool:
         """Return whether all energies at a clock are known well enough to plan with."""
         rows = [row for row in self.rows if row.kind in COMPUTE_KINDS and row.clock_mhz == clock_mhz]

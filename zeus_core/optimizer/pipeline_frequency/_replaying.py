@@ -91,8 +91,10 @@ class Replaying(Stage):
             self._task = PlanningTask(context, planned.profile, planned.baseline, delays.time_budget_factor)
         own = context.pipeline_rank
         self._order = planned.job.schedules[own.pipeline].ranks[own.rank]
-        profile = None if planned.profile is None else planned.profile.ranks[context.exchange.rank]
-        self._follower = PlanFollower(context.setter, self._order, profile)
+        profile, rank = planned.profile, context.exchange.rank
+        seconds = {} if profile is None else profile.seconds(rank)
+        latency_seconds = 0.0 if profile is None else profile.ranks[rank].switch_seconds
+        self._follower = PlanFollower(context.setter, self._order, seconds, latency_seconds)
         self._usual_seconds = [deployment.work_seconds for deployment in planned.deployments]
         self._allowed_seconds = self._usual_seconds
         follows = self._task is not None and context.settings.follow_stragglers
