@@ -15,8 +15,11 @@ from zeus_core.cli._metering import open_meter
 from zeus_core.cli._run_record import RunRecord
 from zeus_core.cli._summary import summarize, total_to_json
 from zeus_core.cli._text import table, write
-from zeus_core.device import discover_cpus
+from zeus_core.cli._window_charges import WindowCharges
+from zeus_core.device import Work, discover_cpus
+from zeus_core.electricity import Electricity, RecordedSignal
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
+from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing._fake_rapl import FakeRapl
 
 PACKAGE = {Device("cpu", 0, "node/0"): DeviceEnergy(30.0, 1.0)}
@@ -167,6 +170,7 @@ def test_the_fields_of_version_1_of_a_record_stay():
         "is_simulated": "bool",
         "devices": "list",
         "totals": "dict",
+        "electricity": "NoneType",
         "notes": "list",
     }
     numbers = dict.fromkeys(["energy_joules", "uncertainty_joules", "average_power_watts"], "float")
@@ -176,3 +180,23 @@ def test_the_fields_of_version_1_of_a_record_stay():
         assert types == {"index": "int", "lost_because": "NoneType", **numbers, **texts}
     totals = {name: type(value).__name__ for name, value in document["totals"].items()}
     assert totals == {"energy_kilowatt_hours": "float", "is_complete": "bool", **numbers}
+
+
+def test_the_energy_of_a_window_is_charged_at_the_value_of_its_time(time_source, gpu):
+    """A third of it was taken at 600 g/kWh, two thirds at 300: the window has seen both."""
+    monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
+    intensity = RecordedSignal([1000.0, 1010.0], [600.0, 300.0], "g/kWh", max_age_seconds=100.0)
+    monitor.begin_window("whole")
+    charges = WindowCharges(Electricity(intensity), monitor, period_seconds=1e6)
+    for _ in range(30):
+        gpu.execute(Work(1.0, 300.0))
+        charges.sample()
+    measurement = monitor.end_window("whole")
+    charges.end(measurement)
+    charges.sample()  # one that was under way: the window is over
+    amount = charges.to_json()["amounts"]["g"]
+    mean = (600 * 10 + 300 * (measurement.time - 10)) / measurement.time
+    assert amount["amount"] == pytest.approx(measurement.total_energy / 3.6e6 * mean, rel=0.01)
+    assert amount["uncertainty"] < 0.1 * amount["amount"]
+    (line,) = charges.lines()
+    assert "g CO2 equivalent of GPUs, without PUE, at 399." in line

@@ -340,3 +340,73 @@ def test_an_unknown_gpu_is_said_before_the_command_starts(on_simulated):
     ended = on_simulated("run", "--gpus", "0,7", "--", "echo", "started")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "there is no GPU 7; valid indices: 0, 1" in ended.stderr
+
+
+def charged(record):
+    """What is stated of the electricity, and the kilowatt-hours of the record."""
+    return record["electricity"]["amounts"], record["totals"]["energy_kilowatt_hours"]
+
+
+def test_emissions_and_cost_of_a_command(on_simulated, tmp_path):
+    options = ["--intensity", "380g/kWh", "--price", "310 EUR/MWh", "--pue", "1.2", "--output", tmp_path / "run.json"]
+    ended = on_simulated("run", *options, "--", "sleep", "0.3")
+    assert ended.returncode == 0, ended.stderr
+    amounts, kilowatt_hours = charged(read_json(tmp_path / "run.json"))
+    assert amounts["g"]["amount"] == pytest.approx(kilowatt_hours * 380 * 1.2)
+    assert amounts["EUR"]["amount"] == pytest.approx(kilowatt_hours * 0.31 * 1.2)
+    uncertainty_joules = read_json(tmp_path / "run.json")["totals"]["uncertainty_joules"]
+    assert amounts["g"]["uncertainty"] == pytest.approx(uncertainty_joules / 3.6e6 * 380 * 1.2)
+    assert amounts["g"]["is_complete"] is True
+    assert "PUE 1.2, at 380 g/kWh (by --intensity; average)" in ended.stderr
+    assert "PUE 1.2, at 0.31 EUR/kWh (by --price)" in ended.stderr
+
+
+def test_a_recorded_intensity_that_is_over_is_said_to_be(on_simulated, tmp_path):
+    path = tmp_path / "a signal, of 2020.csv"
+    path.write_text("timestamp,value\n2020-03-01 00:00,312\n2020-03-01 01:00,298\n")
+    options = ["--intensity", f"{path},g/kWh,Europe/Berlin", "--output", tmp_path / "run.json"]
+    ended = on_simulated("run", *options, "--", "true")
+    assert ended.returncode == 0, ended.stderr
+    amounts, kilowatt_hours = charged(read_json(tmp_path / "run.json"))
+    assert amounts["g"]["amount"] == pytest.approx(kilowatt_hours * 312)
+    assert amounts["g"]["stale_fraction"] == 1
+    assert "100% of it at the mean value" in ended.stderr
+    assert "a signal, of 2020.csv (g/kWh, Europe/Berlin) has no recent value at " in ended.stderr
+
+
+def test_without_a_statement_nothing_is_charged(on_simulated, tmp_path):
+    ended = on_simulated("run", "--output", tmp_path / "run.json", "--", "true")
+    assert read_json(tmp_path / "run.json")["electricity"] is None
+    assert "CO2" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (
+            ["--intensity", "380"],
+            "--intensity is '380': there is no unit; give a value with its unit, such as 380",
+        ),
+        (["--intensity", "0.3EUR/kWh"], "--intensity is '0.3EUR/kWh': it is in EUR/kWh; give a value with its unit"),
+        (["--price", "0.3 euros/kWh"], "--price is '0.3 euros/kWh': unit is 'euros/kWh'; it must be"),
+        (["--price", "carbon.csv"], "or a CSV file with its unit and time zone, such as price.csv,EUR/MWh,UTC"),
+        (["--price", "no.csv,EUR/MWh,UTC"], "no.csv cannot be read"),
+        (["--price", "no.csv,EUR/MWh,Mars"], "zone is 'Mars'; it must be the name of a time zone"),
+        (["--intensity", "380g/kWh", "--pue", "0.5"], "pue is 0.5; it must be the energy of the data centre"),
+        (["--pue", "1.5"], "--pue is 1.5, and nothing to use it for; give --intensity or --price too"),
+    ],
+)
+def test_electricity_that_is_stated_wrongly_ends_before_the_command(on_nothing, options, complaint):
+    ended = on_nothing("run", *options, "--", "echo", "hello")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert complaint in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_without_a_gpu_there_is_no_amount(on_nothing, tmp_path):
+    ended = on_nothing("run", "--intensity", "380g/kWh", "--output", tmp_path / "run.json", "--", "true")
+    assert ended.returncode == 0, ended.stderr
+    record = read_json(tmp_path / "run.json")
+    if not record["devices"]:
+        assert record["electricity"]["amounts"]["g"]["amount"] is None
+        assert "CO2" not in ended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import signal
 import threading
@@ -13,6 +14,8 @@ from zeus_core.cli._metering import MachineMeter, open_meter
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from zeus_core.cli._window_charges import WindowCharges
+    from zeus_core.electricity import Electricity
     from zeus_core.measurement import Device, Measurement
 
 __all__ = ["GuardedMeter", "within"]
@@ -62,6 +65,10 @@ class GuardedMeter:
         indices: GPUs to measure; all visible ones if None.
         patience_seconds: How long to wait until all is ready.
         edge_seconds: How long to wait for the window to begin, and for it to end.
+        electricity: Whose intensity and price the energy is charged at; none if None.
+
+    Attributes:
+        charges: What the energy emitted and cost, once the window has begun; None without `electricity`.
 
     Raises:
         UsageError: There is no such GPU. No command runs yet.
@@ -72,8 +79,11 @@ class GuardedMeter:
         indices: Sequence[int] | None,
         patience_seconds: float = _PATIENCE_SECONDS,
         edge_seconds: float = _EDGE_SECONDS,
+        electricity: Electricity | None = None,
     ) -> None:
         self.notes: list[str] = []
+        self.charges: WindowCharges | None = None
+        self._electricity = electricity
         self._edge_seconds = edge_seconds
         self._meter: MachineMeter | None = None
         try:
@@ -101,7 +111,7 @@ class GuardedMeter:
         """Open the window."""
         if self._meter is not None:
             try:
-                within(self._edge_seconds, self._meter.begin)
+                within(self._edge_seconds, functools.partial(self._begin, self._meter))
             except Exception as error:
                 self._give_up(error)
 
@@ -109,10 +119,23 @@ class GuardedMeter:
         """Close the window; None if there was a fault."""
         if self._meter is not None:
             try:
-                return within(self._edge_seconds, self._meter.end)
+                return within(self._edge_seconds, functools.partial(self._end, self._meter))
             except Exception as error:
                 self._give_up(error)
         return None
+
+    def _begin(self, meter: MachineMeter) -> None:
+        meter.begin()
+        if self._electricity is not None:
+            from zeus_core.cli._window_charges import WindowCharges
+
+            self.charges = WindowCharges(self._electricity, meter.monitor)
+
+    def _end(self, meter: MachineMeter) -> Measurement:
+        measurement = meter.end()
+        if self.charges is not None:
+            self.charges.end(measurement)
+        return measurement
 
     def _give_up(self, error: Exception) -> None:
         self._meter = None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core.cli._arguments import add_gpus
+from zeus_core.cli._electricity import add_electricity, electricity_from
 from zeus_core.cli._run_record import RunRecord, check_writable, write_record
 from zeus_core.cli._text import write
 from zeus_core.errors import NotSupportedError, UsageError
@@ -29,7 +30,10 @@ _EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.usage = "%(prog)s [-h] [--trainer] [--gpus 0,1] [--output FILE] [--quiet] -- command ..."
+    parser.usage = (
+        "%(prog)s [-h] [--trainer] [--gpus 0,1] [--intensity 380g/kWh] [--price 0.31EUR/kWh] [--pue RATIO]\n"
+        "       [--output FILE] [--quiet] -- command ..."
+    )
     parser.epilog = f"Example: {_EXAMPLE}. The command's exit code is returned; signals are passed on to it."
     parser.add_argument(
         "--trainer",
@@ -37,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="in the command, add the energy to the logs of each Trainer of transformers, TRL and Lightning",
     )
     add_gpus(parser)
+    add_electricity(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
 
@@ -49,10 +54,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if not arguments.command:
         raise UsageError(f"the command to run is missing; write it after --, for example: {_EXAMPLE}")
+    electricity = electricity_from(arguments)
     if arguments.output is not None:
         check_writable(arguments.output)
     started = _with_trainer(arguments.command) if arguments.trainer else None
-    meter = GuardedMeter(arguments.gpus)
+    meter = GuardedMeter(arguments.gpus, electricity=electricity)
     return run_measured(arguments.command, meter, arguments.output, arguments.quiet, started)
 
 
@@ -120,6 +126,7 @@ def _run(command: Sequence[str], started: Sequence[str], mask: set[int], meter: 
         names=meter.names,
         is_simulated=meter.is_simulated,
         notes=meter.notes,
+        charges=meter.charges,
     )
 
 

@@ -15,6 +15,7 @@ from zeus_core.cli._summary import devices_to_json, summarize, total_to_json
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from zeus_core.cli._window_charges import WindowCharges
     from zeus_core.measurement import Device, Measurement
 
 __all__ = ["RunRecord", "check_writable", "write_record"]
@@ -36,6 +37,7 @@ class RunRecord:
         names: The name of each measured device.
         is_simulated: Whether GPUs are simulated.
         notes: Things that were not measured, and why.
+        charges: What the energy emitted and cost; None where the electricity was not stated, or nothing measured.
     """
 
     command: Sequence[str]
@@ -46,6 +48,7 @@ class RunRecord:
     names: Mapping[Device, str]
     is_simulated: bool
     notes: Sequence[str]
+    charges: WindowCharges | None = None
 
     def summary(self) -> str:
         """Format the record for people."""
@@ -54,7 +57,8 @@ class RunRecord:
         if len(command) > _MAX_COMMAND_CHARACTERS:
             command = command[: _MAX_COMMAND_CHARACTERS - 3] + "..."
         head = f"zeus-core: {command}: {self.measurement.time:.2f} s, {end}"
-        return "\n".join([head, summarize(self.measurement, self.names, self.notes)]).rstrip()
+        charges = [] if self.charges is None else self.charges.lines()
+        return "\n".join([head, summarize(self.measurement, self.names, self.notes, charges)]).rstrip()
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON document, for programs."""
@@ -67,6 +71,7 @@ class RunRecord:
             "is_simulated": self.is_simulated,
             "devices": devices_to_json(self.measurement, self.names),
             "totals": total_to_json(self.measurement),
+            "electricity": None if self.charges is None else self.charges.to_json(),
             "notes": list(self.notes),
         }
         return _FORMAT.document(fields)

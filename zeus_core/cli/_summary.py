@@ -10,7 +10,7 @@ from zeus_core._units import kilowatt_hours_from_joules
 from zeus_core.cli._text import joules, table, watts
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 
-__all__ = ["devices_to_json", "summarize", "total_to_json"]
+__all__ = ["devices_to_json", "known_total", "summarize", "total_to_json"]
 
 
 def devices_to_json(measurement: Measurement, names: Mapping[Device, str]) -> list[dict[str, Any]]:
@@ -31,7 +31,7 @@ def total_to_json(measurement: Measurement) -> dict[str, Any]:
 
     `is_complete` is false if the energy of a device was lost, or none was measured: the real total is higher.
     """
-    total, is_complete = _known_total(measurement)
+    total, is_complete = known_total(measurement)
     energy_joules = total.energy_joules
     return {
         "energy_joules": energy_joules,
@@ -42,13 +42,16 @@ def total_to_json(measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def summarize(measurement: Measurement, names: Mapping[Device, str], notes: Sequence[str]) -> str:
+def summarize(
+    measurement: Measurement, names: Mapping[Device, str], notes: Sequence[str], charges: Sequence[str] = ()
+) -> str:
     """Format a measurement: a line for each device, the total, and what was not measured.
 
     Args:
         measurement: The measurement.
         names: The name of each device.
         notes: One sentence for each thing that was not measured.
+        charges: A line for each amount that the energy emitted or cost.
     """
     seconds = measurement.time
     rows, losses = [], []
@@ -58,15 +61,15 @@ def summarize(measurement: Measurement, names: Mapping[Device, str], notes: Sequ
         else:
             rows.append((f"  {device.label}", names[device], *_cells(energy, energy.method, seconds)))
     lines = losses
-    total, is_complete = _known_total(measurement)
+    total, is_complete = known_total(measurement)
     if total.energy_joules is not None:
         rows.append(("  total" if is_complete else "  total, at least", "", *_cells(total, "", seconds)))
         kilowatt_hours = kilowatt_hours_from_joules(total.energy_joules)
         lines = [table(rows, "<<>><>"), *losses, f"  {kilowatt_hours:.3g} kWh"]
-    return "\n".join([*lines, *(f"  {note}" for note in notes)])
+    return "\n".join([*lines, *charges, *(f"  {note}" for note in notes)])
 
 
-def _known_total(measurement: Measurement) -> tuple[DeviceEnergy, bool]:
+def known_total(measurement: Measurement) -> tuple[DeviceEnergy, bool]:
     """Add up the energies that are known; the total is lost if none is. Also tell whether these are all energies."""
     known = [energy for energy in measurement.devices.values() if energy.energy_joules is not None]
     if not known:

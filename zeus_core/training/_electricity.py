@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zeus_core.electricity import Electricity, Signal
 
 __all__ = [
+    "charge_source",
     "checked_electricity",
     "electricity_log_values",
     "electricity_rows",
@@ -75,14 +76,19 @@ def electricity_rows(account: Account, electricity: Electricity | None) -> dict[
 
 
 def electricity_source(account: Account, signal: Signal, electricity: Electricity) -> str:
-    """Say what an amount is of, and by which signal: "GPUs, without PUE, at 380 g/kWh (Germany, 2024; average)"."""
+    """Say what an amount of a run is of, and by which signal; see `charge_source`."""
     devices = "GPUs, CPUs and memory" if account.host.seconds > 0 else "GPUs"
-    pue = "without PUE" if electricity.pue == 1 else f"PUE {electricity.pue:g}"
-    basis = "" if signal.facts.basis is None else f"; {signal.facts.basis}"
-    charge = account.charges[signal.facts.amount_unit]
-    kilowatt_hours = kilowatt_hours_from_joules(charge.joules) * electricity.pue
-    value = charge.amount / kilowatt_hours if kilowatt_hours > 0 else signal.facts.average
-    return f"{devices}, {pue}, at {value:.4g} {signal.facts.unit} ({signal.facts.source}{basis})"
+    return charge_source(account.charges[signal.facts.amount_unit], signal, electricity.pue, devices)
+
+
+def charge_source(charge: Charge, signal: Signal, pue: float, devices: str) -> str:
+    """Say what a charge is of: "GPUs, without PUE, at 380 g/kWh (Germany, mean of 2024; average)"."""
+    facts = signal.facts
+    stated_pue = "without PUE" if pue == 1 else f"PUE {pue:g}"
+    basis = "" if facts.basis is None else f"; {facts.basis}"
+    kilowatt_hours = pue * kilowatt_hours_from_joules(charge.joules)
+    value = charge.amount / kilowatt_hours if kilowatt_hours > 0 else facts.average
+    return f"{devices}, {stated_pue}, at {value:.4g} {facts.unit} ({facts.source}{basis})"
 
 
 def _charges(account: Account, electricity: Electricity) -> dict[str, Charge | None]:
