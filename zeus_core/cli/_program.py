@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol, TextIO
 
+import zeus_core.cli._carbon as _carbon
 import zeus_core.cli._daemon as _daemon
 import zeus_core.cli._devices as _devices
 import zeus_core.cli._doctor as _doctor
@@ -50,6 +51,7 @@ _COMMANDS: dict[str, Command] = {
     "run": _run,
     "doctor": _doctor,
     "plan": _plan,
+    "carbon": _carbon,
     "leases": _leases,
     "restore": _restore,
     "daemon": _daemon,

@@ -23,6 +23,7 @@ __all__ = [
     "ToldBlock",
     "TrialStore",
     "checked_facts",
+    "latest_trials",
     "search_from_state",
     "searches_to_state",
     "spent_from_state",
@@ -200,6 +201,16 @@ class JsonTrialStore:
 
     def _profiles(self) -> list[dict[str, Any]]:
         return self._store.load(_profiles_in) or []
+
+
+def latest_trials(document: Any) -> list[Trial]:
+    """Return the trials of the job that was saved last in a profile, as its file holds it.
+
+    Raises:
+        UsageError: It is no profile, or its trials are damaged.
+    """
+    profiles = _profiles_in(_FORMAT.fields(document))
+    return decode(list[Trial], profiles[-1].get("trials"), "trials") if profiles else []
 
 
 def _profiles_in(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
