@@ -136,7 +136,7 @@ def hook_seconds(changes_clock: bool) -> tuple[float, float]:
 
     while optimizer.phase is not Phase.REPLAYING:
         step(lambda kind: gpu.execute(work[kind]))
-    stage: Any = optimizer._stage
+    stage: Any = optimizer._course.stage
     background.thread = ThreadBackground()
     clocks = [1395 - 15 * (number % 2 if changes_clock else 0) for number in range(16)]
     stage._follower.follow(clocks)

@@ -175,8 +175,8 @@ class ComputingOptimizer(VirtualOptimizer):
 
     def on_step_end(self):
         super().on_step_end()
-        if self._profile is not None:
-            self.record.latest["schedule"] = self._profile.job.schedules[0]
+        if self._course.profile is not None:
+            self.record.latest["schedule"] = self._course.profile.job.schedules[0]
 
 
 def computing_optimizer(times):

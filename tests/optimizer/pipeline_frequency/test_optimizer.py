@@ -652,7 +652,7 @@ def test_clocks_and_plans_have_queues_of_their_own(monitor, time_source):
         return made[-1]
 
     optimizer = PipelineFrequencyOptimizer(monitor, make_background=make_background)
-    assert [optimizer._context.clock_background, optimizer._context.planning_background] == made
+    assert [optimizer._course.context.clock_background, optimizer._course.context.planning_background] == made
 
 
 def test_a_rank_stands_where_its_number_says_if_nothing_else_does():

@@ -72,7 +72,7 @@ def test_the_usual_plan_is_kept_for_the_time_after_a_straggler(monkeypatch):
 
 def test_the_time_and_energy_of_a_profile_are_those_of_the_planner():
     run = train_with({}, steps=45)
-    profile: JobProfile = run.first._profile
+    profile: JobProfile = run.first._course.profile
     pipeline = profile.of_pipeline(0)
     problem = Problem(pipeline, profile.job.schedules[0])
     seconds = problem.iteration_seconds(problem.durations_of(problem.highest_clock_options))

@@ -17,40 +17,16 @@ from zeus_core.events import Activity, Event
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer.pipeline_frequency._context import RankContext
-from zeus_core.optimizer.pipeline_frequency._delays import DelayWatch
+from zeus_core.optimizer.pipeline_frequency._course import Course
 from zeus_core.optimizer.pipeline_frequency._deployment import Prediction
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
-from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
-from zeus_core.optimizer.pipeline_frequency._phases import (
-    Changed,
-    Conclusion,
-    Delayed,
-    Doubted,
-    Fault,
-    GivenUp,
-    Introduced,
-    Phase,
-    Planned,
-    Profiled,
-    Unprofiled,
-    advance,
-)
-from zeus_core.optimizer.pipeline_frequency._profile_store import profile_to_json
-from zeus_core.optimizer.pipeline_frequency._profiling import Profiling
+from zeus_core.optimizer.pipeline_frequency._phases import Fault, Phase
 from zeus_core.optimizer.pipeline_frequency._rank_information import PipelineRank
 from zeus_core.optimizer.pipeline_frequency._rank_profile import RankProfile
 from zeus_core.optimizer.pipeline_frequency._replaying import Replaying
 from zeus_core.optimizer.pipeline_frequency._result import PlanResult
 from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
-from zeus_core.optimizer.pipeline_frequency._stages import (
-    Judging,
-    JudgingSaving,
-    MeasuringBaseline,
-    Planning,
-    Resting,
-    Stage,
-    WarmingUp,
-)
+from zeus_core.optimizer.pipeline_frequency._stages import Resting
 from zeus_core.optimizer.pipeline_frequency._stragglers import AnnouncementBoard
 from zeus_core.optimizer.pipeline_frequency._timeline import Timeline
 from zeus_core.pipeline import COMPUTE_KINDS, TRANSFER_KINDS, PipelineProfile
@@ -107,13 +83,6 @@ class PipelineFrequencyOptimizer:
         Exception: `make_background` raised it.
     """
 
-    _profiling_steps: int
-    _profiling_seconds: float
-    _baseline: Iteration | None
-    _profile: JobProfile | None
-    _observations: Sequence[RankProfile]
-    _reason: str
-
     def __init__(
         self,
         monitor: ZeusMonitor,
@@ -145,37 +114,37 @@ class PipelineFrequencyOptimizer:
         self._backgrounds = (_made_background(make_background), _made_background(make_background))
         self._timeline = Timeline(self._mark, self._pipeline_rank.rank)
         self._board = AnnouncementBoard()
-        self._checkpoint: Any = None
-        self._stage: Stage = Resting(Phase.RESTING)
         self._step_begin_seconds = 0.0
         self._is_result_due = False
         self._last_result: dict[str, str] = {}
-        self._begin_training()
+        self._course = Course(self._make_context, self._board)
 
     @property
     def phase(self) -> Phase:
         """The current phase."""
-        return self._stage.phase
+        return self._course.stage.phase
 
     @property
     def baseline(self) -> Iteration | None:
         """The latest measured iteration at the original clocks; None until it is known."""
-        return self._baseline
+        return self._course.baseline
 
     @property
     def predicted(self) -> Prediction | None:
         """The predicted cost of an iteration of all pipelines with the plans in force; None if not replaying."""
-        return self._stage.prediction if isinstance(self._stage, Replaying) else None
+        stage = self._course.stage
+        return stage.prediction if isinstance(stage, Replaying) else None
 
     @property
     def measured(self) -> Iteration | None:
         """The iteration of the latest comparison (every `check_steps`); None before, or if not replaying."""
-        return self._stage.measured if isinstance(self._stage, Replaying) else None
+        stage = self._course.stage
+        return stage.measured if isinstance(stage, Replaying) else None
 
     @property
     def observations(self) -> Sequence[RankProfile]:
         """Each rank's measurements at the original clocks, if clocks may not be set; empty until then."""
-        return self._observations
+        return self._course.observations
 
     @property
     def clocks_mhz(self) -> tuple[int | None, ...] | None:
@@ -183,7 +152,8 @@ class PipelineFrequencyOptimizer:
 
         An entry is None where the plan leaves the clock as it is.
         """
-        return self._stage.clocks_mhz if isinstance(self._stage, Replaying) else None
+        stage = self._course.stage
+        return stage.clocks_mhz if isinstance(stage, Replaying) else None
 
     def profile(self, pipeline: int = 0) -> PipelineProfile | None:
         """Return the measured profile of a pipeline; None until it is enough to plan with, or is measured again.
@@ -191,7 +161,8 @@ class PipelineFrequencyOptimizer:
         Args:
             pipeline: Number of the data-parallel pipeline, from 0.
         """
-        return None if self._profile is None else self._profile.of_pipeline(pipeline)
+        profile = self._course.profile
+        return None if profile is None else profile.of_pipeline(pipeline)
 
     def set_straggler(self, time_seconds: float | None) -> None:
         """Announce how long an iteration takes elsewhere, in something this job waits for.
@@ -211,11 +182,11 @@ class PipelineFrequencyOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the measurements for a checkpoint, in JSON types. The same on every rank."""
-        return {"profile": self._kept() or {}}
+        return {"profile": self._course.kept() or {}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Use the measurements of an earlier run, if they fit this job. Call this before training begins."""
-        self._checkpoint = state.get("profile") if isinstance(state, Mapping) else None
+        self._course.checkpoint = state.get("profile") if isinstance(state, Mapping) else None
 
     @contained
     def use_work(self, work: Mapping[str, int | str]) -> None:
@@ -235,16 +206,17 @@ class PipelineFrequencyOptimizer:
         """
         if not self._is_result_due:
             return self._last_result
+        course = self._course
         result = PlanResult(
             self.phase,
             self.baseline,
             self.predicted,
             self.measured,
-            self._profiling_steps,
-            self._profiling_seconds,
-            self._reason,
+            course.profiling_steps,
+            course.profiling_seconds,
+            course.reason,
         )
-        return {"measured on": self._context.gpu.name, **result.rows()}
+        return {"measured on": course.context.gpu.name, **result.rows()}
 
     @contained
     def show_result(self) -> None:
@@ -260,10 +232,10 @@ class PipelineFrequencyOptimizer:
         """Begin an iteration."""
         self._is_result_due = True
         self._step_begin_seconds = self._monitor.time_source.now()
-        self._follow(Event.STEP_BEGIN)
+        self._course.follow(Event.STEP_BEGIN)
         self._timeline.begin_step()
         if self._timeline.step is not None:
-            self._stage.begin_step(self._timeline.step.begin)
+            self._course.stage.begin_step(self._timeline.step.begin)
 
     @_hook
     def on_instruction_begin(self, name: str, stage: int | None = None, microbatch: int | None = None) -> None:
@@ -279,7 +251,7 @@ class PipelineFrequencyOptimizer:
             return
         instruction, begin = self._timeline.begin(name, stage, microbatch)
         if name in COMPUTE_KINDS:
-            self._stage.begin_computation(instruction, begin)
+            self._course.stage.begin_computation(instruction, begin)
 
     @_hook
     def on_instruction_end(self, name: str) -> None:
@@ -288,23 +260,18 @@ class PipelineFrequencyOptimizer:
             return
         end = self._timeline.end()
         if end is not None and name in COMPUTE_KINDS:
-            self._stage.end_computation(end)
+            self._course.stage.end_computation(end)
 
     @contained(on_fault=lambda self, error: self._end_for_good(error))
     def on_step_end(self) -> None:
         """End the iteration."""
-        if self.phase is Phase.PROFILING:
-            self._profiling_steps += 1
-            self._profiling_seconds += self._monitor.time_source.now() - self._step_begin_seconds
-        step = self._timeline.end_step()
-        conclusion = None if step is None else self._stage.end_step(step)
-        if conclusion is not None:
-            self._follow(conclusion)
+        seconds = self._monitor.time_source.now() - self._step_begin_seconds
+        self._course.end_step(self._timeline.end_step(), seconds)
 
     @_hook
     def on_pause(self, activity: Activity = Activity.IDLE) -> None:
         """Let something other than training run at the original clocks, until the next step."""
-        self._stage.pause(self._mark())
+        self._course.stage.pause(self._mark())
 
     def on_resume(self) -> None:
         """End the latest pause. The next step resumes the plan."""
@@ -315,9 +282,9 @@ class PipelineFrequencyOptimizer:
         A later step starts over with the measured profile.
         """
         self.show_result()
-        self._follow(Event.TRAIN_END)
-        self._context.restore()  # again, where it failed before
-        self._checkpoint = self._kept()
+        self._course.follow(Event.TRAIN_END)
+        self._course.context.restore()  # again, where it failed before
+        self._course.checkpoint = self._course.kept()
 
     def __enter__(self) -> PipelineFrequencyOptimizer:
         return self
@@ -330,54 +297,10 @@ class PipelineFrequencyOptimizer:
     def _is_followed(self, name: str) -> bool:
         """Return whether an instruction may have a planned clock. Passes in an evaluation have none."""
         is_in_step = self._timeline.step is not None
-        return is_in_step and name not in TRANSFER_KINDS and not isinstance(self._stage, Resting)
+        return is_in_step and name not in TRANSFER_KINDS and not isinstance(self._course.stage, Resting)
 
-    def _follow(self, happening: Event | Conclusion) -> None:
-        """Advance by what happened."""
-        if isinstance(happening, Unprofiled | Profiled | Planned | GivenUp):
-            self._baseline = happening.baseline
-            self._reason = happening.reason if isinstance(happening, GivenUp) else ""
-        phase = advance(self.phase, happening)
-        if phase is not self.phase:
-            left, self._stage = self._stage, Resting(phase)  # in force if the next stage fails to begin
-            left.leave()
-            self._stage = self._enter(phase, happening)
-
-    def _enter(self, phase: Phase, happening: Event | Conclusion) -> Stage:
-        """Begin a phase with the facts of the last conclusion, and keep those that the user may ask for."""
-        match phase, happening:
-            case Phase.WARMING_UP, Changed(profile):
-                return WarmingUp(self._context, 1, profile, self._checkpoint)
-            case Phase.WARMING_UP, _:
-                self._begin_training()
-                return WarmingUp(self._context, self._settings.warmup_steps, None, self._checkpoint)
-            case Phase.BASELINE, Introduced(job, profile):
-                self._profile = profile
-                return MeasuringBaseline(self._context, job, profile)
-            case Phase.JUDGING, (Delayed() | Doubted()) as doubt:
-                return self._judge(doubt)
-            case ((Phase.PROFILING | Phase.OBSERVING), Unprofiled(job, baseline)):
-                self._profile = None
-                return Profiling(self._context, job, baseline, phase)
-            case Phase.OBSERVED, Profiled(profile, _):
-                self._observations = profile.ranks
-            case Phase.PLANNING, Profiled(profile, _) as profiled:
-                self._profile = profile
-                return Planning(self._context, profiled, self._delays)
-            case Phase.REPLAYING, Planned() as planned:
-                return Replaying(self._context, planned, self._delays, self._board)
-            case ((Phase.RESTING | Phase.OFF), _):
-                self._context.restore()
-        return Resting(phase)
-
-    def _judge(self, doubt: Delayed | Doubted) -> Stage:
-        if isinstance(doubt, Doubted):
-            return JudgingSaving(self._context, doubt)
-        return Judging(self._context, doubt, self._delays)
-
-    def _begin_training(self) -> None:
-        """Forget everything but the profile: a setter that has restored the original clock can set no other."""
-        self._context = RankContext(
+    def _make_context(self) -> RankContext:
+        return RankContext(
             self._monitor,
             self._pipeline_rank,
             self._settings,
@@ -386,15 +309,6 @@ class PipelineFrequencyOptimizer:
             self._exchange,
             *self._backgrounds,
         )
-        self._delays = DelayWatch(self._settings.slowdown_factor, self._settings.tolerance_fraction)
-        self._baseline = self._profile = None
-        self._reason = ""
-        self._observations = ()
-        self._profiling_steps, self._profiling_seconds = 0, 0.0
-
-    def _kept(self) -> Any:
-        """Return the measured profile, or that of the checkpoint."""
-        return self._checkpoint if self._profile is None else profile_to_json(self._profile)
 
     def _mark(self) -> DeviceEvent:
         """Mark the current point of the training thread; if that fails, steps are still counted."""
@@ -405,18 +319,18 @@ class PipelineFrequencyOptimizer:
             return LostEvent()
 
     def _step_aside(self, error: Exception) -> None:
-        self._context.restore()
+        self._course.context.restore()
         log_fault(self, "planning the clocks of the pipeline is off for the rest of this run", error)
 
     def _end_for_good(self, error: Exception) -> None:
         self._exchange.fail(error)
-        self._follow(Fault())
+        self._course.follow(Fault())
 
     def _fail(self, error: Exception) -> None:
         """Give up: at once in a job of one process, else at the next exchange, where all ranks do."""
         self._exchange.fail(error)
         if self._exchange.size == 1:
-            self._follow(Fault())
+            self._course.follow(Fault())
 
 
 def _made_background(make_background: Callable[[], Background]) -> Background:
