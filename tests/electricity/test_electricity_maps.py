@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +12,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from zeus_core.electricity import ElectricityMaps, Signal
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.electricity import Electricity, ElectricityMaps, Signal
 from zeus_core.errors import UsageError
+from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualBackground, VirtualTime
 from zeus_core.testing.contracts import SignalContract
+from zeus_core.training import TrainingEnergy
 
 MARCH = 1_772_323_200.0  # 2026-03-01 00:00 UTC
 HOUR = 3600.0
@@ -183,3 +187,31 @@ def test_the_token_comes_from_the_environment(server: Server, monkeypatch: pytes
     monkeypatch.setenv("ELECTRICITYMAPS_TOKEN", "of the environment")
     ElectricityMaps("DE", 380, url=server.url, background=VirtualBackground(VirtualTime()))
     assert server.asked[0][1] == "of the environment"
+
+
+def test_a_copy_asks_for_itself(server: Server) -> None:
+    signal = live(server)
+    copied = pickle.loads(pickle.dumps(signal))
+    while len(server.asked) < 2:
+        time.sleep(0.01)
+    copied.close()
+    assert copied.facts == signal.facts
+    assert server.asked[0] == server.asked[1]
+
+
+def test_a_training_goes_on_while_a_server_hangs(server: Server) -> None:
+    server.hangs.set()
+    time_source = VirtualTime()
+    gpu = SimulatedGpu(find_preset("A100"), time_source=time_source)
+    monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
+    signal = ElectricityMaps("DE", 380, "secret", url=server.url)
+    with TrainingEnergy(monitor, electricity=Electricity(signal), quiet=True) as energy:
+        for _ in range(20):
+            with energy.step():
+                gpu.execute(Work(0.5, 400.0))
+            logged = energy.log()
+    signal.close()
+    assert not server.goes_on.is_set()
+    assert logged["co2_eq_g"] == pytest.approx(logged["total_energy_j"] / 3.6e6 * 380)
+    assert energy.summary is not None
+    assert energy.summary.values()["train_co2_eq_stale_fraction"] == 1

@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from zeus_core.device import Work
+from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.search import GridSearch
 from zeus_core.training import TrainingEnergy
@@ -49,6 +50,22 @@ def test_a_step_takes_few_calls(energy):
     assert begin.total() <= 9, begin  # one of them where torch is loaded, whose forward passes are watched
     assert end.total() <= 6, end
     assert count.total() <= 2, count
+
+
+def test_emissions_and_cost_take_few_calls_more_and_a_charge_a_minute(monitor, gpu, time_source):
+    electricity = Electricity(ConstantSignal(380, "g/kWh"), ConstantSignal(0.3, "EUR/kWh"))
+    charges = []
+    with TrainingEnergy(monitor, electricity=electricity, quiet=True) as energy:
+        for number in range(200):
+            with Calls() as begin:
+                energy.on_step_begin()
+            gpu.execute(Work(1.0, 400.0))
+            energy.on_step_end()
+            if begin["charge"]:
+                charges.append(number)
+            elif number > 2:
+                assert begin.total() <= 12, begin
+    assert 3 <= len(charges) <= 5
 
 
 def train(energy, gpu, seconds):

@@ -83,9 +83,14 @@ class ElectricityMaps:
         self._time_source = checked_time_source(time_source)
         self._failures = 0
         self._next_try_seconds = -1.0
+        self._arguments = (zone, average, token, refresh_seconds, url)
         background = ThreadBackground() if background is None else background
         background.soon(self._refresh)
         self._stop = background.repeatedly(self._refresh, self._refresh_seconds)
+
+    def __reduce__(self) -> Any:
+        """Copy the arguments alone: a copy, as in the processes of a search by Ray, asks for itself."""
+        return type(self), self._arguments
 
     def parts(self, begin_seconds: float, end_seconds: float) -> list[SignalPart]:
         """Return the parts of a period, from what is known now. See `Signal.parts`."""
