@@ -18,9 +18,11 @@ from zeus_core.errors import DeviceLostError, UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._reading import CpuEdge
 from zeus_core.testing import FakeRapl, FaultyGpu, ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
 from zeus_core.training._charging import Charging
+from zeus_core.training._host_energy import HostEnergy
 from zeus_core.training._tally import Tally
 
 MONDAY = 1_772_409_600.0  # 2026-03-02 00:00 UTC
@@ -436,3 +438,44 @@ def test_nothing_of_it_is_imported_unless_it_is_given():
     environment = {**os.environ, "ZEUS_SIMULATED_GPUS": "A40"}
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert ended.stdout == "[]\n"
+
+
+def machine(folder):
+    rapl = FakeRapl(folder)
+    return rapl, rapl.add_package(0), discover_cpus(rapl.root, read_text=rapl.read_text)
+
+
+def test_ranks_on_one_machine_count_its_cpus_once(tmp_path):
+    rapl, package, cpus = machine(tmp_path)
+
+    def rank_main(world):
+        time_source = time_from(MONDAY)
+        gpu = SimulatedGpu(find_preset("A100"), world.rank, time_source=time_source)
+        monitor = ZeusMonitor(gpus=[gpu], cpus=cpus, time_source=time_source)
+        electricity = Electricity(ConstantSignal(360, "g/kWh"))
+        with TrainingEnergy(monitor, electricity=electricity, world=world, quiet=True) as energy:
+            energy.log()
+            if world.rank == 0:
+                rapl.add_energy(package, 5_000_000_000)
+            with energy.step():
+                gpu.execute(HARD)
+        return energy.summary.values()
+
+    first, second = ThreadWorld.run(2, rank_main, 30.0)
+    assert first["train_host_energy_j"] == second["train_host_energy_j"] == pytest.approx(5000)
+    assert first["train_co2_eq_g"] == pytest.approx((first["train_energy_j"] + 5000) / KILOWATT_HOUR * 360)
+
+
+def test_a_cpu_that_cannot_be_read_for_a_while_costs_nothing(gpu, time_source, tmp_path):
+    rapl, package, cpus = machine(tmp_path)
+    monitor = ZeusMonitor(gpus=[gpu], cpus=cpus, time_source=time_source)
+    begin = monitor.read()
+    host = HostEnergy(monitor, [0], begin)
+    rapl.add_energy(package, 3_000_000)
+    gpu.execute(HARD)
+    between = monitor.read()
+    faulty = between._replace(cpus=[CpuEdge(None, None, "no answer")])
+    assert host.until(faulty).energy_joules is None
+    assert host.until(between).energy_joules == pytest.approx(3)
+    assert host.until(between).lost_seconds == 0
+    assert host.until(faulty).energy_joules == pytest.approx(3), "it was read at this very moment"

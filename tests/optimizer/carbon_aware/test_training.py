@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.electricity import RecordedSignal, Signal, WeeklyTariff
+from zeus_core.electricity import Electricity, RecordedSignal, Signal, WeeklyTariff
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
@@ -171,7 +171,8 @@ def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     values = [1.0 if 2 <= minute < 4 else 0.05 for minute in minutes]
     signal = RecordedSignal([MIDNIGHT + 60 * minute for minute in minutes], values, "EUR/kWh", is_known_ahead=True)
     run = Run(signal, max_slowdown=2.0, interval_seconds=60.0, max_steps=300, work=Work(1.0, 484.9, 0.938, 0.744))
-    energy = TrainingEnergy(optimizer=run.optimizer, quiet=True)
+    run.time_source.set_clock(MIDNIGHT)
+    energy = TrainingEnergy(optimizer=run.optimizer, electricity=Electricity(price=signal), quiet=True)
     run.observer = energy
     energy.on_train_begin(max_steps=300)
     run.train(300)
@@ -181,6 +182,7 @@ def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     assert run.paused_hours == pytest.approx(2 / 60, rel=0.1)
     assert activities[Activity.IDLE].seconds == pytest.approx(run.paused_hours * HOUR, rel=0.05)
     assert activities[Activity.STEPS].measured.energy_joules == pytest.approx(run.step_joules, rel=0.002)
+    assert energy.summary.cost == pytest.approx(run.amount, rel=0.005)
 
 
 def test_a_run_that_is_killed_and_resumed_keeps_its_account_and_its_deadline() -> None:
