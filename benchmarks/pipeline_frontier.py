@@ -299,6 +299,8 @@ def measure_savings(folder: Path) -> bool:
 def measure_switching(folder: Path, switch_seconds: list[float], dwells: list[float]) -> bool:
     gaps: list[float] = []
     faults: list[str] = []
+    warm = Frontier.from_profile(synthetic(2), schedules.one_f_one_b(2, 2))
+    make_plan(warm, slowdown_factor=1.05, switch_seconds=0.005, dwell_seconds=0.1, effort=0.001)  # compiles
     print(
         f"{'saved, %':20} {'M':>3} {'slower':>6} {'switch':>7} {'dwell':>5} {'plan':>6} {'bound':>6} {'gap':>5}"
         f" {'one clock':>9} {'stages':>6} {'switches':>8} {'CPU s':>5}"

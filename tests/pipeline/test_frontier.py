@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from tests.pipeline.highs import Oracle
 from tests.pipeline.instances import SPLIT, WHOLE, pipelines, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Frontier, InstructionProfile, MeasuredOption, PipelineProfile, Problem, schedules
+from zeus_core.pipeline import (
+    Frontier,
+    InstructionProfile,
+    MeasuredOption,
+    PipelineProfile,
+    Problem,
+    make_plan,
+    schedules,
+)
 
 POINTS = 20
 QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
@@ -204,3 +212,26 @@ def test_memory_is_linear_in_the_instructions():
 
     assert size(64) < 2000
     assert size(128) < 1.2 * size(64) + 100
+
+
+@settings(max_examples=40, **QUIET)
+@given(pipelines(), st.sampled_from([0.3, 0.03, 0.001]))
+def test_a_coarse_frontier_is_below_the_exact_one_by_no_more_than_its_precision(pipeline, precision):
+    exact = Frontier.from_profile(*pipeline)
+    coarse = Frontier.from_profile(*pipeline, precision=precision)
+    assert coarse.shortest_seconds == exact.shortest_seconds
+    times = np.linspace(exact.shortest_seconds, exact.slowest_seconds, 9)
+    below = exact.energy_joules(times, until_seconds=times) - coarse.energy_joules(times, until_seconds=times)
+    joules = exact.highest_clock_point[1]
+    scale = joules + exact.problem.blocking_power_watts * exact.slowest_seconds
+    assert (below >= -1e-9 * scale).all()
+    assert (below <= precision * joules + 1e-9 * scale).all()
+
+
+def test_a_coarse_frontier_has_few_breakpoints_and_plans_nearly_as_good():
+    profile, schedule = smooth_profile(12, clocks=30), schedules.one_f_one_b(12, 24)
+    exact, coarse = (Frontier.from_profile(profile, schedule, precision=precision) for precision in (0.0, 0.005))
+    assert len(coarse.times_seconds) < len(exact.times_seconds) / 10
+    best, plan = (make_plan(frontier, slowdown_factor=1.05) for frontier in (exact, coarse))
+    assert plan.bound_joules <= best.bound_joules <= best.energy_joules
+    assert plan.energy_joules <= 1.002 * best.energy_joules

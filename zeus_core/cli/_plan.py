@@ -68,6 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dwell-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="shortest time between switches"
     )
+    parser.add_argument(
+        "--precision",
+        type=_fraction,
+        default=0.0,
+        metavar="FRACTION",
+        help="of energy by which the frontier may be too low; 0.005 makes it quick for 64 stages (0: exact)",
+    )
     parser.add_argument("--pictures", choices=("svg", "png", "none"), default="svg", help="their format (svg)")
 
 
@@ -83,7 +90,7 @@ def execute(arguments: argparse.Namespace) -> int:
         "instructions an iteration"
     )
     _warn_of_waiting(profile)
-    frontier = Frontier.from_profile(profile, schedule, _Progress("frontier"))
+    frontier = Frontier.from_profile(profile, schedule, _Progress("frontier"), arguments.precision)
     _note("the frontier is known; choosing clocks")
     plan = make_plan(
         frontier,
@@ -251,3 +258,7 @@ def _watts(text: str) -> float:
 
 def _joules(text: str) -> float:
     return number(text, 0.0, 1e9, "is not a number of joules, 0 to 1e9, such as 0.5")
+
+
+def _fraction(text: str) -> float:
+    return number(text, 0.0, 1.0, "is not a fraction from 0 to 1, such as 0.005")

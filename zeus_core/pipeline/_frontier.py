@@ -6,15 +6,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from zeus_core._validate import checked_function
+from zeus_core._validate import checked_function, checked_number
 from zeus_core.errors import UsageError
+from zeus_core.pipeline._coarse_hulls import coarse_hulls
 from zeus_core.pipeline._dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline._frontier_walk import FASTEST, WalkState, advance, begin_walk, resume_walk
 from zeus_core.pipeline._network import Network, make_network
+from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._profile import PipelineProfile
 from zeus_core.pipeline._schedule import Schedule
@@ -59,7 +62,7 @@ class _Snapshot:
 
 @dataclass(frozen=True)
 class Frontier:
-    """All breakpoints of the lowest energy over iteration time, exact to the rounding of 64-bit floats.
+    """All breakpoints of the lowest energy over iteration time, exact to the rounding of 64-bit floats if not coarse.
 
     The frontier ends at the iteration time of the lowest energy. Beyond it more time costs more energy, unless that
     time passes anyway, as in a pipeline that waits for a slower one: see `energy_joules`.
@@ -75,26 +78,40 @@ class Frontier:
 
     @classmethod
     def from_profile(
-        cls, profile: PipelineProfile, schedule: Schedule, on_progress: Callable[[float], object] = lambda _: None
+        cls,
+        profile: PipelineProfile,
+        schedule: Schedule,
+        on_progress: Callable[[float], object] = lambda _: None,
+        precision: float = 0.0,
     ) -> Frontier:
         """Compute the frontier of a pipeline.
 
         The time grows linearly with the microbatches, and about with the cube of the stages: on one core some 0.1 s for
-        8 stages and 96 microbatches, and a minute and a half for 64 stages and 128 microbatches.
+        8 stages and 96 microbatches, and a minute and a half for 64 stages and 128 microbatches. With a precision of
+        0.005 the walk takes few steps, each of them linear in the instructions: some 1.5 s for the latter.
 
         Args:
             profile: Time and energy of the instructions.
             schedule: Their order.
             on_progress: Called many times with how far the walk from the slow end is, from 0 to 1. An error that it
                 raises ends the walk.
+            precision: By how much the energies of the frontier may be too low, over that at the highest clocks. They
+                are never too high, so bounds remain bounds; T_min stays exact.
 
         Raises:
-            UsageError: Profile and schedule do not fit, see `Problem`; or `on_progress` cannot be called.
+            UsageError: Profile and schedule do not fit, see `Problem`; `on_progress` cannot be called; or the precision
+                is out of its range.
             Exception: `on_progress` raised it.
         """
         checked_function("on_progress", on_progress, "a function of a number, such as progress_bar.update")
+        precision = checked_number("precision", precision, 0.0, 1.0, "0 for the exact frontier, up to 1, such as 0.002")
         problem = Problem(profile, schedule)
-        network = make_network(problem.graph, problem.hulls, problem.kind_of, problem.arc_delay_seconds)
+        hulls: Sequence[Sequence[CostedOption]] = problem.hulls
+        unit_watts = 0.0
+        if precision:
+            error_joules = precision * problem.highest_clock_point[1]
+            hulls, unit_watts = coarse_hulls(hulls, np.bincount(problem.kind_of), error_joules)
+        network = make_network(problem.graph, hulls, problem.kind_of, problem.arc_delay_seconds, unit_watts)
         times, totals, snapshots = _walk(network, problem.shortest_seconds, on_progress)
         falls = -np.diff(times) * network.time_quantum_seconds
         slowest = np.array([hull[-1].cost_joules for hull in problem.hulls])
@@ -114,6 +131,11 @@ class Frontier:
         return self.problem.shortest_seconds
 
     @cached_property
+    def _kept(self) -> dict[Any, Any]:
+        """What others keep with this frontier, because it follows from it alone: see `_switching.py`."""
+        return {}
+
+    @cached_property
     def least_energy_seconds(self) -> float:
         """The iteration time of the lowest energy, T*: the slow end of the frontier."""
         return float(self.times_seconds[-1])
@@ -123,13 +145,10 @@ class Frontier:
         """The iteration time with every instruction at its lowest effective cost; more time saves nothing."""
         return self.problem.slowest_seconds
 
-    @cached_property
+    @property
     def highest_clock_point(self) -> tuple[float, float]:
         """Seconds and joules of an iteration with all instructions at their highest clocks."""
-        options = self.problem.highest_clock_options
-        seconds = self.problem.iteration_seconds(self.problem.durations_of(options))
-        cost = float(np.array([option.cost_joules for option in options]) @ np.bincount(self.problem.kind_of))
-        return seconds, self.problem.energy_joules(cost, seconds)
+        return self.problem.highest_clock_point
 
     @cached_property
     def times_seconds(self) -> Numbers:

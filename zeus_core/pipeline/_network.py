@@ -13,6 +13,7 @@ slope outweighs all others by far; `lower_hull` merges times that differ by the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -85,7 +86,11 @@ class Network:
 
 
 def make_network(
-    graph: DependencyGraph, hulls: Sequence[Sequence[CostedOption]], kind: Indices, arc_delay_seconds: Numbers
+    graph: DependencyGraph,
+    hulls: Sequence[Sequence[CostedOption]],
+    kind: Indices,
+    arc_delay_seconds: Numbers,
+    slope_unit_watts: float = 0.0,
 ) -> Network:
     """Return the network of a problem.
 
@@ -94,6 +99,7 @@ def make_network(
         hulls: The lower hull of each kind of each stage; several instructions share one. [kinds]
         kind: The number of each instruction's hull. [instructions]
         arc_delay_seconds: The time between the two instructions of each arc of the graph. [graph arcs]
+        slope_unit_watts: All slopes are multiples of this power of two but for rounding; 0 if there is none.
     """
     start, end, is_merged, events = _events(graph, arc_delay_seconds)
     tail, head, delay = _waits(graph, start, end, is_merged, arc_delay_seconds)
@@ -101,7 +107,7 @@ def make_network(
     counts = np.array([len(hull) for hull in hulls], np.int64)[kind]
     tail, head = np.concatenate([start, tail]), np.concatenate([end, head])
     corners = np.concatenate([counts, np.ones(len(delay), np.int64)])
-    times, slopes, time_quantum, slope_quantum = _quantized(hulls, kind, delay)
+    times, slopes, time_quantum, slope_quantum = _quantized(hulls, kind, delay, slope_unit_watts)
     return Network(
         arrays=_with_ends(tail, head, _offsets(corners), times, slopes, events),
         time_quantum_seconds=time_quantum,
@@ -158,13 +164,15 @@ def _waits(
 
 
 def _quantized(
-    hulls: Sequence[Sequence[CostedOption]], kind: Indices, delay: Numbers
+    hulls: Sequence[Sequence[CostedOption]], kind: Indices, delay: Numbers, slope_unit_watts: float
 ) -> tuple[Indices, Indices, float, float]:
     """Return times and slopes of the corners of all arcs, and their quanta."""
     longest = sum(hull[-1].time_seconds * n for hull, n in zip(hulls, np.bincount(kind), strict=False)) + delay.sum()
-    slopes = [_slopes(hull) for hull in hulls]
+    slopes = [_slopes(hull, slope_unit_watts) for hull in hulls]
     steepest = sum(slope[0] * n for slope, n in zip(slopes, np.bincount(kind), strict=False))
     time_quantum, slope_quantum = float(longest) / _SCALE, float(steepest) / _SCALE or 1.0
+    if slope_unit_watts:  # a power of two too, so that multiples of the unit stay that
+        slope_quantum = 2.0 ** math.ceil(math.log2(slope_quantum))
     kind_times = [_whole([corner.time_seconds for corner in hull], time_quantum) for hull in hulls]
     kind_slopes = [_strictly_falling(_whole(slope, slope_quantum)) for slope in slopes]
     times = [kind_times[k] for k in kind.tolist()]
@@ -176,10 +184,12 @@ def _quantized(
     )
 
 
-def _slopes(hull: Sequence[CostedOption]) -> list[float]:
+def _slopes(hull: Sequence[CostedOption], unit_watts: float) -> list[float]:
     falls = [
         (one.cost_joules - other.cost_joules) / (other.time_seconds - one.time_seconds) for one, other in pairwise(hull)
     ]
+    if unit_watts:
+        falls = [round(fall / unit_watts) * unit_watts for fall in falls]
     return [*falls, 0.0]
 
 

@@ -117,6 +117,14 @@ class Problem:
         """The option of each of `kinds` at its highest clock."""
         return tuple(of_kind[0] for of_kind in self.options)
 
+    @cached_property
+    def highest_clock_point(self) -> tuple[float, float]:
+        """Seconds and joules of an iteration with all instructions at their highest clocks."""
+        options = self.highest_clock_options
+        seconds = self.iteration_seconds(self.durations_of(options))
+        cost = float(np.array([option.cost_joules for option in options]) @ np.bincount(self.kind_of))
+        return seconds, self.energy_joules(cost, seconds)
+
     def option_at(self, stage: int, kind: str, clock_mhz: int | None) -> CostedOption:
         """Return the option of a kind at a clock; None stands for the only option of a kind that keeps the clock.
 

@@ -14,6 +14,7 @@ from zeus_core.pipeline._problem import Problem
 
 __all__ = ["one_clock_options", "simple_plans", "stage_clocks_options"]
 
+_MAX_PACES = 300  # for 8 stages of 40 clocks all of them; those of 64 would take some seconds
 _STEPS = (1, 2, 3)  # by how many clocks one stage is lowered: noise may make a single one look worse
 
 
@@ -76,20 +77,34 @@ def stage_clocks_options(problem: Problem, time_seconds: float) -> list[CostedOp
 
 
 def _lowered(problem: Problem, clocks: list[list[int]], places: list[int], time_seconds: float) -> list[int]:
-    """Lower one stage after the other, as long as that saves energy within the time."""
+    """Lower one stage after the other, as long as that saves energy within the time.
+
+    A place of a stage that was too late once is not tried again, as the others only become slower. The rest is tried in
+    the order of its energy at the present time, as long as that is not above the best.
+    """
+    _, work_joules = _work(problem, clocks)
     best, joules = places, _energy(problem, clocks, places)[1]
+    late: set[tuple[int, int]] = set()
     while True:
-        neighbours = [
-            [place + step * (stage == other) for other, place in enumerate(best)]
-            for stage in range(len(best))
+        steps = [
+            (joules + work_joules[stage][place + step] - work_joules[stage][place], stage, place + step)
+            for stage, place in enumerate(best)
             for step in _STEPS
-            if best[stage] + step < len(clocks[stage])
+            if place + step < len(clocks[stage]) and (stage, place + step) not in late
         ]
-        found = [(*_energy(problem, clocks, neighbour), neighbour) for neighbour in neighbours]
-        better = [(cost, neighbour) for seconds, cost, neighbour in found if seconds <= time_seconds and cost < joules]
-        if not better:
+        found = None
+        for least, stage, place in sorted(steps):
+            if least >= (found[1] if found else joules):
+                break
+            neighbour = [*best[:stage], place, *best[stage + 1 :]]
+            predicted = (*_energy(problem, clocks, neighbour), neighbour)
+            if predicted[0] > time_seconds:
+                late.add((stage, place))
+            elif predicted[1] < (found[1] if found else joules):
+                found = predicted
+        if found is None:
             return best
-        joules, best = min(better)
+        _, joules, best = found
 
 
 def _same_clocks(clocks: list[list[int]]) -> list[list[int]]:
@@ -99,15 +114,9 @@ def _same_clocks(clocks: list[list[int]]) -> list[list[int]]:
 
 def _paces(problem: Problem, clocks: list[list[int]]) -> list[list[int]]:
     """Return the places of the clocks of lowest energy at each pace: the time that the work of a stage may take."""
-    counts = np.bincount(problem.kind_of).tolist()
-    seconds = [[0.0] * len(of_stage) for of_stage in clocks]
-    joules = [[0.0] * len(of_stage) for of_stage in clocks]
-    for (stage, kind), options, count in zip(problem.kinds, problem.options, counts, strict=True):
-        for place, clock in enumerate(clocks[stage]):
-            option = options[0] if len(options) == 1 else problem.option_at(stage, kind, clock)
-            seconds[stage][place] += count * option.time_seconds
-            joules[stage][place] += count * option.cost_joules
+    seconds, joules = _work(problem, clocks)
     fastest = max(map(min, seconds))
+    paces = sorted({time for of_stage in seconds for time in of_stage if time >= fastest})
     return [
         [
             min(
@@ -116,8 +125,21 @@ def _paces(problem: Problem, clocks: list[list[int]]) -> list[list[int]]:
             )
             for stage, of_stage in enumerate(clocks)
         ]
-        for pace in sorted({time for of_stage in seconds for time in of_stage if time >= fastest})
+        for pace in paces[:: max(1, len(paces) // _MAX_PACES)]
     ]
+
+
+def _work(problem: Problem, clocks: list[list[int]]) -> tuple[list[list[float]], list[list[float]]]:
+    """Return the seconds and the effective joules of all instructions of each stage at each of its clocks."""
+    counts = np.bincount(problem.kind_of).tolist()
+    seconds = [[0.0] * len(of_stage) for of_stage in clocks]
+    joules = [[0.0] * len(of_stage) for of_stage in clocks]
+    for (stage, kind), options, count in zip(problem.kinds, problem.options, counts, strict=True):
+        for place, clock in enumerate(clocks[stage]):
+            option = options[0] if len(options) == 1 else problem.option_at(stage, kind, clock)
+            seconds[stage][place] += count * option.time_seconds
+            joules[stage][place] += count * option.cost_joules
+    return seconds, joules
 
 
 def _energy(problem: Problem, clocks: list[list[int]], places: Sequence[int]) -> tuple[float, float]:

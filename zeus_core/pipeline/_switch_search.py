@@ -22,9 +22,10 @@ import numpy as np
 from zeus_core.pipeline._compiled import Kernels
 from zeus_core.pipeline._dependencies import ROUNDING, Indices
 from zeus_core.pipeline._rounding import next_random
+from zeus_core.pipeline._switch_repair import set_run
 from zeus_core.pipeline._switch_task import RunState, SwitchTask, last_clock, run_iteration
 
-__all__ = ["join_short_runs", "repair", "search"]
+__all__ = ["search"]
 
 # More or finer values find cheaper clocks for more tries, whose number is limited.
 _RUN_SHIFTS = (1, 2, 4, -1)  # of a whole run, in clocks; only one that is higher, as time left allows it seldom
@@ -34,20 +35,9 @@ _PARTS = tuple((begin, end) for begin in range(8) for end in range(begin + 1, 9)
 _FIRST_RUN_SHIFT = 2  # moves 0 and 1: join the run to the left, right
 _FIRST_SIDE = _FIRST_RUN_SHIFT + len(_RUN_SHIFTS)
 _FIRST_PART = _FIRST_SIDE + 6  # 3 lengths, each on the left and on the right
-_MAX_REPAIRS = 500  # each makes a run faster; most plans need some tens
 _MAX_FAILS = 1000  # random changes in a row without a gain, after which few gain anything
-_MOVE_VISITS = 1  # a move takes as long as visiting so many instructions, besides those that it looks at
+_MOVE_VISITS = 2  # a move takes as long as visiting so many instructions, besides those that it looks at
 _MOVES = _FIRST_PART + len(_PART_SHIFTS) * len(_PARTS)
-
-
-def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
-    """Change `chosen` until no clock is left before the dwell, if possible."""
-    _KERNELS.call(_join_short_runs, task, chosen, state)
-
-
-def repair(task: SwitchTask, chosen: Indices, state: RunState) -> None:
-    """Make runs on the longest path faster until the iteration keeps its limit, if possible."""
-    _KERNELS.call(_repair, task, chosen, state)
 
 
 def search(task: SwitchTask, chosen: Indices, state: RunState, visits: int) -> None:
@@ -120,127 +110,6 @@ def _reaches(p: Any, chosen: Any, s: Any, at: int, last: int, tolerance: float) 
     return True
 
 
-def _join_short_runs(p: Any, chosen: Any, s: Any) -> None:
-    """Give runs that are too short the higher of the clocks beside them, until none is too short."""
-    for _ in range(len(chosen)):
-        run_iteration(p, chosen, s)
-        if s.result[1] >= p.dwell_seconds:
-            return
-        joined = False
-        for rank in range(len(p.first_in_order) - 1):
-            joined = _join_first_short_run(p, chosen, s, rank) or joined
-        if not joined:
-            return
-
-
-def _join_first_short_run(p: Any, chosen: Any, s: Any, rank: int) -> bool:
-    first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
-    head = _run_end(p, s, first, last)
-    if head == last:
-        return False
-    goes_on = s.held[p.order[last - 1]] == s.held[p.order[first]]  # from the end of an iteration into the next
-    place = head if goes_on else first
-    while place < last:
-        end = _run_end(p, s, place, last)
-        seconds = 0.0 if place == first else -s.end[p.order[place - 1]]
-        if end < last:
-            seconds += s.end[p.order[end - 1]]
-        else:
-            seconds += s.result[0] + (s.end[p.order[head - 1]] if goes_on else 0.0)
-        if seconds < p.dwell_seconds:
-            left = s.held[p.order[place - 1 if place > first else last - 1]]
-            right = s.held[p.order[end if end < last else first]]
-            if _set_run(p, chosen, place, end, min(left, right)) or _set_run(p, chosen, place, end, max(left, right)):
-                return True
-        place = end
-    return False
-
-
-def _repair(p: Any, chosen: Any, s: Any) -> None:
-    """Give runs on the longest path faster clocks, at each turn where a second costs least."""
-    for _ in range(_MAX_REPAIRS):
-        run_iteration(p, chosen, s)
-        if s.result[0] <= p.limit_seconds:
-            return
-        _mark_longest_path(p, chosen, s)
-        least, found = np.inf, (0, 0, 0)
-        for rank in range(len(p.first_in_order) - 1):
-            first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
-            place = first
-            while place < last:
-                end = _run_end(p, s, place, last)
-                own = s.held[p.order[place]]
-                left = s.held[p.order[place - 1]] if place > first else own
-                right = s.held[p.order[end]] if end < last else own
-                for clock in (left, right, own - 1, own - 2, own - 4, 0):
-                    price = _price_of_second(p, s, place, end, last, own, clock)
-                    if price < least:
-                        least, found = price, (place, end, max(0, clock))
-                place = end
-        if least == np.inf:
-            return
-        _set_run(p, chosen, found[0], found[1], found[2])
-
-
-def _mark_longest_path(p: Any, chosen: Any, s: Any) -> None:
-    """Set `tried` to 1 for instructions on the longest path, 2 if it goes through the switch before; else to 0."""
-    at = 0
-    for other in range(len(chosen)):
-        s.tried[other] = 0.0
-        if s.end[other] > s.end[at]:
-            at = other
-    while at >= 0:
-        before = p.before[at]
-        start = (s.end[before] if before >= 0 else 0.0) + s.delay[at]
-        latest = before
-        for arc in range(p.first_arc[at], p.first_arc[at + 1]):
-            if s.end[p.arc_from[arc]] + p.delay[arc] > start:
-                start = s.end[p.arc_from[arc]] + p.delay[arc]
-                latest = p.arc_from[arc]
-        s.tried[at] = 2.0 if latest == before and s.delay[at] > 0.0 else 1.0
-        at = latest
-
-
-def _price_of_second(p: Any, s: Any, place: int, end: int, last: int, own: int, clock: int) -> float:
-    """Return what a second less on the longest path costs if a run goes to another clock; infinite if it is none."""
-    if clock < 0 or clock == own:
-        return float(np.inf)
-    cost, seconds = 0.0, 0.0
-    for position in range(place, end):
-        at = p.order[position]
-        option = p.kind[at] * p.clocks
-        if p.time[option + clock] == np.inf:
-            return float(np.inf)
-        cost += p.cost[option + clock] - p.cost[option + own]
-        if s.tried[at] > 0.0:
-            seconds += p.time[option + own] - p.time[option + clock]
-    if s.tried[p.order[place]] == 2.0 and s.held[p.order[max(0, place - 1)]] == clock:
-        seconds += p.switch_seconds
-    if end < last and s.tried[p.order[end]] == 2.0 and s.held[p.order[end]] == clock:
-        seconds += p.switch_seconds
-    return float(cost / seconds) if seconds > 0.0 else float(np.inf)
-
-
-def _run_end(p: Any, s: Any, place: int, last: int) -> int:
-    """Return the end of the run that begins at a place of the order."""
-    end = place + 1
-    while end < last and s.held[p.order[end]] == s.held[p.order[place]]:
-        end += 1
-    return int(end)
-
-
-def _set_run(p: Any, chosen: Any, place: int, end: int, clock: int) -> bool:
-    """Give instructions a clock if all of them have it; return whether they do."""
-    if clock < 0 or clock >= p.clocks:
-        return False
-    for position in range(place, end):
-        if p.time[p.kind[p.order[position]] * p.clocks + clock] == np.inf:
-            return False
-    for position in range(place, end):
-        chosen[p.order[position]] = clock
-    return True
-
-
 def _move(move: int, place: int, end: int, own: int, left: int, right: int) -> tuple[int, int, int]:
     """Return the part of a run (begin, end) that a move changes, and its new clock.
 
@@ -309,7 +178,7 @@ def _kick(p: Any, chosen: Any, random: int) -> int:
         begin = place
     elif (random >> 14) % 2 == 0:
         end = place + 1
-    _set_run(p, chosen, begin, end, max(0, clock))
+    set_run(p, chosen, begin, end, max(0, clock))
     return random
 
 
@@ -429,6 +298,5 @@ def _try(
 
 _KERNELS = Kernels(
     *(_find_latest, last_clock, run_iteration, next_random, _reaches, _fits, _saves, _may_fit, _lasts, _may_dwell),
-    *(_try, _move, _set_run, _run_end, _mark_longest_path, _price_of_second, _repair, _join_first_short_run),
-    *(_join_short_runs, _improve, _kick, _search),
+    *(_try, _move, set_run, _improve, _kick, _search),
 )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from zeus_core.pipeline._compiled import Kernels
 from zeus_core.pipeline._dependencies import ROUNDING, Indices, Numbers
-from zeus_core.pipeline._switch_search import join_short_runs, repair
+from zeus_core.pipeline._switch_repair import join_short_runs, repair
 from zeus_core.pipeline._switch_task import NumberedProblem, RunState, SwitchTask, last_clock, run, run_iteration
 
 __all__ = ["one_clock_per_rank", "starts_by_paces", "starts_by_prices"]

@@ -5,15 +5,19 @@ One way for all of them: a bound with its prices of time (`_switch_bound.py`), c
 with more and more tries. The simple plans that `zeus_core.pipeline.baselines` knows are among the starts, so no plan is
 worse than they are.
 
-The plans for stricter prices are among the starts too: those with the next higher switch time of a ladder, and those
-with the next longer dwell, which in turn start from theirs. So a plan is never worse than that of a stricter problem of
-the ladder in the same time, if that one's plan keeps the dwell here too: shorter switches leave less time in between.
+**Ladder.** The plans for stricter prices are among the starts too: those with the next higher switch time of a ladder,
+and those with the next longer dwell, which in turn start from theirs. Then the plan is compared with that for the next
+shorter time of the ladder, which in turn was compared with its next; unless a bound says that no plan for that time,
+and so none for an even shorter one, takes less. So no plan takes more than that of a stricter problem of the ladder, if
+that one keeps the dwell here too: shorter switches can leave less time in between. Each problem is searched once for
+each frontier, and the result depends on nothing else.
 
 Time, energy and dwell are always those that `zeus_core.pipeline._execution` predicts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -25,8 +29,9 @@ from zeus_core.pipeline._frontier import Frontier
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._simple_plans import simple_plans
-from zeus_core.pipeline._switch_bound import find_bound
-from zeus_core.pipeline._switch_search import join_short_runs, search
+from zeus_core.pipeline._switch_bound import Bound, find_bound
+from zeus_core.pipeline._switch_repair import extend_short_runs, join_short_runs
+from zeus_core.pipeline._switch_search import search
 from zeus_core.pipeline._switch_starts import one_clock_per_rank, starts_by_paces, starts_by_prices
 from zeus_core.pipeline._switch_task import NumberedProblem, RunState, SwitchTask, run
 
@@ -35,10 +40,12 @@ __all__ = ["SwitchingPlan", "plan_switches"]
 # All values below trade the quality of plans for the time to find them.
 _LADDER_SECONDS = (0.005, 0.02)  # of a switch: about what NVIDIA GPUs need at their best, and through a slow driver
 _LADDER_DWELLS = (0.5,)  # seconds
+_LADDER_FACTORS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # of the iteration time at the highest clocks
 _KEPT = 2  # of each family of starts
-# Of all starts of a problem: how many go on, and the instructions visited to improve each. All together take about half
-# a second when compiled, and there are up to six problems on the way to one plan.
-_ROUNDS = ((12, 400_000), (4, 1_500_000), (2, 3_000_000), (1, 8_000_000))
+_MAX_KEPT_SEARCHES = 200  # results on one frontier: 8 bytes for each instruction and result
+# Of all starts of a problem: how many go on, and the instructions visited to improve each. All together take a third of
+# a second when compiled; four problems and more lie on the way to one plan.
+_ROUNDS = ((12, 400_000), (4, 1_500_000), (1, 8_000_000))
 _SLOWER_WITHOUT_NUMBA = 20  # fewer visits without numba, whose loops take longer
 
 
@@ -70,39 +77,90 @@ def plan_switches(
     Raises:
         UsageError: Not even one clock per rank keeps the time.
     """
-    problem = frontier.problem
-    numbered = NumberedProblem.from_problem(problem)
-    task = numbered.priced(limit_seconds, is_waiting, price)
-    point = frontier.at(limit_seconds, is_waiting)
-    watts, arc_watts = point.price_watts[numbered.instruction], point.arc_price_watts[numbered.arc]
-    simple = [numbered.chosen(options) for options in simple_plans(problem, limit_seconds)]
-    plans: dict[SwitchPrice, Indices | None] = {}
-    for each in _ladder(price):
-        own = numbered.priced(limit_seconds, is_waiting, each)
-        bound = find_bound(own, watts, arc_watts, effort)
-        families = [
-            _kept_dwell(own, (plans[stricter] for stricter in _next_on_ladder(each))),
-            [*simple, one_clock_per_rank(own)],
-            starts_by_prices(own, bound.price_watts),
-            starts_by_paces(numbered, own, has_two_clocks=False),
-            starts_by_paces(numbered, own, has_two_clocks=True),
-        ]
-        plans[each] = _best(own, families, effort)
-    best = plans[price]
+    searches = frontier._kept.setdefault((is_waiting, effort), _Searches(frontier, is_waiting, effort))
+    best = searches.best(limit_seconds, price)
     if best is None:
-        raise _too_short(problem, limit_seconds, price)
-    bound_joules = bound.cost_joules + problem.transfer_joules
-    if is_waiting:
-        bound_joules += problem.blocking_power_watts * run(task, best, RunState.for_task(task))[0]
-    else:
-        bound_joules = max(bound_joules, point.energy_joules)
-    return SwitchingPlan(numbered.options(best), bound_joules)
+        raise _too_short(frontier.problem, limit_seconds, price)
+    return SwitchingPlan(searches.numbered.options(best), searches.bound_joules(limit_seconds, price, best))
 
 
-def _ladder(price: SwitchPrice) -> list[SwitchPrice]:
-    """Return all prices of the ladder from which this one starts, the strictest first, and itself as the last."""
-    found = dict.fromkeys(each for stricter in _next_on_ladder(price) for each in _ladder(stricter))
-    return [*sorted(found, reverse=True), price]
+class _Searches:
+    """The searches for plans on one frontier. Each problem is searched once, from those that are one step stricter.
+
+    Args:
+        frontier: The frontier of the pipeline.
+        is_waiting: See `Frontier.at`.
+        effort: Search effort relative to the default.
+    """
+
+    def __init__(self, frontier: Frontier, is_waiting: bool, effort: float) -> None:
+        self.numbered = NumberedProblem.from_problem(frontier.problem)
+        self._frontier, self._is_waiting, self._effort = frontier, is_waiting, effort
+        self._found: dict[tuple[float, SwitchPrice], Indices | None] = {}
+        self._bounds: dict[tuple[float, SwitchPrice], Bound] = {}
+        self._rungs = [factor * frontier.highest_clock_point[0] for factor in _LADDER_FACTORS]
+
+    def best(self, limit_seconds: float, price: SwitchPrice) -> Indices | None:
+        """Return the clocks of the lowest cost that are found; None if none keep limit and dwell."""
+        if len(self._found) > _MAX_KEPT_SEARCHES:
+            self._found.clear()
+            self._bounds.clear()
+        key = limit_seconds, price
+        if key not in self._found:
+            self._found[key] = self._searched(limit_seconds, price)
+        return self._found[key]
+
+    def bound_joules(self, limit_seconds: float, price: SwitchPrice, plan: Indices) -> float:
+        """Return a bound on the energy of any plan; see `SwitchingPlan`."""
+        problem = self._frontier.problem
+        joules = self._bound(limit_seconds, price).cost_joules + problem.transfer_joules
+        if not self._is_waiting:
+            return max(joules, float(self._frontier.energy_joules(limit_seconds)))
+        task = self._task(limit_seconds, price)
+        return joules + problem.blocking_power_watts * run(task, plan, RunState.for_task(task))[0]
+
+    def _searched(self, limit_seconds: float, price: SwitchPrice) -> Indices | None:
+        task = self._task(limit_seconds, price)
+        stricter = [self.best(limit_seconds, other) for other in _next_on_ladder(price)]
+        families = [
+            _kept_dwell(task, stricter),
+            [*self._simple(limit_seconds), one_clock_per_rank(task)],
+            starts_by_prices(task, self._bound(limit_seconds, price).price_watts),
+            starts_by_paces(self.numbered, task, has_two_clocks=False),
+            starts_by_paces(self.numbered, task, has_two_clocks=True),
+        ]
+        found = _best(task, families, self._effort)
+        rung = max((rung for rung in self._rungs if rung < limit_seconds), default=None)
+        if rung is None or not self._may_be_cheaper(rung, price, _cost(task, found)):
+            return found
+        quicker = self.best(rung, price)
+        if quicker is None or _cost(task, quicker) >= _cost(task, found):
+            return found
+        return _improved(task, [quicker], self._effort, _ROUNDS[-1][1])[0]
+
+    def _may_be_cheaper(self, limit_seconds: float, price: SwitchPrice, cost_joules: float) -> bool:
+        """Return whether no bound says that all plans for a limit cost at least as much."""
+        problem = self._frontier.problem
+        until_seconds = limit_seconds if self._is_waiting else None
+        least = float(self._frontier.energy_joules(limit_seconds, until_seconds)) - problem.transfer_joules
+        if self._is_waiting:
+            least -= problem.blocking_power_watts * limit_seconds
+        return least < cost_joules and self._bound(limit_seconds, price).cost_joules < cost_joules
+
+    def _task(self, limit_seconds: float, price: SwitchPrice) -> SwitchTask:
+        return self.numbered.priced(limit_seconds, self._is_waiting, price)
+
+    def _simple(self, limit_seconds: float) -> list[Indices]:
+        return [self.numbered.chosen(options) for options in simple_plans(self._frontier.problem, limit_seconds)]
+
+    def _bound(self, limit_seconds: float, price: SwitchPrice) -> Bound:
+        """Return the bound for a price; the dwell does not matter to it."""
+        key = limit_seconds, price._replace(dwell_seconds=0.0)
+        if key not in self._bounds:
+            point = self._frontier.at(limit_seconds, self._is_waiting)
+            watts, arc_watts = point.price_watts[self.numbered.instruction], point.arc_price_watts[self.numbered.arc]
+            self._bounds[key] = find_bound(self._task(*key), watts, arc_watts, self._effort)
+        return self._bounds[key]
 
 
 def _next_on_ladder(price: SwitchPrice) -> list[SwitchPrice]:
@@ -117,20 +175,34 @@ def _kept_dwell(task: SwitchTask, plans: Iterable[Indices | None]) -> Iterator[I
     state = RunState.for_task(task)
     for plan in plans:
         if plan is not None:
-            chosen = plan.copy()
-            join_short_runs(task, chosen, state)
-            yield chosen
+            for mend in (extend_short_runs, join_short_runs):
+                chosen = plan.copy()
+                mend(task, chosen, state)
+                yield chosen
 
 
 def _best(task: SwitchTask, families: Iterable[Iterable[Indices]], effort: float) -> Indices | None:
     """Return the best clocks that a search from these starts finds; None if no start keeps limit and dwell."""
     state = RunState.for_task(task)
-    plans = [chosen.copy() for family in families for chosen in _cheapest_first(task, family, state)[:_KEPT]]
+    starts = [chosen.copy() for family in families for chosen in _cheapest_first(task, family, state)[:_KEPT]]
+    plans = _cheapest_first(task, starts, state)
     for kept, visits in _ROUNDS:
-        plans = _cheapest_first(task, plans, state)[:kept]
-        for chosen in plans:
-            search(task, chosen, state, int(effort * (visits if has_numba() else visits // _SLOWER_WITHOUT_NUMBA)))
-    return next(iter(_cheapest_first(task, plans, state)), None)
+        plans = _improved(task, plans[:kept], effort, visits)
+    return plans[0] if plans else None
+
+
+def _improved(task: SwitchTask, plans: Iterable[Indices], effort: float, visits: int) -> list[Indices]:
+    """Return what a search from each of these plans, which keep limit and dwell, finds, the cheapest first."""
+    state = RunState.for_task(task)
+    improved = [chosen.copy() for chosen in plans]
+    for chosen in improved:
+        search(task, chosen, state, int(effort * (visits if has_numba() else visits // _SLOWER_WITHOUT_NUMBA)))
+    return _cheapest_first(task, improved, state)
+
+
+def _cost(task: SwitchTask, plan: Indices | None) -> float:
+    """Return the cost of a plan; without a plan that of the worst."""
+    return math.inf if plan is None else run(task, plan, RunState.for_task(task))[2]
 
 
 def _cheapest_first(task: SwitchTask, plans: Iterable[Indices], state: RunState) -> list[Indices]:

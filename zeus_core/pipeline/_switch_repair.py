@@ -1,0 +1,195 @@
+"""Clocks that keep limit and dwell where switches have a price, from clocks that may not.
+
+A run is a row of instructions of a rank with one clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from zeus_core.pipeline._compiled import Kernels
+from zeus_core.pipeline._dependencies import Indices
+from zeus_core.pipeline._switch_task import RunState, SwitchTask, last_clock, run_iteration
+
+__all__ = ["extend_short_runs", "join_short_runs", "repair", "set_run"]
+
+_MAX_REPAIRS = 500  # each makes a run faster; most plans need some tens
+
+
+def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
+    """Change `chosen` until no clock is left before the dwell, if possible."""
+    _KERNELS.call(_join_short_runs, task, chosen, state)
+
+
+def extend_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
+    """Change `chosen` as little as leaves no clock before the dwell, if possible: move a switch by an instruction."""
+    _KERNELS.call(_extend_short_runs, task, chosen, state)
+
+
+def repair(task: SwitchTask, chosen: Indices, state: RunState) -> None:
+    """Make runs on the longest path faster until the iteration keeps its limit, if possible."""
+    _KERNELS.call(_repair, task, chosen, state)
+
+
+def _join_short_runs(p: Any, chosen: Any, s: Any) -> None:
+    """Give runs that are too short the higher of the clocks beside them, until none is too short."""
+    for _ in range(len(chosen)):
+        run_iteration(p, chosen, s)
+        if s.result[1] >= p.dwell_seconds:
+            return
+        joined = False
+        for rank in range(len(p.first_in_order) - 1):
+            joined = _join_first_short_run(p, chosen, s, rank) or joined
+        if not joined:
+            return
+
+
+def _join_first_short_run(p: Any, chosen: Any, s: Any, rank: int) -> bool:
+    place, end = _first_short_run(p, s, rank)
+    first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+    if place == last:
+        return False
+    left = s.held[p.order[place - 1 if place > first else last - 1]]
+    right = s.held[p.order[end if end < last else first]]
+    return set_run(p, chosen, place, end, min(left, right)) or set_run(p, chosen, place, end, max(left, right))
+
+
+def _first_short_run(p: Any, s: Any, rank: int) -> tuple[int, int]:
+    """Return where the first run of a rank that is left before the dwell begins and ends; the rank's end if none is."""
+    first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+    head = _run_end(p, s, first, last)
+    if head == last:
+        return last, last
+    goes_on = s.held[p.order[last - 1]] == s.held[p.order[first]]  # from the end of an iteration into the next
+    place = head if goes_on else first
+    while place < last:
+        end = _run_end(p, s, place, last)
+        seconds = 0.0 if place == first else -s.end[p.order[place - 1]]
+        if end < last:
+            seconds += s.end[p.order[end - 1]]
+        else:
+            seconds += s.result[0] + (s.end[p.order[head - 1]] if goes_on else 0.0)
+        if seconds < p.dwell_seconds:
+            return place, end
+        place = end
+    return last, last
+
+
+def _extend_short_runs(p: Any, chosen: Any, s: Any) -> None:
+    """Give the instruction before or after a run that is too short its clock, whichever leads to the lower cost."""
+    for _ in range(len(chosen)):
+        run_iteration(p, chosen, s)
+        if s.result[1] >= p.dwell_seconds:
+            return
+        for rank in range(len(p.first_in_order) - 1):
+            place, end = _first_short_run(p, s, rank)
+            first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+            if place == last:
+                continue
+            clock = s.held[p.order[place]]
+            least, found = np.inf, -1
+            for other in (place - 1, end):
+                if first <= other < last:
+                    own = chosen[p.order[other]]
+                    if set_run(p, chosen, other, other + 1, clock):
+                        run_iteration(p, chosen, s)
+                        if s.result[0] <= p.limit_seconds and s.result[2] < least:
+                            least, found = s.result[2], other
+                        chosen[p.order[other]] = own
+            if found < 0:
+                return
+            chosen[p.order[found]] = clock
+            run_iteration(p, chosen, s)
+
+
+def _repair(p: Any, chosen: Any, s: Any) -> None:
+    """Give runs on the longest path faster clocks, at each turn where a second costs least."""
+    for _ in range(_MAX_REPAIRS):
+        run_iteration(p, chosen, s)
+        if s.result[0] <= p.limit_seconds:
+            return
+        _mark_longest_path(p, chosen, s)
+        least, found = np.inf, (0, 0, 0)
+        for rank in range(len(p.first_in_order) - 1):
+            first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+            place = first
+            while place < last:
+                end = _run_end(p, s, place, last)
+                own = s.held[p.order[place]]
+                left = s.held[p.order[place - 1]] if place > first else own
+                right = s.held[p.order[end]] if end < last else own
+                for clock in (left, right, own - 1, own - 2, own - 4, 0):
+                    price = _price_of_second(p, s, place, end, last, own, clock)
+                    if price < least:
+                        least, found = price, (place, end, max(0, clock))
+                place = end
+        if least == np.inf:
+            return
+        set_run(p, chosen, found[0], found[1], found[2])
+
+
+def _mark_longest_path(p: Any, chosen: Any, s: Any) -> None:
+    """Set `tried` to 1 for instructions on the longest path, 2 if it goes through the switch before; else to 0."""
+    at = 0
+    for other in range(len(chosen)):
+        s.tried[other] = 0.0
+        if s.end[other] > s.end[at]:
+            at = other
+    while at >= 0:
+        before = p.before[at]
+        start = (s.end[before] if before >= 0 else 0.0) + s.delay[at]
+        latest = before
+        for arc in range(p.first_arc[at], p.first_arc[at + 1]):
+            if s.end[p.arc_from[arc]] + p.delay[arc] > start:
+                start = s.end[p.arc_from[arc]] + p.delay[arc]
+                latest = p.arc_from[arc]
+        s.tried[at] = 2.0 if latest == before and s.delay[at] > 0.0 else 1.0
+        at = latest
+
+
+def _price_of_second(p: Any, s: Any, place: int, end: int, last: int, own: int, clock: int) -> float:
+    """Return what a second less on the longest path costs if a run goes to another clock; infinite if it is none."""
+    if clock < 0 or clock == own:
+        return float(np.inf)
+    cost, seconds = 0.0, 0.0
+    for position in range(place, end):
+        at = p.order[position]
+        option = p.kind[at] * p.clocks
+        if p.time[option + clock] == np.inf:
+            return float(np.inf)
+        cost += p.cost[option + clock] - p.cost[option + own]
+        if s.tried[at] > 0.0:
+            seconds += p.time[option + own] - p.time[option + clock]
+    if s.tried[p.order[place]] == 2.0 and s.held[p.order[max(0, place - 1)]] == clock:
+        seconds += p.switch_seconds
+    if end < last and s.tried[p.order[end]] == 2.0 and s.held[p.order[end]] == clock:
+        seconds += p.switch_seconds
+    return float(cost / seconds) if seconds > 0.0 else float(np.inf)
+
+
+def _run_end(p: Any, s: Any, place: int, last: int) -> int:
+    """Return the end of the run that begins at a place of the order."""
+    end = place + 1
+    while end < last and s.held[p.order[end]] == s.held[p.order[place]]:
+        end += 1
+    return int(end)
+
+
+def set_run(p: Any, chosen: Any, place: int, end: int, clock: int) -> bool:
+    """Give instructions a clock if all of them have it; return whether they do."""
+    if clock < 0 or clock >= p.clocks:
+        return False
+    for position in range(place, end):
+        if p.time[p.kind[p.order[position]] * p.clocks + clock] == np.inf:
+            return False
+    for position in range(place, end):
+        chosen[p.order[position]] = clock
+    return True
+
+
+_KERNELS = Kernels(
+    *(set_run, last_clock, run_iteration, _run_end, _mark_longest_path, _price_of_second, _repair),
+    *(_first_short_run, _join_first_short_run, _join_short_runs, _extend_short_runs),
+)
