@@ -27,7 +27,7 @@ __all__ = ["BlockTime", "combined"]
 _DEVIATIONS = (0.003, 0.01, 0.025)
 _LENGTHS = (30.0, 300.0, 3000.0)
 _SLOPES = (0.01, 0.04)
-_NO_DRIFT = 0.4
+_NO_DRIFT = 0.2
 
 _UNKNOWN = 10.0  # how long a step takes
 
