@@ -1,5 +1,7 @@
 """The search in real Trainers on simulated boards: what it costs beside the sweep, and what the whole run comes to."""
 
+import functools
+
 import pytest
 from transformers import TrainerCallback
 
@@ -23,17 +25,29 @@ PASSES = (0.33, 0.67)  # shares of a step: forward and backward
 class Run(TrainerCallback):
     """A training on one board, with what its steps took: in all, and those of the search."""
 
-    def __init__(self, folder, model, steps, *, spread=0.02, accumulation=1, epoch_steps=30, search=None, **arguments):
+    def __init__(
+        self,
+        folder,
+        model,
+        steps,
+        *,
+        factor=FACTOR,
+        spread=0.02,
+        accumulation=1,
+        epoch_steps=30,
+        search=None,
+        **arguments,
+    ):
         self.time_source = VirtualTime()
         noise = SimulatedNoise(spread, 0.01, seed=1)
         self.gpu = SimulatedGpu(find_preset(model), time_source=self.time_source, noise=noise)
         self.works = self._works(accumulation)
         monitor = ZeusMonitor(gpus=[self.gpu], time_source=self.time_source)
-        bound = MaxSlowdownConstraint(FACTOR)
+        bound = MaxSlowdownConstraint(factor)
         callback = HFGlobalPowerLimitOptimizer(monitor, bound, quiet=True, **(search or {}))
         self.optimizer = callback.optimizer
         self.seconds = self.joules = self.search_joules = 0.0
-        self.steps = steps
+        self.steps, self.limits = steps, set()
         trainer = make_trainer(
             folder, [self, callback], max_steps=steps, gradient_accumulation_steps=accumulation, **arguments
         )
@@ -54,6 +68,7 @@ class Run(TrainerCallback):
         joules = self.gpu.exact_energy_joules() - self._began[1]
         self.seconds += self.time_source.now() - self._began[0]
         self.joules += joules
+        self.limits.add(self.gpu.read_power_limit_watts())
         if self.optimizer.phase not in (Phase.SETTLE, Phase.CONFIRM, Phase.DONE):
             self.search_joules += joules
 
@@ -98,12 +113,31 @@ LOOPS = [
 ]
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: "-".join(map(str, loop.items())))
-def test_short_epochs_frequent_evaluations_and_accumulation_change_little(tmp_path, loop):
-    undisturbed = Run(tmp_path, "A100", 200)
-    run = Run(tmp_path, "A100", 200, **loop)
+in_any_loop = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: "-".join(map(str, loop.items())))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Return the run of some steps that nothing interrupts."""
+    return functools.cache(lambda steps: Run(tmp_path_factory.mktemp("undisturbed"), "A100", steps))
+
+
+@in_any_loop
+@pytest.mark.parametrize("steps", [60, 200, 2000])
+def test_short_epochs_frequent_evaluations_and_accumulation_change_little(tmp_path, undisturbed, steps, loop):
+    run = Run(tmp_path, "A100", steps, **loop)
     assert run.optimizer.phase is Phase.REST
     assert run.optimizer.comparison is not None, "it came to a choice, and measured it"
-    assert run.optimizer.chosen_limit_watts == pytest.approx(undisturbed.optimizer.chosen_limit_watts, abs=20)
+    joules = [one.truth(one.optimizer.chosen_limit_watts)[1] for one in (run, undisturbed(steps))]
+    assert joules[0] == pytest.approx(joules[1], rel=0.02), "the same pick, as far as it matters"
     assert run.slowdown <= FACTOR
-    assert run.saving == pytest.approx(undisturbed.saving, abs=0.02)
+    assert run.saving == pytest.approx(undisturbed(steps).saving, abs=0.02)
+
+
+@in_any_loop
+def test_a_search_that_cannot_pay_steps_aside_and_says_so(tmp_path, loop):
+    run = Run(tmp_path, "A100", 60, factor=1.0, spread=0.2, **loop)
+    assert run.optimizer.chosen_limit_watts == 400
+    assert run.slowdown == pytest.approx(1.0, abs=0.1), "20 % of 60 steps, nothing else"
+    assert run.limits == {400}
+    assert "no setting below 400 is known to save energy" in run.optimizer.result()["power limit"]

@@ -196,14 +196,24 @@ def test_all_ranks_hold_the_same_clock_and_one_without_the_right_makes_all_obser
 
 
 @pytest.mark.parametrize(
-    ("model", "watts", "scatter", "least_saving"), [("H100", 800.0, 0.0, 0.06), ("A100", 480.0, 0.005, 0.05)]
+    ("model", "watts", "scatter", "seed"),
+    [
+        ("H100", 800.0, 0.0, 1),
+        ("A100", 480.0, 0.005, 1),
+        *(pytest.param("A100", 480.0, 0.001, seed, marks=pytest.mark.long) for seed in range(2, 8)),
+    ],
 )
 def test_one_clock_levels_boards_that_differ_by_8_percent_so_that_the_quick_ones_no_longer_wait(
-    model, watts, scatter, least_saving
+    model, watts, scatter, seed
 ):
-    """Eight ranks, under the highest limit of their boards. Without longer steps: the slowest board sets the pace."""
+    """Eight ranks, under the highest limit of their boards. Without longer steps: the slowest board sets the pace.
+
+    Any common clock saves at most 6.6 to 8.0 % (H100) and 5.3 to 7.3 % (A100) then, over 20 sets of boards. Where the
+    steps of each board scatter by 0.5 %, the latest of eight equally fast boards is 0.7 % late, and the search may
+    refuse the clock for it.
+    """
     work, steps = Work(0.5, watts, 1.0, 0.85), 60
-    noise = SimulatedNoise(scatter, scatter, seed=1, board_spread=0.12)
+    noise = SimulatedNoise(scatter, scatter, seed=seed, board_spread=0.12)
     ranks = run_ranks(8, Time(), steps=steps, noise=noise, model=model, work=work)
     chosen_mhz = ranks[0].optimizer.chosen_clock_mhz
     assert {rank.optimizer.sm_clock_mhz for rank in ranks} == {chosen_mhz}
@@ -220,13 +230,17 @@ def test_one_clock_levels_boards_that_differ_by_8_percent_so_that_the_quick_ones
         waiting = sum((seconds - point.seconds) * point.blocking_power_watts for point in points)
         return seconds, waiting + sum(point.energy_joules for point in points)
 
-    original, chosen = points(1.0), points(chosen_mhz / ranks[0].gpu.preset.highest_clock_mhz)
+    highest_mhz = ranks[0].gpu.preset.highest_clock_mhz
+    original, chosen = points(1.0), points(chosen_mhz / highest_mhz)
     assert max(point.seconds for point in original) / min(point.seconds for point in original) == pytest.approx(
-        1.08, abs=0.01
+        1.08, abs=0.012
     )
     (before_seconds, before_joules), (seconds, joules) = map(seconds_and_joules, (original, chosen))
     assert seconds <= 1.002 * before_seconds
-    assert joules <= (1 - least_saving) * before_joules
+    others = (seconds_and_joules(points(clock / highest_mhz)) for clock in range(int(highest_mhz), 700, -15))
+    least_joules = min(joules for seconds, joules in others if seconds <= 1.002 * before_seconds)
+    assert before_joules - least_joules >= 0.05 * before_joules
+    assert before_joules - joules >= 0.75 * (before_joules - least_joules)
     for rank in ranks:
         rank.optimizer.on_train_end()
         assert rank.clock_mhz == rank.gpu.preset.highest_clock_mhz

@@ -329,7 +329,8 @@ def test_the_time_before_an_interruption_counts_in_the_bound_of_a_resumed_run():
     first = Run(MaxSlowdownConstraint(factor=1.03), max_steps=600).train(300)
     assert first.slowdown < 1.03
     second = resumed(first.optimizer.state_dict(), 300, seed=1)
-    assert second.slowdown > 1.105, "what was not used up is left"
+    alone = Run(max_steps=300, seed=1).train(300)
+    assert second.slowdown > alone.slowdown + 0.005, "what was not used up is left"
     assert (first.seconds + second.seconds) / (600 * first.point(400).seconds) <= 1.1
     (search,) = second.optimizer.state_dict()["searches"]
     assert (search["run_steps"], search["run_seconds"]) == (600, pytest.approx(first.seconds + second.seconds))

@@ -64,7 +64,7 @@ _CHOICE_SHARE, _MAX_CHOICE_SHARE = 0.5, 0.125
 _LATE_SHARE = 0.125
 
 # A run may be beyond its bound by more than this with so much of the probability with which it may be beyond at all.
-# Bounds kept with 98 % alone were broken by more than 1 % in 4 of 3,600 runs, by up to 1.2 % (benchmarks/search_run.py).
+# Bounds kept with 98 % alone were broken by more than 1 % in 4 of 3,600 runs, by up to 1.2 % (search_run.py).
 _MAX_EXCESS, _EXCESS_SHARE = 0.01, 0.005
 
 _MIN_GAIN = 0.003  # of the energy: where a better setting is likely to keep the bound, it is tried

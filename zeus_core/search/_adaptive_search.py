@@ -32,7 +32,7 @@ _SIGNIFICANT = 3.0  # standard errors
 _SIGNIFICANT_FRACTION = 0.01  # of time or power; smaller changes are the work's own
 _INTERVAL = 1.645  # standard deviations on each side hold 90 %
 _MAX_ASKED_CURVES = 24  # for a rule that is not a cost
-_NEAR = 0.025  # of the original: settings this close to each other are as good as the same
+_NEAR = 0.05  # of the original: settings this close to each other are as good as the same
 
 _EXPLORATION = LeastCost(Energy())
 
@@ -43,7 +43,7 @@ class AdaptiveSearch:
     The first trial is at the original setting. If the draw there is below the lowest limit, no limit binds: the lowest
     one is tried, and the search is over. Otherwise every trial corrects an estimate of time and power at all settings,
     and the next one is where most is to be gained. The search ends if that is too little to matter. Its choice was
-    tried; or, for a cost, lies between such settings and within 2.5 % of the original from one of them. A trial that
+    tried; or, for a cost, lies between such settings and within 5 % of the original from one of them. A trial that
     confirms it is told to the search too, and may lead to a safer one. Trials count by their own precision: the scatter
     of the steps, and the uncertainty of the energy.
 
