@@ -78,6 +78,7 @@ class Outcome:
     """Results of all ranks, gathered at the end."""
 
     profile: PipelineProfile | None  # None with a plan of an earlier run, which needs none
+    planned_from: PipelineProfile | None  # with the options between measured clocks
     microbatches: int
     clocks_mhz: Mapping[int, Sequence[int | None]]  # of each stage, in the order it runs its instructions
     before: Cost
@@ -90,8 +91,8 @@ class Outcome:
     @cached_property
     def plan(self) -> Plan:
         """The plan in force, to be drawn and written."""
-        schedule = schedules.one_f_one_b(self.profile.stages, self.microbatches)  # which is DeepSpeed's
-        problem = Problem(self.profile, schedule)
+        schedule = schedules.one_f_one_b(self.planned_from.stages, self.microbatches)  # which is DeepSpeed's
+        problem = Problem(self.planned_from, schedule)
         clocks = {
             instruction: clock
             for stage, order in enumerate(schedule.ranks)
@@ -147,8 +148,8 @@ class Outcome:
 
     def draw(self, path: Path) -> Path:
         """Draw the timeline before and after, as planned."""
-        before = baselines.highest_clocks_plan(Problem(self.profile, self.plan.schedule))
-        draw_timelines(self.profile, [before, self.plan], path)
+        before = baselines.highest_clocks_plan(Problem(self.planned_from, self.plan.schedule))
+        draw_timelines(self.planned_from, [before, self.plan], path)
         return path
 
     def write(self, path: Path) -> Path:
@@ -169,9 +170,9 @@ def gather_outcome(engine: Any, log: StepLog, gather: Gather) -> Outcome | None:
         return None
     told = gather([engine.stage_id, optimizer.clocks_mhz, log.latest(Phase.BASELINE), log.latest(Phase.REPLAYING)])
     stages, clocks, *truths = zip(*told, strict=True)
-    profile = optimizer.profile()
     return Outcome(
-        profile=profile,
+        profile=optimizer.profile(),
+        planned_from=optimizer.profile(interpolated=True),
         microbatches=engine.gradient_accumulation_steps(),
         clocks_mhz=dict(zip(stages, clocks, strict=True)),
         before=Cost(baseline.step_seconds, baseline.energy_joules),

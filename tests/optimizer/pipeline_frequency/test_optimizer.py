@@ -54,10 +54,11 @@ def ranks_are_threads(caplog):
 @pytest.mark.parametrize(
     ("stages", "microbatches", "model"),
     [
-        *[(2, 8, A100), (2, 16, "A40"), (4, 8, A100), (4, 8, "A40")],
+        *[(2, 8, A100), (4, 8, "A40")],
         *(
             pytest.param(*case, marks=pytest.mark.long)
-            for case in [(2, 16, A100), (4, 16, A100), (2, 8, "A40"), (4, 16, "A40")]
+            for case in itertools.product((2, 4), (8, 16), (A100, "A40"))
+            if case not in {(2, 8, A100), (4, 8, "A40")}
         ),
     ],
 )
@@ -92,7 +93,7 @@ def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microba
     assert run.is_restored()
 
 
-@pytest.mark.parametrize("model", [A100, "A40"])
+@pytest.mark.parametrize("model", [pytest.param(A100, marks=pytest.mark.long), "A40"])
 def test_profiling_costs_few_iterations_and_ends(model):
     run = trained(4, 8, model)
     steps = run.steps_of(Phase.PROFILING)
@@ -584,11 +585,11 @@ def test_a_mark_that_fails_stops_all_ranks_and_nothing_else(call, caplog):
 
 
 def test_hiccups_now_and_then_do_not_switch_it_off():
-    slow = {*range(60, 70), *range(140, 150), *range(220, 230), *range(300, 310)}
-    job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.05 if step in slow else 1.0)
-    run = Run(job, 380)
+    slow = {*range(60, 70), *range(120, 130), *range(180, 190), *range(240, 250)}  # more often than plans may be slow
+    job = SimulatedJob(schedules.one_f_one_b(2, 4), works(2), slowed_by=lambda p, step: 1.05 if step in slow else 1.0)
+    run = Run(job, 300)
     assert run.first.phases[-1] is Phase.REPLAYING
-    assert run.joules(range(360, 380)) == pytest.approx(run.joules(range(50, 60)), rel=0.01)
+    assert run.joules(range(280, 300)) == pytest.approx(run.joules(range(50, 60)), rel=0.01)
 
 
 def test_a_machine_that_was_slow_at_first_is_held_against_what_it_took_later():
@@ -901,3 +902,22 @@ def test_profiling_costs_at_most_two_percent_of_the_first_hour_and_says_so(slow,
     cost_seconds = seconds - len(steps) * run.seconds(run.steps_of(Phase.BASELINE))
     assert cost_seconds <= 72.0 or len(run.first.latest["profile"].instructions[0].options) == 2
     assert ("more than 2 % of an hour" in caplog.text) == (slow > 1.0)
+
+
+def test_the_clocks_of_a_plan_are_those_of_the_interpolated_profile():
+    plans = []
+
+    class Asking(Watched):
+        def on_step_end(self):
+            super().on_step_end()
+            if self.clocks_mhz is not None and not plans:
+                plans.append(
+                    (self._pipeline_rank.rank, self.clocks_mhz, self.profile(), self.profile(interpolated=True))
+                )
+
+    Run(SimulatedJob(schedules.one_f_one_b(2, 4), works(2)), 40, Asking)
+    rank, clocks, measured, offered = plans[0]
+    used = set(zip(schedules.one_f_one_b(2, 4).ranks[rank], clocks, strict=True))
+    for (kind, stage, _), clock in used:
+        assert clock in {option.clock_mhz for option in offered.get(stage, kind).options}
+    assert set(measured.get(0, "forward").options) < set(offered.get(0, "forward").options)

@@ -155,14 +155,18 @@ class PipelineFrequencyOptimizer:
         stage = self._course.stage
         return stage.clocks_mhz if isinstance(stage, Replaying) else None
 
-    def profile(self, pipeline: int = 0) -> PipelineProfile | None:
+    def profile(self, pipeline: int = 0, *, interpolated: bool = False) -> PipelineProfile | None:
         """Return the measured profile of a pipeline; None until it is enough to plan with, or is measured again.
 
         Args:
             pipeline: Number of the data-parallel pipeline, from 0.
+            interpolated: Whether to add the options between measured clocks, which plans may use too. Their standard
+                errors hold the errors of interpolation.
         """
         profile = self._course.profile
-        return None if profile is None else profile.of_pipeline(pipeline)
+        if profile is None:
+            return None
+        return profile.planning_options(pipeline) if interpolated else profile.of_pipeline(pipeline)
 
     def set_straggler(self, time_seconds: float | None) -> None:
         """Announce how long an iteration takes elsewhere, in something this job waits for.
