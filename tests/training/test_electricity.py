@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -12,57 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.result_boxes import boxes, rows
-from zeus_core.device import SimulatedGpu, Work, discover_cpus, find_preset
+from tests.support.true_amounts import HARD, HOUR, KILOWATT_HOUR, MONDAY, SOFT, Truth, hourly, time_from, train
+from zeus_core.device import SimulatedGpu, discover_cpus, find_preset
 from zeus_core.electricity import ConstantSignal, Electricity, RecordedSignal, WeeklyTariff
 from zeus_core.errors import DeviceLostError, UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._reading import CpuEdge
-from zeus_core.testing import FakeRapl, FaultyGpu, ThreadWorld, VirtualTime
+from zeus_core.testing import FakeRapl, FaultyGpu, ThreadWorld
 from zeus_core.training import TrainingEnergy
 from zeus_core.training._charging import Charging
 from zeus_core.training._host_energy import HostEnergy
 from zeus_core.training._tally import Tally
-
-MONDAY = 1_772_409_600.0  # 2026-03-02 00:00 UTC
-HOUR = 30.0  # accelerated
-KILOWATT_HOUR = 3.6e6
-HARD, SOFT = Work(0.5, 484.9, 0.938, 0.744), Work(2.0, 120.0, 0.2, 0.1)
-
-
-def time_from(clock_seconds):
-    """Virtual time with a clock of its own: times since 1970 are too coarse for what is measured in microseconds."""
-    time_source = VirtualTime()
-    time_source.set_clock(clock_seconds)
-    return time_source
-
-
-def hourly(seed=1, count=24, unit="g/kWh", begin=MONDAY):
-    randomness = random.Random(seed)
-    values = [randomness.uniform(100, 600) for _ in range(count)]
-    return RecordedSignal([begin + HOUR * hour for hour in range(count)], values, unit)
-
-
-class Truth:
-    """The true energy of a GPU times the value of a signal at its moment, in short steps."""
-
-    def __init__(self, gpu, time_source, electricity):
-        self.gpu, self.time_source, self.electricity = gpu, time_source, electricity
-        self.amounts = dict.fromkeys((signal.facts.amount_unit for signal in electricity.signals), 0.0)
-
-    def execute(self, work):
-        """Execute some work in pieces, each of which is charged at the value in its middle."""
-        pieces = 2
-        piece = Work(work.seconds / pieces, work.active_power_watts, work.active_fraction, work.compute_bound_fraction)
-        for _ in range(pieces):
-            begin, joules = self.time_source.clock_seconds(), self.gpu.exact_energy_joules()
-            self.gpu.execute(piece)
-            middle = (begin + self.time_source.clock_seconds()) / 2
-            for one in self.electricity.signals:
-                (part,) = one.parts(middle, middle)
-                kilowatt_hours = (self.gpu.exact_energy_joules() - joules) / KILOWATT_HOUR
-                self.amounts[one.facts.amount_unit] += kilowatt_hours * part.value * self.electricity.pue
 
 
 @pytest.fixture
@@ -75,20 +36,14 @@ def monitor(gpu, time_source):
     return ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
 
 
-def train(energy, truth, steps, work=HARD):
-    for _ in range(steps):
-        with energy.step(samples=4):
-            truth.execute(work)
-
-
 def test_logs_and_summary_equal_an_independent_sum(monitor, gpu, time_source):
-    electricity = Electricity(hourly(1), hourly(2, unit="EUR/MWh"), pue=1.3)
+    electricity = Electricity(hourly(1, hour=40.0), hourly(2, hour=40.0, unit="EUR/MWh"), pue=1.3)
     truth = Truth(gpu, time_source, electricity)
     with TrainingEnergy(monitor, electricity=electricity, quiet=True) as energy:
         for number in range(8):
             train(energy, truth, 12)
             with energy.during(Activity.EVALUATION):
-                for _ in range(3):
+                for _ in range(12):
                     truth.execute(SOFT)
             logged = energy.log()
             assert logged["co2_eq_g"] == pytest.approx(truth.amounts["g"], rel=5e-3), number
@@ -109,8 +64,8 @@ def test_a_loop_that_never_logs_is_charged_where_a_price_changes(monitor, gpu, t
     electricity = Electricity(price=tariff)
     truth = Truth(gpu, time_source, electricity)
     with TrainingEnergy(monitor, electricity=electricity, quiet=True) as energy:
-        train(energy, truth, 100)  # 70 s before half past 0
-        train(energy, truth, 40, SOFT)
+        train(energy, truth, 80)  # 70 s before half past 0
+        train(energy, truth, 70, SOFT)
     values = energy.summary.values()
     assert values["train_cost"] == pytest.approx(truth.amounts["EUR"], rel=5e-3)
     assert abs(values["train_cost"] - truth.amounts["EUR"]) <= values["train_cost_uncertainty"]
@@ -186,10 +141,10 @@ def test_a_clock_that_is_set_in_mid_run_loses_and_doubles_nothing(monitor, gpu, 
     truth = Truth(gpu, time_source, electricity)
     with TrainingEnergy(monitor, electricity=electricity, quiet=True) as energy:
         for jump_seconds in (-2.5 * HOUR, 0.0, 7 * HOUR, -20 * HOUR):
-            train(energy, truth, 30)
+            train(energy, truth, 20)
             energy.log()
             time_source.set_clock(time_source.clock_seconds() + jump_seconds)
-        train(energy, truth, 30)
+        train(energy, truth, 20)
     values = energy.summary.values()
     assert values["train_cost"] == pytest.approx(values["train_energy_j"] / KILOWATT_HOUR * 0.3, rel=1e-9)
     assert values["train_co2_eq_g"] == pytest.approx(truth.amounts["g"], rel=5e-3)
@@ -202,7 +157,7 @@ def test_a_signal_that_ends_in_mid_run_is_continued_by_its_average_and_that_is_s
     truth = Truth(gpu, time_source, electricity)
     with TrainingEnergy(monitor, electricity=electricity) as energy:
         for _ in range(4):
-            train(energy, truth, 50)
+            train(energy, truth, 33)
             energy.log()
         seconds = time_source.clock_seconds() - MONDAY
     values = energy.summary.values()
@@ -293,7 +248,11 @@ def test_bad_input(arguments, message):
 
 KILLED = """
 import json, os, signal, sys
-from tests.training.test_electricity import *
+from tests.support.true_amounts import *
+from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.electricity import Electricity
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.training import TrainingEnergy
 
 folder, begin, steps, kill = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "kill"
 time_source = time_from(begin)

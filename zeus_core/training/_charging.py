@@ -13,7 +13,7 @@ from zeus_core.electricity._amount import slice_of
 from zeus_core.training._charge import Charge
 from zeus_core.training._tally import Tally
 
-__all__ = ["CLOSE_SECONDS", "Charging"]
+__all__ = ["Charging"]
 
 _logger = logging.getLogger(__name__)
 
@@ -21,9 +21,8 @@ _Result = TypeVar("_Result")
 
 # Trades a journal that is written, and counters that are read, more often for power that is steady in between.
 _PERIOD_SECONDS = 60.0
-
-CLOSE_SECONDS = 1.0
-"""So close before a change, of a signal or of the power, a charge is not repeated: so little is charged at a mean."""
+# Before a signal changes, so that little energy lies in the interval that the change is part of.
+_CLOSE_SECONDS = 1.0
 
 
 class Charging:
@@ -46,7 +45,7 @@ class Charging:
         self._lines = [_Line(signal, electricity.pue) for signal in electricity.signals]
         self._charged = Tally()
         self._lost_seconds = 0.0  # as of the latest call
-        self.due_after_seconds = CLOSE_SECONDS
+        self.due_after_seconds = _CLOSE_SECONDS
 
     @property
     def charges(self) -> dict[str, Charge]:
@@ -129,7 +128,7 @@ class _Line:
         if part is None or part.end_seconds >= now_seconds + _PERIOD_SECONDS:
             return _PERIOD_SECONDS
         left_seconds = part.end_seconds - now_seconds
-        return max(left_seconds - CLOSE_SECONDS if left_seconds > 2 * CLOSE_SECONDS else left_seconds, 0.1)
+        return max(left_seconds - _CLOSE_SECONDS if left_seconds > 2 * _CLOSE_SECONDS else left_seconds, 0.1)
 
     def _call(self, function: Callable[..., _Result], *arguments: float) -> _Result | None:
         """Call a function of the signal; None if it fails: a signal may be anybody's, and training goes on."""

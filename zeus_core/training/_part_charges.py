@@ -10,7 +10,7 @@ from zeus_core.electricity import Electricity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports._time_source import clock_seconds
 from zeus_core.training._account import Account
-from zeus_core.training._charging import CLOSE_SECONDS, Charging
+from zeus_core.training._charging import Charging
 from zeus_core.training._host_energy import HostEnergy
 from zeus_core.training._split import ActivitySplit
 from zeus_core.training._tally import Tally
@@ -18,6 +18,9 @@ from zeus_core.training._tally import Tally
 __all__ = ["PartCharges", "warn_of_other_units"]
 
 _logger = logging.getLogger(__name__)
+
+# A charge takes up to 3 ms. Where the power changes more often than this, it is not repeated each time.
+_CLOSE_SECONDS = 0.2
 
 
 class PartCharges:
@@ -42,7 +45,7 @@ class PartCharges:
     def is_due(self, is_power_changing: bool = False) -> bool:
         """Whether to charge now: a signal or the power is about to change, or the latest charge is long ago."""
         now = self._time_source.now()
-        return now >= self._due_at or (is_power_changing and now >= self._charged_at + CLOSE_SECONDS)
+        return now >= self._due_at or (is_power_changing and now >= self._charged_at + _CLOSE_SECONDS)
 
     def added_to(self, account: Account) -> Account:
         """Charge what came since the latest call, and return the account of this rank with all charges of the part.
