@@ -453,21 +453,51 @@ def test_the_privileged_process_holds_the_standard_library_and_the_binding_of_th
     assert world.run(program)[0] == "['pynvml', 'zeus_core']"
 
 
+RUNS = 5
+CHILD_EXITS = "os.fork() or os._exit(0); os.wait(); print('waited', flush=True); sys.stdin.readline(); "
+
+
+def seconds_of(world, end, child=""):
+    """Return the seconds from the word that ends a client until its limit and its clock are restored."""
+    process = hold(world, f"{child or 'sys.stdin.readline(); '}{end}")
+    if child:
+        assert process.stdout.readline() == "waited\n"
+        assert (world.driver[0].power_limit_watts, world.driver[0].locked_clock_mhz) == (250.0, 1410)
+    begin = time.monotonic()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    until(lambda: is_restored(world), f"the restoring after {end}")
+    seconds = time.monotonic() - begin
+    until(lambda: world.entries() == [])
+    process.kill()
+    return seconds
+
+
+def seconds_of_a_restart(world, *, client_lives):
+    """Return the seconds from the start of the daemon that follows one that was killed until all is restored."""
+    process = hold(world)
+    world.daemon.kill()
+    world.daemon.wait()
+    if not client_lives:
+        process.kill()
+    assert not is_restored(world), "nobody is left who could restore it"
+    begin = time.monotonic()
+    world.start_daemon()
+    assert is_restored(world), "before it serves"
+    seconds = max(call.seconds for call in world.driver.calls() if "Set" in call.function) - begin
+    process.kill()
+    return seconds
+
+
 @pytest.mark.long
-def test_how_long_the_original_state_takes_to_return(lasting_world, capsys):
-    """Prints the table: from the word that ends the client until its limit and its clock are restored."""
-    rows = ["| end | median ms | longest ms |", "|---|---|---|"]
-    for name, end in ENDS.items():
-        seconds = []
-        for _ in range(5):
-            process = hold(lasting_world, f"sys.stdin.readline(); {end}")
-            begin = time.monotonic()
-            process.stdin.write("\n")
-            process.stdin.flush()
-            until(lambda: is_restored(lasting_world), f"the restoring after {end}")
-            seconds.append(time.monotonic() - begin)
-            until(lambda: lasting_world.entries() == [])
-            process.kill()
-        rows.append(f"| {name} | {statistics.median(seconds) * 1e3:.1f} | {max(seconds) * 1e3:.1f} |")
+def test_how_long_the_original_state_takes_to_return(locked_world, capsys):
+    """Prints the table of limit and clock: from the end of the client, or from the start of the next daemon."""
+    world, ends = locked_world, {name: (end, "") for name, end in ENDS.items()}
+    ends["a forked child exits, nothing happens; then SIGKILL"] = (ENDS["SIGKILL"], CHILD_EXITS)
+    rows = {name: [seconds_of(world, *end) for _ in range(RUNS)] for name, end in ends.items()}
+    for name, lives in (("daemon killed: from the next one's start", True), ("both killed: likewise", False)):
+        rows[name] = [seconds_of_a_restart(world, client_lives=lives) for _ in range(RUNS)]
     with capsys.disabled():
-        print("", *rows, sep="\n")
+        print("", "| end | median ms | longest ms |", "|---|---|---|", sep="\n")
+        for name, seconds in rows.items():
+            print(f"| {name} | {statistics.median(seconds) * 1e3:.1f} | {max(seconds) * 1e3:.1f} |")

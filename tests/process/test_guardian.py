@@ -88,6 +88,24 @@ FORKED = """
 """
 
 
+CHILD_EXITS = """
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+KILL_GUARDIAN = "os.kill(guardian_id(), signal.SIGKILL)"
+NEXT = """
+    import time
+    from zeus_core.device import discover_gpus
+    from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+
+    print(time.monotonic())
+    gpus = discover_gpus({})
+    MAKE_KNOB
+"""
+
+
 class Owner:
     """A process that has changed the GPU."""
 
@@ -131,8 +149,10 @@ class Owner:
         while not self.is_restored():
             assert time.monotonic() < until, "it was not restored"
             time.sleep(0.001)
-        changes = [call for call in self.driver.calls() if call.function.startswith("nvmlDeviceSet")]
-        return max(call.seconds for call in changes) - begin
+        return self.last_change_seconds() - begin
+
+    def last_change_seconds(self):
+        return max(call.seconds for call in self.driver.calls() if call.function.startswith("nvmlDeviceSet"))
 
     def close(self):
         self.process.kill()
@@ -262,7 +282,7 @@ def test_runs_that_are_killed_one_after_another_all_find_the_same_original(start
     """Each once took what the one before had left for the original: 350, 250, 150, 100 W."""
     driver = make_driver(DEVICE)
     for _ in range(3):
-        owner = start("power limit", "", "os.kill(guardian_id(), signal.SIGKILL)", driver)
+        owner = start("power limit", "", KILL_GUARDIAN, driver)
         owner.process.kill()
         owner.close()
         assert not owner.is_restored(), "both were killed"
@@ -295,6 +315,34 @@ def test_a_guardian_that_was_killed_is_started_again_by_the_next_change(start, k
 
 
 RUNS = 5
+NEXT_START = "guardian killed, then the owner: from the next start's first call"
+
+
+def seconds_of(start, knob, end, before=""):
+    owner = start(knob, ENDS[end], before)
+    seconds = owner.end(15 if end == "SIGTERM in C code" else None)
+    owner.close()
+    return seconds
+
+
+def seconds_at_the_next_start(start, knob):
+    owner = start(knob, "", KILL_GUARDIAN)
+    owner.close()
+    assert not owner.is_restored(), "both were killed"
+    begin = float(owner.driver.run(textwrap.dedent(NEXT).replace("MAKE_KNOB", KNOBS[knob])))
+    assert owner.is_restored()
+    return owner.last_change_seconds() - begin
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_a_forked_child_that_exits_ends_nothing(start, knob):
+    """The fixture looks at the GPU after the child's end; then it is restored as usual."""
+    seconds_of(start, knob, "SIGKILL", CHILD_EXITS)
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_the_next_start_restores_where_the_guardian_was_killed_before_its_owner(start, knob):
+    seconds_at_the_next_start(start, knob)
 
 
 @pytest.mark.long
@@ -302,15 +350,18 @@ RUNS = 5
 def test_it_takes_milliseconds(start, capsys):
     """Prints the table: from the end of the process, or the signal, to the call that restored the GPU."""
     rows = []
-    for end, knob in ALL:
-        seconds = []
-        for _ in range(RUNS):
-            owner = start(knob, ENDS[end])
-            seconds.append(owner.end(15 if end == "SIGTERM in C code" else None))
-            owner.close()
+
+    def add(end, knob, seconds):
         median, longest = statistics.median(seconds), max(seconds)
         rows.append(f"| {end} | {knob} | {median * 1e3:.1f} | {longest * 1e3:.1f} |")
         assert longest < 1.0, rows
-        assert median < 0.05 or end == "SIGTERM in C code", rows
+        assert median < 0.05 or end in {"SIGTERM in C code", NEXT_START}, rows
+
+    for end, knob in ALL:
+        add(end, knob, [seconds_of(start, knob, end) for _ in range(RUNS)])
+    for knob in KNOBS:
+        seconds = [seconds_of(start, knob, "SIGKILL", CHILD_EXITS) for _ in range(RUNS)]
+        add("a forked child exits, nothing happens; then SIGKILL", knob, seconds)
+        add(NEXT_START, knob, [seconds_at_the_next_start(start, knob) for _ in range(RUNS)])
     with capsys.disabled():
         print("", "| end | knob | median ms | longest ms |", "|---|---|---|---|", *rows, sep="\n")
