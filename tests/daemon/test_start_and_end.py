@@ -368,6 +368,51 @@ def test_a_limit_that_an_administrator_has_set_since_stays_at_the_next_start(loc
     assert "somebody else has set 220 W" in locked_world.said or locked_world.entries() == []
 
 
+def test_a_ledger_that_is_removed_in_mid_run_keeps_nobody_from_being_restored(locked_world):
+    world = locked_world
+    process = hold(world, "sys.stdin.readline(); print(limit.set(260))")
+    for path in world.ledger.glob("GPU-*"):
+        path.unlink()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    _, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert "the daemon's ledger cannot be written, and it changes nothing" in errors
+    until(lambda: is_restored(world))
+    assert {line["outcome"] for line in world.audited("ended")} == {"restored"}
+    again = hold(world)
+    again.kill()
+    until(lambda: is_restored(world) and world.entries() == [])
+
+
+def test_a_client_whose_daemon_is_replaced_by_another_version_is_told_and_leaves_nothing(locked_world):
+    """As where the package is upgraded while programs run."""
+    world = locked_world
+    program = """
+        sys.stdin.readline()
+        from zeus_core.device.remote import _client
+        _client.VERSION = 2
+        limit.set(260)
+    """
+    process = hold(world, textwrap.dedent(program).strip().replace("\n", "\n    "))
+    world.daemon.terminate()
+    world.daemon.communicate(timeout=WAIT_SECONDS)
+    world.start_daemon()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    _, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert "the daemon speaks version 1 of its protocol, and the client version 2" in errors
+    assert is_restored(world)
+    assert world.entries() == []
+
+
+def test_the_original_returns_although_an_administrator_has_reset_clocks_in_mid_run(locked_world):
+    """`nvidia-smi -rgc`: the driver does not tell who has locked clocks."""
+    process = hold(locked_world)
+    locked_world.driver[0].locked_clock_mhz = None
+    process.kill()
+    until(lambda: is_restored(locked_world))
+
+
 def test_what_could_not_be_restored_is_tried_again_and_kept_as_evidence(make_world, monkeypatch):
     world = make_world(DEVICE)
     world.start_daemon()

@@ -16,6 +16,7 @@ RANKS = [f"tests/{framework}/test_ranks.py" for framework in ("accelerate", "hug
 RUNS = {
     "plain loop": ["tests/process/test_process_end.py", "tests/optimizer/test_ranks.py", "tests/test_published_api.py"],
     "every framework, killed": ["-m", "long", "tests/process/test_killed_frameworks.py"],
+    "others' limits and hanging drivers": ["tests/process/test_limit_watch.py", "tests/process/test_hanging_driver.py"],
     "ranks of frameworks": ["-m", "not real_time", *RANKS, "-k", "find_one_limit or search_together"],
     "clocks": [CLOCKS, "-k", f"not ({WAS_LOCKED})"],
     "clocks that were locked": ["--original-mhz", "1710", CLOCKS, "-k", WAS_LOCKED],

@@ -5,11 +5,15 @@ Every way out is tried with a real process, on a power limit and on a locked clo
 
 import json
 import os
+import shutil
+import signal
 import socket
 import statistics
+import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -179,6 +183,11 @@ def wait_until(condition):
         time.sleep(0.005)
 
 
+def guardian_of(owner):
+    (guardian,) = {call.process_id for call in owner.driver.calls("nvmlInit")} - {owner.process.pid}
+    return guardian
+
+
 def entries(driver):
     return [json.loads(path.read_text().split("\n")[0]) for path in driver.ledger_path.glob("*.json")]
 
@@ -312,6 +321,42 @@ def test_a_guardian_that_was_killed_is_started_again_by_the_next_change(start, k
         knob.apply(knob.settings[-1])
     """
     start(knob, ENDS["SIGKILL"], again).end()
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_a_ledger_that_is_removed_in_mid_run_does_not_keep_the_guardian_from_restoring(start, knob):
+    owner = start(knob, ENDS["SIGKILL"])
+    shutil.rmtree(owner.driver.ledger_path)
+    owner.end()
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_where_the_guardian_is_stopped_the_next_start_restores_and_the_guardian_does_no_harm_later(start, knob):
+    owner = start(knob)
+    guardian = guardian_of(owner)
+    os.kill(guardian, signal.SIGSTOP)
+    try:
+        owner.close()
+        assert not owner.is_restored()
+        owner.driver.run(textwrap.dedent(NEXT).replace("MAKE_KNOB", KNOBS[knob]))
+        assert owner.is_restored()
+        following = start(knob, ENDS["SIGKILL"], driver=owner.driver)
+    finally:
+        os.kill(guardian, signal.SIGCONT)
+    wait_until(lambda: not Path(f"/proc/{guardian}").exists())
+    assert not following.is_restored(), "the value of the process that runs now stays"
+    following.end()
+
+
+def may_lower_oom_score():
+    program = "from pathlib import Path; Path('/proc/self/oom_score_adj').write_text('-1000')"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not may_lower_oom_score(), reason="needs CAP_SYS_RESOURCE")
+def test_the_guardian_outlives_its_owner_where_memory_is_short(start):
+    guardian = guardian_of(start("power limit"))
+    assert Path(f"/proc/{guardian}/oom_score_adj").read_text() == "-1000\n"
 
 
 RUNS = 5

@@ -54,20 +54,23 @@ class Keeper:
             return list(self._held.pop(holder, {}).values())
 
     def restore(self, entry: LedgerEntry) -> Outcome:
-        """Restore one device, unless somebody else has done so, and finish its entry in the ledger. Never raises.
+        """Restore one device, unless a new owner has done so, and finish its entry in the ledger. Never raises.
 
-        It takes as long as the driver does: call it in a thread of the device.
+        An entry that somebody has removed from the ledger, or a ledger that cannot be written, keeps no device from
+        being restored. It takes as long as the driver does: call it in a thread of the device.
         """
         if self.ledger is None:
             return self.restore_device(entry)
         try:
             with self.ledger.locked(entry.device_uuid):
                 written = self.ledger.find(entry.key)
-                if written is None or written.owner_token != entry.owner_token:
+                if written is not None and written.owner_token != entry.owner_token:
                     return Outcome(entry, "original")  # a new owner has restored it before its own first change
-                outcome = self.ledger.finish(self.restore_device(written))
-        except (DeviceError, OSError) as error:
+                outcome = self.ledger.finish(self.restore_device(written or entry))
+        except DeviceError as error:
             return Outcome(entry.failed(str(error)), "failed")
+        except OSError:  # the folder was removed and cannot be made, or the disk is full
+            return self.restore_device(entry)
         self.ledger.tidy(entry.device_uuid)
         return outcome
 

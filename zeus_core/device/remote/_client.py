@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -103,6 +104,10 @@ class DaemonConnection:
     def close(self) -> None:
         """End the connection, and the lease: the daemon restores what is changed."""
         with self._lock:
+            self._drop()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it was not made as a whole
             self._drop()
 
     def drop_in_child(self) -> None:
