@@ -100,6 +100,9 @@ class PhysicalGpu:
         self.power_average_seconds = physics.average_seconds
         self._energy = _energy_of(script, physics)
         self.calls: list[float] = []
+        self.shown: list[
+            tuple[int, float]
+        ] = []  # how often a fault has begun another count, and when it counted so far
         if physics.period_seconds is not None:
             seconds = sum(duration for _, duration in script) + 3.0
             generator = np.random.default_rng(physics.seed)
@@ -133,7 +136,7 @@ class PhysicalGpu:
         if self._physics.period_seconds is None:
             raise NotSupportedError("no counter")
         moment = self._call()
-        shown, offset = moment, 50_000.0
+        shown, offset, count = moment, 50_000.0, 0
         for fault in self._faults:
             is_now = fault.begin <= moment < fault.end
             if is_now and fault.kind == "fails":
@@ -142,10 +145,13 @@ class PhysicalGpu:
                 shown = min(shown, fault.begin)
             if moment >= fault.end and fault.kind == "loses":
                 offset -= self._counted(fault.end) - self._counted(fault.begin)
+                count += 1
             if moment >= fault.begin and fault.kind == "resets":
                 offset = -self._counted(fault.begin)
+                count += 1
             if is_now and fault.kind == "slips":
                 return self._random.choice([0.0, 1e6])
+        self.shown.append((count, self._counted_until(shown)))
         return round(self._counted(shown) + offset, 3)
 
     def read_power_watts(self) -> float:
@@ -167,8 +173,11 @@ class PhysicalGpu:
         return PowerRange(100.0, self.highest_watts)
 
     def _counted(self, moment: float) -> float:
+        return self.energy_until(self._counted_until(moment))
+
+    def _counted_until(self, moment: float) -> float:
         update = float(self._updates[np.searchsorted(self._updates, moment, side="right") - 1])
-        return self.energy_until(update - self._physics.age_seconds)
+        return update - self._physics.age_seconds
 
     def _call(self) -> float:
         """Take as long as a call does; return the moment that it tells of."""

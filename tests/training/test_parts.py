@@ -8,9 +8,11 @@ from collections import defaultdict
 
 import pytest
 
-from tests.support.physical_gpu import Physics
+from tests.support.physical_gpu import Fault, Physics
 from tests.support.random_training import LAGS_SECONDS, Case, Outcome, make_case, make_erratic_case, measure
 from zeus_core.events import Activity
+
+_TIMES_ORACLE = 4.0  # of the least half-width, where the powers have nothing in common or a fault hides some of them
 
 
 def check_sums(outcome: Outcome) -> None:
@@ -22,8 +24,7 @@ def check_sums(outcome: Outcome) -> None:
     assert all(power <= outcome.max_watts for power in outcome.powers)
     for tally in [*account.activities.values(), account.total]:
         assert tally.measured_joules <= outcome.max_watts * tally.seconds + 1e-3
-    # Those of logs and the end of training come on top of those in the background: 2 each.
-    assert outcome.calls_per_second <= 20 + 2 * len(outcome.powers) / account.total.seconds
+    assert outcome.calls_per_second <= 20
 
 
 def most_misses(count: int) -> int:
@@ -60,14 +61,33 @@ def check_truth(outcomes: list[Outcome], misses: int = 0) -> None:
     assert of_all.count(False) <= max(0.05 * len(of_all), misses)
 
 
+LONG = "long parts, 5 s and more in all"
+
+
 def check_widths(outcomes: list[Outcome]) -> None:
     """Where parts are of two updates and more, 5 s in all: steps are known to 1 %, others to 5 %, in 19 of 20 cases."""
     is_known = [
         tally.measured.uncertainty_joules <= (0.01 if activity is Activity.STEPS else 0.05) * outcome.truth[activity]
         for outcome in outcomes
         for activity, tally in outcome.summary.account.activities.items()
-        if outcome.lengths[activity] == "long parts, 5 s and more in all"
+        if outcome.lengths[activity] == LONG
     ]
+    assert len(is_known) >= 20
+    assert is_known.count(False) <= most_misses(len(is_known))
+
+
+def check_against_oracle(outcomes: list[Outcome]) -> None:
+    """Such parts are known as well as that, or nearly as well as anybody could know them, in 19 of 20 cases.
+
+    The oracle knows the distribution of each power, which nobody does; see tests/support/part_oracle.py.
+    """
+    is_known = []
+    for outcome in outcomes:
+        least = outcome.least_half_widths(is_told=False)
+        for activity, tally in outcome.summary.account.activities.items():
+            if outcome.lengths[activity] == LONG:
+                bound_joules = (0.01 if activity is Activity.STEPS else 0.05) * outcome.truth[activity]
+                is_known.append(tally.measured.uncertainty_joules <= max(bound_joules, _TIMES_ORACLE * least[activity]))
     assert len(is_known) >= 20
     assert is_known.count(False) <= most_misses(len(is_known))
 
@@ -89,7 +109,7 @@ def test_the_truth_lies_in_the_stated_intervals_of_many(period_seconds, is_fault
     for outcome in outcomes:
         check_sums(outcome)
     check_truth(outcomes)
-    if period_seconds is not None and not is_faulty:
+    if period_seconds is not None:
         check_widths(outcomes)
 
 
@@ -101,8 +121,7 @@ def test_the_truth_lies_in_the_stated_intervals_of_parts_that_have_nothing_in_co
     for outcome in outcomes:
         check_sums(outcome)
     check_truth(outcomes)
-    if not is_faulty:
-        check_widths(outcomes)
+    check_against_oracle(outcomes)
 
 
 def test_power_tells_the_energy_where_the_counter_never_answers():
@@ -159,3 +178,19 @@ def test_thirty_evaluations_of_thirty_milliseconds_between_steps():
         evaluation = outcomes[-1].summary.account.activities[Activity.EVALUATION].measured
         assert evaluation.uncertainty_joules <= 2.0 * outcomes[-1].truth[Activity.EVALUATION]
     check_truth(outcomes, misses=1)
+
+
+@pytest.mark.parametrize("period_seconds", [0.1, 0.02])
+def test_what_a_counter_has_lost_of_a_part_is_told_by_the_rest_of_it(period_seconds):
+    """Before the same part told it, the class of parts did: 10 % off, +-20 %, as each draws a power of its own."""
+    physics = Physics(1.013 * period_seconds, period_seconds, 0.005, seed=2)
+    case = Case(physics, script=[(70.0, 0.3)], faults=[Fault("loses", 13.0, 15.0)])
+    for watts in (150.0, 450.0, 250.0, 350.0, 120.0):
+        case.run(Activity.STEPS, [300.0], 1.0)
+        case.run(Activity.EVALUATION, [watts], 4.0)
+    case.script.append((70.0, 1.0))
+    outcome = measure(case)
+    check_truth([outcome])
+    evaluation = outcome.summary.account.activities[Activity.EVALUATION].measured
+    assert evaluation.method == "estimated"
+    assert evaluation.uncertainty_joules <= 0.05 * outcome.truth[Activity.EVALUATION]

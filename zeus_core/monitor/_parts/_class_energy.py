@@ -8,8 +8,12 @@ The energy of class c is then
 
     A_c = sum_j [h_jc b + s_jc (E_j - h_j b)] = S_c + G_c b,    S_c = sum_j s_jc E_j,    G_c = sum_j (h_jc - s_jc h_j)
 
-with s_jc the share of c in interval j by the b known at that time. It is exact where intervals hold one class only, and
-the classes always add up to all energy. Only sums are kept, so the memory is fixed.
+with s_jc the share of c in what interval j has more or less than expected: each part may be off by a fraction of its
+own energy, by less if an interval inside the part tells what it draws. It is exact where intervals hold one class only,
+and the classes always add up to all energy. Only sums are kept, so the memory is fixed.
+
+Energy that was not counted is told by what the same part, or else the same class, drew near it, with the error that
+this had elsewhere.
 """
 
 from __future__ import annotations
@@ -21,86 +25,49 @@ from typing import NamedTuple
 
 import numpy as np
 
+from zeus_core.monitor._parts._class_sums import ClassSums
+from zeus_core.monitor._parts._mixed_interval import PART_NOISE, MixedInterval
 from zeus_core.monitor._parts._model_error import ModelError
+from zeus_core.monitor._parts._near_power import Gap, NearPower, Seen
 from zeus_core.monitor._parts._part import Estimate, Part, edge_places, seconds_by_key
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, PowerColumns, padded
 from zeus_core.monitor._parts._power_regression import Group, PowerRegression
 
-__all__ = ["ClassEnergy"]
+__all__ = ["ClassEnergy", "Stretch"]
 
-_NOISE = 0.15  # of the mean power, to begin with; then as it is seen
 _TIMING = 0.45  # of the mean power, times the half-width of a knot: the noise that it adds
+_TOLD_FAR = 2.0  # times the length of what was seen inside a part: of a longer time it tells no more than others do
+# An interval of so many usual ones, as a counter that stood still leaves it, hides whole parts: these are off by more
+# times what parts are whose ends only lie in an interval.
+_LONG_INTERVALS, _LONG_REACH = 3.0, 1.5
 _MIN_SHARE = 0.02  # of what a class would have at the mean power
 
 # An interval inside a part tells what the part draws near it, less by its noise: as if some time of it told nothing.
 _NOISY_SECONDS = 0.02
 
-_MIN_LOCKED_EDGES = 12  # fewer may lie at the same place by chance
-_FREE, _LOCKED = 0.6, 0.9  # mean resultant lengths of the places of edges; those of random ones are below 0.5
+_SOLVED_ALONE = (4, 16, 64)  # intervals of a class only, after which its power is found anew
 _QUANTILE = 2.1  # standard errors
-_MODEL_FRACTION = 0.02  # of an energy that only the model tells: how far it can be off, on top
+# Times the error of some time of a class between others: most of that was seen within parts, not from one to the next.
+_UNLIKE = 1.5
+_MODEL_FRACTION = 0.01  # of an energy that only the model tells: how far it can be off, on top
 # In benchmarks/part_energy.py these hold 97 % and more of each class of part: fewer standard errors than of a normal
 # distribution do, as the noise of an interval is taken for independent of the energy that its parts draw elsewhere.
 _CLASS_QUANTILE = 1.5
 _UNSEEN = 0.8
 
 
-class _Sums:
-    """What is kept of one class."""
-
-    def __init__(self, columns: int) -> None:
-        self.seconds = self.alone_seconds = 0.0
-        self.shared = 0.0  # S_c
-        self.gain = np.zeros((len(LAGS_SECONDS), columns))  # G_c
-        self.variance = np.zeros(len(Group))  # of the shares, in units of the noise
-        self.min_joules = self.max_joules = 0.0
-        self.edges = np.zeros(columns)  # how much power crosses its edges if the knots are late
-        self.late = np.zeros(columns)  # the same, times how late they can be
-        self.turns, self.turn = 0, 0j  # where in an interval its edges lie
-
-    def grow(self, columns: int) -> None:
-        """Add columns."""
-        self.gain = padded(self.gain, columns)
-        self.edges, self.late = padded(self.edges, columns), padded(self.late, columns)
-
-    @property
-    def locked_fraction(self) -> float:
-        """How far parts are in step with the updates: then the counter hardly tells how energy is divided."""
-        if self.turns < _MIN_LOCKED_EDGES:
-            return 0.0
-        concentration = abs(self.turn) / self.turns
-        return min(max((concentration - _FREE) / (_LOCKED - _FREE), 0.0), 1.0)
-
-
-class _Inside(NamedTuple):
-    """An interval that lies inside one part."""
-
-    key: Hashable
-    seconds: float
-    joules: float
-    row: Array
-
-
-class _Mixed:
-    """An interval of several parts, whose first one has begun before it, and whose last one goes on behind it.
+class Stretch(NamedTuple):
+    """A time whose energy is to be divided, or told.
 
     Attributes:
-        joules: Its energy, less what is told of its ends.
-        row: Its seconds in each column, less the same.
-        told: Of how many of its ends an interval inside the part has told.
+        parts: All of it.
+        energy_joules: Its energy; None if that is not known.
+        gap: What is known of the times around it, if its energy is not known.
     """
 
-    def __init__(
-        self, joules: float, row: Array, variance: float, parts: Sequence[Part], shares: Mapping[Hashable, float]
-    ) -> None:
-        self.joules, self.row, self.variance = joules, row, variance
-        self.parts, self.shares = parts, shares
-        self.told = 0
-
-    @property
-    def group(self) -> Group:
-        """The group of intervals whose noise it has."""
-        return Group.TOLD if self.told == len(self.parts) == 2 else Group.MIXED
+    parts: Sequence[Part]
+    energy_joules: float | None = None
+    gap: Gap | None = None
 
 
 class ClassEnergy:
@@ -116,10 +83,13 @@ class ClassEnergy:
         self._regression = PowerRegression(peak_watts)
         self._model_error = ModelError()
         self._model_errors: dict[Hashable, ModelError] = {}  # of intervals of one class
-        self._sums: dict[Hashable, _Sums] = {}
+        self._part_errors: dict[Hashable, ModelError] = {}  # of those, compared within each part
+        self._sums: dict[Hashable, ClassSums] = {}
         self._joules = self._seconds = 0.0
-        self._inside: _Inside | None = None  # the latest interval, if it is inside a part
-        self._mixed: _Mixed | None = None  # the latest one that is not, until the one after it is known
+        self._inside: tuple[Hashable, Seen] | None = None  # the latest interval, if it is inside a part, and its class
+        self._mixed: MixedInterval | None = None  # the latest one that is not, until the one after it is known
+        self.near = NearPower()
+        """What the classes draw of late."""
         self.timing_seconds = 0.0
         """How far the knots of the next interval can be off together with others, in the same direction."""
         self.age_seconds = 0.0
@@ -142,50 +112,52 @@ class ClassEnergy:
         keys = {part.key for part in parts}
         whole = sum((rows[key] for key in keys), np.zeros((len(LAGS_SECONDS), len(self._columns))))
         seconds = sum(times[key] for key in keys)
-        if self._seconds > 0:
-            error_joules = energy_joules - self._fitted_joules(whole, seconds)
-            self._model_error.add(error_joules, seconds)
-            if len(keys) == 1:
-                self._model_errors.setdefault(parts[0].key, ModelError()).add(error_joules, seconds)
+        self._compare(energy_joules, parts, whole, seconds)
         self._joules += energy_joules
         self._seconds += seconds
         mean_watts = self._joules / self._seconds
-        variance = (_NOISE * mean_watts * seconds) ** 2 + (_TIMING * mean_watts * knots_seconds) ** 2
         shares = self._shares(energy_joules, parts, rows)
         for key, share in shares.items():
-            sums = self._sums.setdefault(key, _Sums(len(self._columns)))
+            sums = self._sums.setdefault(key, ClassSums(len(self._columns), self._peak_watts))
             sums.seconds += times[key]
-            sums.shared += share * energy_joules
-            sums.gain += rows[key] - share * whole
-            self._bound(sums, energy_joules, share, times[key], seconds - times[key], knots_seconds)
+            slack_seconds = knots_seconds + self.age_seconds
+            sums.bound(energy_joules, share, times[key], seconds - times[key], slack_seconds)
+        timing = (_TIMING * mean_watts * knots_seconds) ** 2
+        fitted = [
+            part.seconds * max(shares[part.key] * energy_joules / times[part.key], _MIN_SHARE * mean_watts)
+            for part in parts
+        ]
         if len(parts) == 1:
-            self._regression.add(whole, energy_joules, variance, Group.ALONE)
-            self._see_inside(_Inside(parts[0].key, seconds, energy_joules, whole))
+            variance = (PART_NOISE * fitted[0]) ** 2 + timing
+            self._see_inside(parts[0], Seen(seconds, energy_joules, whole), variance)
         else:
-            self._see_mixed(_Mixed(energy_joules, whole, variance, parts, shares))
+            is_long = seconds * self._regression.counts.sum() > _LONG_INTERVALS * self._seconds
+            fitted = [_LONG_REACH * joules for joules in fitted] if is_long else fitted
+            self._see_mixed(MixedInterval(energy_joules, rows, parts, fitted, timing))
         self._note_edges(parts, crossing)
-        if self._regression.is_due:
+        if self._regression.is_due or (len(parts) == 1 and self._sums[parts[0].key].alone in _SOLVED_ALONE):
             self._solve()
         return {key: shares[key] * energy_joules for key in keys}
 
-    def fit(self, intervals: Sequence[tuple[float | None, Sequence[Part]]]) -> list[dict[Hashable, Estimate]]:
-        """Divide the energy of intervals without learning from them.
+    def fit(self, stretches: Sequence[Stretch]) -> list[dict[Hashable, Estimate]]:
+        """Divide the energy of times without learning from them.
 
         Args:
-            intervals: The energy of each, None where the model must tell it, and all its time. They follow each other,
-                and what was added last.
+            stretches: The times. They follow each other, and what was added last, or their energies are not known.
 
         Returns:
             The energy of each class and span. It is not known of classes that were never added.
         """
-        known = [(energy_joules, self._known(energy_joules, parts)) for energy_joules, parts in intervals]
-        all_rows = self._columns.peek([parts for _, parts in known])
+        known = [self._known(stretch) for stretch in stretches]
+        all_rows = self._columns.peek(known)
         self._grow()
         if self._regression.is_stale:
             self._solve()
         return [
-            self._modelled(parts, rows) if energy_joules is None else self._divided(energy_joules, parts, rows)
-            for (energy_joules, parts), rows in zip(known, all_rows, strict=True)
+            self._modelled(stretch, parts, rows)
+            if stretch.energy_joules is None
+            else self._divided(stretch.energy_joules, parts, rows)
+            for stretch, parts, rows in zip(stretches, known, all_rows, strict=True)
         ]
 
     def estimate(self, key: Hashable) -> Estimate:
@@ -211,7 +183,7 @@ class ClassEnergy:
         variance = (_CLASS_QUANTILE * few) ** 2 * (spread + noise + (energies - energy) ** 2)
         variance += (power @ sums.late) ** 2
         width = math.sqrt(float(weights @ variance)) + float(weights @ (half_age * np.abs(crossing)))
-        return self._bounded(energy, width, sums)
+        return sums.bounded(energy, width)
 
     @property
     def mean_watts(self) -> float | None:
@@ -231,43 +203,72 @@ class ClassEnergy:
         """Drop the sums of a span."""
         self._sums.pop(key, None)
 
-    def _see_mixed(self, mixed: _Mixed) -> None:
+    def _see_mixed(self, mixed: MixedInterval) -> None:
         self._close()
         self._mixed = mixed
         if self._inside is not None:
-            self._tell(mixed, mixed.parts[0], self._inside)
+            key, inside = self._inside
+            is_long = mixed.parts[0].seconds > inside.seconds
+            self._tell(mixed, 0, key, (self.near.of_part(key) if is_long else None) or inside)
         self._inside = None
+        self.near.see_edge()
+        for error in self._part_errors.values():
+            error.restart()
 
-    def _see_inside(self, inside: _Inside) -> None:
-        if self._mixed is not None:
-            self._tell(self._mixed, self._mixed.parts[-1], inside)
-        self._close()
-        self._inside = inside
-
-    def _tell(self, mixed: _Mixed, part: Part, inside: _Inside) -> None:
-        """Let an interval inside a part tell what the part draws at its end. What is then left is shared."""
-        if inside.key != part.key:
+    def _compare(self, energy_joules: float, parts: Sequence[Part], whole: Array, seconds: float) -> None:
+        """Note how far the model is off in an interval."""
+        if self._seconds == 0:
             return
-        weight = min(part.seconds / (inside.seconds + _NOISY_SECONDS), 1.0)
-        joules, row = weight * inside.joules, weight * padded(inside.row, len(self._columns))
-        mixed.joules -= joules
-        mixed.row = padded(mixed.row, len(self._columns)) - row
-        mixed.told += 1
-        for key, share in mixed.shares.items():
+        error_joules = energy_joules - self._fitted_joules(whole, seconds)
+        self._model_error.add(error_joules, seconds)
+        key = parts[0].key
+        if len(parts) == 1 and key in self._sums and self._sums[key].alone > _SOLVED_ALONE[0]:
+            for errors in (self._model_errors, self._part_errors):
+                errors.setdefault(key, ModelError()).add(error_joules, seconds)
+
+    def _see_inside(self, part: Part, inside: Seen, variance: float) -> None:
+        for key in part.keys:
+            self._sums[key].shared += inside.joules
+            self._sums[key].alone += 1
+        self._regression.add(inside.row, inside.joules, variance, Group.ALONE)
+        self.near.see(part.key, inside)
+        if self._mixed is not None:
+            self._tell(self._mixed, -1, part.key, inside)
+        self._close()
+        self._inside = part.key, inside
+
+    def _tell(self, mixed: MixedInterval, number: int, key_inside: Hashable, inside: Seen) -> None:
+        """Let an interval inside a part tell what the part draws at its end. What is then left is shared."""
+        part = mixed.parts[number]
+        if key_inside != part.key:
+            return
+        told = inside.times(part.seconds / (inside.seconds + _NOISY_SECONDS))
+        mixed.joules -= told.joules
+        mixed.told[number] = part.seconds <= _TOLD_FAR * inside.seconds
+        for key in part.keys:
+            mixed.rows[key] = padded(mixed.rows[key], len(self._columns)) - padded(told.row, len(self._columns))
             if key in self._sums:
-                own = (key in part.keys) - share
-                self._sums[key].shared += own * joules
-                self._sums[key].gain -= own * row
+                self._sums[key].shared += told.joules
 
     def _close(self) -> None:
-        """Learn from an interval of several parts, of whose ends no more will be told."""
+        """Learn from an interval of several parts, of whose ends no more will be told, and share what is left."""
         mixed, self._mixed = self._mixed, None
         if mixed is None:
             return
-        self._regression.add(padded(mixed.row, len(self._columns)), mixed.joules, mixed.variance, mixed.group)
-        for key, share in mixed.shares.items():
+        size = len(self._columns)
+        keys = {part.key for part in mixed.parts}
+        whole = sum((padded(mixed.rows[key], size) for key in keys), np.zeros((len(LAGS_SECONDS), size)))
+        variances = mixed.variances()
+        of_parts = sum(variances[key] for key in keys)
+        variance = mixed.variance(of_parts)
+        self._regression.add(whole, mixed.joules, variance, mixed.group)
+        for key, of_key in variances.items():
             if key in self._sums:
-                self._sums[key].variance[mixed.group] += share * (1 - share) * mixed.variance
+                share = of_key / of_parts
+                sums = self._sums[key]
+                sums.shared += share * mixed.joules
+                sums.gain += padded(mixed.rows[key], size) - share * whole
+                sums.variance[mixed.group] += share * (1 - share) * variance
 
     def _grow(self) -> None:
         self._regression.grow(self._columns.numbers, self.mean_watts or 0.0)
@@ -305,25 +306,6 @@ class ClassEnergy:
             shares[span] = min(1.0, sum(shares[key] * seconds / times[key] for key, seconds in within.items()))
         return shares
 
-    def _bound(
-        self,
-        sums: _Sums,
-        energy_joules: float,
-        share: float,
-        seconds: float,
-        others_seconds: float,
-        knots_seconds: float,
-    ) -> None:
-        """Add what an interval proves of the energy of a class."""
-        if share == 1:
-            sums.alone_seconds += seconds
-            sums.min_joules += energy_joules
-            sums.max_joules += energy_joules
-            return
-        slack = self._peak_watts * (knots_seconds + self.age_seconds)
-        sums.min_joules += max(0.0, energy_joules - self._peak_watts * others_seconds - slack)
-        sums.max_joules += min(energy_joules, self._peak_watts * seconds + slack)
-
     def _note_edges(self, parts: Sequence[Part], crossing: Mapping[Hashable, Array]) -> None:
         for key, power in crossing.items():
             if key in self._sums:
@@ -334,21 +316,12 @@ class ClassEnergy:
                 self._sums[key].turns += 1
                 self._sums[key].turn += cmath.exp(2j * math.pi * place)
 
-    def _bounded(self, energy: float, width: float, sums: _Sums) -> Estimate:
-        """Cut an interval by what is proven of a class; widen it where its parts are in step with the updates."""
-        low, high = max(energy - width, sums.min_joules), min(energy + width, sums.max_joules)
-        locked = sums.locked_fraction
-        low, high = low + locked * (sums.min_joules - low), high + locked * (sums.max_joules - high)
-        if low > high:
-            low, high = sums.min_joules, sums.max_joules
-        energy = min(max(energy, low), high, self._peak_watts * sums.seconds)
-        return Estimate(energy, float(max(high - energy, energy - low)))
-
-    def _known(self, energy_joules: float | None, parts: Sequence[Part]) -> Sequence[Part]:
-        """Return the parts of an interval whose energy can be told."""
+    def _known(self, stretch: Stretch) -> Sequence[Part]:
+        """Return the parts of a time whose energy can be told."""
         if self._seconds == 0:
             return []
-        return [part for part in parts if part.key in self._sums] if energy_joules is None else parts
+        is_told = stretch.energy_joules is None
+        return [part for part in stretch.parts if part.key in self._sums] if is_told else stretch.parts
 
     def _divided(
         self, energy_joules: float, parts: Sequence[Part], rows: Mapping[Hashable, Array]
@@ -360,26 +333,51 @@ class ClassEnergy:
             key: Estimate(share * energy_joules, min(share, 1 - share) * energy_joules) for key, share in shares.items()
         }
 
-    def _modelled(self, parts: Sequence[Part], rows: Mapping[Hashable, Array]) -> dict[Hashable, Estimate]:
-        times = seconds_by_key(parts)
-        class_of = {key: part.key for part in parts for key in part.keys}
-        result = {}
-        for key, row in rows.items():
-            most_joules = self._peak_watts * times[key]
-            fitted = min(max(self._fitted_joules(row, times[key]), 0.0), most_joules)
-            off = self._model_error_joules(class_of[key], times[key], sum(part.seconds for part in parts))
-            off += _MODEL_FRACTION * fitted + _QUANTILE * self._regression.stderr_joules(row)
-            result[key] = Estimate(fitted, min(off, max(fitted, most_joules - fitted)))
-        return result
+    def _modelled(
+        self, stretch: Stretch, parts: Sequence[Part], rows: Mapping[Hashable, Array]
+    ) -> dict[Hashable, Estimate]:
+        """Return the energy of a time by what its classes draw, and by how far they drew more or less near it."""
+        gap = stretch.gap or self.near.gap_now()
+        times, all_seconds = seconds_by_key(parts), sum(part.seconds for part in parts)
+        told = dict.fromkeys(rows, Seen(0.0, 0.0, np.zeros_like(next(iter(rows.values()), np.zeros(0)))))
+        off = dict.fromkeys(rows, 0.0)
+        unlike: dict[tuple[Hashable, Hashable, bool], float] = {}  # seconds that only others of the class tell
+        for part in parts:
+            near = gap.near(part.key, part is stretch.parts[0], part is stretch.parts[-1])
+            weight = part.seconds / (near.seen.seconds + _NOISY_SECONDS)
+            stderr = None
+            if near.is_of_part and part.key in self._part_errors:
+                stderr = self._part_errors[part.key].stderr_joules(part.seconds, near.has_both_sides)
+            for key in part.keys:
+                told[key] = told[key].and_more(near.seen.times(weight))
+                if stderr is None:
+                    name = key, part.key, near.has_both_sides
+                    unlike[name] = unlike.get(name, 0.0) + part.seconds
+                else:
+                    off[key] += stderr**2
+        for (key, class_key, has_both_sides), seconds in unlike.items():
+            error = _UNLIKE * self._model_error_joules(class_key, seconds, all_seconds, has_both_sides)
+            off[key] += error**2
+        return {
+            key: self._told(row, times[key], told[key], _QUANTILE * math.sqrt(off[key])) for key, row in rows.items()
+        }
 
-    def _model_error_joules(self, key: Hashable, seconds: float, all_seconds: float) -> float:
+    def _told(self, row: Array, seconds: float, told: Seen, off: float) -> Estimate:
+        """Return the energy of a time of which something is told; the rest is modelled."""
+        most_joules = self._peak_watts * seconds
+        row = row - padded(told.row, row.shape[-1])
+        fitted = min(max(told.joules + self._fitted_joules(row, seconds - told.seconds), 0.0), most_joules)
+        off += _MODEL_FRACTION * fitted + _QUANTILE * self._regression.stderr_joules(row)
+        return Estimate(fitted, min(off, max(fitted, most_joules - fitted)))
+
+    def _model_error_joules(self, key: Hashable, seconds: float, all_seconds: float, has_both_sides: bool) -> float:
         """Return how far the model can be off for some time of a class, within all the time that it tells."""
         of_class = self._model_errors.get(key)
-        stderr = None if of_class is None else of_class.stderr_joules(seconds)
+        stderr = None if of_class is None else of_class.stderr_joules(seconds, has_both_sides)
         if stderr is None:
-            stderr = self._model_error.stderr_joules(all_seconds)
+            stderr = self._model_error.stderr_joules(all_seconds, has_both_sides)
             stderr = None if stderr is None else stderr * seconds / all_seconds
-        return self._peak_watts * seconds if stderr is None else _QUANTILE * stderr
+        return self._peak_watts * seconds if stderr is None else stderr
 
 
 def _clipped(shares: dict[Hashable, float], energy: float, highest: dict[Hashable, float]) -> dict[Hashable, float]:

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from zeus_core.monitor._parts._class_energy import ClassEnergy
+from zeus_core.monitor._parts._class_energy import ClassEnergy, Stretch
 from zeus_core.monitor._parts._counter_phase import STILL_PERIODS, Knot
+from zeus_core.monitor._parts._energy_source import EnergySource
 from zeus_core.monitor._parts._part import Estimate, Part
 from zeus_core.monitor._parts._timeline import Timeline
 
-__all__ = ["Amount", "DividedEnergy", "EnergySource", "whole_quanta"]
+__all__ = ["Amount", "DividedEnergy", "whole_quanta"]
 
 _QUANTUM_JOULES = 2.0**-10
 _SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can be near, and some updates
@@ -29,62 +30,9 @@ _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
 _SILENT_SECONDS = 2.0  # a source that has not answered by then is given up; before anything is settled
 _OUTAGE_PERIODS = 6  # a driver may skip one update, not five
 _AGE_PERIODS = 0.05  # how old the energy of an update can be; nobody has published that of a board
-_KNOWN_SECONDS = 0.5  # of a class, by which its power is known well enough to tell that half is missing
+_KNOWN_SECONDS = 0.2  # of a class, by which its power is known well enough to tell that half is missing
 _SAMPLED = 0.5  # times the uncertainty of a class, on top, where power is sampled: its errors are not independent
-_CAUGHT_UP = 0.5  # of what the model tells: a counter that has counted less has lost something
-
-
-class EnergySource(Protocol):
-    """Knows the energy at some moments, from reads."""
-
-    @property
-    def is_of_power(self) -> bool:
-        """Whether it is the power that is read, not a counter of energy."""
-        ...
-
-    @property
-    def uncertainty_joules(self) -> float:
-        """How far the energy from the first knot to the last can be off."""
-        ...
-
-    @property
-    def period_seconds(self) -> float:
-        """The usual time between two knots."""
-        ...
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the moments of the knots are known well."""
-        ...
-
-    @property
-    def half_width_seconds(self) -> float:
-        """How far all knots can be off together."""
-        ...
-
-    def add(self, begin: float, end: float, value: float) -> None:
-        """Take in a read that was made between two moments."""
-        ...
-
-    def knots_before(self, moment: float) -> list[Knot]:
-        """Return the knots of the reads before a moment, each once."""
-        ...
-
-    def pending_knots(self) -> list[Knot]:
-        """Return the knots that were not returned yet."""
-        ...
-
-    def is_read_due(self, now: float, changed_at: float) -> bool:
-        """Tell whether to read now, given when the load changed last."""
-        ...
-
-    def plan_read(self, now: float) -> None:
-        """Plan the next read after one that has ended now."""
-        ...
-
-    def next_look_at(self, now: float) -> float:
-        """Return when to ask again whether a read is due."""
-        ...
+_LOST = 0.5  # of what the model tells of the time that a counter stood still: if that is missing, it has lost all of it
 
 
 @dataclass
@@ -139,8 +87,9 @@ class DividedEnergy:
         self._knot: Knot | None = None  # up to which all is settled
         self._following: Knot | None = None  # the next one, which is settled once the one after it is known
         self._missed: list[Part] = []  # before the first knot
+        self._missed_gap = self._classes.near.begin_gap()
         self._settled: dict[Hashable, Amount] = {}
-        self._gaps: list[list[Part]] = []  # what was not counted
+        self._gaps: list[Stretch] = []  # what was not counted
         self._total_joules = 0.0  # as divided last
         self._told_more_joules = 0.0  # since
         self._power_watts: float | None = None  # for the time before the first update
@@ -260,7 +209,7 @@ class DividedEnergy:
         if not parts:
             return
         if not self._may_follow(first, second) or self._has_lost(first, second, parts):
-            self._gaps.append(parts)
+            self._gaps.append(Stretch(parts, gap=self._classes.near.begin_gap()))
             return
         energy_joules = whole_quanta(second.energy_joules - first.energy_joules)
         self._classes.timing_seconds = self.source.half_width_seconds
@@ -276,21 +225,21 @@ class DividedEnergy:
         """Tell whether a counter that stood still has not caught up."""
         if second.still_seconds < STILL_PERIODS * self.source.period_seconds:
             return False
-        (fit,) = self._classes.fit([(None, parts)])
+        (fit,) = self._classes.fit([Stretch(parts)])
         known = {part.key for part in parts if self._classes.seconds(part.key) >= _KNOWN_SECONDS}
         modelled = sum(fit[key].energy_joules for key in known)
-        off = sum(fit[key].uncertainty_joules for key in known)
-        return second.energy_joules - first.energy_joules < max(_CAUGHT_UP * modelled, modelled - off)
+        stood_fraction = min(second.still_seconds / sum(part.seconds for part in parts), 1.0)
+        return second.energy_joules - first.energy_joules < (1 - _LOST * stood_fraction) * modelled
 
     def _add_gaps(self, amounts: dict[Hashable, Amount]) -> float:
         """Add what a model tells of the time that was not counted. Return how far the sum of that can be off."""
         off = 0.0
-        fits = self._classes.fit([(None, parts) for parts in self._gaps])
-        for parts, fit in zip(self._gaps, fits, strict=True):
+        fits = self._classes.fit(self._gaps)
+        for gap, fit in zip(self._gaps, fits, strict=True):
             for key, estimate in fit.items():
                 _add(amounts, key, estimate)
                 off += estimate.uncertainty_joules if _is_class(key) else 0.0
-            _lose(amounts, [part for part in parts if part.key not in fit])
+            _lose(amounts, [part for part in gap.parts if part.key not in fit])
         return off
 
     def _add_unsettled(self, amounts: dict[Hashable, Amount], now: float, is_last: bool) -> float:
@@ -300,20 +249,20 @@ class DividedEnergy:
             if not chain or self._may_follow(chain[-1], knot):
                 chain.append(knot)
         begin = chain[-1].at if chain else self._timeline.begin
-        intervals: list[tuple[float | None, list[Part]]] = [
-            (second.energy_joules - first.energy_joules, self._timeline.parts(first.at, second.at))
+        intervals = [
+            Stretch(self._timeline.parts(first.at, second.at), second.energy_joules - first.energy_joules)
             for first, second in itertools.pairwise(chain)
         ]
         tail = self._timeline.parts(begin, now)
         if self._missed:
-            intervals.append((None, self._missed))
+            intervals.append(Stretch(self._missed, gap=self._missed_gap))
         is_outage = now - begin > max(_OUTAGE_PERIODS * self.source.period_seconds, 2 * _SETTLED_AFTER_SECONDS)
         if is_outage and not is_last:
             _lose(amounts, tail)
         else:
-            intervals.append((None, tail))
+            intervals.append(Stretch(tail))
         off = self._peak_watts / 2 * (chain[-1].half_width_seconds if chain else 0.0)
-        for (energy_joules, parts), fit in zip(intervals, self._classes.fit(intervals), strict=True):
+        for (parts, energy_joules, _), fit in zip(intervals, self._classes.fit(intervals), strict=True):
             if energy_joules is None:
                 is_short = (
                     sum(part.seconds for part in parts) <= _SILENT_SECONDS if parts is self._missed else not is_outage
@@ -329,7 +278,7 @@ class DividedEnergy:
         return off
 
     def _with_unknown(
-        self, fit: dict[Hashable, Estimate], parts: list[Part], is_short: bool
+        self, fit: dict[Hashable, Estimate], parts: Sequence[Part], is_short: bool
     ) -> dict[Hashable, Estimate]:
         """Add classes that were never seen, for a time so short that the highest power bounds their energy."""
         watts = self._classes.mean_watts
@@ -404,7 +353,7 @@ def _lose(amounts: dict[Hashable, Amount], parts: Iterable[Part]) -> None:
             amounts.setdefault(key, Amount()).lost_seconds += part.seconds
 
 
-def _by_time(energy_joules: float, parts: list[Part]) -> dict[Hashable, Estimate]:
+def _by_time(energy_joules: float, parts: Sequence[Part]) -> dict[Hashable, Estimate]:
     """Divide the energy of the first interval, of which no model tells anything."""
     seconds = sum(part.seconds for part in parts)
     times: dict[Hashable, float] = {}

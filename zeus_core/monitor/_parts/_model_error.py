@@ -1,4 +1,4 @@
-"""How far a model of the power is off over some time, as seen over blocks of intervals. Pure."""
+"""How far the power of some time is off that of the times next to it, as seen over blocks of intervals. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,33 @@ class _Blocks:
     """The errors over blocks of one length."""
 
     def __init__(self) -> None:
-        self.squares = self.seconds = 0.0
+        self.seconds = 0.0
         self.count = 0
-        self.waiting = (0.0, 0.0)  # the error and length of the first half of a block that is twice as long
+        self.squares = [0.0, 0.0]  # of the differences from the block before, and from the mean of both sides
+        self.compared = [0, 0]
+        self.restart()
+
+    def restart(self) -> None:
+        self.latest: list[float] = []  # watts of the latest two
+        self.waiting: tuple[float, float] | None = None  # the error and length of the first half of one twice as long
+
+    def add(self, watts: float, seconds: float) -> None:
+        self.seconds += seconds
+        self.count += 1
+        differences = [watts - self.latest[-1]] if self.latest else []
+        if len(self.latest) == 2:
+            differences.append(self.latest[1] - (self.latest[0] + watts) / 2)
+        for side, difference in enumerate(differences):
+            self.squares[side] += difference**2
+            self.compared[side] += 1
+        self.latest = [*self.latest[-1:], watts]
 
 
 class ModelError:
-    """The errors over blocks of 1, 2, 4 and more intervals: those of neighbours add up, or cancel."""
+    """Compares blocks of 1, 2, 4 and more intervals with those next to them.
+
+    An error that a model makes all the time does not count: what was seen around a gap tells what hides in it.
+    """
 
     def __init__(self) -> None:
         self._lengths = [_Blocks() for _ in range(_BLOCK_LENGTHS)]
@@ -28,22 +48,30 @@ class ModelError:
     def add(self, error_joules: float, seconds: float) -> None:
         """Note how far the model was off in the next interval."""
         for blocks in self._lengths:
-            blocks.squares += error_joules * error_joules
-            blocks.seconds += seconds
-            blocks.count += 1
-            if blocks.count % 2 == 1:
+            blocks.add(error_joules / seconds, seconds)
+            if blocks.waiting is None:
                 blocks.waiting = (error_joules, seconds)
                 return
             error_joules, seconds = error_joules + blocks.waiting[0], seconds + blocks.waiting[1]
+            blocks.waiting = None
 
-    def stderr_joules(self, seconds: float) -> float | None:
-        """Return the root mean square error over some time; None if it is not known."""
-        known = [blocks for blocks in self._lengths if blocks.count >= _MIN_BLOCKS]
-        if not known:
-            return None
+    def restart(self) -> None:
+        """Compare what follows with nothing before."""
+        for blocks in self._lengths:
+            blocks.restart()
+
+    def stderr_joules(self, seconds: float, has_both_sides: bool = True) -> float | None:
+        """Return the root mean square error over some time; None if it is not known.
+
+        Args:
+            seconds: How long.
+            has_both_sides: Whether the times before and after are known.
+        """
+        known = [blocks for blocks in self._lengths if blocks.compared[has_both_sides] >= _MIN_BLOCKS]
+        watts = 0.0
         for blocks in known:
             length = blocks.seconds / blocks.count
+            watts = math.sqrt(blocks.squares[has_both_sides] / blocks.compared[has_both_sides])
             if length >= seconds:
-                return math.sqrt(blocks.squares / blocks.count * seconds / length)
-        blocks = known[-1]
-        return math.sqrt(blocks.squares / blocks.count) * seconds * blocks.count / blocks.seconds
+                return watts * math.sqrt(length * seconds)
+        return watts * seconds if known else None

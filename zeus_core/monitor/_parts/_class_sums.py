@@ -1,0 +1,79 @@
+"""What is kept of one class of parts, or of one span: sums, and hard bounds of its energy. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zeus_core.monitor._parts._part import Estimate
+from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, padded
+from zeus_core.monitor._parts._power_regression import Group
+
+__all__ = ["ClassSums"]
+
+_MIN_LOCKED_EDGES = 12  # fewer may lie at the same place by chance
+_FREE, _LOCKED = 0.6, 0.9  # mean resultant lengths of the places of edges; those of random ones are below 0.5
+
+
+class ClassSums:
+    """The sums S_c and G_c of a class or span, and what else is kept of it; see `_class_energy`.
+
+    Args:
+        columns: How many columns the regression has.
+        peak_watts: The most that can be drawn.
+    """
+
+    def __init__(self, columns: int, peak_watts: float) -> None:
+        self._peak_watts = peak_watts
+        self.seconds = self.alone_seconds = 0.0
+        self.alone = 0  # intervals of this class only
+        self.shared = 0.0  # S_c
+        self.gain = np.zeros((len(LAGS_SECONDS), columns))  # G_c
+        self.variance = np.zeros(len(Group))  # of the shares, in units of the noise
+        self.min_joules = self.max_joules = 0.0
+        self.edges = np.zeros(columns)  # how much power crosses its edges if the knots are late
+        self.late = np.zeros(columns)  # the same, times how late they can be
+        self.turns, self.turn = 0, 0j  # where in an interval its edges lie
+
+    def grow(self, columns: int) -> None:
+        """Add columns."""
+        self.gain = padded(self.gain, columns)
+        self.edges, self.late = padded(self.edges, columns), padded(self.late, columns)
+
+    @property
+    def locked_fraction(self) -> float:
+        """How far parts are in step with the updates: then the counter hardly tells how energy is divided."""
+        if self.turns < _MIN_LOCKED_EDGES:
+            return 0.0
+        concentration = abs(self.turn) / self.turns
+        return min(max((concentration - _FREE) / (_LOCKED - _FREE), 0.0), 1.0)
+
+    def bound(
+        self, energy_joules: float, share: float, seconds: float, others_seconds: float, slack_seconds: float
+    ) -> None:
+        """Add what an interval proves of the energy of this class.
+
+        Args:
+            energy_joules: The energy of the interval.
+            share: The likely share of this class in it.
+            seconds: The time of this class.
+            others_seconds: The time of others.
+            slack_seconds: How far the ends of the interval can be off.
+        """
+        if share == 1:
+            self.alone_seconds += seconds
+            self.min_joules += energy_joules
+            self.max_joules += energy_joules
+            return
+        slack = self._peak_watts * slack_seconds
+        self.min_joules += max(0.0, energy_joules - self._peak_watts * others_seconds - slack)
+        self.max_joules += min(energy_joules, self._peak_watts * seconds + slack)
+
+    def bounded(self, energy: float, width: float) -> Estimate:
+        """Cut an interval by what is proven of a class; widen it where its parts are in step with the updates."""
+        low, high = max(energy - width, self.min_joules), min(energy + width, self.max_joules)
+        locked = self.locked_fraction
+        low, high = low + locked * (self.min_joules - low), high + locked * (self.max_joules - high)
+        if low > high:
+            low, high = self.min_joules, self.max_joules
+        energy = min(max(energy, low), high, self._peak_watts * self.seconds)
+        return Estimate(energy, float(max(high - energy, energy - low)))
