@@ -54,6 +54,7 @@ _MODEL_FRACTION = 0.01  # of an energy that only the model tells: how far it can
 # distribution do, as the noise of an interval is taken for independent of the energy that its parts draw elsewhere.
 _CLASS_QUANTILE = 1.5
 _UNSEEN = 0.8
+_LATE = 1.5  # times how far the knots can be off together: calls that take long are late in the same direction
 
 
 class Stretch(NamedTuple):
@@ -181,7 +182,7 @@ class ClassEnergy:
         few += _UNSEEN * (1 - sums.alone_seconds / sums.seconds)
         energy = float(weights @ energies)
         variance = (_CLASS_QUANTILE * few) ** 2 * (spread + noise + (energies - energy) ** 2)
-        variance += (power @ sums.late) ** 2
+        variance += (_LATE * (power @ sums.late)) ** 2
         width = math.sqrt(float(weights @ variance)) + float(weights @ (half_age * np.abs(crossing)))
         return sums.bounded(energy, width)
 
