@@ -75,7 +75,7 @@ def check_widths(outcomes: list[Outcome]) -> None:
 
 
 def check_against_oracle(outcomes: list[Outcome]) -> None:
-    """In 19 of 20 cases such parts are known within twice that, or twice what anybody could know at best.
+    """In 19 of 20 cases such parts are known within three times that, or three times what anybody could know at best.
 
     See tests/support/part_oracle.py.
     """
@@ -85,7 +85,7 @@ def check_against_oracle(outcomes: list[Outcome]) -> None:
         for activity, tally in outcome.summary.account.activities.items():
             if outcome.lengths[activity] == LONG:
                 bound_joules = (0.01 if activity is Activity.STEPS else 0.05) * outcome.truth[activity]
-                is_known.append(tally.measured.uncertainty_joules <= 2 * max(bound_joules, least[activity]))
+                is_known.append(tally.measured.uncertainty_joules <= 3 * max(bound_joules, least[activity]))
     assert len(is_known) >= 20
     assert is_known.count(False) <= most_misses(len(is_known))
 
