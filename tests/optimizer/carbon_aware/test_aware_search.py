@@ -77,7 +77,7 @@ class Run:
     def finish(self) -> None:
         assert self.max_steps is not None
         while self.steps < self.max_steps:
-            self.step(self.max_steps)
+            assert self.step(self.max_steps), "the process ended"
 
     def _pass(self, seconds: float, joules: float) -> None:
         if seconds > 0:
@@ -129,7 +129,7 @@ def test_without_pauses_the_limit_follows_the_price() -> None:
     assert {300, 200} == {setting for setting, _ in training.blocks[2:]}
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.floats(1.01, 3.0), st.floats(0, 0.3), st.integers(0, 23), st.floats(0.9, 1.1), st.booleans())
 def test_the_slowdown_bound_is_kept_with_what_happens_between_steps(
     factor: float, share: float, hour: int, slower: float, may_pause: bool
@@ -169,7 +169,33 @@ def test_a_long_pause_ends_the_process_and_says_when_to_go_on() -> None:
     pause = training.search.pause
     assert pause is not None
     assert pause.ends_process
+    assert pause.until_seconds is not None
     assert pause.until_seconds % DAY == 22 * HOUR
+
+
+def test_with_a_budget_and_no_deadline_it_is_as_quick_as_the_money_allows(caplog: pytest.LogCaptureFixture) -> None:
+    hours, cost = [], []
+    for budget in (1.9, 1.4):
+        training = run(tariff(), budget=budget)
+        training.finish()
+        assert training.amount <= 1.002 * budget
+        hours.append((training.time.seconds - MIDNIGHT) / HOUR)
+        cost.append(training.amount)
+    assert hours == sorted(hours)
+    assert cost == sorted(cost, reverse=True)
+    assert "cannot be kept" not in caplog.text
+
+
+def test_a_budget_that_is_too_small_is_said_at_once_and_ends_the_training(caplog: pytest.LogCaptureFixture) -> None:
+    training = run(tariff(), hours=60, budget=0.6)
+    while training.step(100_000):
+        pass
+    assert training.steps < 100_000
+    assert 0.6 * 0.99 <= training.amount <= 0.6 * 1.2, "an hour's cost more at most"
+    (record,) = [record for record in caplog.records if "the budget cannot be kept" in record.getMessage()]
+    assert "by 2026-03-03 12:00 UTC" in record.getMessage()
+    assert training.search.pause is not None
+    assert training.search.pause.until_seconds is None
 
 
 def test_a_deadline_that_cannot_be_kept_is_said_at_once_with_the_earliest_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -211,7 +237,8 @@ def test_on_a_grid_that_does_not_change_there_is_nothing_to_gain() -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({}, "give one of the two"),
+        ({}, "are all None"),
+        ({"budget": -1}, "budget is -1"),
         ({"deadline": MIDNIGHT, "max_slowdown": 1.2}, "give one of the two"),
         ({"max_slowdown": 0.9}, "max_slowdown is 0.9"),
         ({"max_slowdown": math.nan}, "max_slowdown is nan"),

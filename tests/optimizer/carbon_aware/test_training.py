@@ -168,18 +168,18 @@ def test_without_the_right_to_set_a_limit_it_still_pauses(may_pause: bool) -> No
 def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     """Minutes in place of hours: the account reads the counter many times a second."""
     minutes = range(30)
-    values = [1.0 if 2 <= minute < 4 else 0.05 for minute in minutes]
+    values = [1.0 if minute == 1 else 0.05 for minute in minutes]
     signal = RecordedSignal([MIDNIGHT + 60 * minute for minute in minutes], values, "EUR/kWh", is_known_ahead=True)
-    run = Run(signal, max_slowdown=2.0, interval_seconds=60.0, max_steps=300, work=Work(1.0, 484.9, 0.938, 0.744))
+    run = Run(signal, max_slowdown=2.0, interval_seconds=60.0, max_steps=130, work=Work(1.0, 484.9, 0.938, 0.744))
     run.time_source.set_clock(MIDNIGHT)
     energy = TrainingEnergy(optimizer=run.optimizer, electricity=Electricity(price=signal), quiet=True)
     run.observer = energy
-    energy.on_train_begin(max_steps=300)
-    run.train(300)
+    energy.on_train_begin(max_steps=130)
+    run.train(130)
     energy.on_train_end()
     assert energy.summary is not None
     activities = energy.summary.account.activities
-    assert run.paused_hours == pytest.approx(2 / 60, rel=0.1)
+    assert run.paused_hours == pytest.approx(1 / 60, rel=0.1)
     assert activities[Activity.IDLE].seconds == pytest.approx(run.paused_hours * HOUR, rel=0.05)
     assert activities[Activity.STEPS].measured.energy_joules == pytest.approx(run.step_joules, rel=0.002)
     assert energy.summary.cost == pytest.approx(run.amount, rel=0.005)

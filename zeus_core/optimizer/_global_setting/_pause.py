@@ -32,12 +32,12 @@ class Pause:
 
     Attributes:
         seconds: How long to wait, until the next decision.
-        until_seconds: When training is expected to go on, in seconds since 1970.
+        until_seconds: When training is expected to go on, in seconds since 1970; None for never, as a budget is spent.
         ends_process: Whether the process ends meanwhile.
     """
 
     seconds: float
-    until_seconds: float
+    until_seconds: float | None
     ends_process: bool
 
 
@@ -82,16 +82,18 @@ class Pauser:
         )
 
     def _write_resume_file(self, pause: Pause) -> None:
-        not_before = datetime.fromtimestamp(pause.until_seconds, timezone.utc)
+        until = pause.until_seconds
+        begin = None if until is None else datetime.fromtimestamp(until, timezone.utc).isoformat(timespec="seconds")
         document = {
-            "not_before": not_before.isoformat(timespec="seconds"),
-            "not_before_seconds": round(pause.until_seconds),
+            "not_before": begin,
+            "not_before_seconds": None if until is None else round(until),
+            "because": "the budget is spent" if until is None else "electricity is cleaner or cheaper then",
             "signal": self._aware.signal.facts.source,
         }
         write_atomically(self._aware.resume_path, json.dumps(document, indent=2) + "\n")
         _logger.warning(
-            "the process ends with exit code %d; training is to be started again at %s (%s)",
+            "the process ends with exit code %d; training is to be started again %s (%s)",
             TRY_LATER,
-            document["not_before"],
+            "with a larger budget" if begin is None else f"at {begin}",
             self._aware.resume_path,
         )

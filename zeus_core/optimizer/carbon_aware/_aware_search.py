@@ -14,7 +14,7 @@ from zeus_core.optimizer._global_setting._pause import Pause
 from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._controller import WorkController
-from zeus_core.optimizer.carbon_aware._credit import Credit, credit_of
+from zeus_core.optimizer.carbon_aware._credit import Credit, amount_text, credit_of
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
 from zeus_core.search._run_plan import Prediction, SearchCost
 from zeus_core.search._run_search import Block, RunSearch
@@ -24,6 +24,9 @@ __all__ = ["AwareSearch"]
 
 # A block of steps ends near the next decision, not at it. So near it that decision is made, and not one for the rest.
 _EARLY_FRACTION = 0.02
+
+# Of what is left. A training that aims at all of it ends some steps too early: settings are chosen for whole hours.
+_BUDGET_RESERVE_FRACTION = 0.02
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class AwareSearch:
         self._latest: _Moment | None = None
         self._present = settings[0]  # the setting of the block asked for
         self._told_of = ""
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_budget = False
         if max_steps is None:
             _logger.warning("training does not follow the %s: pass max_steps to the optimizer", self._what)
 
@@ -130,9 +133,17 @@ class AwareSearch:
         at = boundary if is_near else now
         until = controller.next_decision_seconds(at)
         steps_left = max(self._max_steps - run_steps, 1)
+        left = self._budget_left()
+        if left is not None and left <= 0:
+            self._end_for_good()
+            return
+        deadline = self._deadline_of(controller, at, steps_left)
+        controller.use_deadline(deadline)
         point = controller.choose(at, steps_left)
         if not controller.schedule.is_possible:
-            self._warn_late(at, steps_left, points)
+            self._warn_late(at, deadline, steps_left, points)
+        elif left is not None and controller.schedule.amount > left:
+            self._warn_dear(left, steps_left, f"by {_time_text(deadline)}")
         if point.setting is None:
             expected = controller.pause_until_seconds(at)
             self.pause = Pause(until - now, expected, expected - now >= self._aware.exit_from_seconds)
@@ -186,16 +197,34 @@ class AwareSearch:
         points = list(points)
         if aware.may_pause and self._idle_watts is not None:
             points.append(OperatingPoint.pause(self._idle_watts))
-        if self._controller is None or aware.deadline_seconds is None:
-            self._controller = WorkController(points, aware.signal, self._deadline_seconds(), aware.interval_seconds)
+        if self._controller is None:
+            self._controller = WorkController(points, aware.signal, aware.now(), aware.interval_seconds)
         self._controller.use_points(points)
         return self._controller
 
-    def _deadline_seconds(self) -> float:
+    def _budget_left(self) -> float | None:
+        """Return what is surely left of the budget; None if there is none."""
+        if self._aware.budget is None:
+            return None
+        return self._aware.budget - self.spent.amount - self.spent.uncertainty
+
+    def _deadline_of(self, controller: WorkController, now: float, steps_left: int) -> float:
+        """Return the deadline; without one, the soonest that the budget allows."""
+        deadline, left = self._own_deadline_seconds(), self._budget_left()
+        if deadline is not None:
+            return deadline
+        assert left is not None
+        soonest = controller.soonest_deadline_seconds(now, steps_left, (1 - _BUDGET_RESERVE_FRACTION) * left)
+        if soonest is None:
+            self._warn_dear(left, steps_left, "within 30 days")
+        return now + 30 * 86_400.0 if soonest is None else soonest
+
+    def _own_deadline_seconds(self) -> float | None:
         aware = self._aware
         if aware.deadline_seconds is not None:
             return aware.deadline_seconds
-        assert aware.max_slowdown is not None
+        if aware.max_slowdown is None:
+            return None
         assert self.spent.begun_seconds is not None
         assert self._max_steps is not None
         original = self._measured.get(self._settings[0]) or next(iter(self._measured.values()))
@@ -247,18 +276,34 @@ class AwareSearch:
             uncertainty=self.spent.uncertainty + (amount.uncertainty or 0.0),
         )
 
-    def _warn_late(self, now: float, steps_left: int, points: Sequence[OperatingPoint]) -> None:
+    def _end_for_good(self) -> None:
+        _logger.warning("the budget is spent: training ends here")
+        self.pause = Pause(0.0, None, ends_process=True)
+        self._block = Block(self.ask().setting, 1, is_choice=True)
+
+    def _warn_dear(self, left: float, steps_left: int, until: str) -> None:
+        if not self._has_warned_of_budget:
+            self._has_warned_of_budget = True
+            _logger.warning(
+                "the budget cannot be kept: %s of it is left, too little for the %d steps left %s; training ends "
+                "when it is spent",
+                amount_text(left, self._aware.signal.facts.amount_unit),
+                steps_left,
+                until,
+            )
+
+    def _warn_late(self, now: float, deadline: float, steps_left: int, points: Sequence[OperatingPoint]) -> None:
         if not self._has_warned:
             self._has_warned = True
             earliest = now + steps_left / max(point.steps_per_second for point in points)
             _logger.warning(
                 "the deadline, %s, cannot be kept: at full speed training ends %s, and it runs so",
-                _time_text(self._deadline_seconds()),
+                _time_text(deadline),
                 _time_text(earliest),
             )
 
     def _tell_of(self, point: OperatingPoint, now: float) -> None:
-        if self.pause is None:
+        if self.pause is None or self.pause.until_seconds is None:
             text = f"training runs at {point.setting}"
         elif self.pause.ends_process:
             text = f"training ends, to go on at {_time_text(self.pause.until_seconds)}"
@@ -268,7 +313,9 @@ class AwareSearch:
             self._told_of = text
             (part,) = self._aware.signal.parts(now, now)
             facts = self._aware.signal.facts
-            _logger.info("%s: the %s is %.4g %s", text, self._what, part.value, facts.unit)
+            left = self._budget_left()
+            rest = "" if left is None else f"; of the budget {amount_text(left, facts.amount_unit)} is left"
+            _logger.info("%s: the %s is %.4g %s%s", text, self._what, part.value, facts.unit, rest)
 
 
 @dataclass(frozen=True)

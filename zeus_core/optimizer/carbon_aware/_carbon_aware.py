@@ -28,6 +28,8 @@ class CarbonAware:
         deadline: When training must be done: a `datetime` with a zone, or seconds since 1970 (Unix time).
         max_slowdown: In place of a deadline, how much longer than at its original setting training may take from its
             begin to its end, such as 1.3. Pauses count.
+        budget: At most so many grams of CO2 equivalent, or so much money, for the energy of the GPUs. Without a
+            deadline, training is as quick as that allows. When it is spent, the process ends as for a long pause.
         may_pause: Whether training may pause. A pause begins between two steps, on all ranks.
         idle_watts: The power of all GPUs of the job together in a pause. If None it is read before training begins,
             and measured in each pause.
@@ -47,6 +49,7 @@ class CarbonAware:
         signal: Signal,
         deadline: datetime | float | None = None,
         max_slowdown: float | None = None,
+        budget: float | None = None,
         *,
         may_pause: bool = True,
         idle_watts: float | None = None,
@@ -56,10 +59,12 @@ class CarbonAware:
         resume_path: str | Path = "resume.json",
         now: Callable[[], float] = time.time,
     ) -> None:
-        if (deadline is None) is (max_slowdown is None):
+        if deadline is not None and max_slowdown is not None:
             raise UsageError(
                 f"deadline is {shown(deadline)} and max_slowdown is {shown(max_slowdown)}; give one of the two"
             )
+        if deadline is None and max_slowdown is None and budget is None:
+            raise UsageError("deadline, max_slowdown and budget are all None; give a deadline or a bound, or a budget")
         self.signal: Signal = checked_signal("signal", signal)
         """The intensity, or the price."""
         self.deadline_seconds: float | None = None if deadline is None else _unix_seconds(deadline)
@@ -68,6 +73,10 @@ class CarbonAware:
             None if max_slowdown is None else checked_number("max_slowdown", max_slowdown, 1.0, 1e6, "a factor from 1")
         )
         """How much longer training may take."""
+        self.budget: float | None = (
+            None if budget is None else checked_number("budget", budget, 0.0, 1e15, "grams or money, at least 0")
+        )
+        """The most that training may emit or cost."""
         self.may_pause: bool = checked_flag("may_pause", may_pause)
         """Whether training may pause."""
         self.idle_watts: float | None = (

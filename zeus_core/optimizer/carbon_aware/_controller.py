@@ -22,6 +22,7 @@ __all__ = ["WorkController"]
 _DAY_SECONDS = 86_400.0
 # What goes slower than expected in the last interval cannot be made up for any more: so much slower it may be.
 _RESERVE_FRACTION = 0.05
+_LONGEST_DAYS = 30.0  # that a budget may stretch the rest of a training to: grids are not foreseen for longer
 _HISTORY_DAYS = 14  # twice the time over which forecasts are compared: the oldest of them had days to learn from, too
 
 
@@ -77,6 +78,43 @@ class WorkController:
         """
         self._hull = lower_hull(checked_points(points))
 
+    def use_deadline(self, deadline_seconds: float) -> None:
+        """Decide for this deadline from now on. Raises `UsageError` for what is no time."""
+        self._deadline_seconds = checked_time("deadline_seconds", deadline_seconds)
+
+    def soonest_deadline_seconds(self, now_seconds: float, steps_left: float, budget: float) -> float | None:
+        """Return the soonest deadline by which the steps can be done for an amount, as far as the forecast tells.
+
+        None if that needs more than 30 days. The cost grows as that of a choice, times the logarithm of the hours.
+
+        Args:
+            now_seconds: The time, in seconds since 1970.
+            steps_left: The steps still to be done.
+            budget: At most so many grams, or so much money.
+        """
+        steps = steps_left * (1 + self._margin_fraction)
+
+        def is_enough(count: int) -> bool:
+            schedule = cheapest_schedule(
+                self._hull, self._intervals(now_seconds, self._after(now_seconds, count)), steps
+            )
+            return schedule.is_possible and schedule.amount <= budget
+
+        longest = round(_LONGEST_DAYS * _DAY_SECONDS / self._interval_seconds)
+        lowest, highest = 0, 1 + math.ceil(steps / self._hull[-1].steps_per_second / self._interval_seconds)
+        while not is_enough(highest):  # from short to long: a schedule for weeks takes much longer to find
+            lowest, highest = highest, 1 + highest * 5 // 4
+            if highest > longest:
+                return None
+        while highest - lowest > 1:
+            middle = (lowest + highest) // 2
+            lowest, highest = (lowest, middle) if is_enough(middle) else (middle, highest)
+        return self._after(now_seconds, highest)
+
+    def _after(self, now_seconds: float, count: int) -> float:
+        """Return the time so many intervals from now, with the reserve."""
+        return now_seconds + (count + _RESERVE_FRACTION) * self._interval_seconds
+
     def next_decision_seconds(self, now_seconds: float) -> float:
         """Return the time of the next decision."""
         now_seconds = checked_time("now_seconds", now_seconds)
@@ -97,7 +135,7 @@ class WorkController:
         steps_left = checked_number("steps_left", steps_left, 0.0, math.inf, "a number of steps, at least 0")
         now_seconds = checked_time("now_seconds", now_seconds)
         steps = steps_left * (1 + self._margin_fraction)
-        intervals = self._intervals(now_seconds)
+        intervals = self._intervals(now_seconds, self._deadline_seconds)
         self.schedule = cheapest_schedule(self._hull, intervals, steps)
         if not self.schedule.is_possible:
             self._present = self._hull[-1]
@@ -118,9 +156,9 @@ class WorkController:
             until = self.next_decision_seconds(until)
         return max(until, self.next_decision_seconds(now_seconds))
 
-    def _intervals(self, now_seconds: float) -> list[Interval]:
-        """Return the intervals until the deadline, less the reserve, as they are forecast."""
-        end_seconds = self._deadline_seconds - _RESERVE_FRACTION * self._interval_seconds
+    def _intervals(self, now_seconds: float, deadline_seconds: float) -> list[Interval]:
+        """Return the intervals until a deadline, less the reserve, as they are forecast."""
+        end_seconds = deadline_seconds - _RESERVE_FRACTION * self._interval_seconds
         edges = [now_seconds]
         while edges[-1] < end_seconds:
             edges.append(min(self.next_decision_seconds(edges[-1]), end_seconds))

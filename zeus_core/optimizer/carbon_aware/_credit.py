@@ -13,7 +13,7 @@ from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
 from zeus_core.optimizer.carbon_aware._replay import Replayed, best_static, replay
 from zeus_core.search._comparison import percentage
 
-__all__ = ["Credit", "credit_of"]
+__all__ = ["Credit", "amount_text", "credit_of"]
 
 
 # As much later than the training a static setting may end and still count as done by the same time: a search begins at
@@ -57,14 +57,14 @@ class Credit:
         """Return it as labelled lines."""
         spent = self.spent
         label = "emissions" if self.unit == "g" else "cost"
-        own = _amount_text(spent.amount, self.unit)
+        own = amount_text(spent.amount, self.unit)
         if spent.amount > 0:
             own += f" ±{spent.uncertainty / spent.amount:.1%}"
         if self.full.amount <= 0 or self.static.amount <= 0:
             return {label: own}
         saved = percentage(self.saving_fraction, self._error(self.saving_fraction, self.full_error))
         gained = percentage(self.gain_fraction, self._error(self.gain_fraction, self.static_error))
-        full, static = _amount_text(self.full.amount, self.unit), _amount_text(self.static.amount, self.unit)
+        full, static = amount_text(self.full.amount, self.unit), amount_text(self.static.amount, self.unit)
         return {
             label: f"{own} for {energy_text(spent.energy_joules, 0.0)} in steps and pauses",
             "at full power": f"{full}; saved {saved}",
@@ -116,5 +116,6 @@ def credit_of(
     )
 
 
-def _amount_text(amount: float, unit: str) -> str:
+def amount_text(amount: float, unit: str) -> str:
+    """Format an amount with its unit, in kilograms from 1000 g."""
     return f"{amount / 1000:.3g} kg" if unit == "g" and amount >= 1000 else f"{amount:.3g} {unit}"
