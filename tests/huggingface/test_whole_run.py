@@ -129,7 +129,7 @@ def test_short_epochs_frequent_evaluations_and_accumulation_change_little(tmp_pa
     assert run.optimizer.phase is Phase.REST
     assert run.optimizer.comparison is not None, "it came to a choice, and measured it"
     joules = [one.truth(one.optimizer.chosen_limit_watts)[1] for one in (run, undisturbed(steps))]
-    assert joules[0] == pytest.approx(joules[1], rel=0.02), "the same pick, as far as it matters"
+    assert joules[0] == pytest.approx(joules[1], rel=0.03), "within 20 W: the noise falls on other steps"
     assert run.slowdown <= FACTOR
     assert run.saving == pytest.approx(undisturbed(steps).saving, abs=0.02)
 
