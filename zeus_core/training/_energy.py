@@ -20,7 +20,7 @@ from zeus_core.training._account import Account
 from zeus_core.training._electricity import checked_electricity
 from zeus_core.training._evaluation_detector import EvaluationDetector
 from zeus_core.training._hook import Hooked, hook
-from zeus_core.training._optimizer import KeepsSearch, TrainingOptimizer, check_optimizer
+from zeus_core.training._optimizer import KeepsSearch, PausesTraining, TrainingOptimizer, check_optimizer
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values
 
@@ -194,8 +194,9 @@ class TrainingEnergy(Hooked):
         if self._detects_evaluations and self._evaluations.ignore():
             self._leave_evaluation()
         self._pauses, self._is_in_step = 0, True
-        if getattr(self.optimizer, "is_pause_due", False):
+        if isinstance(self.optimizer, PausesTraining) and self.optimizer.is_pause_due:
             self._recorder.pause(Activity.IDLE)
+            self.optimizer.while_paused = self._recorder.keep
         self._observer.on_step_begin()
         self._recorder.begin_step()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from zeus_core._validate import shown
@@ -9,7 +10,7 @@ from zeus_core.errors import UsageError
 from zeus_core.events import TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 
-__all__ = ["KeepsSearch", "TrainingOptimizer", "check_optimizer"]
+__all__ = ["KeepsSearch", "PausesTraining", "TrainingOptimizer", "check_optimizer"]
 
 
 @runtime_checkable
@@ -38,6 +39,19 @@ class KeepsSearch(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Any) -> None: ...
+
+
+@runtime_checkable
+class PausesTraining(Protocol):
+    """An optimizer that pauses training before some steps, within its `on_step_begin`."""
+
+    while_paused: Callable[[], object]
+    """Called each minute of a pause."""
+
+    @property
+    def is_pause_due(self) -> bool:
+        """Whether training pauses before its next step."""
+        ...
 
 
 def check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:

@@ -144,6 +144,11 @@ class RunRecorder:
                 self._split.start()
         self.enter(activity)
 
+    def keep(self) -> None:
+        """Bring the journal up to date, in a long pause."""
+        if self._part is not None:
+            self._write_down(self._part)
+
     def begin_step(self) -> None:
         """Begin a step of the training, and forget what it interrupts; nothing outside of training."""
         if self._part is not None:

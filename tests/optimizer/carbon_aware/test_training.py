@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,37 @@ def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     assert activities[Activity.IDLE].seconds == pytest.approx(run.paused_hours * HOUR, rel=0.05)
     assert activities[Activity.STEPS].measured.energy_joules == pytest.approx(run.step_joules, rel=0.002)
     assert energy.summary.cost == pytest.approx(run.amount, rel=0.005)
+
+
+def test_a_journal_lacks_a_minute_at_most_of_a_pause_in_which_the_process_is_killed(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    values = [1.0 if 1 <= minute < 20 else 0.05 for minute in range(60)]
+    times = [MIDNIGHT + 60 * minute for minute in range(60)]
+    signal = RecordedSignal(times, values, "EUR/kWh", is_known_ahead=True)
+    work = Work(1.0, 484.9, 0.938, 0.744)
+    run = Run(signal, max_slowdown=12.0, interval_seconds=600.0, max_steps=130, work=work, idle_watts=10.0)
+    run.observer = energy = TrainingEnergy(optimizer=run.optimizer, folder=tmp_path, quiet=True)
+    energy.on_train_begin(max_steps=130)
+    begin = run.gpu.exact_energy_joules()
+    wait = run.time_source.wait
+
+    def wait_until_killed(event: threading.Event, timeout_seconds: float) -> None:
+        wait(event, timeout_seconds)
+        if timeout_seconds == 60.0 and run.now() > MIDNIGHT + 300:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run.time_source, "wait", wait_until_killed)
+        with pytest.raises(Killed):
+            run.train(130)
+    truth = run.gpu.exact_energy_joules()
+    (journal,) = tmp_path.rglob("rank-0.jsonl")
+    entry = json.loads(journal.read_text(encoding="utf-8").splitlines()[-1])
+    joules = entry["account"]["total"]["measured"]["energy_joules"]
+    idle_watts = run.gpu.preset.physics.blocking_power_watts
+    assert truth - begin - 62 * idle_watts <= joules <= truth - begin
 
 
 def test_a_run_that_is_killed_and_resumed_keeps_its_account_and_its_deadline() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ __all__ = ["TRY_LATER", "Pause", "Pauser"]
 
 TRY_LATER = 75  # EX_TEMPFAIL of sysexits.h: what schedulers and mail systems take for "try again later"
 
+_MINUTE_SECONDS = 60.0  # what a journal may lack of a pause in which the process is killed
+_TINY_SECONDS = 1e-6  # what the rounding of times leaves
 _WINDOW = "__zeus_core_pause"
 
 _logger = logging.getLogger(__name__)
@@ -48,12 +51,16 @@ class Pauser:
         aware: What is done before a pause.
         monitor: Measures it.
         exchange: The exchanges with the other ranks.
+        while_paused: Called each minute of a pause.
     """
 
-    def __init__(self, aware: CarbonAware, monitor: ZeusMonitor, exchange: Exchange) -> None:
+    def __init__(
+        self, aware: CarbonAware, monitor: ZeusMonitor, exchange: Exchange, while_paused: Callable[[], object]
+    ) -> None:
         self._aware = aware
         self._monitor = monitor
         self._exchange = exchange
+        self._while_paused = while_paused
 
     def pause(self, pause: Pause) -> DeviceEnergy:
         """Wait, or end the process; return what all GPUs took meanwhile. All ranks call this before the same step.
@@ -68,7 +75,7 @@ class Pauser:
             self._exchange.make(lambda: self._write_resume_file(pause) if self._exchange.rank == 0 else None)
             raise SystemExit(TRY_LATER)
         with self._monitor.window(_WINDOW) as window:
-            self._monitor.time_source.wait(threading.Event(), pause.seconds)
+            self._wait(pause.seconds)
         own = {
             self._monitor.gpus[index].uuid: [joules, window.measurement.gpu_uncertainty_joules[index]]
             for index, joules in window.measurement.gpu_energy.items()
@@ -80,6 +87,13 @@ class Pauser:
         return DeviceEnergy(
             sum(joules or 0.0 for joules, _ in energies.values()), sum(error or 0.0 for _, error in energies.values())
         )
+
+    def _wait(self, seconds: float) -> None:
+        time_source = self._monitor.time_source
+        until = time_source.now() + seconds
+        while (left := until - time_source.now()) > _TINY_SECONDS:
+            time_source.wait(threading.Event(), min(left, _MINUTE_SECONDS))
+            self._while_paused()
 
     def _write_resume_file(self, pause: Pause) -> None:
         until = pause.until_seconds

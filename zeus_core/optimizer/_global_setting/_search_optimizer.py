@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
@@ -116,8 +116,15 @@ class SearchOptimizer(SearchFacts):
             if optimizer is not None:
                 optimizer._step_aside(error)
 
+        def report_pause() -> None:
+            optimizer = this()
+            if optimizer is not None:
+                optimizer.while_paused()
+
+        self.while_paused: Callable[[], object] = lambda: None
+        """Called each minute of a pause; a `TrainingEnergy` with this optimizer keeps its journal then."""
         self._exchange = Exchange(checked_world(world), step_aside)
-        self._pauser = None if carbon_aware is None else Pauser(carbon_aware, monitor, self._exchange)
+        self._pauser = None if carbon_aware is None else Pauser(carbon_aware, monitor, self._exchange, report_pause)
         super().__init__(Preparation(options, self._gpus, self._exchange, self._recorder, store))
 
     def use_world(self, world: World) -> None:
