@@ -96,6 +96,7 @@ engine.destroy()
 """
 
 
+@pytest.mark.long
 def test_a_script_is_run_as_by_python_itself(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "neighbour.py").touch()

@@ -28,12 +28,9 @@ class Run:
 
     def __init__(self, folder, minute=0.0, resume=False, measures=False, **options):
         self.time_source = VirtualTime()
-        begin = self.time_source.now()
+        self.time_source.set_clock(AFTERNOON + minute * MINUTE)
         self.gpu = SimulatedGpu(find_preset("A100"), time_source=self.time_source)
-        self.now = lambda: AFTERNOON + minute * MINUTE + self.time_source.now() - begin
-        self.aware = CarbonAware(
-            TARIFF, deadline=AFTERNOON + 40 * MINUTE, interval_seconds=60.0, now=self.now, **options
-        )
+        self.aware = CarbonAware(TARIFF, deadline=AFTERNOON + 40 * MINUTE, interval_seconds=60.0, **options)
         monitor = ZeusMonitor(gpus=[self.gpu], time_source=self.time_source)
         search = HFGlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(1.2), carbon_aware=self.aware, quiet=True)
         self.optimizer = search.optimizer
@@ -44,7 +41,7 @@ class Run:
         try:
             self.trainer.train(resume_from_checkpoint=resume)
         finally:
-            self.minutes = (self.now() - AFTERNOON) / MINUTE
+            self.minutes = (self.time_source.clock_seconds() - AFTERNOON) / MINUTE
 
     @property
     def parameters(self):

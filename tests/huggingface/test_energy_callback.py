@@ -222,6 +222,7 @@ def test_trainers_without_the_callback_are_left_alone(tmp_path, callback):
     assert not any("energy" in name for entry in trainer.state.log_history for name in entry)
 
 
+@pytest.mark.long
 def test_a_limit_is_found_too_and_the_saving_reported(tmp_path, monitor, gpu):
     optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8, search=GridSearch)
     trainer = simulate(
@@ -257,6 +258,7 @@ def test_of_two_callbacks_one_counts(tmp_path, monitor, gpu, caplog):
     assert caplog.text.count("ZeusTrainerCallback does nothing here") == 1
 
 
+@pytest.mark.long
 def test_both_kinds_of_callback_work_side_by_side(tmp_path, monitor, gpu):
     search = HFGlobalPowerLimitOptimizer(monitor, Energy(), warmup_steps=2, profile_steps=8, search=GridSearch)
     trainer = simulate(make_trainer(tmp_path, [search, ZeusTrainerCallback(monitor)], num_train_epochs=5), gpu)

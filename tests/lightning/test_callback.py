@@ -164,6 +164,7 @@ def test_a_step_is_an_optimizer_step(tmp_path, monitor, gpu):
     assert len(log.values("train/energy_j")) == 80 // 5
 
 
+@pytest.mark.long
 def test_whole_steps_only_are_in_the_trials(tmp_path, monitor, gpu):
     optimizer = search(monitor)
     callback = ZeusCallback(optimizer=optimizer)

@@ -101,6 +101,7 @@ class TrainingEnergy(Hooked):
         self._observer: TrainingObserver = optimizer or NoObserver()
         if optimizer is not None:
             optimizer.quiet = True  # its result is part of the one shown here
+        self._pausing = optimizer if isinstance(optimizer, PausesTraining) else None
         self._is_result_due = False
         self._electricity = checked_electricity(electricity)
         self._recorder = RunRecorder(
@@ -194,9 +195,9 @@ class TrainingEnergy(Hooked):
         if self._detects_evaluations and self._evaluations.ignore():
             self._leave_evaluation()
         self._pauses, self._is_in_step = 0, True
-        if isinstance(self.optimizer, PausesTraining) and self.optimizer.is_pause_due:
+        if self._pausing is not None and self._pausing.is_pause_due:
             self._recorder.pause(Activity.IDLE)
-            self.optimizer.while_paused = self._recorder.keep
+            self._pausing.while_paused = self._recorder.keep
         self._observer.on_step_begin()
         self._recorder.begin_step()
 

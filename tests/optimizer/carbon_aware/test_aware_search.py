@@ -33,10 +33,19 @@ def tariff() -> WeeklyTariff:
 
 
 @dataclass
+class Clock:
+    seconds: float = MIDNIGHT
+
+    def read(self) -> float:
+        return self.seconds
+
+
+@dataclass
 class Run:
     """A training that does what an `AwareSearch` asks for."""
 
     aware: CarbonAware
+    time: Clock
     max_steps: int | None = 100_000
     steps: int = 0
     seconds: float = 0.0  # of steps
@@ -46,12 +55,9 @@ class Run:
     slower: float = 1.0  # steps than when they were measured
     blocks: list[tuple[int, Pause | None]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.time = self.aware.now.__self__  # type: ignore[attr-defined]
-
     def start(self, spent: RunSpent | None = None, limits: tuple[int, ...] = (300, 200)) -> None:
         inner = FixedTrials(GridSearch(limits), limits, lambda trials: limits[-1], 40)
-        self.search = AwareSearch(inner, self.aware, limits, self.max_steps, IDLE_WATTS, spent)
+        self.search = AwareSearch(inner, self.aware, limits, self.max_steps, IDLE_WATTS, self.time.read, "W", spent)
         self.search.plan(self.steps, self.seconds)
 
     def step(self, last: int) -> bool:
@@ -87,18 +93,10 @@ class Run:
         self.time.seconds += seconds
 
 
-@dataclass
-class Clock:
-    seconds: float = MIDNIGHT
-
-    def read(self) -> float:
-        return self.seconds
-
-
 def run(signal: Signal, hours: float | None = None, max_steps: int | None = 100_000, **options: object) -> Run:
     deadline = None if hours is None else MIDNIGHT + hours * HOUR
-    made = CarbonAware(signal, deadline, now=Clock().read, **options)  # type: ignore[arg-type]
-    training = Run(made, max_steps)
+    made = CarbonAware(signal, deadline, **options)  # type: ignore[arg-type]
+    training = Run(made, Clock(), max_steps)
     training.start()
     return training
 
@@ -117,7 +115,7 @@ def test_training_pauses_in_the_dear_hours_and_is_done_in_time() -> None:
     assert credit.full.amount > credit.static.amount > training.amount
     assert 0.1 < credit.gain_fraction < credit.saving_fraction
     rows = credit.rows()
-    assert set(rows) == {"cost", "at full power", "at 200 all the time"}
+    assert set(rows) == {"cost", "at full power", "at 200 W all the time"}
     assert "EUR" in rows["cost"]
 
 
@@ -249,7 +247,6 @@ def test_on_a_grid_that_does_not_change_there_is_nothing_to_gain() -> None:
         ({"max_slowdown": 2.0, "checkpoint": 3}, "checkpoint is 3"),
         ({"max_slowdown": 2.0, "exit_from_seconds": -5}, "exit_from_seconds is -5"),
         ({"max_slowdown": 2.0, "may_pause": "yes"}, "may_pause is 'yes'"),
-        ({"max_slowdown": 2.0, "now": 12.0}, "now is 12.0"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, object], named: str) -> None:

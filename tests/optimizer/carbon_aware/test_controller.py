@@ -51,7 +51,7 @@ def trained(signal: Signal, factor: float, noise: float = 0.0, **options: float)
     return replayed
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(st.floats(1.02, 2.5), st.floats(0.0, 0.8), st.floats(0.0, 0.3), st.integers(0, 99), st.sampled_from([0.0, 0.01]))
 def test_the_deadline_is_kept(factor: float, swing: float, noise: float, seed: int, speed_noise: float) -> None:
     trained(grid(swing, noise, seed), factor, speed_noise, switch_joules=20_000.0)

@@ -46,6 +46,7 @@ class Run:
         **options: object,
     ) -> None:
         self.time_source = VirtualTime()
+        self.time_source.set_clock(MIDNIGHT + clock_offset)
         self.clock_offset, self.work = clock_offset, work
         self.arguments: dict[str, Any] = {"world": world, "knob": knob, "max_steps": max_steps, "quiet": True}
         self.begun = self.time_source.now()
@@ -59,7 +60,7 @@ class Run:
         )
         self.monitor = ZeusMonitor(gpus=[self.gpu], time_source=self.time_source)
         self.signal = signal
-        self.aware = CarbonAware(signal, now=self.now, **options)  # type: ignore[arg-type]
+        self.aware = CarbonAware(signal, **options)  # type: ignore[arg-type]
         self.limits: list[float] = []
         self.pauses: list[int] = []  # the steps before which it paused
         self.amount = self.joules = self.step_joules = self.paused_hours = 0.0
@@ -172,7 +173,6 @@ def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     values = [1.0 if minute == 1 else 0.05 for minute in minutes]
     signal = RecordedSignal([MIDNIGHT + 60 * minute for minute in minutes], values, "EUR/kWh", is_known_ahead=True)
     run = Run(signal, max_slowdown=2.0, interval_seconds=60.0, max_steps=130, work=Work(1.0, 484.9, 0.938, 0.744))
-    run.time_source.set_clock(MIDNIGHT)
     energy = TrainingEnergy(optimizer=run.optimizer, electricity=Electricity(price=signal), quiet=True)
     run.observer = energy
     energy.on_train_begin(max_steps=130)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -100,6 +101,7 @@ class SearchArguments:
         aware: The signal that training follows once the search is over; None for none.
         idle_watts: The power of all GPUs before training; None if it is unknown.
         spent: What the run has taken before; None if it is not resumed.
+        now: Tells the date and time, in seconds since 1970 (Unix time).
     """
 
     kind: KnobKind
@@ -114,6 +116,7 @@ class SearchArguments:
     aware: CarbonAware | None = None
     idle_watts: float | None = None
     spent: RunSpent | None = None
+    now: Callable[[], float] = time.time
 
     def search(self, settings: tuple[int, ...]) -> RunSearch:
         """Make the search among some settings, the original one first."""
@@ -167,7 +170,14 @@ class Orders:
             from zeus_core.optimizer.carbon_aware._aware_search import AwareSearch  # needs numpy
 
             self._search = self._aware = AwareSearch(
-                self._search, arguments.aware, settings, arguments.max_steps, arguments.idle_watts, arguments.spent
+                self._search,
+                arguments.aware,
+                settings,
+                arguments.max_steps,
+                arguments.idle_watts,
+                arguments.now,
+                arguments.kind.unit,
+                arguments.spent,
             )
         self._predictor: AdaptiveSearch | None = None
         self._has_announced = False

@@ -316,6 +316,7 @@ class Preparation:
             options.aware,
             self._idle_watts,
             self._spent,
+            self._recorder.clock_seconds,
         )
 
     def _information(self, limiter: Limiter) -> RankInformation:

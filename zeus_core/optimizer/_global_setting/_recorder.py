@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor._reading import Reading
 from zeus_core.optimizer._global_setting._clock_sampler import ClockSampler
+from zeus_core.ports._time_source import clock_seconds
 from zeus_core.search import Trial
 from zeus_core.search._comparison import standard_deviation
 
@@ -118,6 +119,10 @@ class TrialRecorder:
         self.run_seconds: float = 0.0
         """The time of all steps of the run, without pauses of training."""
         self._step_began: float | None = None
+
+    def clock_seconds(self) -> float:
+        """Return the date and time, in seconds since 1970 (Unix time)."""
+        return clock_seconds(self._monitor.time_source)
 
     def begin_run(self, seconds: float) -> None:
         """Time the steps of another run, which has lasted so long before."""

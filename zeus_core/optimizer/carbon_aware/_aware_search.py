@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
+from zeus_core.adapters._result import amount_text
 from zeus_core.electricity import ElectricityAccount
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.optimizer._global_setting._pause import Pause
 from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._controller import WorkController
-from zeus_core.optimizer.carbon_aware._credit import Credit, amount_text, credit_of
+from zeus_core.optimizer.carbon_aware._credit import Credit, credit_of
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
 from zeus_core.search._run_plan import Prediction, SearchCost
 from zeus_core.search._run_search import Block, RunSearch
@@ -40,6 +41,8 @@ class AwareSearch:
         settings: The settings that may be chosen, the original one first.
         max_steps: The steps of the run; None if nobody knows, which leaves the choice to `search`.
         idle_watts: The power of all devices in a pause; None if it is unknown: there is no pause then.
+        now: Tells the date and time, in seconds since 1970 (Unix time).
+        unit: The unit of the settings, such as "W".
         spent: What the run has taken before, if it is resumed.
     """
 
@@ -50,6 +53,8 @@ class AwareSearch:
         settings: Sequence[int],
         max_steps: int | None,
         idle_watts: float | None,
+        now: Callable[[], float],
+        unit: str,
         spent: RunSpent | None = None,
     ) -> None:
         self.spent: RunSpent = RunSpent() if spent is None else spent
@@ -61,6 +66,7 @@ class AwareSearch:
         self._settings = settings
         self._max_steps = max_steps
         self._idle_watts = idle_watts if aware.idle_watts is None else aware.idle_watts
+        self._now, self._unit = now, unit
         self._measured: dict[int, _Sum] = {}
         self._controller: WorkController | None = None
         self._block: Block | None = None  # once the search is over
@@ -99,7 +105,7 @@ class AwareSearch:
         if energy.energy_joules is not None and seconds > 0:
             if self._aware.idle_watts is None:
                 self._idle_watts = energy.energy_joules / seconds
-            now = self._aware.now()
+            now = self._now()
             self._add(now - seconds, now, energy)
             if self._latest is not None:
                 self._latest = replace(self._latest, seconds=now)
@@ -108,7 +114,7 @@ class AwareSearch:
         """Count what the steps since the latest call emitted or cost: so many times what a measured step does."""
         if self._latest is None or not self._measured:
             return
-        now = self._aware.now()
+        now = self._now()
         measured = self._measured.get(self._present) or next(iter(self._measured.values()))
         joules = (run_steps - self._latest.steps) * measured.joules_per_step
         self._add(self._latest.seconds, now, DeviceEnergy(joules, joules * measured.error_fraction))
@@ -116,7 +122,7 @@ class AwareSearch:
 
     def plan(self, run_steps: int, run_seconds: float) -> None:
         """Decide what to run next, so many steps into the run, which took so long without pauses."""
-        now = self._aware.now()
+        now = self._now()
         self.count(run_steps)
         self._latest = _Moment(now, run_steps, run_seconds)
         self.pause = None
@@ -186,7 +192,7 @@ class AwareSearch:
         errors = {setting: measured.error_fraction for setting, measured in self._measured.items()}
         others = [*points.values(), *self._predicted(original, errors)]
         run = self._latest.steps, self._latest.seconds
-        return credit_of(self.spent, original, others, errors, self._aware.signal, *run)
+        return credit_of(self.spent, original, others, errors, self._aware.signal, *run, self._unit)
 
     @property
     def _what(self) -> str:
@@ -198,7 +204,7 @@ class AwareSearch:
         if aware.may_pause and self._idle_watts is not None:
             points.append(OperatingPoint.pause(self._idle_watts))
         if self._controller is None:
-            self._controller = WorkController(points, aware.signal, aware.now(), aware.interval_seconds)
+            self._controller = WorkController(points, aware.signal, self._now(), aware.interval_seconds)
         self._controller.use_points(points)
         return self._controller
 
@@ -287,7 +293,7 @@ class AwareSearch:
             _logger.warning(
                 "the budget cannot be kept: %s of it is left, too little for the %d steps left %s; training ends "
                 "when it is spent",
-                amount_text(left, self._aware.signal.facts.amount_unit),
+                amount_text(left, 0.0, self._aware.signal.facts.amount_unit),
                 steps_left,
                 until,
             )
@@ -304,7 +310,7 @@ class AwareSearch:
 
     def _tell_of(self, point: OperatingPoint, now: float) -> None:
         if self.pause is None or self.pause.until_seconds is None:
-            text = f"training runs at {point.setting}"
+            text = f"training runs at {point.setting} {self._unit}"
         elif self.pause.ends_process:
             text = f"training ends, to go on at {_time_text(self.pause.until_seconds)}"
         else:
@@ -314,7 +320,7 @@ class AwareSearch:
             (part,) = self._aware.signal.parts(now, now)
             facts = self._aware.signal.facts
             left = self._budget_left()
-            rest = "" if left is None else f"; of the budget {amount_text(left, facts.amount_unit)} is left"
+            rest = "" if left is None else f"; of the budget {amount_text(left, 0.0, facts.amount_unit)} is left"
             _logger.info("%s: the %s is %.4g %s%s", text, self._what, part.value, facts.unit, rest)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -38,7 +37,6 @@ class CarbonAware:
         exit_from_seconds: A pause that is expected to last so long ends the process, with exit code 75 (`EX_TEMPFAIL`:
             try again later), after it has written `resume_path`. If None, every pause is waited out in place.
         resume_path: JSON file that tells a scheduler when to start the training again.
-        now: Tells the time, in seconds since 1970.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -57,7 +55,6 @@ class CarbonAware:
         checkpoint: Callable[[], object] | None = None,
         exit_from_seconds: float | None = None,
         resume_path: str | Path = "resume.json",
-        now: Callable[[], float] = time.time,
     ) -> None:
         if deadline is not None and max_slowdown is not None:
             raise UsageError(
@@ -99,8 +96,6 @@ class CarbonAware:
         """The length from which a pause ends the process; infinite if none does."""
         self.resume_path: Path = Path(checked_path("resume_path", resume_path, "resume.json"))
         """The file for a scheduler."""
-        self.now: Callable[[], float] = checked_function("now", now, "a function of no arguments, such as time.time")
-        """Tells the time, in seconds since 1970."""
 
 
 def _unix_seconds(deadline: datetime | float) -> float:

@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from zeus_core.adapters._result import energy_text
+from zeus_core.adapters._result import amount_text, energy_text
 from zeus_core.electricity import Signal
 from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
 from zeus_core.optimizer.carbon_aware._replay import Replayed, best_static, replay
 from zeus_core.search._comparison import percentage
 
-__all__ = ["Credit", "amount_text", "credit_of"]
+__all__ = ["Credit", "credit_of"]
 
 
 # As much later than the training a static setting may end and still count as done by the same time: a search begins at
@@ -33,6 +33,7 @@ class Credit:
         static_setting: That setting.
         full_error: How far the energy of a step at the original setting can be off, as a fraction.
         static_error: The same at `static_setting`.
+        setting_unit: The unit of that setting.
     """
 
     spent: RunSpent
@@ -42,6 +43,7 @@ class Credit:
     static_setting: int | None
     full_error: float
     static_error: float
+    setting_unit: str
 
     @property
     def saving_fraction(self) -> float:
@@ -57,18 +59,16 @@ class Credit:
         """Return it as labelled lines."""
         spent = self.spent
         label = "emissions" if self.unit == "g" else "cost"
-        own = amount_text(spent.amount, self.unit)
-        if spent.amount > 0:
-            own += f" ±{spent.uncertainty / spent.amount:.1%}"
+        own = amount_text(spent.amount, spent.uncertainty, self.unit)
         if self.full.amount <= 0 or self.static.amount <= 0:
             return {label: own}
         saved = percentage(self.saving_fraction, self._error(self.saving_fraction, self.full_error))
         gained = percentage(self.gain_fraction, self._error(self.gain_fraction, self.static_error))
-        full, static = amount_text(self.full.amount, self.unit), amount_text(self.static.amount, self.unit)
+        full, static = (amount_text(way.amount, 0.0, self.unit) for way in (self.full, self.static))
         return {
             label: f"{own} for {energy_text(spent.energy_joules, 0.0)} in steps and pauses",
             "at full power": f"{full}; saved {saved}",
-            f"at {self.static_setting} all the time": f"{static}; gained beyond it {gained}",
+            f"at {self.static_setting} {self.setting_unit} all the time": f"{static}; gained beyond it {gained}",
         }
 
     def _error(self, fraction: float, other_error: float) -> float:
@@ -84,6 +84,7 @@ def credit_of(
     signal: Signal,
     steps: int,
     now_seconds: float,
+    setting_unit: str,
 ) -> Credit:
     """Compare a training with what it would have been, by the steps that it has measured and the signal as it was.
 
@@ -95,6 +96,7 @@ def credit_of(
         signal: The signal.
         steps: The steps so far.
         now_seconds: When they were done, in seconds since 1970.
+        setting_unit: The unit of the settings.
     """
     begin = now_seconds if spent.begun_seconds is None else spent.begun_seconds
     points = [original, *others]
@@ -113,9 +115,5 @@ def credit_of(
         setting,
         errors.get(original.setting or 0, 0.0),
         errors.get(setting or 0, 0.0),
+        setting_unit,
     )
-
-
-def amount_text(amount: float, unit: str) -> str:
-    """Format an amount with its unit, in kilograms from 1000 g."""
-    return f"{amount / 1000:.3g} kg" if unit == "g" and amount >= 1000 else f"{amount:.3g} {unit}"
