@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -196,10 +197,18 @@ class TrainingEnergy(Hooked):
             self._leave_evaluation()
         self._pauses, self._is_in_step = 0, True
         if self._pausing is not None and self._pausing.is_pause_due:
-            self._recorder.pause(Activity.IDLE)
-            self._pausing.while_paused = self._recorder.keep
+            self._wait_out(self._pausing)
         self._observer.on_step_begin()
         self._recorder.begin_step()
+
+    def _wait_out(self, pausing: PausesTraining) -> None:
+        """Have the optimizer pause training; within a hook."""
+        self._recorder.pause(Activity.IDLE)
+        pausing.while_paused = self._recorder.keep
+        self._thread_in_hook = None  # a checkpoint that is saved before the pause asks this object for its state
+        begin = perf_counter()
+        pausing.pause()
+        self.overhead_seconds -= perf_counter() - begin  # hours, which the hook does not cost
 
     @hook
     def on_step_end(self) -> None:

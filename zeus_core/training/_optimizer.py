@@ -43,7 +43,7 @@ class KeepsSearch(Protocol):
 
 @runtime_checkable
 class PausesTraining(Protocol):
-    """An optimizer that pauses training before some steps, within its `on_step_begin`."""
+    """An optimizer that pauses training before some steps: at `pause`, or else within its `on_step_begin`."""
 
     while_paused: Callable[[], object]
     """Called each minute of a pause."""
@@ -51,6 +51,10 @@ class PausesTraining(Protocol):
     @property
     def is_pause_due(self) -> bool:
         """Whether training pauses before its next step."""
+        ...
+
+    def pause(self) -> None:
+        """Pause, or end the process, if that is due."""
         ...
 
 

@@ -172,7 +172,16 @@ def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     minutes = range(30)
     values = [1.0 if minute == 1 else 0.05 for minute in minutes]
     signal = RecordedSignal([MIDNIGHT + 60 * minute for minute in minutes], values, "EUR/kWh", is_known_ahead=True)
-    run = Run(signal, max_slowdown=2.0, interval_seconds=60.0, max_steps=130, work=Work(1.0, 484.9, 0.938, 0.744))
+    states: list[dict[str, Any]] = []
+    work = Work(1.0, 484.9, 0.938, 0.744)
+    run = Run(
+        signal,
+        max_slowdown=2.0,
+        interval_seconds=60.0,
+        max_steps=130,
+        work=work,
+        checkpoint=lambda: states.append(energy.state_dict()),
+    )
     energy = TrainingEnergy(optimizer=run.optimizer, electricity=Electricity(price=signal), quiet=True)
     run.observer = energy
     energy.on_train_begin(max_steps=130)
@@ -183,6 +192,9 @@ def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     assert run.paused_hours == pytest.approx(1 / 60, rel=0.1)
     assert activities[Activity.IDLE].seconds == pytest.approx(run.paused_hours * HOUR, rel=0.05)
     assert activities[Activity.STEPS].measured.energy_joules == pytest.approx(run.step_joules, rel=0.002)
+    (state,) = states
+    assert state["search"]["searches"], "a checkpoint before the pause holds the search, though a hook is under way"
+    assert energy.overhead_seconds >= 0
     assert energy.summary.cost == pytest.approx(run.amount, rel=0.005)
 
 

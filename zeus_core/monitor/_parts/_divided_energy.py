@@ -261,7 +261,8 @@ class DividedEnergy:
             _lose(amounts, tail)
         else:
             intervals.append(Stretch(tail))
-        off = self._peak_watts / 2 * (chain[-1].half_width_seconds if chain else 0.0)
+        # So much earlier or later the tail may have begun, at whatever power.
+        off = self._peak_watts * (chain[-1].half_width_seconds if chain else 0.0)
         for (parts, energy_joules, _), fit in zip(intervals, self._classes.fit(intervals), strict=True):
             if energy_joules is None:
                 is_short = (
@@ -272,10 +273,17 @@ class DividedEnergy:
                 fit = _by_time(energy_joules, parts)
             for key, estimate in fit.items():
                 _add(amounts, key, estimate, energy_joules is None and (is_outage or parts is self._missed))
-                if _is_class(key) and (energy_joules is None or key == self._before):
-                    off += estimate.uncertainty_joules
+            modelled = [key for key in fit if _is_class(key) and (energy_joules is None or key == self._before)]
+            own_off = sum(fit[key].uncertainty_joules for key in modelled)
+            off += max(own_off, self._tail_joules(tail)) if parts is tail else own_off
             _lose(amounts, [part for part in parts if part.key not in fit])
         return off
+
+    def _tail_joules(self, tail: Sequence[Part]) -> float:
+        """Return how far the energy since the latest update can be off: what draws less, or more, is not seen yet."""
+        seconds = min(sum(part.seconds for part in tail), self.source.period_seconds)
+        watts = min(self._classes.mean_watts or 0.0, self._peak_watts)
+        return max(watts, self._peak_watts - watts) * seconds
 
     def _with_unknown(
         self, fit: dict[Hashable, Estimate], parts: Sequence[Part], is_short: bool

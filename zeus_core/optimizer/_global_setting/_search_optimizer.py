@@ -185,7 +185,7 @@ class SearchOptimizer(SearchFacts):
         """Report that a training step begins. A step whose end was not reported ends here."""
         self._end_step()
         if self.is_pause_due:
-            self._pause()
+            self.pause()
         self._is_in_step = True
         self._report(Event.STEP_BEGIN)
 
@@ -346,7 +346,12 @@ class SearchOptimizer(SearchFacts):
         return self._search is not None and self._search.is_end_due
 
     @contained(on_fault=lambda self, error: self._fail(error))
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Pause training if that is due: wait with all ranks, or end the process. `on_step_begin` does it otherwise.
+
+        Raises:
+            SystemExit: The process ends, to go on later, with exit code 75.
+        """
         search, pauser = self._search, self._pauser
         pause = None if search is None else search.take_pause()
         if search is None or pauser is None or pause is None:
