@@ -205,7 +205,7 @@ class TrainingEnergy(Hooked):
         """Have the optimizer pause training; within a hook."""
         self._recorder.pause(Activity.IDLE)
         pausing.while_paused = self._recorder.keep
-        self._thread_in_hook = None  # a checkpoint that is saved before the pause asks this object for its state
+        self._leave_hook()
         begin = perf_counter()
         pausing.pause()
         self.overhead_seconds -= perf_counter() - begin  # hours, which the hook does not cost

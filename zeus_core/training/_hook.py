@@ -25,6 +25,10 @@ class Hooked:
 
     _thread_in_hook: int | None = None
 
+    def _leave_hook(self) -> None:
+        """Let the hooks do their work again, though one is under way, as a checkpoint is about to ask for the state."""
+        self._thread_in_hook = None
+
 
 @overload
 def hook(method: Callable[_Parameters, _Result], /) -> Callable[_Parameters, _Result | None]: ...
