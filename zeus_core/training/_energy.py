@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -205,10 +204,7 @@ class TrainingEnergy(Hooked):
         """Have the optimizer pause training; within a hook."""
         self._recorder.pause(Activity.IDLE)
         pausing.while_paused = self._recorder.keep
-        self._leave_hook()
-        begin = perf_counter()
-        pausing.pause()
-        self.overhead_seconds -= perf_counter() - begin  # hours, which the hook does not cost
+        self._outside_of_hooks(pausing.pause)
 
     @hook
     def on_step_end(self) -> None:
