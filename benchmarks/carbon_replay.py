@@ -22,6 +22,7 @@ from pathlib import Path
 from zeus_core.electricity import RecordedSignal, Signal
 from zeus_core.electricity._signal import mean_value
 from zeus_core.optimizer.carbon_aware import OperatingPoint, WorkController
+from zeus_core.optimizer.carbon_aware._outlook import foreseen
 from zeus_core.optimizer.carbon_aware._replay import best_static, replay
 
 LARGEST_LOSS_TO_STATIC = 0.005
@@ -105,13 +106,6 @@ def suspending(
     return policy
 
 
-def known_ahead(signal: RecordedSignal) -> RecordedSignal:
-    """Return the same signal as a prophet knows it."""
-    parts = signal.parts(signal.begin_seconds, signal.end_seconds)
-    times, values = [part.begin_seconds for part in parts], [part.value for part in parts]
-    return RecordedSignal(times, values, "g/kWh", max_age_seconds=1e8, is_known_ahead=True)
-
-
 def changes(
     points: list[OperatingPoint], idle: OperatingPoint, signal: RecordedSignal, factor: float, seed: int
 ) -> dict[str, float]:
@@ -126,7 +120,7 @@ def changes(
         return 1.0 + noise.gauss(0.0, 0.005)
 
     ours = replay(WorkController([*points, idle], signal, deadline).choose, signal, begin, steps, true_speed=speed)
-    prophet = WorkController([*points, idle], known_ahead(signal), deadline)
+    prophet = WorkController([*points, idle], foreseen(signal), deadline)
     full = replay(lambda now, left: quickest, signal, begin, steps).amount
     results = {
         "static": best_static(points, signal, begin, steps, ours.end_seconds).amount,
