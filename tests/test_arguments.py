@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from tests.support.arguments import callables, documented_errors, random_call
+from zeus_core.allocation import read_plan as read_allocation
 from zeus_core.device import SimulatedGpu, Work, discover_gpus, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.knobs import PowerLimitKnob, SmClockKnob
@@ -64,6 +65,8 @@ A40 = SimulatedGpu(find_preset("A40"))
         (lambda: read_plan(3), "path is 3; it must be the path of a file, such as plan.json"),
         (lambda: read_plan("/dev/null"), "/dev/null: it is not JSON"),
         (lambda: PipelineProfile.from_csv(1, 80), "path is 1; it must be the path of a file, such as profile.csv"),
+        (lambda: read_allocation(3), "path is 3; it must be the path of a file, such as plan.json"),
+        (lambda: read_allocation("/dev/null"), "/dev/null: it is a folder or a device, not a file"),
         (lambda: PowerLimitKnob([], 25), r"gpus is \[\]; it must be a list of Gpu objects"),
         (lambda: PowerLimitKnob([A40], -1), "step_watts is -1; it must be a whole number, at least 1"),
         (lambda: PowerLimitKnob([A40], 0.5), "step_watts is 0.5; it must be a whole number, at least 1"),

@@ -27,7 +27,7 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "adapters"}
-PURE = {"search", "pipeline", "electricity"}
+PURE = {"search", "pipeline", "electricity", "allocation"}
 MEASURING = {*BASE, "leases", "device", "knobs", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "monitor": {*BASE, "device"},
     **{part: {*VALUES, *TOOLS} for part in PURE},
     "electricity": {*VALUES, *TOOLS, "ports"},  # a live source works in the background
+    "allocation": {*VALUES, *TOOLS, "search"},  # by the same objectives
     "optimizer": {*MEASURING, *PURE},
     "training": OPTIMIZING,
     **{part: {*OPTIMIZING, "training"} for part in ("pytorch", "report")},

@@ -19,6 +19,7 @@ import numpy as np
 
 from tests.pipeline.instances import smooth_profile
 from zeus_core import errors
+from zeus_core.allocation import AllocationPlan, DeviceOption, DeviceOptions
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, discover_cpus, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
@@ -131,6 +132,8 @@ LOST = Measurement.from_energies(1.0, {0: None})
 TRIAL = Trial(200, 10, MEASUREMENT)
 OPTIONS = (MeasuredOption(1410, 0.1, 40.0), MeasuredOption(1200, 0.12, 36.0))
 WORK = Work(0.1, 300.0)
+DEVICE = DeviceOptions("A40", (DeviceOption(250, 0.01, 0.001, 230.0), DeviceOption(200, 0.01, 0.002, 180.0)), 60.0)
+ALLOCATION = AllocationPlan.from_shares("by hand", [DEVICE] * 2, [8, 8], [250, 200])
 
 
 def gpu():
@@ -202,11 +205,23 @@ GOOD = {
     "schedule": [SCHEDULE],
     "problem": [PROBLEM],
     "frontier": [FRONTIER],
-    "plan": [PLAN],
+    "plan": [PLAN, ALLOCATION],
     "plans": [[PLAN], []],
     "chosen": [PLAN.options(PROBLEM)],
     "instructions": [lambda: [InstructionProfile(0, kind, OPTIONS) for kind in ("forward", "backward")]],
     "options": [OPTIONS],
+    "DeviceOptions.options": [DEVICE.options],
+    "DeviceOptions.knob": ["power limit", "SM clock"],
+    "AllocationPlan.ranks": [ALLOCATION.ranks],
+    "RankShare.knob": ["power limit"],
+    "from_shares.devices": [[DEVICE] * 2],
+    "from_shares.batches": [[8, 8]],
+    "from_shares.settings": [[250, 200]],
+    "fixed_seconds": [0.01, -0.01],
+    "seconds_per_sample": [0.001, 0],
+    "power_watts": [200.0],
+    "floor_seconds": [0.0, 0.05],
+    "measured_batches": [(1, 8), [1, 1]],
     "kind": ["forward"],
     "stage": [0, 1],
     "stages": [2],
