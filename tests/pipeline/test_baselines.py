@@ -4,7 +4,7 @@ import pytest
 
 from tests.pipeline.instances import SPLIT, WHOLE, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Frontier, baselines, make_plan, schedules
+from zeus_core.pipeline import Frontier, Problem, baselines, make_plan, schedules
 from zeus_core.testing import simulate_pipeline
 
 
@@ -56,3 +56,22 @@ def test_too_little_time_is_an_error():
         baselines.global_clock_plan(problem, 0.1)
     with pytest.raises(UsageError, match="one clock per stage takes at least"):
         baselines.stage_clocks_plan(problem, 0.1)
+
+
+def test_one_clock_per_stage_predicts_no_step_again_that_an_earlier_one_shows_to_be_worse():
+    """Nearly all the time is predictions; a descent that predicts each step anew needs 1808 here."""
+    problem = _CountingProblem(smooth_profile(8, clocks=40), schedules.one_f_one_b(8, 96))
+    baselines.stage_clocks_plan(problem, 1.2 * problem.highest_clock_point[0])
+    assert 100 < problem.predictions[0] < 1000
+
+
+class _CountingProblem(Problem):
+    """Counts the iterations that are predicted."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.__dict__["predictions"] = [0]
+
+    def iteration_seconds(self, durations):
+        self.predictions[0] += 1
+        return super().iteration_seconds(durations)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._dependencies import ROUNDING
+from zeus_core.pipeline._dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem
 
 __all__ = ["one_clock_options", "simple_plans", "stage_clocks_options"]
 
 _MAX_PACES = 300  # for 8 stages of 40 clocks all of them; those of 64 would take some seconds
-_STEPS = (1, 2, 3)  # by how many clocks one stage is lowered: noise may make a single one look worse
+_STEPS = 3  # by up to how many clocks one stage is lowered: noise may make a single one look worse
 
 
 def simple_plans(problem: Problem, time_seconds: float) -> Iterator[list[CostedOption]]:
@@ -64,47 +65,94 @@ def stage_clocks_options(problem: Problem, time_seconds: float) -> list[CostedOp
         raise UsageError(
             f"stage {clocks.index([])} has no clock in common for all its instructions; measure them alike"
         )
-    starts = [[0] * len(clocks), *_same_clocks(clocks), *_paces(problem, clocks)]
-    found = {tuple(places): _energy(problem, clocks, places) for places in starts}
+    stages = _StageClocks.from_problem(problem, clocks)
+    starts = [[0] * len(clocks), *_same_clocks(clocks), *_paces(stages)]
+    found = {tuple(places): stages.predicted(places) for places in starts}
     in_time = [list(places) for places, (seconds, _) in found.items() if seconds <= time_seconds]
     if not in_time:
         shortest = min(seconds for seconds, _ in found.values())
         raise UsageError(f"time_seconds is {time_seconds!r}, but one clock per stage takes at least {shortest!r} s")
     best = sorted(in_time, key=lambda places: found[tuple(places)][1])[:3]
-    lowered = [_lowered(problem, clocks, places, time_seconds) for places in [*best, in_time[0]]]
-    places = min(lowered, key=lambda places: _energy(problem, clocks, places)[1])
-    return _of_instructions(problem, _at_places(problem, clocks, places))
+    lowered = [_lowered(stages, places, time_seconds) for places in [*best, in_time[0]]]
+    places = min(lowered, key=lambda places: stages.predicted(places)[1])
+    return _of_instructions(
+        problem, _at_clocks(problem, [of_stage[place] for of_stage, place in zip(clocks, places, strict=True)])
+    )
 
 
-def _lowered(problem: Problem, clocks: list[list[int]], places: list[int], time_seconds: float) -> list[int]:
+class _StageClocks(NamedTuple):
+    """A problem in which each stage has one of its clocks, by its place: 0 is the highest.
+
+    Attributes:
+        problem: The problem.
+        clocks_mhz: The clocks of each stage.
+        stage: The stage of each kind. [kinds]
+        kind_seconds: Seconds of each kind at each place; infinite beyond the last. [kinds, places]
+        seconds: The sum of all instructions of each stage at each place. [stages, places]
+        joules: The same of the effective costs.
+    """
+
+    problem: Problem
+    clocks_mhz: list[list[int]]
+    stage: Indices
+    kind_seconds: Numbers
+    seconds: Numbers
+    joules: Numbers
+
+    @classmethod
+    def from_problem(cls, problem: Problem, clocks_mhz: list[list[int]]) -> _StageClocks:
+        """Return the arrays of a problem."""
+        stage = np.array([stage for stage, _ in problem.kinds], np.int64)
+        kind_seconds = np.full((len(stage), max(map(len, clocks_mhz))), np.inf)
+        kind_joules = np.full_like(kind_seconds, np.inf)
+        for number, ((of_stage, kind), options) in enumerate(zip(problem.kinds, problem.options, strict=True)):
+            for place, clock in enumerate(clocks_mhz[of_stage]):
+                option = options[0] if len(options) == 1 else problem.option_at(of_stage, kind, clock)
+                kind_seconds[number, place], kind_joules[number, place] = option.time_seconds, option.cost_joules
+        counts = np.bincount(problem.kind_of)[:, None]
+        seconds, joules = np.zeros((2, len(clocks_mhz), kind_seconds.shape[1]))
+        np.add.at(seconds, stage, counts * kind_seconds)
+        np.add.at(joules, stage, counts * kind_joules)
+        return cls(problem, clocks_mhz, stage, kind_seconds, seconds, joules)
+
+    def predicted(self, places: Sequence[int]) -> tuple[float, float]:
+        """Return seconds and joules of an iteration, without switches."""
+        chosen = np.asarray(places)
+        by_kind = self.kind_seconds[np.arange(len(self.stage)), chosen[self.stage]]
+        seconds = self.problem.iteration_seconds(by_kind[self.problem.kind_of])
+        cost = float(self.joules[np.arange(len(chosen)), chosen].sum())
+        return seconds, self.problem.energy_joules(cost, seconds)
+
+
+def _lowered(stages: _StageClocks, places: list[int], time_seconds: float) -> list[int]:
     """Lower one stage after the other, as long as that saves energy within the time.
 
-    A place of a stage that was too late once is not tried again, as the others only become slower. The rest is tried in
-    the order of its energy at the present time, as long as that is not above the best.
+    Steps are tried in the order of the lowest energy they can lead to, as long as that is below the best. As stages
+    only become slower, a place of a stage takes at least as long as when it was tried before.
     """
-    _, work_joules = _work(problem, clocks)
-    best, joules = places, _energy(problem, clocks, places)[1]
-    late: set[tuple[int, int]] = set()
+    best, (seconds, joules) = places, stages.predicted(places)
+    least_seconds: dict[tuple[int, int], float] = {}
+    watts = stages.problem.blocking_power_watts
     while True:
-        steps = [
-            (joules + work_joules[stage][place + step] - work_joules[stage][place], stage, place + step)
-            for stage, place in enumerate(best)
-            for step in _STEPS
-            if place + step < len(clocks[stage]) and (stage, place + step) not in late
-        ]
+        steps = []
+        for stage, place in enumerate(best):
+            for lower in range(place + 1, min(place + 1 + _STEPS, len(stages.clocks_mhz[stage]))):
+                later = max(0.0, least_seconds.get((stage, lower), seconds) - seconds)
+                if seconds + later <= time_seconds:
+                    work = float(stages.joules[stage, lower] - stages.joules[stage, place])
+                    steps.append((joules + work + watts * later, stage, lower))
         found = None
         for least, stage, place in sorted(steps):
             if least >= (found[1] if found else joules):
                 break
             neighbour = [*best[:stage], place, *best[stage + 1 :]]
-            predicted = (*_energy(problem, clocks, neighbour), neighbour)
-            if predicted[0] > time_seconds:
-                late.add((stage, place))
-            elif predicted[1] < (found[1] if found else joules):
+            predicted = (*stages.predicted(neighbour), neighbour)
+            least_seconds[stage, place] = predicted[0]
+            if predicted[0] <= time_seconds and predicted[1] < (found[1] if found else joules):
                 found = predicted
         if found is None:
             return best
-        _, joules, best = found
+        seconds, joules, best = found
 
 
 def _same_clocks(clocks: list[list[int]]) -> list[list[int]]:
@@ -112,42 +160,14 @@ def _same_clocks(clocks: list[list[int]]) -> list[list[int]]:
     return [[of_stage.index(clock) for of_stage in clocks] for clock in common]
 
 
-def _paces(problem: Problem, clocks: list[list[int]]) -> list[list[int]]:
+def _paces(stages: _StageClocks) -> list[list[int]]:
     """Return the places of the clocks of lowest energy at each pace: the time that the work of a stage may take."""
-    seconds, joules = _work(problem, clocks)
-    fastest = max(map(min, seconds))
-    paces = sorted({time for of_stage in seconds for time in of_stage if time >= fastest})
+    fastest = stages.seconds.min(axis=1).max()
+    paces = np.unique(stages.seconds[np.isfinite(stages.seconds) & (stages.seconds >= fastest)])
     return [
-        [
-            min(
-                (place for place in range(len(of_stage)) if seconds[stage][place] <= pace * (1 + ROUNDING)),
-                key=joules[stage].__getitem__,
-            )
-            for stage, of_stage in enumerate(clocks)
-        ]
-        for pace in paces[:: max(1, len(paces) // _MAX_PACES)]
+        np.where(stages.seconds <= pace * (1 + ROUNDING), stages.joules, np.inf).argmin(axis=1).tolist()
+        for pace in paces[:: max(1, len(paces) // _MAX_PACES)].tolist()
     ]
-
-
-def _work(problem: Problem, clocks: list[list[int]]) -> tuple[list[list[float]], list[list[float]]]:
-    """Return the seconds and the effective joules of all instructions of each stage at each of its clocks."""
-    counts = np.bincount(problem.kind_of).tolist()
-    seconds = [[0.0] * len(of_stage) for of_stage in clocks]
-    joules = [[0.0] * len(of_stage) for of_stage in clocks]
-    for (stage, kind), options, count in zip(problem.kinds, problem.options, counts, strict=True):
-        for place, clock in enumerate(clocks[stage]):
-            option = options[0] if len(options) == 1 else problem.option_at(stage, kind, clock)
-            seconds[stage][place] += count * option.time_seconds
-            joules[stage][place] += count * option.cost_joules
-    return seconds, joules
-
-
-def _energy(problem: Problem, clocks: list[list[int]], places: Sequence[int]) -> tuple[float, float]:
-    return _predicted(problem, _at_places(problem, clocks, places))
-
-
-def _at_places(problem: Problem, clocks: list[list[int]], places: Sequence[int]) -> list[CostedOption]:
-    return _at_clocks(problem, [of_stage[place] for of_stage, place in zip(clocks, places, strict=True)])
 
 
 def _at_clocks(problem: Problem, clock_of_stage: Sequence[int]) -> list[CostedOption]:

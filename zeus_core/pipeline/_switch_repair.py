@@ -116,14 +116,17 @@ def _repair(p: Any, chosen: Any, s: Any) -> None:
             first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
             place = first
             while place < last:
-                end = _run_end(p, s, place, last)
-                own = s.held[p.order[place]]
+                own, end, is_on_path = s.held[p.order[place]], place, False
+                while end < last and s.held[p.order[end]] == own:
+                    is_on_path = is_on_path or s.tried[p.order[end]] > 0.0
+                    end += 1
                 left = s.held[p.order[place - 1]] if place > first else own
                 right = s.held[p.order[end]] if end < last else own
                 for clock in (left, right, own - 1, own - 2, own - 4, 0):
-                    price = _price_of_second(p, s, place, end, last, own, clock)
-                    if price < least:
-                        least, found = price, (place, end, max(0, clock))
+                    if is_on_path and clock >= 0 and clock != own:
+                        price = _price_of_second(p, s, place, end, last, own, clock)
+                        if price < least:
+                            least, found = price, (place, end, clock)
                 place = end
         if least == np.inf:
             return
@@ -150,15 +153,13 @@ def _mark_longest_path(p: Any, chosen: Any, s: Any) -> None:
 
 
 def _price_of_second(p: Any, s: Any, place: int, end: int, last: int, own: int, clock: int) -> float:
-    """Return what a second less on the longest path costs if a run goes to another clock; infinite if it is none."""
-    if clock < 0 or clock == own:
+    """Return what a second less on the longest path costs if a run goes to another clock; infinite if it cannot."""
+    if p.missing_before[end * p.clocks + clock] != p.missing_before[place * p.clocks + clock]:
         return float(np.inf)
     cost, seconds = 0.0, 0.0
     for position in range(place, end):
         at = p.order[position]
         option = p.kind[at] * p.clocks
-        if p.time[option + clock] == np.inf:
-            return float(np.inf)
         cost += p.cost[option + clock] - p.cost[option + own]
         if s.tried[at] > 0.0:
             seconds += p.time[option + own] - p.time[option + clock]

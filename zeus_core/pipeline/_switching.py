@@ -98,6 +98,7 @@ class _Searches:
         self._frontier, self._is_waiting, self._effort = frontier, is_waiting, effort
         self._found: dict[tuple[float, SwitchPrice], Indices | None] = {}
         self._bounds: dict[tuple[float, SwitchPrice], Bound] = {}
+        self._simple_starts: dict[float, list[Indices]] = {}
         self._rungs = [factor * frontier.highest_clock_point[0] for factor in _LADDER_FACTORS]
 
     def best(self, limit_seconds: float, price: SwitchPrice) -> Indices | None:
@@ -105,6 +106,7 @@ class _Searches:
         if len(self._found) > _MAX_KEPT_SEARCHES:
             self._found.clear()
             self._bounds.clear()
+            self._simple_starts.clear()
         key = limit_seconds, price
         if key not in self._found:
             self._found[key] = self._searched(limit_seconds, price)
@@ -151,7 +153,10 @@ class _Searches:
         return self.numbered.priced(limit_seconds, self._is_waiting, price)
 
     def _simple(self, limit_seconds: float) -> list[Indices]:
-        return [self.numbered.chosen(options) for options in simple_plans(self._frontier.problem, limit_seconds)]
+        if limit_seconds not in self._simple_starts:
+            plans = simple_plans(self._frontier.problem, limit_seconds)
+            self._simple_starts[limit_seconds] = [self.numbered.chosen(options) for options in plans]
+        return self._simple_starts[limit_seconds]
 
     def _bound(self, limit_seconds: float, price: SwitchPrice) -> Bound:
         """Return the bound for a price; the dwell does not matter to it."""
