@@ -5,7 +5,7 @@ import torch
 
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
-from zeus_core.pytorch import SimulatedCompute
+from zeus_core.pytorch import SimulatedBatches, SimulatedCompute
 
 FORWARD = Work(1.0, 300.0)
 BACKWARD = Work(3.0, 300.0)
@@ -127,3 +127,39 @@ def test_a_module_in_a_larger_graph_works_with_checkpointing(model, gpu, time_so
 def test_a_real_gpu_is_an_error(model):
     with pytest.raises(UsageError, match="only a SimulatedGpu can simulate"):
         SimulatedCompute(model, object(), FORWARD)
+
+
+def joules_per_sample(model, gpu, samples):
+    before = gpu.exact_energy_joules()
+    model(torch.ones(samples, 4))["loss"].backward()
+    return (gpu.exact_energy_joules() - before) / samples
+
+
+def test_joules_per_sample_fall_with_the_batch_until_the_gpu_is_filled(model, gpu):
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD, batches=SimulatedBatches(samples=64, half_samples=8.0))
+    joules = [joules_per_sample(model, gpu, samples) for samples in (1, 8, 64, 512)]
+    assert joules[0] > 2 * joules[1] > 2 * joules[2] > 2 * joules[3]
+    assert joules[2] < 1.1 * joules[3]
+
+
+def test_a_filled_gpu_takes_what_was_stated_for_the_stated_samples(model, gpu, time_source):
+    SimulatedCompute(model, gpu, FORWARD, BACKWARD, batches=SimulatedBatches(samples=64))
+    assert seconds_of(time_source, lambda: model(torch.ones(64, 4))["loss"].backward()) == pytest.approx(4.0)
+    assert seconds_of(time_source, lambda: model(torch.ones(16, 4))["loss"].backward()) == pytest.approx(1.0)
+
+
+def test_a_batch_that_does_not_fit_is_out_of_memory(model, gpu):
+    SimulatedCompute(model, gpu, FORWARD, batches=SimulatedBatches(samples=8, model_gib=16.0, sample_gib=4.0))
+    model(inputs=torch.ones(16, 4))["loss"].backward()
+    with pytest.raises(torch.OutOfMemoryError, match=r"84\.0 GiB, and a A100-SXM4-80GB has 80\.0 GiB"):
+        model(inputs=torch.ones(17, 4))
+    with torch.no_grad():
+        model(torch.ones(100, 4))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"samples": 0}, {"samples": 8, "half_samples": -1}, {"samples": 8, "sample_gib": "x"}]
+)
+def test_wrong_batches_are_refused_by_name(wrong):
+    with pytest.raises(UsageError, match=r"SimulatedBatches\."):
+        SimulatedBatches(**wrong)

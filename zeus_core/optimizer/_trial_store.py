@@ -31,6 +31,7 @@ __all__ = [
 
 _FORMAT = JsonFormat("zeus-core trials", 2)
 _CONTENTS = "profile"
+_OUT_OF_MEMORY = "out_of_memory"
 _STATE_FORMAT = JsonFormat("zeus-core search", 1)
 
 # Profiles in one file; those that were saved longest ago go first. One takes some kilobytes, and the file is replaced
@@ -122,14 +123,18 @@ class SearchState:
 
 
 class TrialStore(Protocol):
-    """Keeps trials under the conditions they were measured under. Neither method raises."""
+    """Keeps trials under the conditions they were measured under. No method raises."""
 
     def load(self, conditions: Conditions) -> list[Trial]:
         """Return the trials kept for these conditions; none if there are none, or they cannot be read."""
         ...
 
-    def save(self, conditions: Conditions, trials: Sequence[Trial]) -> None:
-        """Replace all that is kept for these conditions by these trials."""
+    def load_out_of_memory(self, conditions: Conditions) -> list[int]:
+        """Return the settings that were out of memory under these conditions."""
+        ...
+
+    def save(self, conditions: Conditions, trials: Sequence[Trial], out_of_memory: Sequence[int] = ()) -> None:
+        """Replace all that is kept for these conditions by these trials, and settings that were out of memory."""
         ...
 
 
@@ -140,7 +145,11 @@ class NoTrialStore:
         """Return no trials."""
         return []
 
-    def save(self, conditions: Conditions, trials: Sequence[Trial]) -> None:
+    def load_out_of_memory(self, conditions: Conditions) -> list[int]:
+        """Return no settings."""
+        return []
+
+    def save(self, conditions: Conditions, trials: Sequence[Trial], out_of_memory: Sequence[int] = ()) -> None:
         """Forget the trials."""
 
 
@@ -190,13 +199,24 @@ class JsonTrialStore:
             )
         return []
 
-    def save(self, conditions: Conditions, trials: Sequence[Trial]) -> None:
+    def load_out_of_memory(self, conditions: Conditions) -> list[int]:
+        """Return the settings in the file that were out of memory."""
+        wanted = encode(conditions)
+        found = [profile.get(_OUT_OF_MEMORY) for profile in self._profiles() if profile.get("conditions") == wanted]
+        try:
+            return decode(list[int], found[0], _OUT_OF_MEMORY) if found and found[0] is not None else []
+        except UsageError as error:
+            _logger.warning("the profile %s is damaged, and sizes out of memory are tried again: %s", self._path, error)
+            return []
+
+    def save(self, conditions: Conditions, trials: Sequence[Trial], out_of_memory: Sequence[int] = ()) -> None:
         """Write all trials of these conditions, and keep those of others."""
         own = encode(conditions)
         with folder_lock(self._path.parent):
             profiles = [profile for profile in self._profiles() if profile.get("conditions") != own]
-            if trials:
-                profiles.append({"conditions": own, "trials": encode(list(trials))})
+            if trials or out_of_memory:
+                kept = {_OUT_OF_MEMORY: sorted(out_of_memory)} if out_of_memory else {}
+                profiles.append({"conditions": own, "trials": encode(list(trials)), **kept})
             self._store.save({"profiles": profiles[-_MAX_PROFILES:]})
 
     def _profiles(self) -> list[dict[str, Any]]:

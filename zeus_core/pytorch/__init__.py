@@ -1,10 +1,11 @@
 """Everything that needs torch: the only package of the core that imports it."""
 
 from zeus_core.pytorch._device_events import device_events_for
-from zeus_core.pytorch._simulated_compute import SimulatedCompute
+from zeus_core.pytorch._simulated_compute import SimulatedBatches, SimulatedCompute
 from zeus_core.pytorch._world import torch_world
 
 __all__ = [
+    "SimulatedBatches",
     "SimulatedCompute",
     "device_events_for",
     "torch_world",

@@ -7,6 +7,7 @@ was measured, the simulation extrapolates.
 """
 
 import itertools
+import math
 import re
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ class GpuPreset:
         physics: The fitted parameters.
         fitted_range_watts: The limits the fit rests on.
         source: Where the measurements come from.
+        memory_gib: Memory of the board, in GiB.
     """
 
     name: str
@@ -45,6 +47,7 @@ class GpuPreset:
     physics: GpuPhysics
     fitted_range_watts: PowerRange
     source: str
+    memory_gib: float = math.inf
 
     @property
     def is_extrapolated(self) -> bool:
@@ -78,6 +81,7 @@ PRESETS: dict[str, GpuPreset] = {
             physics=_V100_PHYSICS,
             fitted_range_watts=_V100_FITTED,
             source=_ZEUS_ARTIFACT,
+            memory_gib=32.0,
         ),
         GpuPreset(
             name="V100-SXM2-32GB",
@@ -90,6 +94,7 @@ PRESETS: dict[str, GpuPreset] = {
             physics=_V100_PHYSICS,
             fitted_range_watts=_V100_FITTED,
             source=_ZEUS_ARTIFACT,
+            memory_gib=32.0,
         ),
         GpuPreset(
             name="Quadro RTX 6000",
@@ -102,6 +107,7 @@ PRESETS: dict[str, GpuPreset] = {
             physics=GpuPhysics(81.2751, 76.1403, 0.7685, 0.5768, 0.0877, 0.9903),
             fitted_range_watts=PowerRange(100.0, 260.0),
             source=_ZEUS_ARTIFACT,
+            memory_gib=24.0,
         ),
         GpuPreset(
             name="A40",
@@ -114,6 +120,7 @@ PRESETS: dict[str, GpuPreset] = {
             physics=GpuPhysics(89.6794, 98.5525, 0.7693, 1.5043, 0.1873, 0.9888),
             fitted_range_watts=PowerRange(100.0, 300.0),
             source=_ZEUS_ARTIFACT,
+            memory_gib=48.0,
         ),
         GpuPreset(
             name="A100-SXM4-80GB",
@@ -126,6 +133,7 @@ PRESETS: dict[str, GpuPreset] = {
             physics=_A100_PHYSICS,
             fitted_range_watts=_A100_FITTED,
             source=_PERSEUS_ARTIFACT,
+            memory_gib=80.0,
         ),
         GpuPreset(
             name="A100-PCIE-80GB",
@@ -138,6 +146,7 @@ PRESETS: dict[str, GpuPreset] = {
             physics=_A100_PHYSICS,
             fitted_range_watts=_A100_FITTED,
             source=_PERSEUS_ARTIFACT,
+            memory_gib=80.0,
         ),
         GpuPreset(
             name="H100-SXM5-80GB",
@@ -150,6 +159,7 @@ PRESETS: dict[str, GpuPreset] = {
             physics=GpuPhysics(103.2421, 279.7352, 0.7438, 0.9719, 0.1582, 0.9945),
             fitted_range_watts=PowerRange(200.0, 700.0),
             source="two power-limit curves of the literature",
+            memory_gib=80.0,
         ),
     )
 }

@@ -14,7 +14,7 @@ from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, Pe
 from zeus_core.knobs._kinds import CommonKnob, KnobKind
 from zeus_core.knobs._lease import read_original_limit_watts
 
-__all__ = ["GpuFacts", "Limiter", "ReplacedError", "obstacle_to"]
+__all__ = ["GpuFacts", "Limiter", "ReplacedError", "facts_of_gpu", "obstacle_to"]
 
 
 class ReplacedError(DeviceHeldError):
@@ -61,7 +61,7 @@ class Limiter:
         """The setting in force, the highest if GPUs differ; None once the original ones were restored."""
         calls = ParallelCalls()
         self.gpus: dict[str, GpuFacts] = {
-            gpu.uuid: calls.call_one_within(CALL_SECONDS, number, partial(_facts_of, gpu))
+            gpu.uuid: calls.call_one_within(CALL_SECONDS, number, partial(facts_of_gpu, gpu))
             for number, gpu in enumerate(gpus)
         }
         """The facts of the GPUs, by UUID."""
@@ -144,7 +144,12 @@ def obstacle_to(kind: KnobKind, gpus: Sequence[Gpu]) -> str | None:
     return None
 
 
-def _facts_of(gpu: Gpu) -> GpuFacts:
+def facts_of_gpu(gpu: Gpu) -> GpuFacts:
+    """Read the facts of a GPU.
+
+    Raises:
+        DeviceError: They cannot be read.
+    """
     try:
         original_watts: float | None = read_original_limit_watts(gpu)
     except NotSupportedError:

@@ -37,7 +37,7 @@ from zeus_core.search._objectives import OptimumSelector, ZeusCost
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
 
-__all__ = ["KnobName", "Preparation", "SearchOptions", "kinds_of"]
+__all__ = ["KnobName", "Preparation", "SearchOptions", "kinds_of", "with_power"]
 
 KnobName = Literal["power limit", "clock", "auto"]
 """The setting that is searched; both, for "auto"."""
@@ -261,7 +261,7 @@ class Preparation:
         if self.options.selector is None:
             self.selector = ZeusCost(world_size=len(group.gpus))
         if any(one.unit != "W" for one in self._kinds):
-            self.selector = _with_power(self.selector, group.original_limit_watts)
+            self.selector = with_power(self.selector, group.original_limit_watts)
         conditions = group.conditions(kind, self._work)
         known = decode(SearchState, exchange.decide(lambda: encode(self._known(conditions)), Phase.PREPARE))
         if kind is self._kinds[0]:
@@ -349,7 +349,7 @@ def _power_watts(gpu: Gpu) -> float | None:
         return None
 
 
-def _with_power(selector: OptimumSelector, original_watts: float | None) -> OptimumSelector:
+def with_power(selector: OptimumSelector, original_watts: float | None) -> OptimumSelector:
     """Return a selector that knows the highest power of a GPU, where the settings are none.
 
     Raises:

@@ -1,0 +1,5 @@
+"""The micro-batch for a given global batch: the same mathematics, fewer joules."""
+
+from zeus_core.optimizer.micro_batch._optimizer import MicroBatchOptimizer
+
+__all__ = ["MicroBatchOptimizer"]
