@@ -247,6 +247,8 @@ GOOD = {
     "logging_dir": ["folder"],
     "forward": [WORK],
     "backward": [None, WORK],
+    "batches": [[4], [3, 1]],
+    "UnevenBatches.model": [lambda: __import__("torch").nn.Linear(2, 1)],
 }
 
 

@@ -2,11 +2,14 @@
 
 from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._simulated_compute import SimulatedBatches, SimulatedCompute
+from zeus_core.pytorch._uneven_batches import UnevenBatches, UnevenLoader
 from zeus_core.pytorch._world import torch_world
 
 __all__ = [
     "SimulatedBatches",
     "SimulatedCompute",
+    "UnevenBatches",
+    "UnevenLoader",
     "device_events_for",
     "torch_world",
 ]
