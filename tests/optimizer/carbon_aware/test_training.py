@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,24 +141,32 @@ def test_it_waits_out_the_dear_hours_and_keeps_its_deadline() -> None:
 
 
 def test_its_choices_are_those_of_the_pure_policy() -> None:
-    """The same points, at the same times, with as many steps left."""
-    chosen: list[tuple[float, float, int | None]] = []
+    """A new policy, told the same at the same time, chooses the same; and training runs at what was chosen."""
+    decisions: list[tuple[list[OperatingPoint], float, float, float, OperatingPoint, int]] = []
 
     class Watched(WorkController):
+        def use_points(self, points: Sequence[OperatingPoint]) -> None:
+            self.points = list(points)
+            super().use_points(points)
+
+        def use_deadline(self, deadline_seconds: float) -> None:
+            self.deadline = deadline_seconds
+            super().use_deadline(deadline_seconds)
+
         def choose(self, now_seconds: float, steps_left: float) -> OperatingPoint:
             point = super().choose(now_seconds, steps_left)
-            chosen.append((now_seconds, steps_left, point.setting))
+            decisions.append((self.points, self.deadline, now_seconds, steps_left, point, len(run.limits)))
             return point
 
+    run = Run(grid(), max_slowdown=1.5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("zeus_core.optimizer.carbon_aware._aware_search.WorkController", Watched)
-        run = Run(grid(), max_slowdown=1.5).train()
-    points = [point for point in run.aware_search._points() if point.setting in set(run.limits)]
-    idle = OperatingPoint.pause(run.gpu.preset.physics.blocking_power_watts)
-    policy = WorkController([*points, idle], run.signal, MIDNIGHT + 1.5 * STEPS / points[0].steps_per_second)
-    same = [policy.choose(now, left).setting == setting for now, left, setting in chosen]
-    assert len({setting for _, _, setting in chosen}) >= 2
-    assert sum(same) >= 0.95 * len(same), "but for what was measured since"
+        run.train()
+    assert len({point.setting for *_, point, _ in decisions}) >= 3, "it paused, and ran at several limits"
+    for points, deadline, now, steps_left, point, step in decisions:
+        assert WorkController(points, run.signal, deadline).choose(now, steps_left) == point
+        if point.setting is not None and step < STEPS:
+            assert run.limits[step] == point.setting
 
 
 @pytest.mark.parametrize("may_pause", [True, False])
