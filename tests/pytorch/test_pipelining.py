@@ -1,7 +1,8 @@
 """Real schedules of torch.distributed.pipelining, on two processes over gloo and on one."""
 
 import copy
-from types import SimpleNamespace
+from collections import Counter
+from types import FunctionType, SimpleNamespace
 
 import pytest
 import torch
@@ -191,6 +192,100 @@ def test_detaching_leaves_nothing(answer):
 def test_halves_of_the_backward_pass_are_told_apart(answers):
     told = answers[0]["ScheduleDualPipeV"].told[0]
     assert {instruction.kind for instruction in told[1:-1]} == set(KINDS.values())
+
+
+def run_custom_functions():
+    """On each rank: schedules whose passes run by registered functions, as GraphPP's do, without the tap and with it."""
+    torch.distributed.init_process_group("gloo")
+    found = {}
+    for name in ("ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble", "ScheduleZBVZeroBubble"):
+        rank = torch.distributed.get_rank()
+        plain, tapped = (make_schedule(name, STAGES[name][rank], 4) for _ in range(2))
+        recorder, receives = Recorder(), []
+        tap = PipelineScheduleTap(tapped, recorder)
+        for schedule in (plain, tapped):  # after the tap: torchtitan registers them late
+            register_functions(schedule, recorder, receives)
+        own = tapped._comp_type_to_function_map.functions
+        is_same = run_step(plain, plain.step) == run_step(tapped, tapped.step)
+        told, recorder.told = recorder.told, []
+        tap.detach()
+        is_restored = tapped._comp_type_to_function_map is own and set(map(type, own.values())) == {FunctionType}
+        is_same = is_same and run_step(plain, plain.step) == run_step(tapped, tapped.step)
+        answer = {"told": told, "is_same": is_same, "is_restored": is_restored and not recorder.told}
+        found[name] = SimpleNamespace(**answer, waited_while=Counter(receives), listed=list(listed(tapped, rank)))
+    return found
+
+
+def register_functions(schedule, recorder, receives):
+    """Register functions that never call the methods of a stage that the tap wraps."""
+
+    def wait(pending, action):
+        for work in pending.pop((action.stage_index, action.microbatch_index), []):
+            receives.append(recorder.running)
+            work.wait()
+
+    def local(schedule, index):
+        return {stage.stage_index: stage for stage in schedule._stages}.get(index)
+
+    def forward(action, context):
+        schedule, at = context.schedule_ref, action.microbatch_index
+        wait(schedule.fwd_recv_ops, action)
+        stage = local(schedule, action.stage_index)
+        run = type(stage).forward_one_chunk
+        output = run(stage, at, context.arg_mbs[at], context.kwarg_mbs[at], save_forward_output=True)
+        type(schedule)._maybe_compute_loss(schedule, stage, output, context.target_mbs, at)
+        if after := local(schedule, action.stage_index + 1):
+            after.set_local_fwd_input(output, at)
+
+    def backward(action, context):
+        schedule, at = context.schedule_ref, action.microbatch_index
+        wait(schedule.bwd_recv_ops, action)
+        stage, is_full = local(schedule, action.stage_index), action.computation_type.value == "B"
+        schedule.backward_counter[action.stage_index] += is_full
+        is_last = schedule.backward_counter[action.stage_index] == MICROBATCHES
+        run, loss = type(stage).backward_one_chunk, schedule._maybe_get_loss(stage, at)
+        run(stage, at, loss=loss, full_backward=is_full, last_backward=is_full and is_last)
+        if before := local(schedule, action.stage_index - 1):
+            before.set_local_bwd_input(stage.get_local_bwd_output(at), at)
+
+    def backward_weight(action, context):
+        schedule = context.schedule_ref
+        stage = local(schedule, action.stage_index)
+        schedule.backward_counter[action.stage_index] += 1
+        is_last = schedule.backward_counter[action.stage_index] == MICROBATCHES
+        type(stage).backward_weight_one_chunk(stage, action.microbatch_index, last_backward=is_last)
+
+    kinds = schedules._ComputationType
+    for kind, function in (
+        *((kinds.FORWARD, forward), (kinds.FULL_BACKWARD, backward)),
+        *((kinds.BACKWARD_INPUT, backward), (kinds.BACKWARD_WEIGHT, backward_weight)),
+    ):
+        schedule.register_custom_function(kind, function)
+
+
+def test_passes_that_functions_of_their_own_run_are_told_without_their_waits():
+    for found in run_ranks(2, run_custom_functions):
+        for answer in found.values():
+            assert answer.told == [STEP[0], *answer.listed, STEP[1]]
+            assert (answer.is_same, answer.is_restored) == (True, True)
+            assert set(answer.waited_while) == {None}, "no pass runs while its input is waited for"
+
+
+def test_a_custom_function_that_calls_the_methods_of_its_stage_is_one_pass(schedule):
+    looped, recorder = make_schedule("ScheduleLoopedBFS", [0], 1), Recorder()
+    tap = PipelineScheduleTap(looped, recorder)
+
+    def forward(action, context):
+        at = action.microbatch_index
+        output = looped._stages[0].forward_one_chunk(at, context.arg_mbs[at], {}, save_forward_output=True)
+        looped._maybe_compute_loss(looped._stages[0], output, context.target_mbs, at)
+
+    looped.register_custom_function(schedules._ComputationType.FORWARD, forward)
+    run_step(looped, looped.step)
+    kinds = Counter(instruction.kind for instruction in recorder.instructions)
+    assert kinds == {"forward": MICROBATCHES, "backward": MICROBATCHES}
+    tap.detach()
+    assert looped._comp_type_to_function_map == {schedules._ComputationType.FORWARD: forward}
 
 
 @pytest.fixture

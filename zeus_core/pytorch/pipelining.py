@@ -20,6 +20,7 @@ from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySet
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
+from zeus_core.pytorch._custom_functions import CustomFunctionTap
 from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._shapes import StepShapes
 from zeus_core.pytorch._world import torch_world
@@ -40,7 +41,8 @@ class PipelineScheduleTap:
     The loss is part of the last stage's forward pass. `schedule.eval`, and every step of a schedule without a loss, is
     a pause for evaluation. A step that an exception leaves ends in a pause.
 
-    Custom functions for overlapped actions (`register_custom_function`) must not run two passes at once.
+    Passes that custom functions run (`register_custom_function`) are reported too, without their wait for a neighbour.
+    A custom function for overlapped actions must run its two passes one after the other, by the methods of the stages.
 
     Args:
         schedule: Any schedule of torch.distributed.pipelining.
@@ -58,11 +60,13 @@ class PipelineScheduleTap:
         self._running: str | None = None
         self._shapes = StepShapes()
         self._wraps = [self._wrap_schedule(), *map(self._wrap_stage, _stages_of(schedule))]
+        self._custom = CustomFunctionTap(schedule, self._begin, self._end)
 
     def detach(self) -> None:
         """Restore the schedule and its stages."""
         for wraps in self._wraps:
             wraps.undo()
+        self._custom.detach()
 
     def _wrap_schedule(self) -> Patches:
         wraps = Patches(self._schedule)
@@ -104,16 +108,16 @@ class PipelineScheduleTap:
             self._observer.on_resume()
 
     def _forward(self, stage: Any, method: Any, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        self._begin("forward", stage, fwd_chunk_id)
+        self._begin_pass("forward", stage, fwd_chunk_id)
         output = method(fwd_chunk_id, *args, **kwargs)
         self._shapes.note(*args, output)
         if not stage.is_last:
-            self._end()
+            self._end_pass()
         return output
 
     def _compute_loss(self, method: Any, *args: Any, **kwargs: Any) -> Any:
         output = method(*args, **kwargs)
-        self._end()  # of the last stage's forward pass
+        self._end_pass()  # of the last stage's forward pass
         return output
 
     def _backward(
@@ -126,22 +130,30 @@ class PipelineScheduleTap:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        self._begin("backward" if full_backward else "backward-input", stage, bwd_chunk_id)
+        self._begin_pass("backward" if full_backward else "backward-input", stage, bwd_chunk_id)
         output = method(bwd_chunk_id, loss, full_backward, *args, **kwargs)
-        self._end()
+        self._end_pass()
         return output
 
     def _backward_weight(self, stage: Any, method: Any, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        self._begin("backward-weight", stage, bwd_chunk_id)
+        self._begin_pass("backward-weight", stage, bwd_chunk_id)
         output = method(bwd_chunk_id, *args, **kwargs)
-        self._end()
+        self._end_pass()
         return output
 
-    def _begin(self, name: str, stage: Any, microbatch: int) -> None:
+    def _begin_pass(self, name: str, stage: Any, microbatch: int) -> None:
+        if not self._custom.is_running:
+            self._begin(name, stage.stage_index, microbatch)
+
+    def _end_pass(self) -> None:
+        if not self._custom.is_running:
+            self._end()
+
+    def _begin(self, name: str, stage: int, microbatch: int) -> None:
         self._end()
         if self._is_in_step:
             self._running = name
-            self._observer.on_instruction_begin(name, stage.stage_index, microbatch)
+            self._observer.on_instruction_begin(name, stage, microbatch)
 
     def _end(self) -> None:
         if (name := self._running) is not None:
