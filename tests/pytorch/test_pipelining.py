@@ -195,7 +195,7 @@ def test_halves_of_the_backward_pass_are_told_apart(answers):
 
 
 def run_custom_functions():
-    """On each rank: schedules whose passes run by registered functions, as GraphPP's do, without the tap and with it."""
+    """On each rank: schedules whose passes run by functions, as GraphPP's do, without the tap and with it."""
     torch.distributed.init_process_group("gloo")
     found = {}
     for name in ("ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble", "ScheduleZBVZeroBubble"):

@@ -64,7 +64,8 @@ class CustomFunctionTap:
 
         def run(action: Any, context: Any) -> None:
             if not self._is_on:
-                return function(action, context)
+                function(action, context)
+                return
             self.is_running = True
             place = action.stage_index, action.microbatch_index
             pending = getattr(self._schedule, receives, {}) if receives is not None else {}
@@ -80,7 +81,6 @@ class CustomFunctionTap:
                 self._end()
             finally:
                 self.is_running = False
-            return None
 
         return run
 
