@@ -43,8 +43,8 @@ class RestoreRegistry:
 
     Each process restores only what it has registered itself: a forked child leaves its parent's hardware alone.
     A signal is passed on to the previous handler, or ends the process as it would have without this registry.
-    Signals are caught only from the main thread. While that thread is in C code, another one restores. What cannot be
-    caught, such as SIGKILL, is left to the guardian (`zeus_core/leases`).
+    Signals are caught only from the main thread. While that thread is in C code, another one restores. Signals that
+    cannot be caught, such as SIGKILL, are left to the guardian (`zeus_core/leases`).
 
     No lock is taken: signal handlers and finalizers of the garbage collector call `remove` at any moment, and each
     change of the dictionary is atomic.

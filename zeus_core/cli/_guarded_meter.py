@@ -65,10 +65,10 @@ class GuardedMeter:
         indices: GPUs to measure; all visible ones if None.
         patience_seconds: How long to wait until all is ready.
         edge_seconds: How long to wait for the window to begin, and for it to end.
-        electricity: Whose intensity and price the energy is charged at; none if None.
+        electricity: The intensity and price that the energy is charged at; none if None.
 
     Attributes:
-        charges: What the energy emitted and cost, once the window has begun; None without `electricity`.
+        charges: Emissions and cost of the energy, once the window has begun; None without `electricity`.
 
     Raises:
         UsageError: There is no such GPU. No command runs yet.

@@ -37,7 +37,7 @@ class RunRecord:
         names: The name of each measured device.
         is_simulated: Whether GPUs are simulated.
         notes: Things that were not measured, and why.
-        charges: What the energy emitted and cost; None where the electricity was not stated, or nothing measured.
+        charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
     """
 
     command: Sequence[str]

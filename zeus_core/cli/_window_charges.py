@@ -1,4 +1,4 @@
-"""What the energy of a window emitted and cost. Imported only where the electricity is stated."""
+"""Emissions and cost of the energy of a window. Imported only where the electricity is stated."""
 
 from __future__ import annotations
 

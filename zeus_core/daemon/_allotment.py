@@ -1,4 +1,4 @@
-"""What one user takes of the daemon."""
+"""The share of the daemon that one user takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BURST_SECONDS = 0.1  # of the requests that a user may make in a second, so man
 
 
 class Allotment:
-    """What one user takes of the daemon: connections, and requests per second. For all threads.
+    """The share of the daemon that one user takes: connections, and requests per second. For all threads.
 
     Args:
         requests_per_second: As many are served on average.

@@ -24,7 +24,7 @@ class Client:
     Attributes:
         identity: The process.
         uid: Its user.
-        program: What it runs, in its own words.
+        program: Its program, in its own words.
         job: Its job in a batch system, in its own words; may be empty.
         token: Tells the programs apart that one process executes one after another.
     """
@@ -54,9 +54,9 @@ class Connection:
     Args:
         socket: The socket.
         number: The number of the connection, for the audit log.
-        peer: Who is at the other end.
+        peer: The process at the other end.
         identity: The same as a process.
-        allotment: What its user takes of the daemon.
+        allotment: The requests and connections of its user.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Connection:
         self.identity = identity
         self.allotment = allotment
         self.client: Client | None = None
-        """What the greeting said; None before it."""
+        """The content of the greeting; None before it."""
         self.owner: Owner | None = None
         """The loop that serves it; None before that, and once its socket is closed."""
         self.is_ended = False

@@ -62,7 +62,7 @@ class Desk:
 
     Args:
         gpu: The device.
-        policy: Who may change what.
+        policy: The rights of users.
         registers: Where changes are written down.
     """
 

@@ -25,7 +25,7 @@ _IDLE_SECONDS = 10.0  # between the tries to restore a device that failed: a dri
 
 
 class House(Protocol):
-    """What the loops have in common."""
+    """The common part of the loops."""
 
     def loop_for(self, request: Request) -> Loop | None:
         """Return the loop whose thread must answer a request; None if any may."""

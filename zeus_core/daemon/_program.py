@@ -144,7 +144,7 @@ def _changed_by_commands(gpu: Gpu, policy: Policy) -> Gpu:
 
 
 def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog) -> None:
-    """Restore what a daemon, or a job, has left that ended without restoring. What fails is kept, and said."""
+    """Restore what a daemon, or a job, has left that ended without restoring. A failure is kept, and said."""
 
     def restore(entry: LedgerEntry) -> Outcome:
         gpu = gpus.get(entry.device_uuid)

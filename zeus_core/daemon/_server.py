@@ -47,7 +47,7 @@ class Server:
 
     Args:
         listener: The socket, which listens.
-        policy: Who may do what.
+        policy: The rights of users.
         desks: The desk of each device, by UUID.
         powercap_root: Where the energy counters of CPUs are.
     """

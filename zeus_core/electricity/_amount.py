@@ -1,4 +1,4 @@
-"""What energy emitted or cost: energy times a signal, split where the signal changes."""
+"""Emissions, or cost, of energy: energy times a signal, split where the signal changes."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class ElectricityAccount:
 
     @property
     def amounts(self) -> dict[str, ElectricityAmount]:
-        """What all energy added so far emitted and cost, by unit: `{"g": ..., "EUR": ...}`."""
+        """Emissions and cost of all energy added so far, by unit: `{"g": ..., "EUR": ...}`."""
         return {unit: total.amount() for unit, total in self._totals.items()}
 
 
 class Slice(NamedTuple):
-    """What the energy of an interval emitted, or cost.
+    """Emissions, or cost, of the energy of an interval.
 
     Attributes:
         amount: Grams, or money.

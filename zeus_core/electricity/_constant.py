@@ -14,7 +14,7 @@ class ConstantSignal:
         value: The value, in `unit`.
         unit: "g/kWh" for a carbon intensity, or a price such as "EUR/kWh"; per MWh is accepted, too.
         source: Where the value comes from, for reports.
-        basis: Whose intensity it is; without meaning for a price.
+        basis: The power plants it counts; without meaning for a price.
 
     Raises:
         UsageError: An argument is wrong.

@@ -101,7 +101,7 @@ class ElectricityMaps:
         return [SignalPart(begin, end, self.facts.average, None)]
 
     def close(self) -> None:
-        """Make no more requests. What is known stays."""
+        """Make no more requests. The values that are known stay."""
         self._stop()
 
     def _refresh(self) -> None:

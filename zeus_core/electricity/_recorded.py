@@ -50,7 +50,7 @@ class RecordedSignal:
         values: The values from these times on, in `unit`.
         unit: "g/kWh" for a carbon intensity, or a price such as "EUR/kWh"; per MWh is accepted, too.
         source: Where the values come from, for reports.
-        basis: Whose intensity it is; without meaning for a price.
+        basis: The power plants it counts; without meaning for a price.
         average: The value where none is known, in `unit`; None for the mean over the recorded time.
         max_age_seconds: How long a value holds; None for twice the median time between two of them.
         is_known_ahead: Whether later values are known earlier, as on a day-ahead market: decisions then look ahead.
@@ -107,7 +107,7 @@ class RecordedSignal:
             2026-03-01 00:00,312
             2026-03-01 01:00,298
 
-        A row without a value is a gap. Of rows with the same time and different values the last one counts, with a
+        A row without a value is a gap. The last of several rows of one time and different values counts, with a
         warning. In the hour that is repeated at the end of daylight saving time, rows are taken in their order.
 
         Args:

@@ -24,8 +24,8 @@ __all__ = [
 ]
 
 Basis = Literal["average", "marginal"]
-"""Whose intensity it is: that of all power plants of a grid, by their share of the electricity (reports use this one:
-GHG Protocol, scope 2, location-based); or that of the plants that would supply one kilowatt-hour more."""
+"""The power plants that an intensity counts: all those of a grid, by their share of the electricity (reports use this:
+GHG Protocol, scope 2, location-based); or the plants that would supply one kilowatt-hour more."""
 
 _INTENSITY_UNITS = ("g/kWh", "kg/MWh")  # the same number
 _PRICE_UNIT = re.compile(r"[A-Z]{3}/(kWh|MWh)")
@@ -34,12 +34,12 @@ _UNITS = "g/kWh (or kg/MWh) for a carbon intensity, or a currency per kWh or MWh
 
 @dataclass(frozen=True)
 class SignalFacts:
-    """What a signal tells, and where it comes from: a report names all of it.
+    """The meaning and the source of a signal: a report names all of it.
 
     Attributes:
         unit: "g/kWh" for a carbon intensity (grams of CO2 equivalent), or a price such as "EUR/kWh".
         source: Where the values come from, in words.
-        basis: Whose intensity it is; None for a price.
+        basis: The power plants it counts; None for a price.
         average: The value where nothing recent enough is known, in `unit`.
         is_known_ahead: Whether the values of the future are known, as those of a contract or of a day-ahead market.
     """

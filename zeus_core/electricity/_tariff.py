@@ -50,7 +50,7 @@ class WeeklyTariff:
         holidays: Dates such as "2026-12-25" that have the prices of another weekday.
         holidays_as: That weekday.
         source: Where the prices come from, for reports.
-        basis: Whose intensity it is; without meaning for prices.
+        basis: The power plants it counts; without meaning for prices.
 
     Raises:
         UsageError: An argument is wrong, or a time of the week has no price or two.

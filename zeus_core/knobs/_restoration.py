@@ -135,7 +135,7 @@ class Restoration:
                 lock.release()
 
     def _changed(self, call: Callable[[], _Answer], number: int) -> _Answer:
-        """Call the driver, in the thread of a GPU. What it changes too late is undone at once."""
+        """Call the driver, in the thread of a GPU. A change that comes too late is undone at once."""
         try:
             return call()
         finally:

@@ -42,7 +42,7 @@ class LedgerEntry:
     Attributes:
         device_uuid: The device.
         device_name: Its product name.
-        knob: What is changed: the power limit in watts, or the locked SM clock in MHz.
+        knob: The kind of change: the power limit in watts, or the locked SM clock in MHz.
         original: The value before the first change; None for a clock that was not locked.
         values: The value that the owner has set last; during a change, the one before it and the new one.
         owner: The process that changes the knob.

@@ -27,7 +27,7 @@ _NO_SCOPES = frozenset({2, 3, _FUNCTION_NOT_FOUND})
 
 
 class LimitScope(Enum):
-    """What the power limit of a board limits."""
+    """The parts of a board that its power limit covers."""
 
     BOARD = "the board, which has one limit"
     GPU = "the GPU; there is another limit for its module"

@@ -30,7 +30,7 @@ class ProcessTable:
         return int(fields[_START_TIME - 1])
 
     def has_begun_in(self, namespace: str, start_ticks: int) -> bool:
-        """Tell whether a process of a container lives. What this process cannot look into counts as alive."""
+        """Tell whether a process of a container lives. A process that this one cannot look into counts as alive."""
         if self.namespace() != _INITIAL_NAMESPACE:
             return True
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):

@@ -15,7 +15,7 @@ class Breaks(NamedTuple):
 
     Attributes:
         number: How many there were.
-        because: What happened the latest time.
+        because: The latest reason.
         excess_joules: How much lower the true energy can be for all of them.
         missing_joules: How much higher it can be.
     """
@@ -58,7 +58,7 @@ class PowerSums(NamedTuple):
         change_watts: All changes from one sample to the next, as magnitudes.
         delay_joules: Each change times the time between its two samples.
         squares: The square of the most that each change can be seen too late, in square joules.
-        unseen_joules: What the GPU may have drawn more, or less, between two samples.
+        unseen_joules: The energy that the GPU may have drawn more, or less, between two samples.
     """
 
     energy_joules: float = 0.0

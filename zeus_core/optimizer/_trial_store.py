@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ToldBlock:
-    """What a search was told: a block of steps, and where in its run it ended.
+    """One thing that a search was told: a block of steps, and where in its run it ended.
 
     Attributes:
         trial: The measured steps.
@@ -90,12 +90,12 @@ class Conditions:
 
 @dataclass(frozen=True)
 class RunSpent:
-    """What a training has taken so far, over all its processes, and emitted or cost.
+    """Energy of a training so far, over all its processes, and its emissions or cost.
 
     Attributes:
         begun_seconds: Its begin, in seconds since 1970; None before that.
         energy_joules: The energy of its steps and pauses.
-        amount: What that emitted (g) or cost.
+        amount: Its emissions (g) or cost.
         uncertainty: How far the amount can be off.
     """
 
@@ -247,7 +247,7 @@ def searches_to_state(searches: Sequence[SearchState], spent: RunSpent | None = 
 
     Args:
         searches: The searches.
-        spent: What the run has taken so far; None where it follows no signal.
+        spent: The energy and time that the run took so far; None where it follows no signal.
     """
     kept = {} if spent is None else {"spent": encode(spent)}
     return _STATE_FORMAT.document({"searches": encode(list(searches)), **kept}) if searches else {}

@@ -132,7 +132,7 @@ class Frontier:
 
     @cached_property
     def _kept(self) -> dict[Any, Any]:
-        """What others keep with this frontier, because it follows from it alone: see `_switching.py`."""
+        """Results of others that follow from this frontier alone, kept with it: see `_switching.py`."""
         return {}
 
     @cached_property

@@ -100,7 +100,7 @@ class UnevenBatches:
         """Return the batches of this rank.
 
         Args:
-            dataset: What the samples come from, with a length and an index.
+            dataset: The source of the samples, with a length and an index.
             shuffle: Whether each epoch has an order of its own, which follows from the seed and the epoch.
             seed: A whole number, the same on all ranks.
             drop_last: Drop the last global batch if it is incomplete; else it is split in proportion.

@@ -58,7 +58,7 @@ class AdaptiveSearch:
         knob: "power limit" if the settings are watts, "clock" if they are MHz.
         confidence: The probability with which a slowdown bound is to be kept, at least 0.5.
         max_trials: The highest number of trials.
-        prior: What is known of GPUs; the file that ships with the package if None.
+        prior: The knowledge of GPUs; the file that ships with the package if None.
 
     Raises:
         UsageError: An argument is wrong; the message names it.

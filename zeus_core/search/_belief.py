@@ -3,8 +3,8 @@
 Each shape of the prior (`_prior.py`) predicts the time and power at every setting. Trials raise the weight of the
 shapes they agree with. The truth differs from every shape by a random, smooth residual, which grows with the slowdown,
 as the model is worst far below the draw; and by a rough one, as single settings of real boards scatter. Both are
-Gaussian, so that conditioning on trials is linear algebra on a few numbers. Of a hundred sets of their constants, this
-one had the least regret of about four trials on a grid of 5 W: 0.33 %, and 0.41 % with a smooth residual of length 0.4
+Gaussian, so that conditioning on trials is linear algebra on a few numbers. Among a hundred sets of their constants,
+this one had the least regret of about four trials on a grid of 5 W: 0.33 %, and 0.41 % with a smooth residual of length 0.4
 and a rough one of 0.008. Each GPU model was left out of its own prior (`benchmarks/search_replay.py`).
 """
 
@@ -26,7 +26,7 @@ from zeus_core.search._trial import Trial
 __all__ = ["MIN_STDERR", "POWER_CV", "Belief", "Curves", "Knob", "Observation"]
 
 Knob = Literal["power limit", "clock"]
-"""What is set: a power limit in watts, or a locked SM clock in MHz."""
+"""The kind of setting: a power limit in watts, or a locked SM clock in MHz."""
 
 # Demands (power at the full clock over the original limit) that any shape may meet. Those of the measured sweeps lie
 # between 0.3 and 1.7, around 0.95.
@@ -220,7 +220,7 @@ class Belief:
     Args:
         settings: The settings, the original one first.
         prior: The shapes of curves.
-        knob: What is set.
+        knob: The kind of setting.
         sampled: How many curves to draw from those that the first trial leaves; if None, the heaviest are taken.
     """
 

@@ -33,7 +33,7 @@ def most_promising(
 
     Args:
         curves: The estimated curves.
-        prospects: What may be gained.
+        prospects: The possible gains.
         best: The place of the best setting.
         untried: The places of the settings to choose from.
         alike: An observation as precise as the next one will be.

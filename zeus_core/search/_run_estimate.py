@@ -1,4 +1,4 @@
-"""What the blocks of a run say about all settings, although the work drifts while they are measured."""
+"""An estimate for all settings from the blocks of a run, although the work drifts while they are measured."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RunEstimate:
     Args:
         settings: The settings, the original one first.
         prior: The shapes of curves.
-        knob: What is set.
+        knob: The kind of setting.
     """
 
     def __init__(self, settings: tuple[int, ...], prior: CurvePrior, knob: Knob) -> None:

@@ -34,7 +34,7 @@ class Told:
 def selected(selector: OptimumSelector, trials: Sequence[Trial]) -> int | None:
     """Return the setting that a rule chooses; None if it fails, or chooses what it was not offered.
 
-    Of several trials of a setting the latest counts.
+    The latest of several trials of a setting counts.
     """
     latest = {trial.setting: trial for trial in trials}
     return selected_among(selector, [PowerLimitMeasurement.from_trial(trial, 1) for trial in latest.values()])

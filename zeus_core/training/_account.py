@@ -26,7 +26,7 @@ class Account:
         samples: Samples trained on.
         tokens: Tokens trained on; 0 where they are not counted.
         host: Time and energy of CPU packages and their memory, where these are measured and charged.
-        charges: What the energy of all devices emitted and cost, by unit ("g", "EUR"), where that is known.
+        charges: Emissions and cost of the energy of all devices, by unit ("g", "EUR"), where that is known.
     """
 
     total: Tally = field(default_factory=Tally)
@@ -86,7 +86,7 @@ def _activities(*accounts: Account) -> set[Activity]:
 
 
 def _charges(*accounts: Account) -> dict[str, Charge]:
-    """Add up charges. What one account did not charge in the unit of another is missed there."""
+    """Add up charges. A charge that one account has not, in the unit of another, is missed there."""
     units = {unit: None for account in accounts for unit in account.charges}
     return {
         unit: sum(

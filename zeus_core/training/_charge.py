@@ -1,4 +1,4 @@
-"""What some part of a training run emitted, or cost."""
+"""Emissions, or cost, of some part of a training run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Charge"]
 
 @dataclass(frozen=True)
 class Charge:
-    """What energy emitted, or cost.
+    """Emissions, or cost, of energy.
 
     A charge tells how much time is not part of it, instead of being lost as a whole, as a `Tally` does.
 

@@ -49,7 +49,7 @@ class Charging:
 
     @property
     def charges(self) -> dict[str, Charge]:
-        """What was emitted and paid until the latest `charge`, by unit."""
+        """Emissions and cost until the latest `charge`, by unit."""
         return {line.unit: line.charge for line in self._lines}
 
     def charge(self, total: Tally, clock_seconds: float) -> None:
@@ -78,7 +78,7 @@ class Charging:
 class _Line:
     """The charge by one signal.
 
-    What is uncertain about an energy since the beginning is no more than its two ends, however many intervals there
+    The energy since the beginning is uncertain at its two ends only, however many intervals there
     are. With e the error of the energy up to the end of an interval, and c the value in it, the error of the sum is
 
         c1 (e1 - 0) + c2 (e2 - e1) + ... + cn (en - e(n-1))  =  cn en - e1 (c2 - c1) - ... - e(n-1) (cn - c(n-1))

@@ -1,4 +1,4 @@
-"""What the electricity of a training run emitted and cost: as metrics, and as lines for people.
+"""Emissions and cost of the electricity of a training run: as metrics, and as lines for people.
 
 The sources of carbon intensity and prices are imported where one is given, and nowhere else.
 """

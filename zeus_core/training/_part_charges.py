@@ -1,4 +1,4 @@
-"""What the energy of one part of a run emitted and cost. Imported only where the electricity is given."""
+"""Emissions and cost of the energy of one part of a run. Imported only where the electricity is given."""
 
 from __future__ import annotations
 

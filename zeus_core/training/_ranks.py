@@ -28,7 +28,7 @@ class Ranks(Exchange):
 
         Args:
             monitor: Measures the devices of this rank.
-            units: What this rank charges its energy in: "g", and a currency.
+            units: The units this rank charges its energy in: "g", and a currency.
         """
         told = self.gather(lambda: [[gpu.uuid for gpu in monitor.gpus.values()], _cpu_uuids(monitor), list(units)])
         gpus, cpus, charged = ([rank[number] for rank in told] for number in range(3))

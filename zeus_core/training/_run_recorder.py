@@ -67,7 +67,7 @@ class RunRecorder:
         monitor: Measures this rank's GPUs.
         world: The ranks.
         folder: The folder of the journal; no journal is kept if None.
-        electricity: Whose intensity and price all energy is charged at; none if None.
+        electricity: The intensity and price that all energy is charged at; none if None.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class _Interrupted(NamedTuple):
 
 
 class _Pace(NamedTuple):
-    """What the current activity drew up to an update, for logs that follow it quickly."""
+    """The power of the current activity up to an update, for logs that follow it quickly."""
 
     at: float
     ends: float
@@ -70,7 +70,7 @@ class _Pace(NamedTuple):
     tally: Tally
     total: Tally
     joules: list[float]
-    """Of the activity, for each GPU."""
+    """The power of the activity, for each GPU."""
     watts: list[float]
     """Since the update before, or of all its time if that is not long enough."""
 
@@ -79,7 +79,7 @@ class ActivitySplit:
     """Charges all time and energy, from its creation on, to one activity after the other; the first is idle.
 
     A switch notes the time and the activity. The energy counters are read in the background, at other times, and
-    the energy between their updates is divided by what each activity draws. What was divided so is logged; at the end,
+    the energy between their updates is divided by what each activity draws. This is logged; at the end,
     all of it is divided once more by what is known then.
 
     Args:

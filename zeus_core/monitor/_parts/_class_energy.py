@@ -63,7 +63,7 @@ class Stretch(NamedTuple):
     Attributes:
         parts: All of it.
         energy_joules: Its energy; None if that is not known.
-        gap: What is known of the times around it, if its energy is not known.
+        gap: The power known around it, if its energy is not known.
     """
 
     parts: Sequence[Part]
@@ -90,7 +90,7 @@ class ClassEnergy:
         self._inside: tuple[Hashable, Seen] | None = None  # the latest interval, if it is inside a part, and its class
         self._mixed: MixedInterval | None = None  # the latest one that is not, until the one after it is known
         self.near = NearPower()
-        """What the classes draw of late."""
+        """The recent power of the classes."""
         self.timing_seconds = 0.0
         """How far the knots of the next interval can be off together with others, in the same direction."""
         self.age_seconds = 0.0
@@ -239,7 +239,7 @@ class ClassEnergy:
         self._inside = part.key, inside
 
     def _tell(self, mixed: MixedInterval, number: int, key_inside: Hashable, inside: Seen) -> None:
-        """Let an interval inside a part tell what the part draws at its end. What is then left is shared."""
+        """Let an interval inside a part tell what the part draws at its end. The rest is shared."""
         part = mixed.parts[number]
         if key_inside != part.key:
             return

@@ -1,4 +1,4 @@
-"""What is kept of one class of parts, or of one span: sums, and hard bounds of its energy. Pure."""
+"""Sums of one class of parts, or of one span, and hard bounds of its energy. Pure."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class CounterPhase:
     Args:
         period_seconds: The nominal time between two updates.
         reads_per_second: How often the counter may be read, about.
-        seed: Of the times of the reads, which must not be in step with the load.
+        seed: The seed of the times of the reads, which must not be in step with the load.
     """
 
     is_of_power = False

@@ -65,7 +65,7 @@ class DividedEnergy:
     Args:
         source: Knows its energy at some moments.
         peak_watts: The most the GPU can draw.
-        timeline: What was going on when.
+        timeline: The activities in time.
         before: The class of the time before the first moment that counts.
         spare: Takes the place of a source that never answers; None if there is none.
     """

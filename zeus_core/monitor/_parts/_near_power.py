@@ -1,4 +1,4 @@
-"""What was drawn shortly before and after a time that was not counted. Pure."""
+"""The energy drawn shortly before and after a time that was not counted. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NOTHING = Seen(0.0, 0.0, np.zeros((len(LAGS_SECONDS), 0)))
 
 
 class Near(NamedTuple):
-    """What was seen near a gap.
+    """The energy seen near a gap.
 
     Attributes:
         seen: The intervals.
@@ -59,7 +59,7 @@ class Near(NamedTuple):
 
 
 class _Side:
-    """What was seen of each class on one side of a gap, and of the part that reaches into it."""
+    """The energy seen of each class on one side of a gap, and of the part that reaches into it."""
 
     def __init__(self, of_class: dict[Hashable, Seen], of_part: dict[Hashable, Seen]) -> None:
         self.of_class, self.of_part = of_class, of_part
@@ -69,7 +69,7 @@ class Gap:
     """A time that was not counted.
 
     Args:
-        before: What was seen before it.
+        before: The energy seen before it.
     """
 
     def __init__(self, before: _Side) -> None:
@@ -109,7 +109,7 @@ class Gap:
 
 
 class NearPower:
-    """What was drawn of late, and around each gap."""
+    """The energy drawn recently, and around each gap."""
 
     def __init__(self) -> None:
         self._recent: dict[Hashable, Seen] = {}

@@ -13,7 +13,7 @@ __all__ = ["Group", "PowerRegression"]
 
 
 class Group(enum.IntEnum):
-    """What an interval is of, and thus its noise."""
+    """The kind of an interval, and thus its noise."""
 
     ALONE = 0
     """One part."""
@@ -38,8 +38,8 @@ class PowerRegression:
 
     Attributes:
         power_watts: b, with each lag.
-        covariance: Of b, with each lag.
-        noise: Of each group, relative to the variances that were given.
+        covariance: The covariance of b, with each lag.
+        noise: The noise of each group, relative to the variances that were given.
         counts: The intervals of each group.
         best: The number of the likeliest lag.
     """
@@ -92,8 +92,8 @@ class PowerRegression:
         Args:
             seconds: h_j, with each lag.
             energy_joules: E_j.
-            variance: Of the energy, up to the noise of the group.
-            group: What it is of.
+            variance: The variance of the energy, up to the noise of the group.
+            group: Its kind.
         """
         weighted = seconds / variance
         self._normal[group] += weighted[:, :, None] * seconds[:, None, :]

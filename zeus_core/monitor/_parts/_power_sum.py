@@ -24,7 +24,7 @@ class PowerSum:
     Args:
         average_seconds: The time that each power is the mean of.
         reads_per_second: How often the power may be read, about.
-        seed: Of the times of the reads, which must not be in step with the load.
+        seed: The seed of the times of the reads, which must not be in step with the load.
     """
 
     is_of_power = True

@@ -38,7 +38,7 @@ class ReadPlan:
     Args:
         period_seconds: The nominal time between two updates.
         reads_per_second: How often the counter may be read, about.
-        seed: Of the times of the reads, which must not be in step with the load.
+        seed: The seed of the times of the reads, which must not be in step with the load.
     """
 
     def __init__(self, period_seconds: float, reads_per_second: float, seed: int) -> None:

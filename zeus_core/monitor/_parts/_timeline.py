@@ -1,4 +1,4 @@
-"""What was going on when: an unbroken row of parts, each of one class. Pure."""
+"""The activities of a run in time: an unbroken row of parts, each of one class. Pure."""
 
 from __future__ import annotations
 

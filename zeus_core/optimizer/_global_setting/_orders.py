@@ -51,7 +51,7 @@ _CHECKED_STEPS = frozenset(round(1.25**power) for power in range(3, 90))
 
 @dataclass(frozen=True)
 class Order:
-    """What all ranks do next.
+    """The next block of steps of all ranks.
 
     Attributes:
         setting: The setting.
@@ -100,7 +100,7 @@ class SearchArguments:
         observes: Whether no setting is changed.
         aware: The signal that training follows once the search is over; None for none.
         idle_watts: The power of all GPUs before training; None if it is unknown.
-        spent: What the run has taken before; None if it is not resumed.
+        spent: The energy and time that the run took before; None if it is not resumed.
         now: Tells the date and time, in seconds since 1970 (Unix time).
     """
 

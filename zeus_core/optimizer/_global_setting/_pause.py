@@ -48,7 +48,7 @@ class Pauser:
     """Has this rank pause together with all others, which wait for the same number of seconds by their own clocks.
 
     Args:
-        aware: What is done before a pause.
+        aware: It says what to do before a pause.
         monitor: Measures it.
         exchange: The exchanges with the other ranks.
         while_paused: Called each minute of a pause.

@@ -3,7 +3,7 @@
 Rules, in the order of a run:
 
 - REST changes nothing. The first sign of training leads to PREPARE.
-- PREPARE reads the original settings and asks the search. What was measured before is not measured again.
+- PREPARE reads the original settings and asks the search. Earlier trials are not made again.
 - WAIT lets the first steps of training pass.
 - WARM_UP sets the setting that was asked for, and lets steps pass until the GPU has settled at it.
 - MEASURE measures a block of steps at it.

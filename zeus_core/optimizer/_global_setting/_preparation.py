@@ -1,4 +1,4 @@
-"""What an optimizer was told before training, and the searches that it begins a training with."""
+"""The arguments of an optimizer, and the searches that it begins a training with."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class Preparation:
             replaced: The end of the searches before, in the same training; None in a new one.
 
         Raises:
-            ReplacedError: What somebody else has set is no lower ceiling, or leaves nothing to search.
+            ReplacedError: The value that somebody else has set is no lower ceiling, or leaves nothing to search.
         """
         if not self._has_checked:
             self._kinds, self._has_checked = self._possible_kinds(), True

@@ -28,7 +28,7 @@ def chosen_by(
 
     Raises:
         UsageError: It returned something that is no possible setting.
-        Exception: What it raises.
+        Exception: It raised it.
     """
     shown = sorted((trial for trial in trials if settings[-1] <= trial.setting <= settings[0]), key=_highest_first)
     choice: object = selector.select([PowerLimitMeasurement.from_trial(trial, steps) for trial in shown])

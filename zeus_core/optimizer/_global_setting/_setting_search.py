@@ -225,12 +225,12 @@ class SettingSearch:
 
     @property
     def spent(self) -> RunSpent | None:
-        """What the run has taken so far; None on other ranks than 0, and where training follows no signal."""
+        """The energy and time that the run took so far; None on other ranks than 0, and without a signal."""
         return None if self._orders is None else self._orders.spent(self.run.steps)
 
     @property
     def credit(self) -> Credit | None:
-        """What following the signal has gained; None on other ranks than 0, and if it is not known."""
+        """The gain of following the signal; None on other ranks than 0, and if it is not known."""
         return None if self._orders is None else self._orders.credit(self.run.steps)
 
     def count_step(self, is_original: bool) -> None:

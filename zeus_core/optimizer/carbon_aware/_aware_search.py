@@ -43,7 +43,7 @@ class AwareSearch:
         idle_watts: The power of all devices in a pause; None if it is unknown: there is no pause then.
         now: Tells the date and time, in seconds since 1970 (Unix time).
         unit: The unit of the settings, such as "W".
-        spent: What the run has taken before, if it is resumed.
+        spent: The energy and time that the run took before, if it is resumed.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AwareSearch:
         spent: RunSpent | None = None,
     ) -> None:
         self.spent: RunSpent = RunSpent() if spent is None else spent
-        """What the run has taken so far."""
+        """The energy and time that the run took so far."""
         self.pause: Pause | None = None
         """The pause before the block asked for; None for none."""
         self._search = search

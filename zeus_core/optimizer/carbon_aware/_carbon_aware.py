@@ -1,4 +1,4 @@
-"""What a training is told about electricity and its deadline: one argument of an optimizer."""
+"""The electricity and the deadline of a training: one argument of an optimizer."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class WorkController:
         signal: The intensity, or the price. Only what is known at a time is used; all of it if it is known ahead.
         deadline_seconds: When the steps must be done, in seconds since 1970 (Unix time).
         interval_seconds: The time between decisions, which fall on its multiples.
-        switch_joules: What a change of the setting costs: one that gains less is not made.
+        switch_joules: The cost of a change of the setting: one that gains less is not made.
         margin_fraction: The steps left are taken for so much more: how far `steps_per_second` can be too high.
         forecasts: The one to begin with, and others, which are used once they were better.
 

@@ -1,4 +1,4 @@
-"""What following a signal has gained: a training beside the same at full power, and at one setting all the time."""
+"""The gain of following a signal: a training beside the same at full power, and at one setting all the time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Credit:
     """A training beside what it would have been.
 
     Attributes:
-        spent: What it took.
+        spent: Its energy, and its emissions or cost.
         unit: The unit of the amounts: "g", or a currency.
         full: The same steps at the original setting, without pauses.
         static: The same steps at the one setting, all the time, that emits or costs least and ends no later.
@@ -47,12 +47,12 @@ class Credit:
 
     @property
     def saving_fraction(self) -> float:
-        """What it saved of the emissions, or the cost, at full power."""
+        """The saving, as a fraction of the emissions or cost at full power."""
         return 1 - self.spent.amount / self.full.amount
 
     @property
     def gain_fraction(self) -> float:
-        """What it saved of those of the static setting: what following the signal is to be credited with."""
+        """The same of those at the static setting: the gain of following the signal."""
         return 1 - self.spent.amount / self.static.amount
 
     def rows(self) -> dict[str, str]:
@@ -89,9 +89,9 @@ def credit_of(
     """Compare a training with what it would have been, by the steps that it has measured and the signal as it was.
 
     Args:
-        spent: What it took, with its begin.
-        original: What was measured at the original setting.
-        others: What was measured, or predicted, at others.
+        spent: Its energy, its emissions or cost, and its begin.
+        original: The point measured at the original setting.
+        others: The points measured, or predicted, at others.
         errors: How far the energy of a step can be off, as a fraction, by setting.
         signal: The signal.
         steps: The steps so far.

@@ -1,4 +1,4 @@
-"""What training does at a setting: how fast it is, and what it draws."""
+"""Speed and power of training at a setting."""
 
 from __future__ import annotations
 

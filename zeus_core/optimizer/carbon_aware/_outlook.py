@@ -1,4 +1,4 @@
-"""What following a signal gains a training on recorded days, beside full power, one setting, and foresight."""
+"""The gain of following a signal, for a training on recorded days, beside full power, one setting, and foresight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training would have emitted or cost by a policy, on a recorded signal."""
+"""Emissions, or cost, that a training would have had by a policy, on a recorded signal."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Replayed:
     """A training that was replayed.
 
     Attributes:
-        amount: What it emitted or cost: grams, or money.
-        energy_joules: What it took, pauses included.
+        amount: Its emissions (grams), or its cost.
+        energy_joules: Its energy, pauses included.
         end_seconds: When the steps were done, in seconds since 1970.
         switches: How often the setting changed.
     """

@@ -38,9 +38,9 @@ class WorkSchedule:
 
     Attributes:
         steps_per_second: The mean speed in each interval, up to that in which the work ends.
-        price_of_step: What one step more would emit or cost. In each interval the point with the largest difference of
+        price_of_step: Emissions, or cost, of one step more. In each interval the point with the largest difference of
             price_of_step x speed and value x power is right.
-        amount: What all emits or costs, a pause before the end included.
+        amount: Emissions, or cost, of all, a pause before the end included.
         is_possible: Whether the steps can be done by the deadline. If not, the schedule is the quickest.
     """
 

@@ -52,7 +52,7 @@ class Course:
     """
 
     context: RankContext
-    """What the phases of this training share."""
+    """State that the phases of this training share."""
     baseline: Iteration | None
     """The latest measured iteration at the original clocks; None until it is known."""
     profile: JobProfile | None

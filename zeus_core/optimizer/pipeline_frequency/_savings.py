@@ -53,7 +53,7 @@ class SavingWatch:
     """Compares the energy of iterations with a plan with that at the original clocks.
 
     Args:
-        predicted: What the plan was predicted to save; None if that is unknown.
+        predicted: The predicted saving of the plan; None if that is unknown.
     """
 
     def __init__(self, predicted: Saving | None) -> None:

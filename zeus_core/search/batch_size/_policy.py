@@ -80,7 +80,7 @@ class BatchRun:
 
 @dataclass(frozen=True)
 class BatchProblem:
-    """What is fixed for all runs of a job.
+    """The facts that are the same for all runs of a job.
 
     Attributes:
         batch_sizes: The global batch sizes to choose from; each is kept once, the lowest first.
@@ -152,7 +152,7 @@ class BatchSizePolicy(Protocol):
         """Return the batch size of the next run.
 
         Args:
-            problem: What is fixed.
+            problem: The facts that are the same for all runs.
             runs: All runs so far, in the order in which they began. Those at other batch sizes than the problem's are
                 passed over.
             seed: For policies that draw at random; a job keeps it.

@@ -1,4 +1,4 @@
-"""What every signal of electricity must do."""
+"""The duties of every signal of electricity."""
 
 from __future__ import annotations
 

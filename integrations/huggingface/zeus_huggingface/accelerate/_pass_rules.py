@@ -11,7 +11,7 @@ _STEPS_OF_A_HABIT = 2
 
 
 class PassKind(Enum):
-    """What a forward pass of a trained model is."""
+    """The kinds of forward pass of a trained model."""
 
     TRAINING = "training"
     """It belongs to a step, and begins one if none is under way."""
