@@ -4,8 +4,8 @@ Each shape of the prior (`_prior.py`) predicts the time and power at every setti
 shapes they agree with. The truth differs from every shape by a random, smooth residual, which grows with the slowdown,
 as the model is worst far below the draw; and by a rough one, as single settings of real boards scatter. Both are
 Gaussian, so that conditioning on trials is linear algebra on a few numbers. Among a hundred sets of their constants,
-this one had the least regret of about four trials on a grid of 5 W: 0.33 %, and 0.41 % with a smooth residual of length 0.4
-and a rough one of 0.008. Each GPU model was left out of its own prior (`benchmarks/search_replay.py`).
+this one had the least regret of about four trials on a grid of 5 W: 0.33 %, and 0.41 % with a smooth residual of length
+0.4 and a rough one of 0.008. Each GPU model was left out of its own prior (`benchmarks/search_replay.py`).
 """
 
 from __future__ import annotations
