@@ -16,5 +16,6 @@ require("accelerate")
 from zeus_huggingface.accelerate._energy import ZeusAccelerate  # noqa: E402
 from zeus_huggingface.accelerate._power_limit import PowerLimitOptimizer  # noqa: E402
 from zeus_huggingface.accelerate._tracker import ZeusTracker  # noqa: E402
+from zeus_huggingface.accelerate._uneven_batches import UnevenBatches  # noqa: E402
 
-__all__ = ["PowerLimitOptimizer", "ZeusAccelerate", "ZeusTracker"]
+__all__ = ["PowerLimitOptimizer", "UnevenBatches", "ZeusAccelerate", "ZeusTracker"]
