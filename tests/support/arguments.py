@@ -214,7 +214,14 @@ GOOD = {
     "DeviceOptions.knob": ["power limit", "SM clock"],
     "AllocationPlan.ranks": [ALLOCATION.ranks],
     "RankShare.knob": ["power limit"],
-    "from_shares.devices": [[DEVICE] * 2],
+    **{
+        f"{name}.devices": [[DEVICE] * 2]
+        for name in ("from_shares", "allocate", "level", "even_plan", "proportional_plan")
+    },
+    "level.batches": [[8, 8], (1, 0)],
+    "global_batch": [1, 16, 10**9],
+    "objective": [None, ZeusCost()],
+    "budget_watts": [None, 400],
     "from_shares.batches": [[8, 8]],
     "from_shares.settings": [[250, 200]],
     "fixed_seconds": [0.01, -0.01],
