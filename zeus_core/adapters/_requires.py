@@ -25,6 +25,7 @@ _REQUIREMENTS = {
     "lightning": _Requirement("lightning", "2.4"),
     "pytorch_lightning": _Requirement("lightning", "2.4"),
     "deepspeed": _Requirement("deepspeed", "0.14.5"),
+    "optuna": _Requirement("batch-size", "4.0"),
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._validate import checked_flag, checked_path
+from zeus_core._validate import checked_flag, checked_object, checked_path
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity, NoObserver, TrainingObserver
@@ -26,6 +26,7 @@ from zeus_core.training._summary import TrainingSummary, known_values
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
+    from zeus_core.optimizer.batch_size import RecurringRun
 
 __all__ = ["TrainingEnergy"]
 
@@ -65,6 +66,8 @@ class TrainingEnergy(Hooked):
             steps, in evaluation mode or without gradients.
         quiet: Show no result at the end of training.
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
+        recurring_run: The run of a recurring job whose time and energy this is, from `RecurringJob.run`. Report its
+            evaluations to it by `recurring_run.report`.
 
     Attributes:
         monitor: As passed, or made.
@@ -89,6 +92,7 @@ class TrainingEnergy(Hooked):
         detects_evaluations: bool = True,
         quiet: bool = False,
         electricity: Electricity | None = None,
+        recurring_run: RecurringRun | None = None,
     ) -> None:
         checked_flag("strict", strict)
         check_optimizer(optimizer, monitor)
@@ -118,6 +122,8 @@ class TrainingEnergy(Hooked):
         self._is_world_checked = False
         if world is not None:
             self.use_world(world)
+        if recurring_run is not None:
+            _measure(recurring_run, self.monitor, self._recorder)
 
     @property
     def saving_fraction(self) -> float | None:
@@ -379,3 +385,10 @@ class TrainingEnergy(Hooked):
             saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
             electricity=self._electricity,
         )
+
+
+def _measure(run: RecurringRun, monitor: ZeusMonitor, recorder: RunRecorder) -> None:
+    from zeus_core.training._recurring import RunMeter  # imported here, as few trainings are of a recurring job
+
+    checked_object("recurring_run", run, "use_meter", "the run of a recurring job, as in `with job.run() as run:`")
+    run.use_meter(RunMeter(monitor, recorder))

@@ -79,6 +79,7 @@ class RunRecorder:
         self._folder = folder
         self._waits = False
         self._part: _Part | None = None
+        self._spent: Tally | None = None  # at the end of a part, or when it was asked for last
         self._split: ActivitySplit | None = None  # the latest one, which also measures evaluations outside of training
         self._checkpoint: Checkpoint | None = None
         self.use_world(world)
@@ -109,7 +110,7 @@ class RunRecorder:
         if self._ranks.gpu_count == 0:
             return  # there is nothing to count, on any rank
         abandoned, checkpoint = self._part, self._checkpoint
-        self._part = self._checkpoint = None
+        self._part = self._checkpoint = self._spent = None
         if abandoned is not None:
             spent = self._ranks.combine(lambda: self._write_down(abandoned, is_last=True))
             abandoned.split.stop()
@@ -215,6 +216,19 @@ class RunRecorder:
             totals |= electricity_log_values(part.earlier + now, self._electricity)
         return {**part.intervals.next(now), **known_values(totals)}
 
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of the job, each counted once; 0 before training."""
+        return self._ranks.gpu_count
+
+    def spent(self) -> Tally | None:
+        """Return time and energy of the run so far; that of the latest one after it, None before. A collective call."""
+        part = self._part
+        if part is not None:
+            now = self._ranks.combine(lambda: self._own(part) if part.split.extend() else self._write_down(part))
+            self._spent = (part.earlier + now).total
+        return self._spent
+
     def evaluation_joules(self) -> float | None:
         """Return the energy of the current or latest evaluation; None if unknown. A collective call."""
         total = self._ranks.combine(self._own_evaluation).total
@@ -226,6 +240,7 @@ class RunRecorder:
         if part is None:
             return None
         account = part.earlier + self._ranks.combine(lambda: self._write_down(part, is_last=True))
+        self._spent = account.total
         return part.step - part.begin_step, account
 
     def end(self) -> tuple[int, Account] | None:

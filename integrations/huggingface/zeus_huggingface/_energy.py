@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zeus_core.adapters import contained
@@ -19,10 +19,12 @@ from zeus_huggingface._generation_and_reference import PassHooks
 from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
 from zeus_huggingface._model_card import add_energy
 from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer, warn_of_copied_search
+from zeus_huggingface._recurring import EvaluationReports
 from zeus_huggingface._trainer_patches import patch_trainer
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
+    from zeus_core.optimizer.batch_size import RecurringRun
 
 __all__ = ["ZeusTrainerCallback"]
 
@@ -63,6 +65,8 @@ class ZeusTrainerCallback(TrainerCallback):
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
         quiet: Show no result at the end of training.
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
+        recurring_run: The run of a recurring job that is trained, from `RecurringJob.run`. Evaluations are reported to
+            it; when it says so, training ends, with a checkpoint unless `save_strategy` is "no".
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback.
@@ -82,6 +86,7 @@ class ZeusTrainerCallback(TrainerCallback):
         strict: bool = False,
         quiet: bool = False,
         electricity: Electricity | None = None,
+        recurring_run: RecurringRun | None = None,
     ) -> None:
         if isinstance(optimizer, HFGlobalPowerLimitOptimizer):
             optimizer = optimizer.optimizer
@@ -99,7 +104,9 @@ class ZeusTrainerCallback(TrainerCallback):
             detects_evaluations=False,  # the Trainer announces them
             quiet=True,  # the result of all callbacks is shown in one
             electricity=electricity,
+            recurring_run=recurring_run,
         )
+        self._reports = None if recurring_run is None else EvaluationReports(recurring_run)
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         reporter = EnergyReporter(self.energy, splits_passes)
         self.listener = TrainerListener(type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet)
@@ -111,6 +118,18 @@ class ZeusTrainerCallback(TrainerCallback):
         Ray makes a copy for each process of a search for hyperparameters, and several of them may share a GPU.
         """
         return _copied_callback, (type(self), self.optimizer is not None, self._settings)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Any = None,
+        **_: Any,
+    ) -> None:
+        """Report an evaluation to the run of a recurring job, if there is one."""
+        if self._reports is not None:
+            self._reports.on_evaluate(args, state, control, metrics)
 
     @property
     def summary(self) -> TrainingSummary | None:

@@ -16,10 +16,12 @@ from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_lightning._batches import counter, samples_in
 from zeus_lightning._energy_source import EnergySource
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
+from zeus_lightning._recurring import ValidationReports
 from zeus_lightning._session import Session
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
+    from zeus_core.optimizer.batch_size import RecurringRun
 
 __all__ = ["ZeusCallback"]
 
@@ -64,6 +66,8 @@ class ZeusCallback(Callback):
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
         quiet: Show no result at the end of `fit`.
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
+        recurring_run: The run of a recurring job that `fit` trains, from `RecurringJob.run`. Validations are reported
+            to it; when it says so, the trainer stops, as by `EarlyStopping`.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback, with its monitor and optimizer; None until a trainer begins.
@@ -83,9 +87,11 @@ class ZeusCallback(Callback):
         strict: bool = False,
         quiet: bool = False,
         electricity: Electricity | None = None,
+        recurring_run: RecurringRun | None = None,
     ) -> None:
         super().__init__()
         self._source = EnergySource(monitor, optimizer, strict, electricity)
+        self._reports = None if recurring_run is None else ValidationReports(recurring_run)
         self._is_quiet = checked_flag("quiet", quiet)
         self._has_trained = False
         given = counter("batch_size", batch_size)
@@ -97,7 +103,14 @@ class ZeusCallback(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy the settings alone. The strategy "ddp_spawn" copies callbacks for each process."""
-        return {**vars(self), "_has_trained": False, "_session": None, "_fit_energy": None, "energy": None}
+        return {
+            **vars(self),
+            "_has_trained": False,
+            "_reports": None,
+            "_session": None,
+            "_fit_energy": None,
+            "energy": None,
+        }
 
     @property
     def summary(self) -> TrainingSummary | None:
@@ -175,6 +188,8 @@ class ZeusCallback(Callback):
             values = self._current.energy.evaluation()
             self._current.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
         self._current.energy.on_resume()
+        if self._reports is not None:
+            self._reports.on_validation_end(trainer)
 
     on_test_start = on_validation_start
     on_test_end = on_validation_end
@@ -208,7 +223,8 @@ class ZeusCallback(Callback):
         state = self._leave()
         self._session = None
         if self._is_first_of(trainer):
-            self.energy = self._source.energy_of(trainer)
+            run = self._reports.run if self._reports is not None and stage == "fit" else None
+            self.energy = self._source.energy_of(trainer, run)
             self._session = Session(trainer, self.energy, state)
             if stage == "fit":
                 self._fit_energy = self.energy

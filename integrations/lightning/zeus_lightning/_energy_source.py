@@ -19,6 +19,7 @@ from zeus_lightning._namespaces import Trainer
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
+    from zeus_core.optimizer.batch_size import RecurringRun
 
 __all__ = ["EnergySource"]
 
@@ -79,8 +80,12 @@ class EnergySource:
         self._monitor = training_monitor(self._monitor, self.strict, lambda: ZeusMonitor(gpu_indices=indices))
         return self._monitor
 
-    def energy_of(self, trainer: Trainer) -> TrainingEnergy:
+    def energy_of(self, trainer: Trainer, recurring_run: RecurringRun | None = None) -> TrainingEnergy:
         """Make the `TrainingEnergy` of a trainer: a collective call, once its processes have found each other.
+
+        Args:
+            trainer: The trainer.
+            recurring_run: The run of a recurring job that it trains, if it does.
 
         Raises:
             UsageError: The function that makes the optimizer made something else.
@@ -97,6 +102,7 @@ class EnergySource:
             detects_evaluations=False,  # the trainer announces them
             quiet=True,  # the callback shows the result once the progress bars have ended
             electricity=self._electricity,
+            recurring_run=recurring_run,
         )
         energy.use_world(world)
         folder = trainer.default_root_dir

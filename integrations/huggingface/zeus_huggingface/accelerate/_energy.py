@@ -23,6 +23,7 @@ from zeus_huggingface.accelerate._power_limit import PowerLimitOptimizer
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
+    from zeus_core.optimizer.batch_size import RecurringRun
 
 __all__ = ["ZeusAccelerate"]
 
@@ -77,6 +78,8 @@ class ZeusAccelerate(AcceleratorLoop):
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
         quiet: Show no result at the end.
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
+        recurring_run: The run of a recurring job whose time and energy this is, from `RecurringJob.run`. Report its
+            evaluations to it by `recurring_run.report`, on all processes.
 
     Attributes:
         energy: The `TrainingEnergy` behind it.
@@ -98,6 +101,7 @@ class ZeusAccelerate(AcceleratorLoop):
         strict: bool = False,
         quiet: bool = False,
         electricity: Electricity | None = None,
+        recurring_run: RecurringRun | None = None,
     ) -> None:
         self._counts_batches = samples_per_step is None
         samples = 0 if samples_per_step is None else samples_per_step
@@ -118,6 +122,7 @@ class ZeusAccelerate(AcceleratorLoop):
             detects_evaluations=False,
             quiet=True,  # the loop shows the result
             electricity=electricity,
+            recurring_run=recurring_run,
         )
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes

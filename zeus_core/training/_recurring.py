@@ -1,0 +1,39 @@
+"""Measures the runs of a recurring job, by the account of the training."""
+
+from __future__ import annotations
+
+from zeus_core.adapters import contained
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.batch_size._run_cost import JobGpus, Spent
+from zeus_core.training._run_recorder import RunRecorder
+
+__all__ = ["RunMeter"]
+
+
+class RunMeter:
+    """The `Meter` of a run whose training is recorded: all of it, with evaluations and checkpoints.
+
+    Args:
+        monitor: Measures the GPUs of this rank.
+        recorder: Keeps the account.
+    """
+
+    def __init__(self, monitor: ZeusMonitor, recorder: RunRecorder) -> None:
+        self._monitor = monitor
+        self._recorder = recorder
+        self._gpus: JobGpus | None = None
+
+    @contained
+    def spent(self) -> Spent | None:
+        """Return what was spent so far, or in the latest training; None if there is none, or no GPU to measure."""
+        total = self._recorder.spent()
+        if total is None:
+            return None
+        if self._gpus is None:
+            self._gpus = self._read_gpus()
+        return Spent(total.seconds, total.energy_joules, self._gpus)
+
+    def _read_gpus(self) -> JobGpus:
+        gpus = list(self._monitor.gpus.values())  # those of a job are alike
+        highest = max((gpu.read_power_limit_range_watts().highest_watts for gpu in gpus), default=0.0)
+        return JobGpus(self._recorder.gpu_count, gpus[0].name if gpus else None, highest)
