@@ -11,5 +11,6 @@ _require("transformers")
 
 from zeus_huggingface._energy import ZeusTrainerCallback  # noqa: E402
 from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer  # noqa: E402
+from zeus_huggingface._uneven_batches import UnevenBatches  # noqa: E402
 
-__all__ = ["HFGlobalPowerLimitOptimizer", "ZeusTrainerCallback"]
+__all__ = ["HFGlobalPowerLimitOptimizer", "UnevenBatches", "ZeusTrainerCallback"]

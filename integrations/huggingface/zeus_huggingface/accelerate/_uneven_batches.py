@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, SkipBatchSampler
-from accelerate.utils import DistributedType, recursively_apply
-from torch.utils.data import BatchSampler, IterableDataset
+from accelerate.utils import recursively_apply
 
-from zeus_core._validate import checked_function, checked_instance, shown
+from zeus_core._validate import checked_function, checked_instance
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight, TokenCounter, scaled
+from zeus_core.pytorch._loss_weights import LossWeights, TokenCounter, scaled
 from zeus_core.pytorch._uneven_batches import agree_on_batches
 from zeus_core.pytorch._uneven_models import warn_of_batch_norms
-from zeus_core.pytorch._uneven_sampler import UnevenBatchSampler, checked_batches
+from zeus_core.pytorch._uneven_sampler import checked_batches
+from zeus_huggingface._uneven_shard import UnevenShard, check_averaging, check_loader, global_batch
 
-__all__ = ["UnevenBatches", "UnevenShard"]
-
-_NOT_AVERAGING = (DistributedType.MEGATRON_LM, DistributedType.XLA)
+__all__ = ["UnevenBatches"]
 
 
 class UnevenBatches:
@@ -69,8 +64,8 @@ class UnevenBatches:
         def check() -> None:
             if tokens is not None:
                 checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
-            _check_averaging(accelerator)
-            checked_batches(batches, total=_global_batch(_training_loader(accelerator, dataloader)))
+            check_averaging(accelerator)
+            checked_batches(batches, total=global_batch(_training_loader(accelerator, dataloader)))
 
         agreed = agree_on_batches(world, batches, check)
         weights = LossWeights(world.rank, world.size, tokens, accelerator.device)
@@ -117,127 +112,15 @@ class UnevenBatches:
         return torch.cat([gathered[rank * rows : rank * rows + size] for rank, size in enumerate(sizes)])
 
 
-class UnevenShard:
-    """Lets a prepared dataloader give this rank its own number of samples of each global batch.
-
-    Args:
-        loader: The prepared dataloader.
-        batches: The samples of each rank.
-        rank: This rank.
-        weigh: Called with the sizes and the batch when a batch begins; returns the weight of its loss.
-    """
-
-    def __init__(
-        self,
-        loader: Any,
-        batches: Sequence[int],
-        rank: int,
-        weigh: Callable[[Sequence[int], Any], PendingWeight],
-    ) -> None:
-        self._loader = loader.base_dataloader
-        self._original = self._loader.batch_sampler
-        inner = _inner_sampler(loader)
-        self.sampler = UnevenBatchSampler(inner.sampler, batches, rank, inner.drop_last)
-        self._weigh = weigh
-        self.weight: PendingWeight | None = None
-        """The weight of the current batch; None outside of training."""
-        self.sizes: tuple[int, ...] | None = None
-        """The samples of each rank in the current batch; None outside of training."""
-        # Torch lets nobody exchange the sampler of a loader. Accelerate makes other loaders around this sampler, too.
-        object.__setattr__(self._loader, "batch_sampler", self.sampler)
-        self._patches = Patches(DataLoaderShard)  # Python looks up `__iter__` in the class alone
-        self._patches.wrap("__iter__", functools.partial(_iterate, weakref.ref(self)))
-        weakref.finalize(self, self._patches.undo).atexit = False
-
-    def close(self) -> None:
-        """Leave the dataloader as it was."""
-        self._patches.undo()
-        object.__setattr__(self._loader, "batch_sampler", self._original)
-        self.weight = self.sizes = None
-
-    def gives(self, loader: Any) -> bool:
-        """Return whether the batches of a dataloader are those of this sampler."""
-        return self._skipped(loader) is not None
-
-    def _skipped(self, loader: Any) -> int | None:
-        """Return how many batches a dataloader skips of this sampler's; None if it has another."""
-        sampler, skipped = getattr(loader, "batch_sampler", None), 0
-        while isinstance(sampler, SkipBatchSampler):
-            sampler, skipped = sampler.batch_sampler, skipped + sampler.skip_batches
-        return skipped if sampler is self.sampler else None
-
-    def follow(self, batches: Iterator[Any], loader: Any) -> Iterator[Any]:
-        """Return the batches of a dataloader; if they are this sampler's, note which one is trained on."""
-        skipped = self._skipped(loader)
-        return batches if skipped is None else self._follow(batches, loader, skipped)
-
-    def _follow(self, batches: Iterator[Any], loader: Any, skipped: int) -> Iterator[Any]:
-        self.sampler.set_epoch(loader.iteration)  # accelerate forgets it where batches are skipped
-        try:
-            for number, batch in enumerate(batches, start=skipped):
-                self.sizes = self.sampler.sizes(number)
-                self.weight = self._weigh(self.sizes, batch)
-                yield batch
-        finally:
-            self.weight = self.sizes = None
-
-
-def _iterate(shard: weakref.ref[UnevenShard], iterate: Callable[[Any], Iterator[Any]], loader: Any) -> Iterator[Any]:
-    alive = shard()
-    return iterate(loader) if alive is None else alive.follow(iterate(loader), loader)
-
-
 def _training_loader(accelerator: Accelerator, dataloader: Any) -> Any:
-    """Return the prepared dataloader of the training, once it is known to be one whose samples can be chosen.
+    """Return the prepared dataloader of the training.
 
     Raises:
-        UsageError: It is not.
+        UsageError: There is none, or its samples cannot be chosen.
     """
     if dataloader is None:
         if not accelerator._dataloaders:
             raise UsageError("accelerator has no dataloader yet; call accelerator.prepare(batches, ...) first")
         dataloader = accelerator._dataloaders[0]
-    if type(dataloader) is not DataLoaderShard:
-        raise UsageError(
-            f"dataloader is {shown(dataloader)}; it must be one that accelerator.prepare has made, without "
-            "dispatch_batches: a rank must be able to choose its samples"
-        )
-    _inner_sampler(dataloader)
+    check_loader(dataloader)
     return dataloader
-
-
-def _inner_sampler(loader: Any) -> Any:
-    """Return the sampler of batches that the user's dataloader had.
-
-    Raises:
-        UsageError: The dataloader had one of the user's own, or none.
-    """
-    sampler = loader.batch_sampler
-    inner = sampler.batch_sampler if isinstance(sampler, BatchSamplerShard) else sampler
-    if type(inner) is not BatchSampler or isinstance(loader.dataset, IterableDataset):
-        raise UsageError(
-            f"the dataloader has the dataset {shown(loader.dataset)} and the batch sampler {shown(inner)}; only "
-            "batches that a DataLoader makes by itself, of a dataset with a length, can be split by rank"
-        )
-    return inner
-
-
-def _global_batch(loader: Any) -> int:
-    """Return the samples of a batch on all ranks together."""
-    sampler = loader.batch_sampler
-    processes = sampler.num_processes if isinstance(sampler, BatchSamplerShard) and not sampler.split_batches else 1
-    return int(_inner_sampler(loader).batch_size * processes)
-
-
-def _check_averaging(accelerator: Accelerator) -> None:
-    """Raise `UsageError` if the gradients are not averaged over all ranks in each step."""
-    kind = accelerator.distributed_type
-    if kind in _NOT_AVERAGING:
-        raise UsageError(f"accelerator uses {kind.value}, whose losses cannot be weighted by rank")
-    parallelism = getattr(accelerator, "parallelism_config", None)
-    for name in ("tp", "cp", "sp"):
-        if getattr(parallelism, f"{name}_size", 1) > 1:
-            raise UsageError(
-                f"accelerator uses {name}_size={getattr(parallelism, f'{name}_size')}: ranks that share their samples "
-                "cannot have batches of their own"
-            )

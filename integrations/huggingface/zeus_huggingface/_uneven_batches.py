@@ -1,0 +1,152 @@
+"""Training on batches that differ by rank, in a Hugging Face Trainer."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+from transformers import Trainer
+
+from zeus_core._validate import checked_function, checked_instance, shown
+from zeus_core.adapters import Patches
+from zeus_core.errors import UsageError
+from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight, TokenCounter, scaled
+from zeus_core.pytorch._uneven_batches import agree_on_batches
+from zeus_core.pytorch._uneven_models import warn_of_batch_norms
+from zeus_core.pytorch._uneven_sampler import checked_batches
+from zeus_huggingface._uneven_shard import UnevenShard, check_averaging, check_loader, global_batch
+
+__all__ = ["UnevenBatches"]
+
+_IGNORED_LABEL = -100  # of transformers: a token that no loss counts
+
+_logger = logging.getLogger(__name__)
+
+
+class UnevenBatches:
+    """Trains on batches that differ by rank, with the gradient of the whole batch.
+
+    Make one before training begins, on all processes:
+
+        trainer = Trainer(...)
+        UnevenBatches(trainer, [24, 8])
+        trainer.train()
+
+    Each rank gets its own number of samples of each global batch. The global batches and their order are those of the
+    Trainer, also when it resumes, with as many ranks and such batches as there are then.
+
+    A Trainer divides the losses of a language model by the tokens of all ranks; then nothing is left to weight, and
+    `average_tokens_across_devices` is turned on. Other losses are weighted, as means over samples, or over `tokens`.
+
+    Args:
+        trainer: The Trainer, or one derived from it such as TRL's `SFTTrainer`.
+        batches: The samples of each rank in a global batch, by rank; `per_device_train_batch_size` times the number of
+            ranks in all. A rank with 0 computes one sample that does not count.
+        tokens: Returns how many tokens the loss of a batch is a mean over, where the Trainer does not count them; None
+            if it is a mean over samples.
+
+    Raises:
+        UsageError: An argument is wrong, or the Trainer cannot train on such batches; the message says why. Also raised
+            by `train`, where the dataloader cannot be split.
+        WorldError: Something is wrong on another rank, or a rank did not answer in time.
+    """
+
+    def __init__(self, trainer: Trainer, batches: Sequence[int], *, tokens: TokenCounter | None = None) -> None:
+        checked_instance("trainer", trainer, Trainer, "transformers.Trainer(...)")
+        world = torch_world()
+
+        def check() -> None:
+            if tokens is not None:
+                checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
+            _check_trainer(trainer)
+            checked_batches(batches, ranks=world.size)
+
+        self._batches = agree_on_batches(world, batches, check)
+        self._rank = world.rank
+        self._weights = LossWeights(world.rank, world.size, tokens, trainer.args.device)
+        self._trainer = trainer
+        self._shard: UnevenShard | None = None
+        self._arrived: deque[PendingWeight] = deque()  # the Trainer takes the batches of a step before it trains on any
+        self._weight: PendingWeight | None = None  # of the batch in `training_step`
+        if world.rank == 0 and isinstance(trainer.model, torch.nn.Module):
+            warn_of_batch_norms(trainer.model, self._batches)
+        if not trainer.args.average_tokens_across_devices and world.size > 1:
+            trainer.args.average_tokens_across_devices = True
+            _logger.info("average_tokens_across_devices is turned on, as the ranks have different numbers of tokens")
+        self._patches = Patches(trainer)
+        self._patches.wrap("get_train_dataloader", self._get_train_dataloader)
+        self._patches.wrap("training_step", self._training_step)
+        self._patches.wrap("compute_loss", self._compute_loss)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The samples of each rank in a global batch."""
+        return self._batches
+
+    def close(self) -> None:
+        """Leave the Trainer as it was."""
+        self._patches.undo()
+        if self._shard is not None:
+            self._shard.close()
+
+    def _get_train_dataloader(self, get: Callable[[], Any]) -> Any:
+        loader = get()
+        check_loader(loader)
+        checked_batches(self._batches, total=global_batch(loader))
+        if self._shard is not None:
+            self._shard.close()
+        self._arrived.clear()
+        self._shard = UnevenShard(loader, self._batches, self._rank, self._on_batch)
+        return loader
+
+    def _on_batch(self, sizes: Sequence[int], batch: Any) -> PendingWeight:
+        is_for_nothing = not sizes[self._rank] and isinstance(batch, MutableMapping)
+        if is_for_nothing and isinstance(batch.get("labels"), torch.Tensor):
+            batch["labels"] = torch.full_like(batch["labels"], _IGNORED_LABEL)  # or the Trainer counts them
+        weight = self._weights.of_batch(sizes, batch)
+        self._arrived.append(weight)
+        return weight
+
+    def _training_step(
+        self, training_step: Callable[..., torch.Tensor], model: Any, inputs: Any, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        weight = self._arrived.popleft()
+        self._weight = None if self._is_summed_up(num_items_in_batch) else weight
+        try:
+            return training_step(model, inputs, num_items_in_batch)
+        finally:
+            self._weight = None
+
+    def _is_summed_up(self, num_items_in_batch: Any) -> bool:
+        """Return whether the Trainer divides the sum of the losses by what all ranks have: no weight is needed."""
+        trainer = self._trainer
+        return num_items_in_batch is not None and bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func)
+
+    def _compute_loss(self, compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = compute(*args, **kwargs)
+        if self._weight is None:
+            return result
+        if isinstance(result, tuple):
+            return scaled(result[0], self._weight()), *result[1:]
+        return scaled(result, self._weight())
+
+
+def _check_trainer(trainer: Trainer) -> None:
+    """Raise `UsageError` if a Trainer cannot train on batches that differ by rank."""
+    check_averaging(trainer.accelerator)
+    if isinstance(trainer.train_dataset, IterableDataset):
+        raise UsageError(
+            f"train_dataset is {shown(trainer.train_dataset)}, of which no rank can choose its samples; it must have a "
+            "length and an index"
+        )
+    if trainer.args.n_gpu > 1:
+        raise UsageError("the Trainer splits batches over the GPUs of one process; start one process for each GPU")
+    if hasattr(trainer, "num_generations"):
+        raise UsageError(f"a {type(trainer).__name__} generates its batches in groups, which cannot be split by rank")
+    if trainer.args.auto_find_batch_size:
+        raise UsageError("auto_find_batch_size is true, which changes the batches of all ranks; turn it off")
