@@ -13,6 +13,7 @@ from zeus_core.adapters._result import energy_text
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
+from zeus_core.optimizer.micro_batch._optimizer import MicroBatchOptimizer, MicroBatchSetting, checked_micro_batch
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
 from zeus_huggingface._generation_and_reference import PassHooks
@@ -67,10 +68,14 @@ class ZeusTrainerCallback(TrainerCallback):
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
         recurring_run: The run of a recurring job that is trained, from `RecurringJob.run`. Evaluations are reported to
             it; when it says so, training ends, with a checkpoint unless `save_strategy` is "no".
+        micro_batch: The samples of one pass, for the global batch of the Trainer's arguments: "auto" for those that
+            take the least joules, found by probes before training begins; a number; or a `MicroBatchOptimizer`. Those
+            of the Trainer if None.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback.
         optimizer: The `GlobalPowerLimitOptimizer` or `GlobalClockOptimizer`, if any.
+        micro_batch: The `MicroBatchOptimizer`, or the number, if any.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -87,6 +92,7 @@ class ZeusTrainerCallback(TrainerCallback):
         quiet: bool = False,
         electricity: Electricity | None = None,
         recurring_run: RecurringRun | None = None,
+        micro_batch: MicroBatchSetting | None = None,
     ) -> None:
         if isinstance(optimizer, HFGlobalPowerLimitOptimizer):
             optimizer = optimizer.optimizer
@@ -96,6 +102,7 @@ class ZeusTrainerCallback(TrainerCallback):
             "strict": strict,
             "quiet": quiet,
             "electricity": electricity,
+            "micro_batch": "auto" if isinstance(micro_batch, MicroBatchOptimizer) else micro_batch,
         }
         self.energy = TrainingEnergy(
             monitor,
@@ -107,9 +114,13 @@ class ZeusTrainerCallback(TrainerCallback):
             recurring_run=recurring_run,
         )
         self._reports = None if recurring_run is None else EvaluationReports(recurring_run)
+        store = None if optimizer is None else optimizer.trial_store
+        self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         reporter = EnergyReporter(self.energy, splits_passes)
-        self.listener = TrainerListener(type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet)
+        self.listener = TrainerListener(
+            type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet, self.micro_batch
+        )
         patch_trainer(self)
 
     def __reduce__(self) -> Any:

@@ -14,6 +14,7 @@ from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
+from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training import TrainingSummary
@@ -126,10 +127,17 @@ class TrainerListener:
         roles: Tasks that only one callback of a Trainer may do. Callbacks with the most roles come first, then the
             first in the list; the others step aside.
         quiet: Whether no result is shown at the end of training.
+        micro_batch: The micro-batch, or the optimizer that chooses it; that of the Trainer if None.
     """
 
     def __init__(
-        self, name: str, reporter: Reporter, monitor: ZeusMonitor, roles: frozenset[str], quiet: bool = False
+        self,
+        name: str,
+        reporter: Reporter,
+        monitor: ZeusMonitor,
+        roles: frozenset[str],
+        quiet: bool = False,
+        micro_batch: int | MicroBatchOptimizer | None = None,
     ) -> None:
         self._name = name
         self._own_reporter = reporter
@@ -137,6 +145,7 @@ class TrainerListener:
         self._monitor = monitor
         self._roles = roles
         self._is_quiet = checked_flag("quiet", quiet)
+        self.micro_batch = micro_batch
         self._has_begun = False
         self._trainings: list[tuple[Training, Reporter]] = []  # nested calls, with the reporter before each
         self._knows_world = False
@@ -184,7 +193,7 @@ class TrainerListener:
     @contained
     def on_train_begin(self, args: TrainingArguments, state: TrainerState) -> None:
         """Report that training begins, or begins again after `auto_find_batch_size` reduced the batch size."""
-        if self._steps_aside:
+        if self.steps_aside:
             return
         self._meet_ranks()
         samples_per_step = (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps
@@ -192,14 +201,15 @@ class TrainerListener:
             self.reporter.observer.forget()
         self._samples_per_step = samples_per_step
         self._has_begun = True
-        self._tell_work(samples_per_step)
+        self._tell_work(args, samples_per_step)
         self.reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
 
     @contained
-    def _tell_work(self, samples_per_step: int) -> None:
+    def _tell_work(self, args: TrainingArguments, samples_per_step: int) -> None:
         model = self._trainings[-1][0].trainer.model if self._trainings else None
         facts = facts_of_models([] if model is None else [model])
-        self.reporter.observer.use_work({**facts, "samples_per_step": samples_per_step})
+        work = {**facts, "samples_per_step": samples_per_step, "accumulation": args.gradient_accumulation_steps}
+        self.reporter.observer.use_work(work)
 
     @contained
     def on_step_end(self, args: TrainingArguments, state: TrainerState) -> None:
@@ -233,10 +243,14 @@ class TrainerListener:
         if reporter is not self._own_reporter:
             return {}
         has_begun, self._has_begun = self._has_begun, False
-        return reporter.observer.result() if has_begun and is_first_rank and not self._is_quiet else {}
+        if not has_begun or not is_first_rank or self._is_quiet:
+            return {}
+        batch = self.micro_batch.result() if isinstance(self.micro_batch, MicroBatchOptimizer) else {}
+        return {**reporter.observer.result(), **batch}
 
     @property
-    def _steps_aside(self) -> bool:
+    def steps_aside(self) -> bool:
+        """Whether another callback or trainer does the work."""
         return self.reporter is not self._own_reporter
 
     def _has_a_double(self, trainer: Trainer) -> bool:
@@ -249,7 +263,7 @@ class TrainerListener:
 
     def _meet_ranks(self) -> None:
         """Find the ranks, as late as possible, and where all ranks are: a collective call."""
-        if not self._knows_world and not self._steps_aside:
+        if not self._knows_world and not self.steps_aside:
             self._knows_world = True
             self.reporter.observer.use_world(torch_world())
 

@@ -19,6 +19,7 @@ from zeus_core.adapters import Patches
 from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity
 from zeus_huggingface._listener import Training, listeners_of
+from zeus_huggingface._micro_batch import MicroBatchTraining
 from zeus_huggingface._model_card import evaluations_without_energy
 
 __all__ = ["patch_trainer"]
@@ -72,6 +73,15 @@ def _train(
         return output
     finally:
         _show([listener.leave_training() for listener in listeners])
+
+
+def _inner_training_loop(loop: Callable[..., Any], trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
+    """Train with the micro-batch of the first callback that has one."""
+    settings = (listener.micro_batch for listener in listeners_of(trainer) if not listener.steps_aside)
+    setting = next((setting for setting in settings if setting is not None), None)
+    if setting is None:
+        return loop(trainer, *args, **kwargs)
+    return MicroBatchTraining(trainer, setting).run(loop, *args, **kwargs)
 
 
 def _search(search: Callable[..., Any], trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
@@ -137,6 +147,7 @@ def _create_model_card(create: Callable[..., Any], trainer: Trainer, *args: Any,
 
 _WRAPS: dict[str, Callable[..., Any]] = {
     "train": _train,
+    "_inner_training_loop": _inner_training_loop,
     "hyperparameter_search": _search,
     "evaluate": _pausing(Activity.EVALUATION),
     "_evaluate": _pausing(Activity.EVALUATION),  # for trainers with an `evaluate` of their own

@@ -98,6 +98,8 @@ class SearchOptimizer(SearchFacts):
             if profile_path is None
             else JsonTrialStore(Path(checked_path("profile_path", profile_path, "profile.json")))
         )
+        self.trial_store: TrialStore = store
+        """Keeps the trials."""
         self._recorder = TrialRecorder(monitor, samples_clocks=name != "power limit")
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -26,7 +26,7 @@ from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.optimizer._global_setting._limiter import GpuFacts, facts_of_gpu
 from zeus_core.optimizer._global_setting._preparation import with_power
 from zeus_core.optimizer._trial_store import Conditions, JsonTrialStore, NoTrialStore, TrialStore, checked_facts
-from zeus_core.optimizer.micro_batch._prober import Prober, is_memory_error
+from zeus_core.optimizer.micro_batch._prober import Check, Prober, is_memory_error
 from zeus_core.optimizer.micro_batch._search import MicroBatchSearch, micro_batch_sizes
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
@@ -121,6 +121,8 @@ class MicroBatchOptimizer:
         micro_batch: int,
         run: Callable[[int], object],
         *,
+        sizes: Sequence[int] | None = None,
+        check: Check | None = None,
         work: Mapping[str, int | str] | None = None,
         world: World | None = None,
         is_out_of_memory: Callable[[Exception], bool] | None = None,
@@ -135,6 +137,9 @@ class MicroBatchOptimizer:
             micro_batch: The original size, which stays if no other is certainly better.
             run: Runs the passes of one micro-batch of this many samples, forward and backward, without collectives. The
                 first call with a size comes before its measurement.
+            sizes: The divisors of the batch to choose from, with the original one; all of them if None.
+            check: Returns, for people, how the gradients of a step differ between two sizes; None if only by rounding.
+                It is called with the original size and one beside it, the smaller if there is one, before all probes.
             work: Facts that tell this work from other work in the profile, such as {"parameters": 124439808}.
             world: The ranks; this process alone if None.
             is_out_of_memory: Tells whether an error of `run` is one; `MemoryError`, and torch's, if None.
@@ -143,26 +148,26 @@ class MicroBatchOptimizer:
         Raises:
             UsageError: An argument is wrong, such as a batch that `micro_batch` does not divide.
         """
-        sizes = micro_batch_sizes(batch_size, micro_batch)
+        possible = micro_batch_sizes(batch_size, micro_batch)
+        if sizes is not None:
+            possible = [size for size in possible if size in sizes or size == micro_batch]
         checked_function("run", run, "a function of a size that runs a forward and a backward pass")
         facts = checked_facts("work", work or {})
         exchange = Exchange(checked_world(world))
-        self.chosen = self.original = micro_batch
-        self.batch_size, self.refused_because, self.probes = batch_size, None, 0
-        self.trials, self.out_of_memory, self._spent = {}, set(), []
-        prober = Prober(run, is_out_of_memory or is_memory_error, release)
+        self._begin(batch_size, micro_batch)
+        prober = Prober(run, check, is_out_of_memory or is_memory_error, release)
         try:
-            self._search(sizes, facts, exchange, prober)
+            self._search(possible, facts, exchange, prober)
         except Exception as error:
             self.refused_because = f"the probes failed: {error}"
             log_fault(self, "the micro-batch stays as it was", error)
             self.chosen = micro_batch
-        return self.chosen
+        return self.chosen or micro_batch
 
-    def refuse(self, reason: str) -> None:
-        """Keep the original size, and say why."""
-        self.chosen, self.refused_because = self.original, reason
-        _logger.warning("the micro-batch stays as it was: %s", reason)
+    def refuse(self, batch_size: int, micro_batch: int, reason: str) -> None:
+        """Say why the original size of some training stays, without a search."""
+        self._begin(batch_size, micro_batch)
+        self._stay(reason)
 
     @contained
     def tell_out_of_memory(self, size: int) -> None:
@@ -193,6 +198,15 @@ class MicroBatchOptimizer:
             rows["batch search"] = f"{self.probes} probes, {duration_text(spent.time)}, {energy} before training"
         return rows
 
+    def _begin(self, batch_size: int, micro_batch: int) -> None:
+        self.chosen = self.original = micro_batch
+        self.batch_size, self.refused_because, self.probes = batch_size, None, 0
+        self.trials, self.out_of_memory, self._spent, self._conditions = {}, set(), [], None
+
+    def _stay(self, reason: str) -> None:
+        self.chosen, self.refused_because = self.original, reason
+        _logger.warning("the micro-batch stays as it was: %s", reason)
+
     def _choice_text(self) -> str:
         def text(size: int | None) -> str:
             return f"{size} x {(self.batch_size or 0) // (size or 1)}"
@@ -205,35 +219,48 @@ class MicroBatchOptimizer:
         return f"{text(self.chosen)} {was}, the best of {sizes} by {rule}"
 
     def _search(self, sizes: list[int], work: Mapping[str, int | str], exchange: Exchange, prober: Prober) -> None:
+        """Probe sizes until enough is known, and choose. An exchange of all ranks comes before each decision."""
         assert self.original is not None
-        monitor = self.monitor = training_monitor(self.monitor)
-        batches = exchange.gather(lambda: [sizes[-1], self.original])
+        assert self.batch_size is not None
+        batches = exchange.gather(lambda: [self.batch_size, self.original])
         if any(batch != batches[0] for batch in batches):
             raise UsageError(f"the ranks have different batches, of samples and a micro-batch: {batches}")
-        told = exchange.gather(lambda: {gpu.uuid: encode(facts_of_gpu(gpu)) for gpu in monitor.gpus.values()})
-        if not all(told):
-            self.refuse("no GPU is measured")
+        gpus = self._gpus_of_all(exchange)
+        place = sizes.index(self.original)
+        reasons: list[str | None] = [None if gpus else "no GPU is measured"]
+        if gpus and len(sizes) == 1:
+            reasons = ["no other one leaves the steps as they are"]
+        elif gpus:
+            beside = self.original, sizes[place - 1 if place > 0 else 1]
+            reasons = exchange.gather(lambda: prober.check(beside))
+        if any(reasons):
+            self._stay(exchange.complaint(reasons) if len(reasons) > 1 else str(reasons[0]))
             return
-        gpus = {uuid: decode(GpuFacts, facts) for of_rank in told for uuid, facts in of_rank.items()}
-        self._conditions = _conditions(list(gpus.values()), {**work, "batch_size": sizes[-1], "ranks": exchange.size})
+        self._conditions = _conditions(gpus, {**work, "batch_size": self.batch_size, "ranks": exchange.size})
+        limits_watts = [gpu.original_limit_watts for gpu in gpus if gpu.original_limit_watts is not None]
+        search = MicroBatchSearch(sizes, self.original, with_power(self._selector, max(limits_watts, default=None)))
         trials, out_of_memory = exchange.decide(self._recall)
-        limits_watts = [one.original_limit_watts for one in gpus.values() if one.original_limit_watts is not None]
-        selector = with_power(self._selector, max(limits_watts, default=None))
-        search = MicroBatchSearch(sizes, self.original, selector)
         for trial in decode(list[Trial], trials):
             search.tell(trial)
         search.out_of_memory.update(out_of_memory)
         self.trials, self.out_of_memory = search.trials, search.out_of_memory
         while len(self.trials) + len(self.out_of_memory) < self._max_probes and (size := search.ask()) is not None:
-            self._probe(size, sizes[-1], search, exchange, prober)
+            self._probe(size, self.batch_size, search, exchange, prober)
             if exchange.rank == 0:
                 self._keep()
         self._conclude(search, exchange)
 
+    def _gpus_of_all(self, exchange: Exchange) -> list[GpuFacts]:
+        """Return the facts of the GPUs of all ranks; none if one of them measures no GPU."""
+        monitor = self.monitor = training_monitor(self.monitor)
+        told = exchange.gather(lambda: {gpu.uuid: encode(facts_of_gpu(gpu)) for gpu in monitor.gpus.values()})
+        by_uuid = {uuid: decode(GpuFacts, facts) for of_rank in told for uuid, facts in of_rank.items()}
+        return list(by_uuid.values()) if all(told) else []
+
     def _conclude(self, search: MicroBatchSearch, exchange: Exchange) -> None:
         best = exchange.decide(lambda: search.choice)
         if best is None:
-            self.refuse("no micro-batch fits into memory, as far as was tried")
+            self._stay("no micro-batch fits into memory, as far as was tried")
         elif self.original not in self.trials or self._is_certain(search, best):
             self.chosen = best
 
@@ -272,18 +299,27 @@ class MicroBatchOptimizer:
             self._store.save(self._conditions, *known)
 
 
-def checked_micro_batch(value: MicroBatchSetting | None) -> int | MicroBatchOptimizer | None:
+def checked_micro_batch(
+    value: MicroBatchSetting | None, monitor: ZeusMonitor | None = None, store: TrialStore | None = None
+) -> int | MicroBatchOptimizer | None:
     """Return the argument `micro_batch` of an adapter: None, a size, or an optimizer, which is made for "auto".
+
+    Args:
+        value: The argument.
+        monitor: The monitor of an optimizer without one.
+        store: Where one that is made keeps its trials: that of a search for another setting.
 
     Raises:
         UsageError: It is something else.
     """
-    if value is None or isinstance(value, MicroBatchOptimizer):
-        return value
     if isinstance(value, str) and value == "auto":
-        return MicroBatchOptimizer()
+        value = MicroBatchOptimizer()
+        value._store = store or value._store
+    if isinstance(value, MicroBatchOptimizer):
+        value.monitor = value.monitor or monitor
+        return value
     wanted = '"auto", a number of samples, such as 8, or a MicroBatchOptimizer'
-    return checked_whole_number("micro_batch", value, 1, wanted)
+    return None if value is None else checked_whole_number("micro_batch", value, 1, wanted)
 
 
 def _conditions(gpus: list[GpuFacts], work: Mapping[str, int | str]) -> Conditions:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from zeus_core._codec import encode
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 
-__all__ = ["Prober", "is_memory_error"]
+__all__ = ["Check", "Prober", "is_memory_error"]
+
+Check: TypeAlias = Callable[[tuple[int, int]], str | None]
+"""Returns, for people, how the gradients of a step differ between two sizes; None if only by rounding."""
 
 _MAX_RUNS = 10_000  # in one probe, if a pass takes less than the monitor can tell
 
@@ -20,14 +23,20 @@ class Prober:
 
     Args:
         run: Runs those of one micro-batch.
+        check: Says how the gradients of two sizes differ; None if they do not.
         is_out_of_memory: Tells whether an error of it is one.
         release: Releases memory.
     """
 
     def __init__(
-        self, run: Callable[[int], object], is_out_of_memory: Callable[[Exception], bool], release: Callable[[], object]
+        self,
+        run: Callable[[int], object],
+        check: Check | None,
+        is_out_of_memory: Callable[[Exception], bool],
+        release: Callable[[], object],
     ) -> None:
         self._run = run
+        self._check = check
         self._is_out_of_memory = is_out_of_memory
         self._release = release
 
@@ -44,6 +53,16 @@ class Prober:
             self._release()
         spent = monitor.between(begin, monitor.read())
         return {"measured": encode(measured), "samples": samples, "spent": encode(spent)}
+
+    def check(self, sizes: tuple[int, int]) -> str | None:
+        """Return how the gradients of two sizes differ; None if they do not, or one does not fit into memory."""
+        try:
+            return None if self._check is None else self._check(sizes)
+        except Exception as error:
+            if not self._is_out_of_memory(error):
+                raise
+        self._release()
+        return None
 
     def _measure(self, monitor: ZeusMonitor, size: int, batch_size: int, seconds: float) -> tuple[Measurement, int]:
         self._run(size)  # prepares, compiles, and allocates the gradients

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator
 
-from zeus_core._validate import checked_whole_number
+from zeus_core._validate import checked_function, checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
+from zeus_core.optimizer.micro_batch._optimizer import MicroBatchOptimizer, MicroBatchSetting, checked_micro_batch
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training._account import TRAINING
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
 from zeus_huggingface.accelerate._accelerator import checked_accelerator, monitor_for, samples_of_batch
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
+from zeus_huggingface.accelerate._micro_batch import AcceleratorMicroBatch, ComputeLoss
 from zeus_huggingface.accelerate._pending import PendingValues
 from zeus_huggingface.accelerate._power_limit import PowerLimitOptimizer
 
@@ -80,10 +82,15 @@ class ZeusAccelerate(AcceleratorLoop):
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
         recurring_run: The run of a recurring job whose time and energy this is, from `RecurringJob.run`. Report its
             evaluations to it by `recurring_run.report`, on all processes.
+        micro_batch: The samples of one pass, for the global batch of the loop: "auto" for those that take the least
+            joules, found by probes before the loop begins; a number; or a `MicroBatchOptimizer`. Those of the loader if
+            None. The loop must use `accelerator.accumulate`, and count its steps by `accelerator.sync_gradients`.
+        compute_loss: Returns the loss of a batch on the device, for the probes. If None, `model(**batch).loss`.
 
     Attributes:
         energy: The `TrainingEnergy` behind it.
         steps: Optimizer steps of the run so far, with those before the checkpoint it was resumed from.
+        micro_batch: The `MicroBatchOptimizer`, or the number, if any.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -102,7 +109,12 @@ class ZeusAccelerate(AcceleratorLoop):
         quiet: bool = False,
         electricity: Electricity | None = None,
         recurring_run: RecurringRun | None = None,
+        micro_batch: MicroBatchSetting | None = None,
+        compute_loss: ComputeLoss | None = None,
     ) -> None:
+        if compute_loss is not None:
+            checked_function("compute_loss", compute_loss, "a function of a batch that returns its loss")
+        checked_micro_batch(micro_batch)
         self._counts_batches = samples_per_step is None
         samples = 0 if samples_per_step is None else samples_per_step
         self._samples_per_step = checked_whole_number("samples_per_step", samples, minimum=0)
@@ -123,6 +135,11 @@ class ZeusAccelerate(AcceleratorLoop):
             quiet=True,  # the loop shows the result
             electricity=electricity,
             recurring_run=recurring_run,
+        )
+        store = None if not isinstance(optimizer, SearchOptimizer) else optimizer.trial_store
+        self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
+        self._batches = (
+            None if self.micro_batch is None else AcceleratorMicroBatch(accelerator, self.micro_batch, compute_loss)
         )
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes
@@ -145,7 +162,8 @@ class ZeusAccelerate(AcceleratorLoop):
         """Begin a backward pass for training."""
         super().on_backward()
         if self._counts_batches:
-            self.count(samples_of_batch(self._accelerator))
+            samples = None if self._batches is None else self._batches.samples()
+            self.count(samples_of_batch(self._accelerator) if samples is None else samples)
 
     @contained
     def on_step_end(self) -> None:
@@ -174,6 +192,13 @@ class ZeusAccelerate(AcceleratorLoop):
         """End training, normally or by an error, and leave the accelerator as it was. Not collective."""
         self._tell_detected_evaluations()
         super().close()
+        if self._batches is not None:
+            self._batches.undo()
+
+    def result(self) -> dict[str, str]:
+        """Return the result for people, as labelled lines."""
+        batch = self.micro_batch.result() if isinstance(self.micro_batch, MicroBatchOptimizer) else {}
+        return {**super().result(), **batch}
 
     def _tell_detected_evaluations(self) -> None:
         self.energy.detected_evaluations = self.detected_evaluations

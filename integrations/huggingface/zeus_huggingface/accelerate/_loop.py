@@ -118,6 +118,10 @@ class AcceleratorLoop:
             self._is_open = False
             self._show_result()
 
+    def result(self) -> dict[str, str]:
+        """Return the result for people, as labelled lines."""
+        return self._observer.result()
+
     def __enter__(self: _Loop) -> _Loop:
         return self
 
@@ -243,7 +247,7 @@ class AcceleratorLoop:
     def _show_result(self) -> None:
         if self._is_quiet or self.steps == 0 or not self._accelerator.is_main_process:
             return
-        rows, shared = self._observer.result(), vars(self._accelerator).get(_RESULT)
+        rows, shared = self.result(), vars(self._accelerator).get(_RESULT)
         if shared is None:
             show_result(rows)
         else:

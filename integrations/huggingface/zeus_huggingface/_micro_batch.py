@@ -1,0 +1,304 @@
+"""The micro-batch of a Trainer: chosen before training begins, for the global batch of its arguments.
+
+The training loop of a `Trainer` fixes its sizes before it tells a callback anything. So it is entered, probed once all
+is prepared, just before the first callback hears of the training, and left and entered again if another size is better.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils.data import IterableDataset
+
+from zeus_core.adapters import Patches
+from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
+from zeus_core.optimizer.micro_batch._search import divisors
+from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._kept_state import kept_state, random_state
+from zeus_core.pytorch._micro_batch import (
+    ProbeSamples,
+    coupling_of,
+    dependence,
+    is_out_of_memory,
+    optimizer_ballast,
+    release_memory,
+    warn_of_dropout,
+)
+from zeus_core.pytorch._work_facts import facts_of_models
+
+__all__ = ["MicroBatchTraining"]
+
+Trainer: TypeAlias = Any  # most of what is used of it here is private, or differs between versions
+
+# Trainers whose loss has a term that is estimated over the micro-batch.
+_COUPLED_TRAINERS = {"KTOTrainer": "estimates its KL term", "BCOTrainer": "keeps a running mean of its rewards"}
+
+_logger = logging.getLogger(__name__)
+
+
+class _RestartError(BaseException):
+    """Leaves the training loop, to enter it with another micro-batch. No `except Exception` may hold it."""
+
+
+class MicroBatchTraining:
+    """One training with the micro-batch that was chosen for it. The arguments of the Trainer are restored at its end.
+
+    Args:
+        trainer: The Trainer.
+        setting: A size, or the optimizer that chooses one.
+    """
+
+    def __init__(self, trainer: Trainer, setting: int | MicroBatchOptimizer) -> None:
+        self._trainer = trainer
+        self._setting = setting
+        self._original = int(trainer.args.per_device_train_batch_size)
+        self._batch_size = self._original * int(trainer.args.gradient_accumulation_steps)
+
+    def run(self, loop: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the training loop of the Trainer."""
+        trainer, setting = self._trainer, self._setting
+        reason = _obstacle(trainer)
+        if reason is None and isinstance(setting, MicroBatchOptimizer):
+            reason = _obstacle_to_probes(trainer)
+        if reason is None and isinstance(setting, int) and self._batch_size % setting:
+            possible = ", ".join(map(str, divisors(self._batch_size)))
+            reason = f"{setting} does not divide the {self._batch_size} samples of a step on one rank; try {possible}"
+        if reason is not None:
+            self._refuse(reason)
+            return loop(trainer, *args, **kwargs)
+        if isinstance(setting, int):
+            return self._run_with(setting, loop, *args, **kwargs)
+        restore_random_state = random_state()
+        chosen = self._original
+        probes = Patches(trainer.callback_handler)
+
+        def probe_first(on_train_begin: Callable[..., Any], *event: Any) -> Any:
+            nonlocal chosen
+            probes.undo()
+            chosen = self._choose(setting)
+            if chosen != self._original:
+                raise _RestartError
+            return on_train_begin(*event)
+
+        probes.wrap("on_train_begin", probe_first)
+        try:
+            return loop(trainer, *args, **kwargs)
+        except _RestartError:
+            pass
+        finally:
+            probes.undo()
+        self._unprepare()
+        restore_random_state()
+        try:
+            return self._run_with(chosen, loop, *args, **kwargs)
+        except Exception as error:
+            if is_out_of_memory(error):
+                setting.tell_out_of_memory(chosen)
+            raise
+
+    def _refuse(self, reason: str) -> None:
+        if isinstance(self._setting, MicroBatchOptimizer):
+            self._setting.refuse(self._batch_size, self._original, reason)
+        else:
+            _logger.warning("the micro-batch stays as it was: %s", reason)
+
+    def _run_with(self, size: int, loop: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the loop with a size, which is in the arguments of the Trainer until its end."""
+        trainer, training = self._trainer, self._trainer.args
+        names = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
+        original = {name: getattr(training, name) for name in names if hasattr(training, name)}
+        original_size = trainer._train_batch_size
+        training.per_device_train_batch_size = size
+        training.gradient_accumulation_steps = self._batch_size // size
+        if original.get("steps_per_generation"):  # else GRPO would generate for other steps
+            training.steps_per_generation = original["steps_per_generation"] * self._original // size
+        trainer._train_batch_size = size
+        if "batch_size" in kwargs:
+            kwargs["batch_size"] = size
+        warn_of_dropout([trainer.model], self._original, size)
+        try:
+            return loop(trainer, *args, **kwargs)
+        finally:
+            vars(training).update(original)
+            trainer._train_batch_size = original_size
+
+    def _unprepare(self) -> None:
+        """Let the Trainer prepare its model again, as for a first training."""
+        trainer = self._trainer
+        trainer.model = trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
+        trainer.model_wrapped = trainer.model
+        release_memory()
+
+    def _choose(self, optimizer: MicroBatchOptimizer) -> int:
+        """Return the best size. Every rank is here, with all prepared, before any callback hears of the training."""
+        trainer = self._trainer
+        loader = trainer.callback_handler.train_dataloader
+        with kept_state(trainer.model, trainer, trainer.state):
+            ballast = optimizer_ballast(getattr(trainer.optimizer, "optimizer", trainer.optimizer), trainer.args.device)
+            passes = _Passes(trainer, loader, self._batch_size)
+            try:
+                return optimizer.choose(
+                    self._batch_size,
+                    self._original,
+                    passes.run,
+                    sizes=_sizes_with_same_tail(trainer, loader, self._batch_size, self._original),
+                    check=passes.check,
+                    work={
+                        **facts_of_models([trainer.model]),
+                        "precision": str(trainer.accelerator.mixed_precision),
+                        "checkpointing": str(bool(trainer.args.gradient_checkpointing)),
+                    },
+                    world=torch_world(),
+                    is_out_of_memory=is_out_of_memory,
+                    release=passes.release,
+                )
+            finally:
+                del ballast
+                passes.release()
+
+
+class _Passes:
+    """The passes of the Trainer, as its training step makes them.
+
+    Args:
+        trainer: The Trainer, prepared.
+        loader: Its loader, whose samples are probed with.
+        batch_size: The samples of a step on this rank.
+    """
+
+    def __init__(self, trainer: Trainer, loader: Any, batch_size: int) -> None:
+        self._trainer = trainer
+        # The reducer of DistributedDataParallel would wait for the other ranks, one of which may be out of memory.
+        self._model = trainer.model_wrapped if trainer.args.world_size == 1 else trainer.model
+        self._is_mixed = trainer.accelerator.mixed_precision != "no"
+        self._samples = ProbeSamples(loader.dataset, loader.collate_fn, batch_size, trainer.args.process_index)
+        self._size = 0
+        self._next: Iterator[Any] = iter(())
+        self._items: Any = None
+
+    def run(self, size: int) -> None:
+        """Run the passes of a micro-batch of this size; first, of one of the largest samples."""
+        if size != self._size:
+            self.release()
+            self._use(size)
+            self._step(self._samples.largest(size))
+        else:
+            self._step(next(self._next))
+
+    def check(self, sizes: tuple[int, int]) -> str | None:
+        """Return, for people, how the loss depends on the micro-batch; None if it is the same but for rounding."""
+        return dependence(sizes, [self._loss(size) for size in sizes], [self._trainer.model], self._is_mixed)
+
+    def release(self) -> None:
+        """Forget the batches, and release the memory of a failed pass."""
+        self._size, self._next = 0, iter(())
+        for parameter in self._trainer.model.parameters():
+            parameter.grad = None
+        release_memory()
+
+    def _use(self, size: int) -> list[Any]:
+        batches = self._samples.batches(size)
+        self._size, self._next = size, itertools.cycle(batches)
+        self._items = _items_in(self._trainer, batches)
+        self._trainer.current_gradient_accumulation_steps = len(batches)
+        return batches
+
+    def _step(self, inputs: Any) -> None:
+        inputs = dict(inputs) if isinstance(inputs, dict) else inputs  # some losses take labels out of it
+        self._trainer.training_step(self._model, inputs, self._items)
+
+    def _loss(self, size: int) -> float:
+        """Return the loss of a step, as it would be propagated backward, without dropout."""
+        losses: list[float] = []
+        self._model.eval()
+        with (
+            _patched(self._trainer.accelerator, "backward", lambda _, loss, **__: losses.append(float(loss))),
+            _patched(self._model, "train", lambda _, mode=True: self._model),
+            torch.no_grad(),
+        ):
+            for inputs in self._use(size):
+                self._step(inputs)
+        self.release()
+        return math.fsum(losses)
+
+
+@contextmanager
+def _patched(target: Any, name: str, around: Callable[..., Any]) -> Iterator[None]:
+    patches = Patches(target)
+    patches.wrap(name, around)
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+def _items_in(trainer: Trainer, batches: list[Any]) -> Any:
+    """Return the labels of a step that count, as the Trainer passes them to losses; None where it passes none."""
+    if not _is_token_weighted(trainer):
+        return None
+    try:
+        return sum(int((batch["labels"] != -100).sum()) for batch in batches) or None
+    except (KeyError, TypeError):
+        return None
+
+
+def _is_token_weighted(trainer: Trainer) -> bool:
+    return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func)
+
+
+def _obstacle(trainer: Trainer) -> str | None:
+    """Return why no other micro-batch may be used; None if one may."""
+    args = trainer.args
+    for kind, what in _COUPLED_TRAINERS.items():
+        if any(base.__name__ == kind for base in type(trainer).__mro__):
+            return f"{kind} {what} over the micro-batch"
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        return "it is a part of the configuration of DeepSpeed and FSDP"
+    if args.auto_find_batch_size:
+        return "auto_find_batch_size changes the global batch"
+    if args.n_gpu > 1:
+        return "DataParallel divides it over the GPUs; start with torchrun instead"
+    if getattr(args, "train_sampling_strategy", None) == "batch_rebalance":
+        return "the sampler balances its batches"
+    if args.accelerator_config.split_batches:
+        return "split_batches divides it over the ranks"
+    return coupling_of(trainer.model)
+
+
+def _obstacle_to_probes(trainer: Trainer) -> str | None:
+    """Return why a micro-batch cannot be probed; None if it can."""
+    if getattr(trainer.args, "num_generations", None) or getattr(trainer.args, "steps_per_generation", None):
+        return f'{type(trainer).__name__} generates within its steps; pass a size in place of "auto"'
+    dataset = trainer.train_dataset
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        return 'the training data are a stream, which probes would use up; pass a size in place of "auto"'
+    if len(dataset) == 0:
+        return "there are no training data"
+    return None
+
+
+def _sizes_with_same_tail(trainer: Trainer, loader: Any, batch_size: int, original: int) -> list[int]:
+    """Return the sizes with which the last step of an epoch is the same: on the same samples, weighted as they were."""
+    args, samples = trainer.args, len(loader.dataset)
+    ranks, sizes = int(args.world_size), divisors(batch_size)
+    rest = samples % (batch_size * ranks)
+    if rest == 0 or 0 < args.max_steps <= samples // (batch_size * ranks):
+        return sizes
+    tail = functools.partial(_tail, rest, ranks, bool(args.dataloader_drop_last), _is_token_weighted(trainer))
+    return [size for size in sizes if tail(size) == tail(original)]
+
+
+def _tail(rest: int, ranks: int, drops: bool, is_weighted: bool, size: int) -> tuple[int, bool]:
+    """Return the samples in an epoch's last step with a size, and whether its mean is that of samples or tokens."""
+    whole, part = divmod(rest, size * ranks)
+    if drops:
+        return whole * size * ranks, True
+    used = rest if ranks == 1 else (whole + bool(part)) * size * ranks  # the ranks are filled up with the first samples
+    return used, is_weighted or used % (size * ranks) == 0

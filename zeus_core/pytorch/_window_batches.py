@@ -1,0 +1,87 @@
+"""Batches of another size that leave every optimizer step as it was, for loaders whose loops average over batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any, NamedTuple, cast
+
+from torch.utils.data import BatchSampler
+
+__all__ = ["TailBatch", "WindowBatches"]
+
+
+class TailBatch(NamedTuple):
+    """A batch of the last, incomplete step of an epoch."""
+
+    samples: int
+    weight: float
+    """What its mean counts, where that of a whole batch counts 1."""
+
+
+class WindowBatches(BatchSampler):
+    """Cuts the samples of each step, which were `accumulation` batches of a sampler, into batches of another size.
+
+    A loop divides the mean of each batch by the number of batches in a step, also in the last step of an epoch, which
+    may have fewer, and a last batch with fewer samples. There the samples keep the weights that they had: whole batches
+    are joined up to the new size, and an incomplete one stays a batch.
+
+    Args:
+        batches: The batch sampler of the loader; its sampler is used on.
+        accumulation: Its batches in a step.
+        size: The new size, which divides the samples of a step.
+    """
+
+    def __init__(self, batches: BatchSampler, accumulation: int, size: int) -> None:
+        super().__init__(batches.sampler, size, batches.drop_last)
+        self._original = batches.batch_size
+        self._window = self._original * accumulation
+        self._accumulation = accumulation
+
+    @property
+    def accumulation(self) -> int:
+        """The batches of a step."""
+        return self._window // self.batch_size
+
+    @property
+    def whole_batches(self) -> int:
+        """The batches of an epoch before its last, incomplete step."""
+        return self._samples // self._window * self.accumulation
+
+    @property
+    def tail(self) -> list[TailBatch]:
+        """The batches of the last step of an epoch, if it is incomplete."""
+        whole, rest = divmod(self._samples % self._window, self._original)
+        joined = whole * self._original
+        sizes = [min(self.batch_size, joined - begin) for begin in range(0, joined, self.batch_size)]
+        tail = [TailBatch(size, size / self.batch_size) for size in sizes]
+        if rest and not self.drop_last:
+            tail.append(TailBatch(rest, self.accumulation / self._accumulation))
+        return tail
+
+    def weight_of(self, place: int) -> float:
+        """Return what the mean of a batch counts, by its place in the epoch."""
+        place -= self.whole_batches
+        return self.tail[place].weight if 0 <= place < len(self.tail) else 1.0
+
+    def samples_of(self, place: int) -> int:
+        """Return the samples in a batch, by its place in the epoch."""
+        place -= self.whole_batches
+        return self.tail[place].samples if 0 <= place < len(self.tail) else self.batch_size
+
+    def __len__(self) -> int:
+        return self.whole_batches + len(self.tail)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        sizes = iter([self.batch_size] * self.whole_batches + [batch.samples for batch in self.tail])
+        size, batch = next(sizes, 0), list[Any]()
+        for index in self.sampler:
+            if not size:
+                return
+            batch.append(index)
+            if len(batch) == size:
+                yield batch
+                size, batch = next(sizes, 0), []
+
+    @property
+    def _samples(self) -> int:
+        return len(cast(Sized, self.sampler))
