@@ -44,10 +44,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, *TOOLS} for part in PURE},
     "electricity": {*VALUES, *TOOLS, "ports"},  # a live source works in the background
     "allocation": {*VALUES, *TOOLS, "search"},  # by the same objectives
+    "replay": {*VALUES, *TOOLS, "search"},
     "optimizer": {*MEASURING, *PURE},
     "training": OPTIMIZING,
     **{part: {*OPTIMIZING, "training"} for part in ("pytorch", "report")},
-    "cli": {*OPTIMIZING, "training", "report", "daemon", "_launch"},
+    "cli": {*OPTIMIZING, "training", "report", "replay", "daemon", "_launch"},
     "testing": {*OPTIMIZING, "training"},
 }
 
