@@ -37,6 +37,10 @@ NUMBERS = [
 TEXTS = ["", "x", "-", "--", "\0", "\udcff", "x" * 5000, "%s", "{0}", "a=b", "~", "../x", "@file", "\n", "--help"]
 FILES = [
     "good.csv",
+    "device.csv",
+    "broken.csv",
+    "single.csv",
+    "falling.csv",
     "huge.csv",
     "tiny.csv",
     "short.csv",
@@ -65,6 +69,17 @@ OPTIONS = {
     "--switch-seconds": ["0.005", *NUMBERS],
     "--dwell-seconds": ["0.1", *NUMBERS],
     "--pictures": ["none", "none", "none", "x"],
+    "--global-batch": ["64", "100", *NUMBERS],
+    "--max-batch": ["64", "1000000", "1,2", *NUMBERS],
+    "--multiple-of": ["8", *NUMBERS],
+    "--min-batch": ["1", *NUMBERS],
+    "--samples-per-epoch": ["1000", *NUMBERS],
+    "--where": ["network=x", "x=y", *TEXTS],
+    "--reduce-seconds": ["0.01", *NUMBERS],
+    "--eta": ["0.7", *NUMBERS],
+    "--objective": ["energy", "time", "x"],
+    "--budget-watts": ["500", *NUMBERS],
+    "--level": [],
     "--json": [],
     "--quiet": [],
     "--once": [],
@@ -81,6 +96,11 @@ OF_COMMAND = {
     "leases": ["--json"],
     "restore": ["--stale"],
     "top": ["--gpus", "--period", "--once"],
+    "allocate": [
+        *("--global-batch", "--gpus", "--blocking-power", "--max-batch", "--samples-per-epoch", "--where"),
+        *("--multiple-of", "--min-batch", "--reduce-seconds", "--eta", "--slowdown", "--objective"),
+        *("--level", "--budget-watts", "--output"),
+    ],
     "plan": [
         *("--microbatches", "--schedule", "--stages-per-rank", "--blocking-power", "--gpus", "--device", "--slowdown"),
         *("--time", "--straggler", "--switch-seconds", "--dwell-seconds"),
@@ -89,6 +109,13 @@ OF_COMMAND = {
 MACHINES = ["A40:2", "A40:2", "A100", "", "x", "A40:99999", "A40:", "\u0663", "A40:1,V100:1"]
 UNTIL_CTRL_C = {"power", "energy", "top"}
 PLANNING = ["--pictures", "none", "--microbatches", "2", "--output", "out"]
+ALLOCATING = ["--global-batch", "64", "--blocking-power", "60", "--output", "out"]
+DEVICE = """batch_size,power_limit,seconds,watts
+16,250,0.04,230
+32,250,0.07,235
+16,200,0.05,190
+32,200,0.09,195
+"""
 OF_CSV = [*PLANNING, "--blocking-power", "80,75"]
 
 
@@ -104,6 +131,10 @@ def files(tmp_path, monkeypatch):
     (tmp_path / "good.csv").write_text(csv("1410,0.1,40", "1200,0.12,36"))
     (tmp_path / "huge.csv").write_text(csv("1410,0.1,1e308", "1200,1e308,3e307"))
     (tmp_path / "tiny.csv").write_text(csv("1410,5e-324,40", "1200,1e-300,36"))
+    (tmp_path / "device.csv").write_text(DEVICE)
+    (tmp_path / "broken.csv").write_text(DEVICE.replace("0.04", "nan"))
+    (tmp_path / "single.csv").write_text("".join(DEVICE.splitlines(keepends=True)[:2]))
+    (tmp_path / "falling.csv").write_text(DEVICE.replace("0.07", "0.01"))
     (tmp_path / "short.csv").write_text("stage,instruction\n0,forward\n")
     (tmp_path / "nested.json").write_text("[" * 100_000 + "]" * 100_000)
     numbers = '"gpus": [1], "blocking_power_watts": [80]'
@@ -122,6 +153,9 @@ def random_line(choose):
         line += [choose.choice(["good.csv", "good.csv", *FILES]), "--pictures", "none"]
         line += ["--microbatches", "2", "--output", choose.choice(["out", *OUTPUTS])]
         line += [] if line[1].endswith(".json") else ["--blocking-power", "80"]
+    if command == "allocate":
+        line += [choose.choice(["device.csv", "device.csv", *FILES]) for _ in range(choose.randrange(1, 3))]
+        line += ["--global-batch", "64", "--blocking-power", "60", "--pictures", "none"]
     for _ in range(choose.randrange(4)):
         is_usual = command in OF_COMMAND and OF_COMMAND[command] and choose.random() < 0.8
         name = choose.choice(OF_COMMAND[command] if is_usual else list(OPTIONS))
@@ -238,6 +272,19 @@ def test_nobody_can_be_told_that_nothing_can_be_written(on_simulated):
         (["plan", "good.csv", *OF_CSV, "--blocking-power", "1e308"], "is 1e\\+308; it must be watts"),
         (["plan", "good.csv", *OF_CSV, "--microbatches", "999999999"], "their product must be at most 1000000"),
         (["plan", "good.csv", *OF_CSV, "--output", ""], "'' is not a path"),
+        (["allocate", "device.csv", *ALLOCATING, "--gpus", "1"], "but the devices hold 32 together"),
+        (["allocate", "device.csv", *ALLOCATING, "--gpus", "99999"], "at most 10000 can be planned for"),
+        (["allocate", "device.csv", *ALLOCATING, "--gpus", "65", "--min-batch", "1"], "too small for min_batch=1"),
+        (["allocate", "broken.csv", *ALLOCATING], "broken.csv, line 2: seconds is nan"),
+        (["allocate", "single.csv", *ALLOCATING], "single.csv: single: at 250 there is only the batch size 16"),
+        (["allocate", "falling.csv", *ALLOCATING], "at 250 a step takes .* measure both again"),
+        (["allocate", "huge.csv", *ALLOCATING], "huge.csv: a column is missing"),
+        (["allocate", "nested.json", *ALLOCATING], "the profile nested.json cannot be read: it is nested too deeply"),
+        (
+            ["allocate", "device.csv", "device.csv", *ALLOCATING, "--gpus", "1,2,3"],
+            "--gpus has 3 values, but there are 2",
+        ),
+        (["allocate", "device.csv", *ALLOCATING, "--blocking-power", "1e308"], "'1e308' is not a number of watts"),
     ],
 )
 def test_numbers_and_files_beyond_all_bounds_are_refused(files, arguments, message):

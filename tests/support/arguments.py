@@ -19,7 +19,7 @@ import numpy as np
 
 from tests.pipeline.instances import smooth_profile
 from zeus_core import errors
-from zeus_core.allocation import AllocationPlan, DeviceOption, DeviceOptions
+from zeus_core.allocation import AllocationPlan, DeviceOption, DeviceOptions, DeviceProfile, MeasuredBatch
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, discover_cpus, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
@@ -133,6 +133,8 @@ TRIAL = Trial(200, 10, MEASUREMENT)
 OPTIONS = (MeasuredOption(1410, 0.1, 40.0), MeasuredOption(1200, 0.12, 36.0))
 WORK = Work(0.1, 300.0)
 DEVICE = DeviceOptions("A40", (DeviceOption(250, 0.01, 0.001, 230.0), DeviceOption(200, 0.01, 0.002, 180.0)), 60.0)
+MEASURED = [MeasuredBatch(250, 8, 0.02, 230.0), MeasuredBatch(250, 16, 0.03, 230.0)]
+DEVICE_PROFILE = DeviceProfile("A40", tuple(MEASURED), 60.0)
 ALLOCATION = AllocationPlan.from_shares("by hand", [DEVICE] * 2, [8, 8], [250, 200])
 
 
@@ -211,7 +213,10 @@ GOOD = {
     "instructions": [lambda: [InstructionProfile(0, kind, OPTIONS) for kind in ("forward", "backward")]],
     "options": [OPTIONS],
     "DeviceOptions.options": [DEVICE.options],
-    "DeviceOptions.knob": ["power limit", "SM clock"],
+    "DeviceProfile.points": [MEASURED],
+    "keep_profile.profile": [DEVICE_PROFILE],
+    "from_json.document": [PROFILE.to_json(), DEVICE_PROFILE.to_json()],
+    **{f"{name}.knob": ["power limit", "SM clock"] for name in ("DeviceOptions", "DeviceProfile", "kept_profile")},
     "AllocationPlan.ranks": [ALLOCATION.ranks],
     "RankShare.knob": ["power limit"],
     **{

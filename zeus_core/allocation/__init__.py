@@ -13,18 +13,24 @@ Pure: no device, no time source, no framework.
 
 from zeus_core.allocation import baselines
 from zeus_core.allocation._allocate import allocate
+from zeus_core.allocation._fit import MeasuredBatch
 from zeus_core.allocation._levelling import level
 from zeus_core.allocation._options import DeviceOption, DeviceOptions
 from zeus_core.allocation._plan import AllocationPlan, RankShare
 from zeus_core.allocation._plan_file import read_plan, write_plan
+from zeus_core.allocation._profile import DeviceProfile, keep_profile, kept_profile
 
 __all__ = [
     "AllocationPlan",
     "DeviceOption",
     "DeviceOptions",
+    "DeviceProfile",
+    "MeasuredBatch",
     "RankShare",
     "allocate",
     "baselines",
+    "keep_profile",
+    "kept_profile",
     "level",
     "read_plan",
     "write_plan",

@@ -1,4 +1,4 @@
-"""What an objective wants of a step, as the weights of its energy and its time."""
+"""Goals: the weights that an objective gives to the energy and the time of a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROUNDING = 1e-9  # durations are sums of floats: closer than this, relatively, 
 
 
 class Goal(NamedTuple):
-    """An objective of steps.
+    """An objective, as weights.
 
     Attributes:
         energy_weight: Cost of a joule.
@@ -34,7 +34,7 @@ class Goal(NamedTuple):
 
     @classmethod
     def from_objective(cls, objective: Objective, devices: Sequence[DeviceOptions]) -> Goal:
-        """Return what one of the four objectives wants.
+        """Return the weights of one of the four objectives.
 
         `ZeusCost` weighs time by the highest power of all devices: their own, or its `max_power_watts` for each.
 

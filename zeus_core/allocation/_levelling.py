@@ -82,8 +82,8 @@ class _Choices(NamedTuple):
 
     Attributes:
         seconds: How long the batch takes; infinite where there is no such setting, or it cannot hold the batch.
-        costs: What it costs above waiting for as long.
-        watts: What the device draws at most.
+        costs: The cost above waiting for as long.
+        watts: The most that the device draws.
         rate: Cost of a second of the slowest rank.
     """
 

@@ -74,7 +74,7 @@ class _Interval(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What the search within a duration has found.
+    """The result of the search within a duration.
 
     Attributes:
         is_complete: Whether no plan in the interval is cheaper.

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol, TextIO
 
+import zeus_core.cli._allocate as _allocate
 import zeus_core.cli._carbon as _carbon
 import zeus_core.cli._daemon as _daemon
 import zeus_core.cli._devices as _devices
@@ -51,6 +52,7 @@ _COMMANDS: dict[str, Command] = {
     "run": _run,
     "doctor": _doctor,
     "plan": _plan,
+    "allocate": _allocate,
     "carbon": _carbon,
     "leases": _leases,
     "restore": _restore,

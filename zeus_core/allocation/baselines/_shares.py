@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from zeus_core.allocation._allocate import checked_global_batch
+from zeus_core.allocation._goal import Goal
 from zeus_core.allocation._options import DeviceOption, DeviceOptions
 from zeus_core.allocation._plan import AllocationPlan, checked_devices
 from zeus_core.errors import UsageError
+from zeus_core.search._objectives import Objective
 
 __all__ = ["even_plan", "proportional_plan"]
 
 
 def even_plan(
-    devices: Sequence[DeviceOptions], global_batch: int, *, multiple_of: int = 1, reduce_seconds: float = 0.0
+    devices: Sequence[DeviceOptions],
+    global_batch: int,
+    objective: Objective | None = None,
+    *,
+    multiple_of: int = 1,
+    reduce_seconds: float = 0.0,
 ) -> AllocationPlan:
     """Return the plan of equal batches at the highest settings. The first ranks get what is left over.
 
@@ -22,11 +30,16 @@ def even_plan(
     """
     devices = checked_devices(devices)
     units = checked_global_batch(global_batch, multiple_of)
-    return _plan("even", devices, _shared(units, [1.0] * len(devices)), multiple_of, reduce_seconds)
+    return _plan("even", devices, _shared(units, [1.0] * len(devices)), multiple_of, reduce_seconds, objective)
 
 
 def proportional_plan(
-    devices: Sequence[DeviceOptions], global_batch: int, *, multiple_of: int = 1, reduce_seconds: float = 0.0
+    devices: Sequence[DeviceOptions],
+    global_batch: int,
+    objective: Objective | None = None,
+    *,
+    multiple_of: int = 1,
+    reduce_seconds: float = 0.0,
 ) -> AllocationPlan:
     """Return the plan of batches in proportion to the throughput with equal batches, at the highest settings.
 
@@ -37,7 +50,7 @@ def proportional_plan(
     units = checked_global_batch(global_batch, multiple_of)
     equal = max(1, units * multiple_of // len(devices))
     throughputs = [equal / _highest(device).seconds(equal) for device in devices]
-    return _plan("proportional", devices, _shared(units, throughputs), multiple_of, reduce_seconds)
+    return _plan("proportional", devices, _shared(units, throughputs), multiple_of, reduce_seconds, objective)
 
 
 def _highest(device: DeviceOptions) -> DeviceOption:
@@ -55,7 +68,12 @@ def _shared(units: int, weights: Sequence[float]) -> list[int]:
 
 
 def _plan(
-    name: str, devices: Sequence[DeviceOptions], units: Sequence[int], multiple_of: int, reduce_seconds: float
+    name: str,
+    devices: Sequence[DeviceOptions],
+    units: Sequence[int],
+    multiple_of: int,
+    reduce_seconds: float,
+    objective: Objective | None,
 ) -> AllocationPlan:
     batches = [share * multiple_of for share in units]
     for rank, (device, batch) in enumerate(zip(devices, batches, strict=True)):
@@ -63,4 +81,8 @@ def _plan(
         if batch > held:
             raise UsageError(f"rank {rank} ({device.name}) has a batch of {batch} in the {name} plan, but holds {held}")
     settings = [_highest(device).setting for device in devices]
-    return AllocationPlan.from_shares(name, devices, batches, settings, reduce_seconds)
+    plan = AllocationPlan.from_shares(name, devices, batches, settings, reduce_seconds)
+    if objective is None:
+        return plan
+    goal = Goal.from_objective(objective, devices)  # also checks it
+    return replace(plan, objective=repr(objective), cost=goal.cost(plan))
