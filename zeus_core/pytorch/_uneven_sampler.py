@@ -87,6 +87,8 @@ class UnevenBatchSampler(Sampler[list[int]]):
         """Samples of a global batch, by the name that accelerate looks for."""
         self.skipped_samples: int = 0
         """Samples at the beginning of the epoch that were trained on before a resume."""
+        self.first_batch: int = 0
+        """The global batch that iterations begin with; all count from the beginning of the epoch."""
         self.drawn: int = 0
         """Global batches that the current iteration has begun to load, which may be more than were trained on."""
         self._splits = [(0, splits)]  # the first global batch it applies to, and the split
@@ -131,9 +133,9 @@ class UnevenBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         self._splits = [(0, self.batches)]
-        self.drawn = 0
         self._samples = len(self.sampler)
-        return self._iterate(islice(self.sampler, self.skipped_samples, None))
+        self.drawn = self.first_batch
+        return self._iterate(islice(self.sampler, self.skipped_samples + self.drawn * self.batch_size, None))
 
     def _iterate(self, indices: Iterator[int]) -> Iterator[list[int]]:
         while samples := list(islice(indices, self.batch_size)):

@@ -1,0 +1,179 @@
+"""Training on batches that differ by rank, as a Lightning callback."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from zeus_core._validate import checked_function, shown
+from zeus_core.adapters import Patches
+from zeus_core.errors import UsageError
+from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight
+from zeus_core.pytorch._uneven_batches import agree_on_batches
+from zeus_core.pytorch._uneven_models import warn_of_batch_norms
+from zeus_core.pytorch._uneven_sampler import EpochOrder, IndexOrder, UnevenBatchSampler, checked_batches
+from zeus_lightning._namespaces import Callback, LightningModule, Trainer
+
+__all__ = ["UnevenBatches"]
+
+_TRAINING = "train"  # the value of `RunningStage.TRAINING` in either namespace
+_SEED = "PL_GLOBAL_SEED"  # set by `seed_everything`; Lightning shuffles by it on several ranks
+# They average gradients over the ranks in each step.
+_AVERAGING = {"SingleDeviceStrategy", "DDPStrategy", "FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy"}
+
+
+class UnevenBatches(Callback):
+    """Trains on batches that differ by rank, with the gradient of the whole batch: pass it in `callbacks=[...]`.
+
+        trainer = Trainer(..., strategy="ddp", callbacks=[UnevenBatches([24, 8])])
+
+    Each rank gets its own number of samples of each global batch of the training dataloader, and its losses are
+    weighted, so that the gradients that are averaged over the ranks are those of the global batch. Samples are shuffled
+    as Lightning does on several ranks: by the seed of `seed_everything` and the epoch. Other dataloaders stay as they
+    are. A run that resumes within an epoch goes on with the next global batch, with as many ranks and such batches as
+    there are then, as long as the global batch is as large.
+
+    It works with the strategies for DistributedDataParallel, FSDP and DeepSpeed. What `self.log` logs of a loss is that
+    of each rank's own batch.
+
+    Args:
+        batches: The samples of each rank in a global batch, by rank; the batch size of the dataloader times the number
+            of ranks in all. A rank with 0 computes one sample whose loss is weighted by 0.
+        tokens: Returns how many tokens the loss of a batch is a mean over; None if it is a mean over samples.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it. Also raised when a trainer begins to fit, on all ranks,
+            if it cannot train on such batches.
+    """
+
+    def __init__(self, batches: list[int], tokens: Callable[[Any], int | torch.Tensor] | None = None) -> None:
+        super().__init__()
+        self._given = checked_batches(batches)
+        if tokens is not None:
+            checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
+        self._tokens = tokens
+        self._patches: Patches | None = None
+        self._sampler: UnevenBatchSampler | None = None
+        self._replaced: tuple[DataLoader[Any], Any] | None = None
+        self._weights: LossWeights | None = None
+        self._weight: PendingWeight | None = None
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The samples of each rank in a global batch."""
+        return self._given if self._sampler is None else self._sampler.batches
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Take the place of the sampler that Lightning gives each rank."""
+        self._restore()
+        if stage != "fit":
+            return
+        world = torch_world()
+        agree_on_batches(world, self._given, lambda: _check_strategy(trainer, world.size))
+        if world.rank == 0:
+            warn_of_batch_norms(pl_module, self._given)
+        self._weights = LossWeights(world.rank, world.size, self._tokens, trainer.strategy.root_device)
+
+        def prepare(prepare_dataloader: Callable[..., Any], dataloader: Any, shuffle: bool, mode: Any) -> Any:
+            if getattr(mode, "value", mode) != _TRAINING:
+                return prepare_dataloader(dataloader, shuffle=shuffle, mode=mode)
+            return self._with_own_batches(trainer, dataloader, world.rank, world.size)
+
+        self._patches = Patches(trainer._data_connector)
+        self._patches.wrap("_prepare_dataloader", prepare)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Begin a batch."""
+        assert self._weights is not None
+        assert self._sampler is not None
+        self._weight = self._weights.of_batch(self._sampler.sizes(batch_idx), batch)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin later epochs with their first batch."""
+        assert self._sampler is not None
+        self._sampler.first_batch = 0
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
+        """Weight the gradient of the loss; the loss itself may be needed as it is for its gradient."""
+        if self._weight is not None and loss.requires_grad:
+            weight = self._weight()
+            loss.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the trainer and the dataloader as they were."""
+        self._restore()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the trainer and the dataloader as they were."""
+        self._restore()
+
+    def _with_own_batches(self, trainer: Trainer, loader: Any, rank: int, ranks: int) -> Any:
+        """Return the training dataloader with the samples of this rank."""
+        progress = trainer.fit_loop.epoch_loop.batch_progress.current
+        if self._replaced is not None and self._replaced[0] is not loader:
+            self._restore_loader()
+        if self._replaced is None:
+            _check_loader(loader)
+            checked_batches(self._given, total=loader.batch_size * ranks)
+            order = _order(loader)
+            self._sampler = UnevenBatchSampler(order, self._given, rank, loader.drop_last)
+            self._sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
+            self._sampler.first_batch = progress.ready if progress.ready < len(self._sampler) else 0
+            self._replaced = (loader, loader.batch_sampler)
+            object.__setattr__(loader, "batch_sampler", self._sampler)  # torch lets nobody exchange it
+        return loader
+
+    def _restore(self) -> None:
+        if self._patches is not None:
+            self._patches.undo()
+        self._restore_loader()
+        self._patches = self._weights = self._weight = None
+
+    def _restore_loader(self) -> None:
+        if self._replaced is not None:
+            loader, sampler = self._replaced
+            object.__setattr__(loader, "batch_sampler", sampler)
+        self._replaced = self._sampler = None
+
+
+def _check_strategy(trainer: Trainer, ranks: int) -> None:
+    """Raise `UsageError` if gradients are not averaged over all ranks in each step."""
+    strategy = trainer.strategy
+    if not {kind.__name__ for kind in type(strategy).__mro__} & _AVERAGING:
+        raise UsageError(f"strategy is a {type(strategy).__name__}, whose losses cannot be weighted by rank; use ddp")
+    if getattr(strategy, "_tensor_parallel_size", 1) not in (1, "auto") or (
+        getattr(strategy, "_data_parallel_size", ranks) not in (ranks, "auto")
+    ):
+        raise UsageError(f"strategy shares samples among ranks; all {ranks} ranks must be data-parallel")
+    hook = getattr(getattr(strategy, "_ddp_comm_hook", None), "__name__", "")
+    if hook in ("noop_hook", "post_localSGD_hook"):
+        raise UsageError(f"strategy has the communication hook {hook}, which does not average gradients in each step")
+
+
+def _check_loader(loader: Any) -> None:
+    """Raise `UsageError` if the samples of a dataloader cannot be chosen."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        raise UsageError(
+            f"the training dataloader is {shown(loader)}; it must be a DataLoader of a dataset with a length and an "
+            "index: a rank must be able to choose its samples"
+        )
+    if type(loader.batch_sampler) is not BatchSampler:
+        raise UsageError(
+            f"the training dataloader has the batch sampler {shown(loader.batch_sampler)}; only batches that a "
+            "DataLoader makes by itself can be split by rank"
+        )
+
+
+def _order(loader: DataLoader[Any]) -> IndexOrder:
+    """Return the order of the samples, the same on all ranks."""
+    sampler: Any = loader.sampler
+    if isinstance(sampler, RandomSampler | SequentialSampler):
+        seed = int(os.environ.get(_SEED, 0))
+        return EpochOrder(len(sampler), seed, is_shuffled=isinstance(sampler, RandomSampler))
+    order: IndexOrder = sampler
+    return order
