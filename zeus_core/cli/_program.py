@@ -15,6 +15,7 @@ import zeus_core.cli._daemon as _daemon
 import zeus_core.cli._devices as _devices
 import zeus_core.cli._doctor as _doctor
 import zeus_core.cli._energy as _energy
+import zeus_core.cli._jobs as _jobs
 import zeus_core.cli._leases as _leases
 import zeus_core.cli._plan as _plan
 import zeus_core.cli._power as _power
@@ -54,6 +55,7 @@ _COMMANDS: dict[str, Command] = {
     "plan": _plan,
     "allocate": _allocate,
     "carbon": _carbon,
+    "jobs": _jobs,
     "leases": _leases,
     "restore": _restore,
     "daemon": _daemon,

@@ -59,7 +59,7 @@ class DriftingSlices(Sequence[DriftingSlice]):
         stride: Time from the begin of a slice to that of the next.
         begin: The begin of the first slice; the day of the first timestamp if None.
         train_fraction: The part of a slice to train on; the rest is to evaluate on.
-        seed: Of the shuffle, which is the same for each slice.
+        seed: The seed of the shuffle, which is the same for each slice.
 
     Raises:
         UsageError: An argument is wrong; the message names it.

@@ -72,7 +72,7 @@ class RecurringJob:
         default: The one that you would use; it is tried first.
         target: The metric to reach.
         max_epochs: Epochs after which a run ends short of the target.
-        objective: What is minimized, of a run until the target: `Energy()`, `Time()`, or `ZeusCost`; if None,
+        objective: The cost of a run until the target, to be minimized: `Energy()`, `Time()`, or `ZeusCost`; if None,
             `ZeusCost(eta_knob=0.5)` over the GPUs of the job.
         storage: The URL of the database, as Optuna takes it: of a file, or of a server, such as
             "postgresql+psycopg://user@host/database", for a team.

@@ -24,14 +24,14 @@ _DEFINING = ("target", "objective", "learning_rate_rule")
 
 @dataclass(frozen=True)
 class JobDeclaration:
-    """What a job was declared with.
+    """The declaration of a job.
 
     Attributes:
         batch_sizes: The global batch sizes to choose from.
         default: The one of the user.
         target: The metric to reach.
         max_epochs: Epochs after which a run ends short of the target.
-        objective: What is minimized, as it prints itself.
+        objective: The cost that is minimized, as it prints itself.
         learning_rate_rule: The name of the rule.
         policy: The name of the class of the strategy.
     """

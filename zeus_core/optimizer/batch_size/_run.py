@@ -28,12 +28,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunRules:
-    """What a job says of each of its runs.
+    """The rules of a job for each of its runs.
 
     Attributes:
         target: The metric to reach.
         max_epochs: Epochs after which it ends short of the target.
-        objective: What its cost is; None for the usual one, over the GPUs of the job.
+        objective: The cost of a run; None for the usual one, over the GPUs of the job.
         learning_rate_rule: How the learning rate follows the batch size.
         default: The batch size that base rates are for.
     """
@@ -52,7 +52,7 @@ class BegunRun:
     Attributes:
         record: Its record.
         number: Its number in the history; None while the storage cannot be reached.
-        rules: What the job says of each of its runs.
+        rules: The rules of the job.
         exchange: The ranks.
         reporter: Tells the storage, on rank 0; None on the others.
         gpus: The GPUs that this process sees.

@@ -61,7 +61,7 @@ class RunReporter:
         )
 
     def update(self, record: RunRecord) -> None:
-        """Report how far the run is. Of several reports that wait, the latest is made."""
+        """Report how far the run is. If several reports wait, only the latest is made."""
         is_under_way, self._next = self._next is not None, record
         if not is_under_way:
             self._background.soon(self._update)

@@ -164,19 +164,7 @@ class JobStore:
 
     def runs(self) -> list[StoredRun]:
         """Return all runs, by number. A record that cannot be read is left out, with a warning."""
-        found: list[StoredRun] = []
-        for trial in self._storage.get_all_trials(self._study_id, deepcopy=False):
-            if trial.state.name == "WAITING":  # to be done again: not a run yet
-                continue
-            try:
-                record = _record_of(trial)
-            except UsageError as error:
-                _logger.warning("run %d of the job %r cannot be read: %s", trial.number, self._name, error)
-                continue
-            if record is not None:
-                found.append(StoredRun(trial.number, record))
-        replaced = {run.record.replaces for run in found}
-        return [run for run in found if run.number not in replaced]
+        return self._runs_of(self._storage.get_all_trials(self._study_id, deepcopy=False))
 
     def forget(self) -> None:
         """Delete the job with all its runs."""
@@ -198,6 +186,21 @@ class JobStore:
                 ) from None
             return study_id
 
+    def _runs_of(self, trials: Sequence[FrozenTrial]) -> list[StoredRun]:
+        found: list[StoredRun] = []
+        for trial in trials:
+            if trial.state.name == "WAITING":  # to be done again: not a run yet
+                continue
+            try:
+                record = _record_of(trial)
+            except UsageError as error:
+                _logger.warning("run %d of the job %r cannot be read: %s", trial.number, self._name, error)
+                continue
+            if record is not None:
+                found.append(StoredRun(trial.number, record))
+        replaced = {run.record.replaces for run in found}
+        return [run for run in found if run.number not in replaced]
+
     def _new_number(self) -> int:
         """Return the number of a run that was killed and waits to be done again, or else a new one."""
         from optuna.trial import TrialState
@@ -211,23 +214,26 @@ class JobStore:
         """Return the record of a run that begins, and keep it."""
         from optuna.distributions import IntDistribution
 
-        killed = _record_of(self._trial(number))  # a new trial has no record
-        self._await_turn(number)
-        record = propose([run.record for run in self.runs() if run.number != number], killed)
+        trials = self._trials_at_turn(number)
+        killed = next((_record_of(trial) for trial in trials if trial.number == number), None)  # a new one has none
+        others = self._runs_of([trial for trial in trials if trial.number != number])
+        record = propose([run.record for run in others], killed)
         distribution = IntDistribution(1, _MAX_BATCH_SIZE, log=True)
         self._storage.set_trial_param(self._id_of(number), _BATCH_SIZE, float(record.batch_size), distribution)
         self.update(number, record)
         return record
 
-    def _await_turn(self, number: int) -> None:
+    def _trials_at_turn(self, number: int) -> list[FrozenTrial]:
+        """Return all trials, once each that began before has its batch size."""
         until = time.monotonic() + _TURN_SECONDS
-        while any(
-            trial.number < number and trial.state.name == "RUNNING" and _BATCH_SIZE not in trial.params
-            for trial in self._storage.get_all_trials(self._study_id, deepcopy=False)
-        ):
+        while True:
+            trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
+            ahead = (trial for trial in trials if trial.number < number and trial.state.name == "RUNNING")
+            if all(_BATCH_SIZE in trial.params for trial in ahead):
+                return trials
             if time.monotonic() > until:
                 _logger.warning("a run that began before has no batch size yet, and is not waited for any longer")
-                return
+                return trials
             time.sleep(_TURN_POLL_SECONDS)
 
     def _add(self, record: RunRecord) -> None:

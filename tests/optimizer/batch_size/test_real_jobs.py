@@ -1,0 +1,78 @@
+"""Recurring jobs whose runs are trainings by the real Trainer, in several processes, one of which is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import recurring_training
+from tests.support.postgres import NoPostgresError, find_programs, postgres
+from tests.support.recurring_training import BATCH_SIZES, DEFAULT, run_once, wait_until
+from zeus_core.optimizer.batch_size._store import JobStore
+
+RUNS = 12
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage(request, tmp_path):
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/zeus.db"
+        return
+    try:
+        find_programs()
+    except NoPostgresError as error:
+        pytest.skip(f"NOT TESTED ON POSTGRESQL: {error}")
+    with postgres() as url:
+        yield url
+
+
+def start(folder, storage, *mode):
+    command = [sys.executable, "-m", recurring_training.__name__, str(folder), storage, *mode]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def is_stale(storage):
+    """Whether heartbeats of a run are missed, as the next run will find."""
+    store = JobStore(storage, "nightly", heartbeat_seconds=5)
+    return bool(store._storage._get_stale_trial_ids(store._study_id))
+
+
+@pytest.mark.long
+def test_twelve_nights_of_which_one_is_killed_and_two_overlap(tmp_path, storage):
+    run_once(tmp_path, storage)
+
+    killed = start(tmp_path, storage, "--hang")
+    wait_until((tmp_path / "hangs").exists)
+    os.kill(killed.pid, signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    wait_until(lambda: is_stale(storage))
+
+    both = [start(tmp_path, storage, "--meet", own, other) for own, other in ("ab", "ba")]
+    assert [process.wait(timeout=200) for process in both] == [0, 0]
+    for _ in range(RUNS - 4):
+        run_once(tmp_path, storage)
+
+    runs = JobStore(storage, "nightly").runs()
+    records = [stored.record for stored in runs]
+    assert [stored.number for stored in runs] == list(range(RUNS))
+    assert records[0].batch_size == DEFAULT
+    assert [record.outcome for record in records].count("failed") == 1
+    lost = records[1]
+    assert (lost.outcome, lost.reason) == ("failed", "its process was killed, or lost the database")
+    assert lost.last.cost > 0, "what it had spent is known"
+    overlapping = records[2:4]
+    assert lost.batch_size in {record.batch_size for record in overlapping}, "it is tried again at once"
+    assert len({record.batch_size for record in overlapping}) == 2
+    assert {record.batch_size for record in records if record.outcome != "failed"} == set(BATCH_SIZES), "no arm is lost"
+    assert all(record.outcome == "reached" for record in records if record is not lost)
+    at_default = [record.last.cost for record in records if record.batch_size == DEFAULT]
+    assert sum(record.last.cost for record in records) < RUNS * sum(at_default) / len(at_default)
+    assert not (tmp_path / "pending").exists()
+
+
+def test_who_has_no_postgresql_is_told(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(NoPostgresError, match=r"pip install 'psycopg\[binary\]'"):
+        find_programs()
