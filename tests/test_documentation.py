@@ -39,6 +39,7 @@ ELSEWHERE = {  # these bring a model of their framework, or compare the page wit
     "accelerate.md": "accelerate/test_example.py",
     "deepspeed.md": "deepspeed/test_docs.py",
     "huggingface.md": "huggingface/test_docs.py",
+    "levelling.md": "pytorch/test_work_end.py",
     "lightning.md": "lightning/test_docs.py",
     "pytorch.md": "plain_torch/test_examples.py",
 }

@@ -19,6 +19,7 @@ from zeus_core.optimizer.power_limit import (
 )
 
 if TYPE_CHECKING:
+    from zeus_core.optimizer.levelling import LevellingOptimizer
     from zeus_core.optimizer.pipeline_frequency import (
         PipelineFrequencyOptimizer,
         PipelineFrequencySettings,
@@ -29,6 +30,7 @@ __all__ = [
     "Energy",
     "GlobalClockOptimizer",
     "GlobalPowerLimitOptimizer",
+    "LevellingOptimizer",
     "MaxSlowdownConstraint",
     "Objective",
     "OptimumSelector",
@@ -42,7 +44,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names that need numpy on first use: the search for a power limit does without."""
+    """Import the names that need more on first use: the search for a power limit does without."""
+    if name == "LevellingOptimizer":
+        from zeus_core.optimizer.levelling import LevellingOptimizer
+
+        return LevellingOptimizer
     if name in __all__:
         from zeus_core.optimizer import pipeline_frequency
 

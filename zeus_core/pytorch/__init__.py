@@ -3,6 +3,7 @@
 from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._simulated_compute import SimulatedBatches, SimulatedCompute
 from zeus_core.pytorch._uneven_batches import UnevenBatches, UnevenLoader
+from zeus_core.pytorch._work_end import report_work_end
 from zeus_core.pytorch._world import torch_world
 
 __all__ = [
@@ -11,5 +12,6 @@ __all__ = [
     "UnevenBatches",
     "UnevenLoader",
     "device_events_for",
+    "report_work_end",
     "torch_world",
 ]
