@@ -33,7 +33,7 @@ class Combined(NamedTuple):
     """The result of `combine`.
 
     Attributes:
-        units: Of each device; None if no plan is as cheap as asked for.
+        units: The units of each device; None if no plan is as cheap as asked for.
         is_complete: Whether every cheaper plan was looked at.
         combinations: How many were looked at.
     """

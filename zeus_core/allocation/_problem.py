@@ -36,7 +36,7 @@ class Relaxed(NamedTuple):
 
     Attributes:
         cost: No work costs less; infinite if the batch cannot be done in time.
-        price: Of a unit.
+        price: The price of a unit.
         fewer: Units of each device at that price, not more than wanted in all.
         more: The same, not fewer than wanted.
     """

@@ -40,7 +40,7 @@ class Solution(NamedTuple):
     """An allocation.
 
     Attributes:
-        units: Of each device.
+        units: The units of each device.
         options: The place of the option of each device.
         bound: No allocation costs less.
     """

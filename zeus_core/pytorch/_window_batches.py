@@ -15,7 +15,7 @@ class TailBatch(NamedTuple):
 
     samples: int
     weight: float
-    """What its mean counts, where that of a whole batch counts 1."""
+    """The weight of its mean, where that of a whole batch is 1."""
 
 
 class WindowBatches(BatchSampler):

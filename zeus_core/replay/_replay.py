@@ -59,8 +59,8 @@ class ReplayedRun:
         recurrence: Which recurrence it belongs to, from 0.
         run: As the policy sees it.
         limit_watts: The power limit that was chosen for its batch size.
-        charged_cost: What it cost, with the search for that limit, if it was the first at its batch size.
-        reason: Of the policy.
+        charged_cost: Its cost, with the search for that limit, if it was the first at its batch size.
+        reason: The reason of the policy.
     """
 
     recurrence: int
@@ -120,7 +120,7 @@ def replay(
     Args:
         workloads: The job at each recurrence, if it changes; the last one stays.
         contestant: The policy.
-        seed: Of the draws, and of the policy.
+        seed: The seed of the draws, and of the policy.
         recurrences: How often the job recurs, each time after it has ended; not used with submissions.
         submissions: When each recurrence is submitted. Recurrences may overlap: a policy sees those that have ended,
             and which are running.

@@ -35,7 +35,7 @@ class EpochAtLimit:
 
 @dataclass(frozen=True)
 class RecordedSize:
-    """What was recorded of one batch size.
+    """The records of one batch size.
 
     Attributes:
         epochs: Epochs to the target of each recorded training; None where the target was never reached.
@@ -66,9 +66,9 @@ class Workload:
     """A recorded job on one GPU model.
 
     Attributes:
-        name: Of the job.
+        name: The name of the job.
         gpu_model: Where it was recorded.
-        sizes: What was recorded, by batch size.
+        sizes: The records, by batch size.
         default: The batch size of the user.
         max_epochs: Epochs after which a training ends short of its target.
         max_power_watts: The highest power limit of the GPU model.

@@ -38,7 +38,7 @@ class UnevenBatches(Callback):
     are. A run that resumes within an epoch goes on with the next global batch, with as many ranks and such batches as
     there are then, as long as the global batch is as large.
 
-    It works with the strategies for DistributedDataParallel, FSDP and DeepSpeed. What `self.log` logs of a loss is that
+    It works with the strategies for DistributedDataParallel, FSDP and DeepSpeed. A loss that `self.log` logs is that
     of each rank's own batch.
 
     Args:

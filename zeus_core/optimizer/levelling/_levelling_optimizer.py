@@ -68,7 +68,7 @@ class LevellingOptimizer(NoObserver):
     settings, and training continues without the optimizer; and also where a rank may not change its GPU.
 
     Args:
-        monitor: Of the one GPU of this rank.
+        monitor: The monitor of the one GPU of this rank.
         knob: "clock" for the SM clock, or "power limit"; if None "clock", and "power limit" with a budget.
         budget_watts: The power of all GPUs of the job together; None for none.
         original_clock_mhz: The clock that the GPUs were locked at before; None if they were not locked.
@@ -134,7 +134,7 @@ class LevellingOptimizer(NoObserver):
             self._begin, self._end = self._event(), None
 
     def on_work_end(self) -> None:
-        """Report that the own work of the step is over. Of several reports in a step the latest counts."""
+        """Report that the own work of the step is over. The latest of several reports in a step counts."""
         if not self._is_off:
             self._end = self._event()
 

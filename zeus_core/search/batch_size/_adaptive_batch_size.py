@@ -29,7 +29,7 @@ _QUANTILES = np.array([NormalDist().inv_cdf((number + 0.5) / 64) for number in r
 
 @dataclass(frozen=True)
 class _Costs:
-    """What a training is expected to cost by batch size, in the logarithm."""
+    """The expected cost of a training by batch size, in the logarithm."""
 
     sizes: tuple[int, ...]
     means: Array

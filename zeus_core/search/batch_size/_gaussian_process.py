@@ -75,7 +75,7 @@ def posterior(kernel: Kernel, observations: Sequence[Observation], places: Array
 
     Args:
         kernel: The covariance before.
-        observations: What was observed.
+        observations: The observed values.
         places: Where the values are wanted, as they are now.
     """
     count = len(observations)

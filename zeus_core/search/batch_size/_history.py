@@ -1,4 +1,4 @@
-"""What the runs of a job tell: observations of epochs and of the cost of an epoch, by batch size."""
+"""The history of a job: observations of epochs and of the cost of an epoch, by batch size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class History:
     """The runs of a job, sorted by what they tell.
 
     Attributes:
-        problem: What is fixed.
+        problem: The facts that are the same for all runs.
         known: Runs that tell something, in order.
         ages: How long ago each was, in half-lives.
         running: Batch sizes of the runs that have not ended.
