@@ -47,7 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replay": {*VALUES, *TOOLS, "search"},
     "optimizer": {*MEASURING, *PURE},
     "training": OPTIMIZING,
-    **{part: {*OPTIMIZING, "training"} for part in ("pytorch", "report")},
+    "pytorch": {*OPTIMIZING, "training"},
+    "report": {*OPTIMIZING, "training", "replay"},
     "cli": {*OPTIMIZING, "training", "report", "replay", "daemon", "_launch"},
     "testing": {*OPTIMIZING, "training"},
 }

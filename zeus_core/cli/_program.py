@@ -19,6 +19,7 @@ import zeus_core.cli._jobs as _jobs
 import zeus_core.cli._leases as _leases
 import zeus_core.cli._plan as _plan
 import zeus_core.cli._power as _power
+import zeus_core.cli._replay as _replay
 import zeus_core.cli._restore as _restore
 import zeus_core.cli._run as _run
 import zeus_core.cli._top as _top
@@ -56,6 +57,7 @@ _COMMANDS: dict[str, Command] = {
     "allocate": _allocate,
     "carbon": _carbon,
     "jobs": _jobs,
+    "replay": _replay,
     "leases": _leases,
     "restore": _restore,
     "daemon": _daemon,

@@ -30,7 +30,7 @@ class Contestant:
         name: For tables.
         policy: The policy.
         measured_epoch_fraction: If above 0, the cost of an epoch is measured at every batch size when the job begins,
-            in so much of an epoch over all power limits.
+            each for as long as this fraction of an epoch at the default takes, over all power limits.
         knows_epochs: Whether the epochs to the target are known, as from another GPU model.
         half_life_runs: That of `BatchProblem`.
 
