@@ -42,6 +42,7 @@ ELSEWHERE = {  # these bring a model of their framework, or compare the page wit
     "levelling.md": "pytorch/test_work_end.py",
     "lightning.md": "lightning/test_docs.py",
     "pytorch.md": "plain_torch/test_examples.py",
+    "recurring-jobs.md": "huggingface/test_docs.py",
 }
 
 
@@ -185,7 +186,7 @@ def test_the_readme(tmp_path, capsys):
     def make_lightning_trainer(_, callbacks):
         return lightning.pytorch.Trainer(callbacks=callbacks, logger=False, accelerator="cpu")
 
-    trainer, on_lightning, on_accelerate, loop, search, window, deepspeed = blocks("../README.md")
+    trainer, on_lightning, on_accelerate, loop, search, recurring, window, deepspeed = blocks("../README.md")
     names = {"Trainer": make_trainer, "batches": [[1, 2]], "train": nothing, "evaluate": nothing}
     run(trainer, names)
     assert "+- zeus-core ---" in capsys.readouterr().err
@@ -195,6 +196,7 @@ def test_the_readme(tmp_path, capsys):
     assert "total" in capsys.readouterr().out
     names = run(search, names)
     names["optimizer"].close()
+    assert run(recurring, names)["run"].batch_size == 128
     run(window, {**names, "train_one_epoch": lambda: time.sleep(0.2)})
     run(deepspeed, names := {})
     names["zeus_deepspeed"].auto.disable()

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from tests.huggingface.trainers import examples, tiny_model
 from tests.support.pages import blocks
@@ -26,3 +26,19 @@ def test_the_code_of_the_page_runs(names, capsys):
     assert re.search(r"^ *total .* J ", capsys.readouterr().out, re.MULTILINE)
     exec(searching, names)
     assert names["search"].optimizer.phase.value == "rest"
+
+
+def test_the_page_on_recurring_jobs(names, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    trainer, by_hand, slices = blocks("recurring-jobs.md")
+    names["arguments"].eval_strategy = "epoch"
+    exec(trainer, {**names, "Trainer": Trainer})
+    outcome, cost = capsys.readouterr().out.splitlines()[-1].split()
+    assert outcome in {"reached", "stopped"}
+    assert float(cost) > 0
+    seen = iter([(100.0, 0.7), (200.0, 0.85)])
+    found = {"train_one_epoch": lambda batch_size, learning_rate: next(seen)}
+    exec(by_hand, found)
+    assert (found["run"].outcome, found["run"].batch_size) == ("reached", 128)
+    exec(slices, found)
+    assert len(found["slices"]) == 2

@@ -36,7 +36,7 @@ from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._time_source import checked_time_source, clock_seconds
 from zeus_core.ports._world import checked_world
 from zeus_core.search._objectives import Objective
-from zeus_core.search.batch_size import BatchProblem, BatchProposal, BatchRun, BatchSizePolicy
+from zeus_core.search.batch_size import AdaptiveBatchSize, BatchProblem, BatchProposal, BatchRun, BatchSizePolicy
 
 __all__ = ["RecurringJob"]
 
@@ -76,7 +76,7 @@ class RecurringJob:
             `ZeusCost(eta_knob=0.5)` over the GPUs of the job.
         storage: The URL of the database, as Optuna takes it: of a file, or of a server, such as
             "postgresql+psycopg://user@host/database", for a team.
-        policy: The strategy; if None, that of `zeus_core.search.batch_size` that costs least in replays.
+        policy: The strategy; `zeus_core.search.batch_size.AdaptiveBatchSize()`, which costs least in replays, if None.
         half_life_runs: After so many runs an observation counts half, for data that changes; all count alike if None.
         learning_rate_rule: How the learning rate follows the batch size: "linear", "square root", "none", or a function
             of the base rate, the batch size and the default.
@@ -294,7 +294,5 @@ def _checked_name(name: str) -> str:
 
 def _checked_policy(policy: BatchSizePolicy | None) -> BatchSizePolicy:
     if policy is None:
-        from zeus_core.search.batch_size import DefaultBatchSize
-
-        return DefaultBatchSize()
-    return checked_object("policy", policy, "propose", "a BatchSizePolicy object, such as DefaultBatchSize()")
+        return AdaptiveBatchSize()
+    return checked_object("policy", policy, "propose", "a BatchSizePolicy object, such as AdaptiveBatchSize()")
