@@ -1,0 +1,66 @@
+"""The clocks and limits of GPUs that were levelled, after the end of the process in whatever way."""
+
+import signal
+import textwrap
+import time
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+
+ORIGINAL_WATTS = 450.0
+DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
+
+# Two ranks in one process, of which one has twice the work.
+TRAINING = """
+    import sys, threading, time
+    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.optimizer import LevellingOptimizer
+    from zeus_core.testing import ThreadWorld
+
+    levelled = []
+
+    def rank_main(world):
+        optimizer = LevellingOptimizer(ZeusMonitor(gpu_indices=[world.rank]), world=world, quiet=True, ARGUMENTS)
+        levelled.append(optimizer)
+        for step in range(60):
+            optimizer.on_step_begin()
+            time.sleep(0.01 * (1 + world.rank))
+            optimizer.on_work_end()
+            world.gather(None)
+            optimizer.on_step_end()
+            if optimizer.changes:
+                break
+
+    ThreadWorld.run(2, rank_main, 60.0)
+    print(levelled[0].settings, flush=True)
+    END
+"""
+
+
+@pytest.mark.parametrize("arguments", ['knob="clock"', "budget_watts=800"], ids=["clocks", "limits"])
+@pytest.mark.parametrize(
+    "end", [pytest.param("normal", marks=pytest.mark.long), pytest.param("SIGTERM", marks=pytest.mark.long), "SIGKILL"]
+)
+def test_levelled_gpus_are_as_before(make_driver, end, arguments):
+    driver = make_driver(DEVICE, DEVICE)
+    program = textwrap.dedent(TRAINING).replace("ARGUMENTS", arguments)
+    process = driver.start(program.replace("END", "pass" if end == "normal" else "time.sleep(60)"))
+    if end != "normal":
+        assert process.stdout.readline().startswith("[")
+        process.send_signal(signal.Signals[end])
+    _, errors = process.communicate(timeout=60)
+    until = time.monotonic() + 30
+    while not is_as_before(driver) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert is_as_before(driver), errors
+    changes = driver.calls(
+        "nvmlDeviceSetGpuLockedClocks" if "clock" in arguments else "nvmlDeviceSetPowerManagementLimit"
+    )
+    assert len(changes) >= 2, "it had changed them"
+
+
+def is_as_before(driver):
+    return all(
+        device.power_limit_watts == ORIGINAL_WATTS and device.locked_clock_mhz is None for device in driver.devices
+    )
