@@ -15,6 +15,7 @@ WAS_LOCKED = "(by_itself or optimizer_puts) and not before"
 RANKS = [f"tests/{framework}/test_ranks.py" for framework in ("accelerate", "huggingface", "lightning")]
 RUNS = {
     "plain loop": ["tests/process/test_process_end.py", "tests/optimizer/test_ranks.py", "tests/test_published_api.py"],
+    "levelling": ["tests/process/test_levelled_end.py"],
     "every framework, killed": ["-m", "long", "tests/process/test_killed_frameworks.py"],
     "others' limits and hanging drivers": ["tests/process/test_limit_watch.py", "tests/process/test_hanging_driver.py"],
     "ranks of frameworks": ["-m", "not real_time", *RANKS, "-k", "find_one_limit or search_together"],
