@@ -1,0 +1,39 @@
+"""The monitor of the GPU that a rank trains on."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from zeus_core.device import discover_gpus
+from zeus_core.errors import NoDeviceError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._selection import local_rank_of, warn_unless_measured
+
+__all__ = ["rank_monitor", "training_device"]
+
+
+def training_device() -> torch.device:
+    """Return the device that this process trains on: the present CUDA device, or the CPU where there is none."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def rank_monitor(device: torch.device) -> ZeusMonitor:
+    """Return a monitor of one GPU: that of a CUDA device, or on a CPU the one that belongs to the local rank.
+
+    CUDA counts the GPUs that it sees (`CUDA_VISIBLE_DEVICES`), and so does the monitor; the driver counts all.
+
+    Raises:
+        NoDeviceError: There is no GPU.
+        ZeusError: It cannot be used.
+    """
+    index = device.index if device.type == "cuda" else None
+    if index is None:
+        gpus = discover_gpus()
+        if not gpus:
+            raise NoDeviceError("there is no GPU to measure; ZEUS_SIMULATED_GPUS simulates some")
+        index = local_rank_of(os.environ)[0] % len(gpus)
+    monitor = ZeusMonitor(gpu_indices=[index], cpu_indices=[])
+    warn_unless_measured(monitor.gpus, device)
+    return monitor
