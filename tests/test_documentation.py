@@ -11,16 +11,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import zeus_core
 from tests.pipeline.instances import smooth_profile
+from tests.pytorch.test_torchtitan import ModelSpecStandIn
 from tests.support.pages import ROOT, blocks
 from tests.support.ranks import torchrun_environments
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencySettings
 from zeus_core.optimizer.power_limit import Phase
 from zeus_core.testing import VirtualTime
 
@@ -163,12 +165,20 @@ def test_the_page_on_simulation(gpu, monitor):
     assert names["gpu"].exact_energy_joules() > 3600 * 50
 
 
-def test_the_page_on_plans(tmp_path):
+def test_the_page_on_plans(tmp_path, monkeypatch):
     smooth_profile(8, clocks=4).to_csv(tmp_path / "profile.csv")
-    block, *of_examples = blocks("pipeline.md")  # the others: tests/plain_torch/test_pipeline_examples.py
-    assert len(of_examples) == 3
+    # The others: tests/plain_torch/test_pipeline_examples.py
+    block, of_torch, of_megatron, of_torchtitan, *of_own_loop = blocks("pipeline.md")
+    assert ("pipelining.attach" in of_torch, len(of_own_loop)) == (True, 2)
     run(block.replace("microbatches=96", "microbatches=8"), {})
     assert (tmp_path / "plan.json").exists()
+    attached = []
+    monkeypatch.setattr("zeus_core.pytorch.megatron.attach", attached.append)
+    run(of_megatron, {"pretrain": nothing, "PipelineFrequencySettings": PipelineFrequencySettings})
+    assert [settings.slowdown_factor for settings in attached] == [1.02]
+    config = SimpleNamespace(model_spec=ModelSpecStandIn("llama3", "small", None, nothing, nothing, None, None))
+    run(of_torchtitan, {"config": config, "PipelineFrequencySettings": PipelineFrequencySettings})
+    assert config.model_spec.pipelining_fn is not nothing
 
 
 def test_the_readme(tmp_path, capsys):

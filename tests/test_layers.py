@@ -19,7 +19,7 @@ PACKAGES = sorted([*CORE.rglob("__init__.py"), *REPOSITORY.glob("integrations/*/
 FRAMEWORKS = {
     *("torch", "jax", "cupy", "tensorflow"),
     *("transformers", "accelerate", "trl", "peft", "datasets"),
-    *("lightning", "pytorch_lightning", "deepspeed"),
+    *("lightning", "pytorch_lightning", "deepspeed", "megatron", "torchtitan"),
 }
 INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 

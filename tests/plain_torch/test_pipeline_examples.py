@@ -16,7 +16,7 @@ PIPELINES = ("hand_written_1f1b.py", "pipelining_1f1b.py")
 SIMULATED = ("--simulate", A100)
 
 
-@pytest.mark.parametrize("block", blocks("pipeline.md")[1:])
+@pytest.mark.parametrize("block", blocks("pipeline.md")[1:2] + blocks("pipeline.md")[4:])
 def test_the_code_on_the_page_is_that_of_the_examples(block):
     assert any(is_of(block, EXAMPLES / name) for name in PIPELINES), block
 

@@ -1,8 +1,5 @@
 """The tap of Megatron-core, on its own schedules: two processes over gloo, without CUDA."""
 
-import importlib
-import logging
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +9,7 @@ from tests.support import megatron_on_cpu
 from tests.support.ranks import run_ranks
 from tests.support.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
 from zeus_core.events import Activity
+from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
 from zeus_core.pipeline import Instruction
 from zeus_core.pipeline.schedules import from_instruction_lists, one_f_one_b
 
@@ -44,15 +42,44 @@ def follow(folder, chunks):
     answer = SimpleNamespace(told=recorder.told, is_same=plain == tapped, works=recorder.works)
     answer.run = [(run.rank, run.ranks, len(run.models), run.microbatch_shape) for run in runs]
     recorder.told = []
+    broken = megatron_on_cpu.make_run(chunks)
+    broken.optimizer.step = lambda: 1 // 0
     with pytest.raises(ArithmeticError):
-        broken = megatron_on_cpu.make_run(chunks)
-        broken.optimizer.step = lambda: 1 // 0
         megatron_on_cpu.train(broken, 1)
     answer.told_of_failure, recorder.told = [*recorder.told[:1], *recorder.told[-2:]], []
     tap.detach()
     megatron_on_cpu.train(megatron_on_cpu.make_run(chunks), 1)
     answer.is_left = recorder.told == [] and [dict(vars(module)) for module in modules] == before
     return answer
+
+
+def attach_without_a_gpu(folder, chunks):
+    """A rank has no GPU, then no pipeline: training goes on as if nothing was attached."""
+    megatron_on_cpu.add_megatron_lm(folder)
+    megatron_on_cpu.prepare(chunks)
+    from zeus_core.pytorch import megatron
+
+    plain = megatron_on_cpu.train(megatron_on_cpu.make_run(chunks), 2)
+    attached = megatron.attach()
+    is_same = plain == megatron_on_cpu.train(megatron_on_cpu.make_run(chunks), 2)
+    has_optimizer = attached.optimizer is not None
+    attached.detach()
+    return is_same, has_optimizer
+
+
+def attach_to_simulated_gpus(folder, chunks):
+    megatron_on_cpu.add_megatron_lm(folder)
+    megatron_on_cpu.prepare(chunks)
+    from zeus_core.pytorch import megatron
+
+    plain = megatron_on_cpu.train(megatron_on_cpu.make_run(chunks), 4)
+    attached = megatron.attach(PipelineFrequencySettings(warmup_steps=1, quiet=True), identity={"data": "random"})
+    is_same = plain == megatron_on_cpu.train(megatron_on_cpu.make_run(chunks), 4)
+    optimizer = attached.optimizer
+    (gpu,) = optimizer._monitor.gpus
+    identity, phase = optimizer._identity, optimizer.phase
+    attached.detach()
+    return is_same, gpu, identity, phase.value, optimizer.phase.value
 
 
 def follow_without_megatron_lm(folder, chunks):
@@ -122,6 +149,21 @@ def test_a_step_that_fails_ends_in_a_pause(answers):
 def test_without_megatron_lm_a_step_is_a_call_of_the_schedule(tmp_path):
     for told in run_ranks(2, follow_without_megatron_lm, tmp_path, 1):
         assert (told[0], told[-2].kind, told[-1]) == ("step begin", "all-reduce", "step end")
+
+
+def test_without_a_gpu_training_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
+    assert run_ranks(2, attach_without_a_gpu, tmp_path, 1) == [(True, False)] * 2
+
+
+def test_each_rank_measures_its_own_gpu_and_says_what_its_profile_depends_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:2")
+    for rank, answer in enumerate(run_ranks(2, attach_to_simulated_gpus, tmp_path, 2)):
+        is_same, gpu, identity, phase, end_phase = answer
+        assert (is_same, gpu, end_phase) == (True, rank, "resting")
+        assert phase != "off"
+        wanted = {"stages": 4, "stage": rank, "sequence_length": 2, "micro_batch_size": 3, "data": "random"}
+        assert {**identity, **wanted} == identity
 
 
 def train_with_perseus(folder, chunks, times, steps):

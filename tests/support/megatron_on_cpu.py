@@ -120,8 +120,11 @@ def make_run(chunks):
     rank = torch.distributed.get_rank()
     options = {"virtual_pipeline_model_parallel_size": chunks, "microbatch_group_size_per_vp_stage": 2}
     config = TransformerConfig(
-        **{"num_layers": 2 * chunks, "hidden_size": WIDTH, "num_attention_heads": 1},
-        **{"pipeline_model_parallel_size": 2, "pipeline_dtype": torch.float32},
+        num_layers=2 * chunks,
+        hidden_size=WIDTH,
+        num_attention_heads=1,
+        pipeline_model_parallel_size=2,
+        pipeline_dtype=torch.float32,
         finalize_model_grads_func=lambda *arguments, **options: None,
         deallocate_pipeline_outputs=True,  # as Megatron-LM has it: only the identity of an output stays
         **(options if chunks > 1 else {}),

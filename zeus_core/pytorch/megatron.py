@@ -1,7 +1,7 @@
 """A tap of the pipeline schedules of Megatron-core, for Megatron-LM, NeMo and loops of your own on them.
 
-Importing this module imports Megatron-core. It uses names of `megatron.core.pipeline_parallel.schedules` that are not
-documented: `forward_step`, `backward_step` and the functions of the schedules, which call each other by name.
+Megatron-core is imported when it is attached to. The tap uses names of `megatron.core.pipeline_parallel.schedules` that
+are not documented: `forward_step`, `backward_step` and the functions of the schedules, which call each other by name.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import schedules
 
+from zeus_core._validate import checked_function, checked_instance
 from zeus_core.adapters import Patches, contained
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.events import Activity, PipelineObserver
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
+from zeus_core.ports._world import checked_world
 from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._rank_monitor import rank_monitor, training_device
 from zeus_core.pytorch._shapes import StepShapes
@@ -73,14 +74,14 @@ class MegatronRun:
         """
         given = arguments["model"]
         models = tuple(given) if isinstance(given, list) else (given,)
-        config = schedules.get_model_config(models[0])
+        config = _core("utils").get_model_config(models[0])
         if getattr(config, "overlap_moe_expert_parallel_comm", False):
             raise ZeusError("overlap_moe_expert_parallel_comm runs forward and backward passes together; turn it off")
         scopes = getattr(config, "cuda_graph_scope", None) or ()
         if any("full_iteration" in str(scope) for scope in ([scopes] if isinstance(scopes, str) else scopes)):
             raise ZeusError("a CUDA graph of the full iteration hides its passes; use another cuda_graph_scope")
         groups = arguments.get("pg_collection")
-        group = parallel_state.get_pipeline_model_parallel_group() if groups is None else groups.pp
+        group = _core("parallel_state").get_pipeline_model_parallel_group() if groups is None else groups.pp
         shape = int(arguments["seq_length"]), int(arguments["micro_batch_size"])
         return cls(models, config, group.rank(), group.size(), shape)
 
@@ -96,17 +97,18 @@ class MegatronTap:
         start: Called once, as the first training step begins. Returns the observer; None to follow nothing.
 
     Raises:
-        UsageError: This release of Megatron-core lacks what the tap relies on.
+        UsageError: Megatron-core is not installed, or this release of it lacks what the tap relies on.
     """
 
     def __init__(self, start: Callable[[MegatronRun], PipelineObserver | None]) -> None:
+        self._start = checked_function("start", start, "a function of a MegatronRun")
+        schedules = _core("pipeline_parallel.schedules")
         missing = [name for name in (*_SCHEDULES, *_PASSES) if not callable(getattr(schedules, name, None))]
         if missing:
             raise UsageError(
                 f"megatron.core.pipeline_parallel.schedules lacks {', '.join(missing)}, which are needed to follow its "
                 "instructions; use another release of Megatron-core (0.16 has all)"
             )
-        self._start = start
         self._has_started = False
         self._observer: PipelineObserver | None = None
         self._run: MegatronRun | None = None
@@ -114,14 +116,14 @@ class MegatronTap:
         self._running: str | None = None
         self._passes: dict[int, tuple[int, int | None]] = {}
         self._shapes = StepShapes()
-        self._wraps = [self._wrap_schedules(), *self._wrap_training()]
+        self._wraps = [self._wrap_schedules(schedules), *self._wrap_training()]
 
     def detach(self) -> None:
         """Leave Megatron as it was."""
         for wraps in self._wraps:
             wraps.undo()
 
-    def _wrap_schedules(self) -> Patches:
+    def _wrap_schedules(self, schedules: ModuleType) -> Patches:
         wraps = Patches(schedules)
         for name in _SCHEDULES:
             wraps.wrap(name, self._run_schedule)
@@ -290,7 +292,7 @@ class AttachedMegatron:
         tap: Reports what Megatron does to it.
 
     Raises:
-        UsageError: This release of Megatron-core lacks what the tap relies on.
+        UsageError: See `MegatronTap`.
     """
 
     def __init__(self, make_optimizer: Callable[[MegatronRun], PipelineFrequencyOptimizer]) -> None:
@@ -329,8 +331,14 @@ def attach(
         identity: Properties that the profile depends on besides the GPU, the model and its parallelism.
 
     Raises:
-        UsageError: This release of Megatron-core lacks what this relies on; the message names it.
+        UsageError: An argument is wrong; Megatron-core is not installed, or lacks what this relies on.
     """
+    if settings is not None:
+        checked_instance("settings", settings, PipelineFrequencySettings, "PipelineFrequencySettings()")
+    if monitor is not None:
+        checked_monitor(monitor)
+    if world is not None:
+        checked_world(world)
 
     def make_optimizer(run: MegatronRun) -> PipelineFrequencyOptimizer:
         ranks = torch_world() if world is None else world  # first, as all ranks must take part
@@ -340,7 +348,7 @@ def attach(
             measuring = rank_monitor(device) if monitor is None else monitor
             return PipelineFrequencyOptimizer(
                 measuring,
-                PipelineRank(run.rank, parallel_state.get_data_parallel_rank()),
+                PipelineRank(run.rank, _core("parallel_state").get_data_parallel_rank()),
                 settings,
                 world=ranks,
                 identity={**_identity_of(run), **(identity or {})},
@@ -365,6 +373,16 @@ def _identity_of(run: MegatronRun) -> dict[str, Any]:
     }
 
 
+def _core(module: str) -> ModuleType:
+    """Import a module of Megatron-core."""
+    try:
+        return importlib.import_module(f"megatron.core.{module}")
+    except ImportError as error:
+        raise UsageError(
+            f"Megatron-core cannot be imported ({error}); install it: pip install megatron-core"
+        ) from error
+
+
 def _training_module() -> ModuleType | None:
     """Return Megatron-LM's module of its training loop, if it is installed."""
     if importlib.util.find_spec(_TRAINING) is None:
@@ -377,7 +395,7 @@ def _chunk_of(arguments: Mapping[str, Any]) -> int:
     """Return the chunk of a forward pass; releases before April 2025 keep it elsewhere."""
     chunk = arguments.get("vp_stage")
     if chunk is None:
-        chunk = getattr(parallel_state, "get_virtual_pipeline_model_parallel_rank", lambda: None)()
+        chunk = getattr(_core("parallel_state"), "get_virtual_pipeline_model_parallel_rank", lambda: None)()
     return chunk or 0
 
 
