@@ -49,7 +49,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MegatronRun:
-    """What is known of a run when its first training step begins.
+    """The known facts of a run when its first training step begins.
 
     Attributes:
         models: The chunks of the model on this rank: one, or those of an interleaved schedule.
