@@ -61,13 +61,14 @@ lint: $(VENV)/.ready-dev  ## style and types, and whether every public type is k
 	done  # it finds numpy by the `python` of the PATH, whatever --pythonpath says
 	# The base classes in the other two packages are of frameworks that a type checker cannot verify.
 
-benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run; PROFILES=FOLDER for published ones
+benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run; PROFILES=FOLDER, TRACES=FOLDER for published ones
 	@status=0; \
 	for script in import_time window_overhead callback_overhead pipeline_hooks recurring_job; do \
 		$(RUN) benchmarks/$$script.py || status=1; \
 	done; \
 	$(RUN) benchmarks/pipeline_frontier.py $(PROFILES) || status=1; \
 	$(RUN) benchmarks/clock_or_limit.py $(PROFILES) || status=1; \
+	$(RUN) benchmarks/allocation.py $(if $(TRACES),--traces $(TRACES)) || status=1; \
 	exit $$status
 
 public-api: $(VENV)/.ready-dev  ## write the list of public names that a test compares, docs/public-api.txt

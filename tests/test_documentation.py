@@ -32,6 +32,7 @@ HERE = {
     "clock.md",
     "electricity.md",
     "measurement.md",
+    "mixed-gpus.md",
     "power-limit.md",
     "search.md",
     "simulation.md",
@@ -181,6 +182,26 @@ def test_the_page_on_plans(tmp_path, monkeypatch):
     assert config.model_spec.pipelining_fn is not nothing
 
 
+def write_device_tables(folder):
+    """Measured steps of two GPU models."""
+    for name, highest, per_sample in (("v100", 250, 0.004), ("a40", 300, 0.002)):
+        rows = [
+            f"{batch},{limit},{0.01 + batch * per_sample * (highest / limit) ** 0.5},{0.95 * limit}"
+            for batch in (16, 64, 256)
+            for limit in (highest, highest - 100)
+        ]
+        (folder / f"{name}.csv").write_text("\n".join(["batch_size,power_limit,seconds,watts", *rows]))
+
+
+def test_the_page_on_mixed_gpus(tmp_path, capsys):
+    write_device_tables(tmp_path)
+    (block,) = blocks("mixed-gpus.md")
+    names = run(block, {})
+    assert names["plan"].batches[0] < names["plan"].batches[2]
+    assert sum(names["plan"].batches) == 512
+    assert (tmp_path / "plan.json").exists()
+
+
 def test_the_readme(tmp_path, capsys):
     import lightning.pytorch
     from transformers import Trainer, TrainingArguments
@@ -248,6 +269,7 @@ def test_every_script_exists(program):
 @pytest.mark.parametrize("call", commands("zeus-core"), ids=lambda call: call[1])
 def test_every_command_runs(tmp_path, call):
     smooth_profile(4, clocks=4).to_csv(tmp_path / "profile.csv")
+    write_device_tables(tmp_path)
     (tmp_path / "carbon.csv").write_text("timestamp,value\n2026-03-01 00:00,312\n2026-03-01 01:00,298\n")
     own = [*call[: call.index("--")], "--", "true"] if "--" in call else call  # the user's own command follows
     process = subprocess.Popen(

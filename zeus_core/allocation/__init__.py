@@ -8,7 +8,7 @@
     plan.batches, plan.step_seconds, plan.energy_joules, plan.gap_fraction
     write_plan(plan, "allocation.json")
 
-Pure: no device, no time source, no framework.
+Pure: no device, no time source, no framework. docs/mixed-gpus.md explains the method.
 """
 
 from zeus_core.allocation import baselines

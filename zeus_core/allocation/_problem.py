@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Problem", "Relaxed"]
 
 _ROUNDING = 1e-12  # sums of a thousand costs are off by less, relatively
+_MAX_LOSS = 1e-8  # of a bound, by a price that is not quite the best; a better one takes longer
 _MAX_PRICES = 100  # tried for one relaxation; ten are usual, as each cuts off a part that held the best one
 
 
@@ -172,13 +173,25 @@ class Problem:
         return high
 
     def _corners(self) -> tuple[_Units, _Numbers, _Numbers]:
-        """Return the batches between which the cost of each option is a straight line, whatever the duration."""
+        """Return the batches, of each option, that may be corners of the hull whatever the duration.
+
+        Between them the cost is a straight line. Where the mean cost of a unit is above that of a further one, it is
+        cheaper to mix no units with more.
+        """
         least = np.full_like(self._caps, max(self.min_units, 1))
         kink = np.floor(np.minimum(self._at_floor, 1e15) / self._samples_per_unit).astype(np.int64)
-        units = [np.clip(corner, least, np.maximum(self._caps, least)) for corner in (least, kink, kink + 1)]
-        seconds = [np.where(least <= self._caps, self.seconds(corner), math.inf) for corner in units]
-        costs = [self.costs(corner, self.seconds(corner)) for corner in units]
-        return np.hstack(units), np.hstack(seconds), np.hstack(costs)
+        found = []
+        for corner in (least, kink, kink + 1):
+            units = np.clip(corner, least, np.maximum(self._caps, least))
+            costs, further = (self.costs(one, self.seconds(one)) for one in (units, units + 1))
+            with np.errstate(invalid="ignore"):  # a missing option
+                is_corner = (least <= self._caps) & ((costs < units * (further - costs)) | (self.min_units > 0))
+            columns = is_corner.any(axis=0)
+            found.append(
+                (units[:, columns], np.where(is_corner, self.seconds(units), math.inf)[:, columns], costs[:, columns])
+            )
+        units, seconds, costs = (np.hstack(part) for part in zip(*found, strict=True))
+        return units, seconds, costs
 
     def relaxed(self, longest_seconds: float) -> Relaxed:
         """Return the relaxation for a duration of the slowest rank."""
@@ -218,7 +231,7 @@ class Problem:
             dual = found[0] + slope * (self.units - found[1])
             if dual > bound:
                 bound, price = dual, slope
-            if fewer[0] + slope * (self.units - fewer[1]) - dual <= _ROUNDING * scale:
+            if fewer[0] + slope * (self.units - fewer[1]) - dual <= _MAX_LOSS * scale:
                 break
             if found[1] <= self.units:
                 fewer = found
