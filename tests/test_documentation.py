@@ -20,6 +20,7 @@ from tests.pipeline.instances import smooth_profile
 from tests.pytorch.test_torchtitan import ModelSpecStandIn
 from tests.support.pages import ROOT, blocks
 from tests.support.ranks import torchrun_environments
+from tests.support.recorded import write_recorded
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencySettings
@@ -53,6 +54,12 @@ ELSEWHERE = {  # these bring a model of their framework, or compare the page wit
 def _simulated(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(SIMULATED_GPUS_VARIABLE, "A100-SXM4-80GB:2")
+
+
+@pytest.fixture
+def _recorded(tmp_path):
+    """Write the files that the commands of the replay name."""
+    write_recorded(tmp_path / "summary_train.csv", tmp_path / "summary_power_v100.csv", "cifar100", 0.6)
 
 
 def nothing(*_):
@@ -266,6 +273,7 @@ def test_every_script_exists(program):
     assert [script for script in scripts if not (ROOT / script).exists()] == []
 
 
+@pytest.mark.usefixtures("_recorded")
 @pytest.mark.parametrize("call", commands("zeus-core"), ids=lambda call: call[1])
 def test_every_command_runs(tmp_path, call):
     smooth_profile(4, clocks=4).to_csv(tmp_path / "profile.csv")

@@ -235,6 +235,16 @@ def test_measuring_epochs_first_is_charged_and_known():
     assert result.regrets() == [pytest.approx((0.2 * MEAN + MEAN + 3 * BEST) / (4 * BEST) - 1)]
 
 
+def test_runs_on_another_gpu_model_save_trials():
+    sizes = {2**k: size([max(round(6 + 2**k / 40), 1)], seconds=4 + 1000 / 2**k) for k in range(3, 11)}
+    there = Workload("job", "V100", sizes, 32, 40, MAX_WATTS)
+    here = Workload("job", "A40", sizes, 32, 40, MAX_WATTS)
+    contestant = Contestant("x", AdaptiveBatchSize(), measured_epoch_fraction=0.1)
+    earlier = [one.run for one in replay([there], contestant, 0).runs]
+    without, known = (replay([here], contestant, 1, earlier=runs).regrets()[-1] for runs in ([], earlier))
+    assert known < 0.7 * without
+
+
 def test_the_adaptive_policy_costs_less_than_the_published_one_where_costs_are_smooth():
     sizes = {2**k: size([max(round(6 + 2**k / 40), 1)], seconds=4 + 1000 / 2**k) for k in range(3, 11)}
     ours, published = (

@@ -111,6 +111,7 @@ def replay(
     *,
     recurrences: int = 50,
     submissions: Sequence[Submission] | None = None,
+    earlier: Sequence[BatchRun] = (),
     make_search: SearchFactory = GridSearch,
 ) -> Replay:
     """Replay a recurring job.
@@ -124,6 +125,7 @@ def replay(
         recurrences: How often the job recurs, each time after it has ended; not used with submissions.
         submissions: When each recurrence is submitted. Recurrences may overlap: a policy sees those that have ended,
             and which are running.
+        earlier: Runs that the policy knows when the job begins, such as those on another GPU model.
         make_search: The search for the power limit of a batch size, in the first epoch of its first run.
 
     Raises:
@@ -133,7 +135,7 @@ def replay(
         raise UsageError("workloads is empty; it must hold at least one Workload")
     checked_whole_number("seed", seed, 0)
     count = checked_whole_number("recurrences", recurrences, 1) if submissions is None else len(submissions)
-    job = _Job(workloads, contestant, seed, make_search)
+    job = _Job(workloads, contestant, seed, make_search, earlier)
     # What happens next: (time, order, recurrence, try). A try that fell short is followed by another at its end.
     order = 0
     events = [(0.0, 0, 0, 0)] if submissions is None else []
@@ -158,10 +160,15 @@ class _Job:
     """A job in the course of its replay."""
 
     def __init__(
-        self, workloads: Sequence[Workload], contestant: Contestant, seed: int, make_search: SearchFactory
+        self,
+        workloads: Sequence[Workload],
+        contestant: Contestant,
+        seed: int,
+        make_search: SearchFactory,
+        earlier: Sequence[BatchRun],
     ) -> None:
         self.runs: list[ReplayedRun] = []
-        self._ends: list[float] = []
+        self._earlier, self._ends = list(earlier), list[float]()
         self._workloads, self._contestant, self._seed, self._make_search = workloads, contestant, seed, make_search
         self._searched: dict[int, SearchedEpoch] = {}
         first = workloads[0]
@@ -184,7 +191,7 @@ class _Job:
     def run(self, recurrence: int, attempt: int, seconds: float, factor: float) -> tuple[float, bool]:
         """Train once, and return when that ends, and whether it reaches the target."""
         history = [self._as_seen(one.run, end, seconds) for one, end in zip(self.runs, self._ends, strict=True)]
-        proposal = self._contestant.policy.propose(self._problem, history, self._seed)
+        proposal = self._contestant.policy.propose(self._problem, [*self._earlier, *history], self._seed)
         size, workload = proposal.batch_size, self.workload(recurrence)
         if size not in workload.sizes:
             raise UsageError(f"{self._contestant.name} proposes the batch size {size!r}, which is none of the job's")

@@ -161,7 +161,8 @@ def _candidates(history: History, feasible: Collection[int], costs: _Costs, best
 
     A size that has not reached the target, and is running, is left to that run.
     """
-    known = history.tried | set(history.problem.known_epochs) or {history.problem.default}
+    anywhere = {run.batch_size for run in history.known}
+    known = anywhere | set(history.problem.known_epochs) or {history.problem.default}
     lowest, highest = min(known), max(known)
     some = [size for size in feasible if lowest <= size <= highest]
     if best is None or costs.may_fall_beyond(lowest, best):
