@@ -7,12 +7,13 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from zeus_core._files import write_atomically
-from zeus_core._validate import checked_path, checked_whole_number
+from zeus_core._validate import checked_instance, checked_list, checked_path, checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.replay._replay import Contestant, Replay, replay
+from zeus_core.replay._replay import Contestant, Replay, checked_submissions, checked_workloads, replay
 from zeus_core.replay._traces import Submission
 from zeus_core.replay._workload import SearchFactory, Workload
 from zeus_core.search import GridSearch
@@ -104,8 +105,11 @@ def compare_policies(
     """
     checked_whole_number("seeds", seeds, 1)
     checked_whole_number("workers", workers, 1)
-    if not jobs or not contestants or (groups is not None and not groups):
-        raise UsageError("there must be at least one job, one policy and one group to replay")
+    jobs = checked_list("jobs", jobs, checked_workloads, "a list of what read_workloads(...) returns", minimum=1)
+    check = partial(checked_instance, kind=Contestant, example='Contestant("adaptive", AdaptiveBatchSize())')
+    contestants = checked_list("contestants", contestants, check, "a list of at least one Contestant", minimum=1)
+    if groups is not None:
+        groups = checked_list("groups", groups, checked_submissions, "a list of lists of submissions", minimum=1)
     tasks = [
         (workloads, contestant, seed, recurrences, groups, make_search)
         for workloads in jobs
@@ -124,8 +128,11 @@ def write_runs(results: Iterable[PolicyResult], path: str | Path) -> None:
     """Write every training of some replays as CSV, one a line.
 
     Raises:
+        UsageError: An argument is wrong.
         OSError: The file cannot be written.
     """
+    check = partial(checked_instance, kind=PolicyResult, example="one of those of compare_policies()")
+    results = checked_list("results", results, check, "the results of compare_policies()")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zeus_core._validate import checked_number, checked_path, checked_text, checked_whole_number, shown
+from zeus_core._validate import (
+    checked_instance,
+    checked_number,
+    checked_path,
+    checked_text,
+    checked_whole_number,
+    shown,
+)
 from zeus_core.errors import UsageError
 from zeus_core.replay._workload import EpochAtLimit, RecordedSize, Workload
 
@@ -57,10 +64,18 @@ class Submission:
     Attributes:
         seconds: The time.
         runtime_factor: Its duration over that of an average one.
+
+    Raises:
+        UsageError: One of them cannot be.
     """
 
     seconds: float
     runtime_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the attributes."""
+        checked_number("seconds", self.seconds, 0.0, math.inf, "seconds, at least 0")
+        checked_number("runtime_factor", self.runtime_factor, 0.0, math.inf, "a factor above 0", is_open=True)
 
 
 def read_workloads(
@@ -79,6 +94,8 @@ def read_workloads(
     Raises:
         UsageError: A file cannot be read, or has no such job; or nothing reaches the target.
     """
+    checked_instance("job", job, RecordedJob, 'RecordedJob("cifar100", 0.6, 1024, 100)')
+    checked_text("gpu_model", gpu_model)
     powers = list(_rows(power, _POWER, "summary_power_v100.csv"))
     if not powers:
         raise UsageError(f"{power} has no rows")

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from zeus_core.search.batch_size._gaussian_process import Observation
@@ -54,12 +55,12 @@ class History:
         """Return whether costs of a run are those of the problem's GPU model."""
         return self.problem.gpu_model is None or run.gpu_model in (None, self.problem.gpu_model)
 
-    @property
+    @cached_property
     def tried(self) -> set[int]:
         """Batch sizes with a run on this GPU model, whatever came of it."""
         return {run.batch_size for run in self.known if self.is_here(run)}
 
-    @property
+    @cached_property
     def proven(self) -> set[int]:
         """Batch sizes that have reached the target on this GPU model, within the last two half-lives."""
         return {
@@ -79,7 +80,7 @@ class History:
         sizes = {run.batch_size for run in self.known if self.is_here(run) and run.epochs > 0}
         return len(sizes | set(self.problem.epoch_costs)) > 1
 
-    @property
+    @cached_property
     def epoch_deviation(self) -> float:
         """Standard deviation of the logarithm of the epochs to the target, from run to run."""
         squares = [

@@ -134,11 +134,23 @@ class BatchProposal:
         max_cost: The cost at which the run cannot pay off any more, and is to be stopped; None if it may cost anything.
             It is in the unit of `BatchRun.cost`, and counts the same.
         reason: Why, as the end of a sentence: "the default is tried first".
+
+    Raises:
+        UsageError: An attribute cannot be.
     """
 
     batch_size: int
     max_cost: float | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the attributes."""
+        object.__setattr__(self, "batch_size", checked_whole_number("BatchProposal.batch_size", self.batch_size, 1))
+        if self.max_cost is not None:
+            wanted = "a cost above 0, or None"
+            max_cost = checked_number("BatchProposal.max_cost", self.max_cost, 0.0, math.inf, wanted, is_open=True)
+            object.__setattr__(self, "max_cost", max_cost)
+        checked_text("BatchProposal.reason", self.reason)
 
 
 class BatchSizePolicy(Protocol):
@@ -184,6 +196,6 @@ def feasible_sizes(problem: BatchProblem, runs: Sequence[BatchRun]) -> list[int]
 def _check_by_size(name: str, values: Mapping[int, float], *, is_endless_allowed: bool = False) -> None:
     for size, value in checked_mapping(name, values, "{128: 9.0}").items():
         checked_whole_number(f"a batch size of {name}", size, 1)
-        if not (is_endless_allowed and value == math.inf):
+        if not (is_endless_allowed and isinstance(value, float) and value == math.inf):
             wanted = "a number above 0"
             checked_number(f"{name}[{shown(size)}]", value, 0.0, math.inf, wanted, is_open=True)
