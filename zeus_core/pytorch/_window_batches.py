@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from torch.utils.data import BatchSampler
@@ -72,15 +73,17 @@ class WindowBatches(BatchSampler):
         return self.whole_batches + len(self.tail)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        sizes = iter([self.batch_size] * self.whole_batches + [batch.samples for batch in self.tail])
-        size, batch = next(sizes, 0), list[Any]()
-        for index in self.sampler:
-            if not size:
-                return
-            batch.append(index)
-            if len(batch) == size:
-                yield batch
-                size, batch = next(sizes, 0), []
+        indices = iter(self.sampler)
+        for size in [self.batch_size] * self.whole_batches:
+            yield list(islice(indices, size))
+        tail = self.tail
+        reads_to_end = bool(self._samples % self._original) and not self.drop_last  # where some samplers draw
+        for number, batch in enumerate(tail, 1):
+            last = list(islice(indices, batch.samples))
+            if reads_to_end and number == len(tail):  # as the original one does before it yields an incomplete batch
+                next(indices, None)
+            yield last
+        next(indices, None)
 
     @property
     def _samples(self) -> int:

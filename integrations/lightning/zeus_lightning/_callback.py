@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from zeus_core._validate import checked_flag
 from zeus_core.adapters import contained
@@ -12,9 +12,12 @@ from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
+from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
+from zeus_core.optimizer.micro_batch._optimizer import checked_micro_batch
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_lightning._batches import counter, samples_in
 from zeus_lightning._energy_source import EnergySource
+from zeus_lightning._micro_batch import TrainerMicroBatch
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
 from zeus_lightning._recurring import ValidationReports
 from zeus_lightning._session import Session
@@ -68,9 +71,13 @@ class ZeusCallback(Callback):
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
         recurring_run: The run of a recurring job that `fit` trains, from `RecurringJob.run`. Validations are reported
             to it; when it says so, the trainer stops, as by `EarlyStopping`.
+        micro_batch: The samples of one pass, for the global batch of the trainer: "auto" for those that take the least
+            joules, found by probes before training begins; a number; or a `MicroBatchOptimizer`. Those of the loader if
+            None.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback, with its monitor and optimizer; None until a trainer begins.
+        micro_batch: The `MicroBatchOptimizer`, or the number, if any.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -88,8 +95,12 @@ class ZeusCallback(Callback):
         quiet: bool = False,
         electricity: Electricity | None = None,
         recurring_run: RecurringRun | None = None,
+        micro_batch: Literal["auto"] | int | MicroBatchOptimizer | None = None,
     ) -> None:
         super().__init__()
+        self.micro_batch = checked_micro_batch(micro_batch)
+        self._is_auto = micro_batch == "auto"
+        self._batches: TrainerMicroBatch | None = None
         self._source = EnergySource(monitor, optimizer, strict, electricity)
         self._reports = None if recurring_run is None else ValidationReports(recurring_run)
         self._is_quiet = checked_flag("quiet", quiet)
@@ -122,6 +133,18 @@ class ZeusCallback(Callback):
         if self._source.strict:
             self._source.make_monitor(trainer)  # its error is the only one that leaves a hook
         self._begin_session(trainer, stage)
+        if stage == "fit" and self.micro_batch is not None and self._session is not None:
+            self._batches = TrainerMicroBatch(trainer, self.micro_batch)
+
+    @contained
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Choose the micro-batch, when all is prepared."""
+        if self._batches is not None:
+            optimizer = self._current.energy.optimizer
+            if isinstance(self.micro_batch, MicroBatchOptimizer):
+                store = optimizer.trial_store if self._is_auto and isinstance(optimizer, SearchOptimizer) else None
+                self.micro_batch.adopt(self._current.energy.monitor, store)
+            self._batches.choose()
 
     @contained
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -205,11 +228,13 @@ class ZeusCallback(Callback):
     @contained
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """End the session on an exception, Ctrl-C or SIGTERM."""
+        self._leave_batches(exception)
         self._leave()
 
     @contained
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """End the session."""
+        self._leave_batches()
         self._leave()
 
     @property
@@ -238,11 +263,18 @@ class ZeusCallback(Callback):
         return self._session.state
 
     @contained
+    def _leave_batches(self, error: BaseException | None = None) -> None:
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.undo(error)
+
+    @contained
     def _show_result(self, session: Session) -> None:
         """Show the result of a training that has ended, once."""
         has_trained, self._has_trained = self._has_trained, False
         if has_trained and not self._is_quiet and session.is_first_rank:
-            show_result(session.energy.result())
+            batch = self.micro_batch.result() if isinstance(self.micro_batch, MicroBatchOptimizer) else {}
+            show_result({**session.energy.result(), **batch})
 
     def _is_first_of(self, trainer: Trainer) -> bool:
         """Return whether this callback is the first of its kind. The others are removed from the trainer."""

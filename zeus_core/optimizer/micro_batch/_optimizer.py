@@ -37,9 +37,6 @@ from zeus_core.search._objectives import Energy, MaxSlowdownConstraint, Objectiv
 
 __all__ = ["MicroBatchOptimizer", "MicroBatchSetting", "checked_micro_batch"]
 
-MicroBatchSetting: TypeAlias = "Literal['auto'] | int | MicroBatchOptimizer"
-"""The argument `micro_batch` of an adapter: "auto", a number of samples, or a `MicroBatchOptimizer`."""
-
 _KNOB = "micro-batch"
 
 _logger = logging.getLogger(__name__)
@@ -168,6 +165,11 @@ class MicroBatchOptimizer:
         """Say why the original size of some training stays, without a search."""
         self._begin(batch_size, micro_batch)
         self._stay(reason)
+
+    def adopt(self, monitor: ZeusMonitor | None, store: TrialStore | None) -> None:
+        """Take the monitor of an adapter if there is none, and a store if one is given."""
+        self.monitor = self.monitor or monitor
+        self._store = store or self._store
 
     @contained
     def tell_out_of_memory(self, size: int) -> None:
@@ -299,6 +301,10 @@ class MicroBatchOptimizer:
             self._store.save(self._conditions, *known)
 
 
+MicroBatchSetting: TypeAlias = Literal["auto"] | int | MicroBatchOptimizer
+"""The argument `micro_batch` of an adapter."""
+
+
 def checked_micro_batch(
     value: MicroBatchSetting | None, monitor: ZeusMonitor | None = None, store: TrialStore | None = None
 ) -> int | MicroBatchOptimizer | None:
@@ -314,9 +320,9 @@ def checked_micro_batch(
     """
     if isinstance(value, str) and value == "auto":
         value = MicroBatchOptimizer()
-        value._store = store or value._store
+        value.adopt(monitor, store)
     if isinstance(value, MicroBatchOptimizer):
-        value.monitor = value.monitor or monitor
+        value.adopt(monitor, None)
         return value
     wanted = '"auto", a number of samples, such as 8, or a MicroBatchOptimizer'
     return None if value is None else checked_whole_number("micro_batch", value, 1, wanted)
