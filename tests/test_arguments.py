@@ -15,6 +15,7 @@ from zeus_core.knobs import PowerLimitKnob, SmClockKnob
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor, measure_job
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencyOptimizer
+from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.pipeline import PipelineProfile, read_plan, schedules
 from zeus_core.search import Trial
 from zeus_core.training import TrainingEnergy
@@ -73,6 +74,8 @@ A40 = SimulatedGpu(find_preset("A40"))
         (lambda: PowerLimitKnob([A40], 25).apply("300"), "a power limit of '300' W is outside"),
         (lambda: SmClockKnob(0), "gpu is 0; it must be a Gpu object"),
         (lambda: Work(seconds="x", active_power_watts=300.0), "Work.seconds is 'x'; it must be a positive number"),
+        (lambda: MicroBatchOptimizer(max_probes=0), "max_probes is 0; it must be a whole number, at least 1"),
+        (lambda: MicroBatchOptimizer(optimum_selector=1), "selector is 1; it must be an OptimumSelector object"),
         (lambda: find_preset(None), "model is None; it must be the name of a GPU, such as A100-SXM4-80GB"),
         (lambda: SimulatedGpu("A40"), "preset is 'A40'; it must be a GpuPreset"),
         (lambda: discover_gpus({"ZEUS_SIMULATED_GPUS": 1}), "ZEUS_SIMULATED_GPUS is 1; it must be a text"),

@@ -45,6 +45,7 @@ ELSEWHERE = {  # these bring a model of their framework, or compare the page wit
     "huggingface.md": "huggingface/test_docs.py",
     "levelling.md": "pytorch/test_work_end.py",
     "lightning.md": "lightning/test_docs.py",
+    "micro-batch.md": "pytorch/test_micro_batches.py",
     "pytorch.md": "plain_torch/test_examples.py",
     "recurring-jobs.md": "huggingface/test_docs.py",
 }

@@ -3,14 +3,17 @@
 from dataclasses import replace
 
 import pytest
+import torch
 import transformers
 
 from tests.huggingface.trainers import losses_of, reports_to_tensorboard, tensorboard_tags, tiny_model
-from zeus_core.device import Work
+from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.events import Activity
+from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy
-from zeus_core.pytorch import SimulatedCompute
+from zeus_core.pytorch import SimulatedBatches, SimulatedCompute
 from zeus_core.search import GridSearch
+from zeus_core.testing import VirtualTime
 from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
 
 trl = pytest.importorskip("trl", reason="TRL needs Python 3.11", exc_type=ImportError)
@@ -195,3 +198,45 @@ def test_the_generation_of_grpo_is_told_apart(tmp_path, monitor, gpu):
     assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.01)
     activities = callback.summary.account.activities
     assert activities[Activity.GENERATION].seconds > activities[Activity.STEPS].seconds / 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("gpu_model", "size"), [("A100-SXM4-80GB", 16), ("V100-PCIE-32GB", 8)])
+def test_an_sft_trainer_trains_the_same_with_the_best_micro_batch(tmp_path, gpu_model, size):
+    words = ["joule", "watt", "second", "joule watt second", "watt watt"]
+    texts = [" ".join(words[index % 5] for index in range(1 + number % 9)) for number in range(60)]
+
+    def train(folder, callbacks, gpu=None):
+        trained = model()
+        for module in trained.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        trainer = trl.SFTTrainer(
+            model=trained,
+            args=trl.SFTConfig(
+                **settings(folder, max_steps=100, max_length=32, logging_steps=1, gradient_accumulation_steps=8)
+            ),
+            train_dataset=datasets.Dataset.from_dict({"text": texts}),
+            processing_class=tiny_tokenizer(),
+            callbacks=callbacks,
+        )
+        if gpu is not None:
+            filling = SimulatedBatches(32, half_samples=6.0, model_gib=16.0, sample_gib=1.5)
+            SimulatedCompute(trainer.model, gpu, FORWARD, batches=filling)
+        trainer.train()
+        return [
+            (entry["loss"], entry["num_tokens"], entry["mean_token_accuracy"], entry["learning_rate"])
+            for entry in trainer.state.log_history
+            if "loss" in entry
+        ]
+
+    gpu = SimulatedGpu(find_preset(gpu_model), time_source=VirtualTime())
+    monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=gpu._time_source)
+    callback = ZeusTrainerCallback(monitor, micro_batch="auto")
+    after, before = train(tmp_path, [callback], gpu), train(tmp_path, [])
+    assert callback.micro_batch.chosen == size
+    assert callback.micro_batch.probes <= 6
+    assert len(after) == len(before) == 100
+    assert [row[0] for row in after] == pytest.approx([row[0] for row in before], rel=1e-4)
+    assert [row[1] for row in after] == [row[1] for row in before]
+    assert [row[3] for row in after] == [row[3] for row in before]

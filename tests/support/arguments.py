@@ -261,6 +261,13 @@ GOOD = {
     "backward": [None, WORK],
     "batches": [[4], [3, 1]],
     "UnevenBatches.model": [lambda: __import__("torch").nn.Linear(2, 1)],
+    "MicroBatches.model": [lambda: __import__("torch").nn.Linear(2, 1)],
+    "loss_of": [lambda: lambda batch: batch.sum()],
+    "micro_batch": ["auto", 8, None],
+    "max_probes": [6],
+    "probe_seconds": [0.5],
+    "samples": [32],
+    "half_samples": [6.0],
 }
 
 

@@ -133,8 +133,6 @@ class ZeusCallback(Callback):
         if self._source.strict:
             self._source.make_monitor(trainer)  # its error is the only one that leaves a hook
         self._begin_session(trainer, stage)
-        if stage == "fit" and self.micro_batch is not None and self._session is not None:
-            self._batches = TrainerMicroBatch(trainer, self.micro_batch)
 
     @contained
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -253,6 +251,8 @@ class ZeusCallback(Callback):
             self._session = Session(trainer, self.energy, state)
             if stage == "fit":
                 self._fit_energy = self.energy
+                if self.micro_batch is not None:
+                    self._batches = TrainerMicroBatch(trainer, self.micro_batch)
 
     def _leave(self) -> Any:
         """End the session. Return the state that the next training may continue."""

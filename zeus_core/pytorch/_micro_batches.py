@@ -1,0 +1,223 @@
+"""The micro-batch of a plain loop, which has the whole batch of a step at hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+
+from zeus_core._validate import checked_function, checked_instance, checked_whole_number
+from zeus_core.adapters import contained
+from zeus_core.errors import UsageError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
+from zeus_core.optimizer.micro_batch._optimizer import checked_micro_batch
+from zeus_core.pytorch._kept_state import kept_state, random_state
+from zeus_core.pytorch._micro_batch import coupling_of, dependence, is_out_of_memory, release_memory, warn_of_dropout
+from zeus_core.pytorch._work_facts import facts_of_models
+from zeus_core.pytorch._world import torch_world
+
+__all__ = ["MicroBatches"]
+
+_logger = logging.getLogger(__name__)
+
+
+class MicroBatches:
+    """Runs the passes of each step on micro-batches of the size that takes the least joules per sample.
+
+        micro_batches = MicroBatches(model, loss_of, micro_batch="auto")
+        for batch in batches:                      # the whole batch of a step
+            loss = micro_batches.backward(batch)   # in place of loss_of(batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    `backward` leaves the gradients of the mean over all samples of the batch, in any micro-batch. The first one probes,
+    at most six sizes for some seconds, on its own batch. A batch of another length, such as the last of an epoch, has
+    micro-batches of the same size, and one of what is left.
+
+    Where the loss depends on the micro-batch, the original one stays, and a warning says why.
+
+    Args:
+        model: The model that is trained.
+        loss_of: Returns the loss of a batch, the mean over its samples.
+        micro_batch: "auto", a number of samples, or a `MicroBatchOptimizer`; the whole batch if None.
+        original: The micro-batch that would be used otherwise, which the others are compared with; the whole batch if
+            None.
+        monitor: Measures the probes; that of the optimizer, or a new one if None.
+
+    Attributes:
+        micro_batch: The `MicroBatchOptimizer`, or the number, if any.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss_of: Callable[[Any], torch.Tensor],
+        micro_batch: Literal["auto"] | int | MicroBatchOptimizer | None = "auto",
+        *,
+        original: int | None = None,
+        monitor: ZeusMonitor | None = None,
+    ) -> None:
+        self._model = checked_instance("model", model, torch.nn.Module, "torch.nn.Linear(8, 8)")
+        self._loss_of = checked_function("loss_of", loss_of, "a function of a batch that returns its mean loss")
+        if monitor is not None:
+            checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
+        self.micro_batch = checked_micro_batch(micro_batch, monitor)
+        self._original = None if original is None else checked_whole_number("original", original, 1)
+        self._size: int | None = self.micro_batch if isinstance(self.micro_batch, int) else None
+        self._is_open = isinstance(self.micro_batch, MicroBatchOptimizer)
+
+    @property
+    def size(self) -> int | None:
+        """The samples of a micro-batch; None for the whole batch, and before the probes."""
+        return self._size
+
+    def backward(self, batch: Any) -> torch.Tensor:
+        """Add the gradients of a batch, and return its loss, detached.
+
+        A batch that is out of memory with the chosen size runs again with half of it, if the gradients were empty
+        before. It is kept in the profile, and stays so.
+
+        Raises:
+            UsageError: The batch has no tensor with samples.
+        """
+        samples = _samples_in(batch)
+        if self._is_open:
+            self._is_open = False
+            self._choose(batch, samples)
+        has_gradients = any(parameter.grad is not None for parameter in self._model.parameters())
+        while True:
+            size = min(self._size or samples, samples)
+            restore = random_state()
+            try:
+                return self._run(batch, samples, size)
+            except Exception as error:
+                if not is_out_of_memory(error) or has_gradients or size == 1 or self._has_ranks:
+                    raise
+            self._shrink(size)
+            restore()
+
+    @property
+    def _has_ranks(self) -> bool:
+        """Whether other ranks wait for this one's gradients, so that it cannot begin a step again."""
+        distributed = torch.distributed
+        return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+    def _run(self, batch: Any, samples: int, size: int) -> torch.Tensor:
+        """Run the passes of each micro-batch; only the last one exchanges gradients with other ranks."""
+        losses = []
+        for begin in range(0, samples, size):
+            end = min(begin + size, samples)
+            with self._without_exchange() if end < samples else nullcontext():
+                loss = self._loss_of(batch if size >= samples else _part(batch, begin, end, samples))
+                weighted = loss if size >= samples else loss * ((end - begin) / samples)
+                weighted.backward()  # type: ignore[no-untyped-call]
+            losses.append(weighted.detach())
+        return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
+
+    def _without_exchange(self) -> AbstractContextManager[None]:
+        """Return a block in which gradients stay on this rank: that of DistributedDataParallel, if it is the model."""
+        no_sync = getattr(self._model, "no_sync", None)
+        return nullcontext() if no_sync is None else no_sync()
+
+    def _shrink(self, size: int) -> None:
+        """Go on with half the size, after its gradients and memory are gone."""
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        release_memory()
+        if isinstance(self.micro_batch, MicroBatchOptimizer):
+            self.micro_batch.tell_out_of_memory(size)
+        self._size = max(size // 2, 1)
+        _logger.warning("a micro-batch of %d samples is out of memory: training goes on with %d", size, self._size)
+
+    @contained
+    def _choose(self, batch: Any, samples: int) -> None:
+        optimizer = self.micro_batch
+        assert isinstance(optimizer, MicroBatchOptimizer)
+        original = self._original or samples
+        reason = coupling_of(self._model)
+        if samples % original:
+            reason = f"original is {original}, which does not divide the {samples} samples of the batch"
+        if reason is not None:
+            self._size = self._original
+            optimizer.refuse(samples, original, reason)
+            return
+
+        def run(size: int) -> None:
+            with self._without_exchange():
+                loss = self._loss_of(_part(batch, 0, size, samples))
+                (loss * (size / samples)).backward()  # type: ignore[no-untyped-call]
+
+        def release() -> None:
+            for parameter in self._model.parameters():
+                parameter.grad = None
+            release_memory()
+
+        with kept_state(self._model):
+            chosen = optimizer.choose(
+                samples,
+                original,
+                run,
+                check=lambda sizes: self._dependence(batch, samples, sizes),
+                work=facts_of_models([self._model]),
+                world=torch_world(),
+                is_out_of_memory=is_out_of_memory,
+                release=release,
+            )
+        self._size = None if chosen == samples else chosen
+        warn_of_dropout([self._model], original, chosen)
+
+    @torch.no_grad()
+    def _dependence(self, batch: Any, samples: int, sizes: tuple[int, int]) -> str | None:
+        self._model.eval()
+        losses = []
+        for size in sizes:
+            parts = [_part(batch, begin, begin + size, samples) for begin in range(0, samples, size)]
+            losses.append(sum(float(self._loss_of(part)) for part in parts) / len(parts))
+        self._model.train()
+        return dependence(sizes, losses, [self._model], torch.is_autocast_enabled())
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors_in(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from _tensors_in(element)
+    elif dataclasses.is_dataclass(value):
+        yield from _tensors_in([getattr(value, field.name) for field in dataclasses.fields(value)])
+
+
+def _samples_in(batch: Any) -> int:
+    first = next((tensor for tensor in _tensors_in(batch) if tensor.ndim), None)
+    if first is None or not len(first):
+        raise UsageError("the batch has no tensor with samples; MicroBatches cuts tensors along their first dimension")
+    return len(first)
+
+
+def _part(value: Any, begin: int, end: int, samples: int) -> Any:
+    """Return some samples of a batch: of its tensors, and of its lists of as many elements."""
+    if isinstance(value, torch.Tensor):
+        return value[begin:end] if value.ndim and len(value) == samples else value
+    if isinstance(value, Mapping):
+        return {name: _part(member, begin, end, samples) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        if len(value) == samples and not any(True for _ in _tensors_in(value)):
+            return value[begin:end]
+        members = [_part(member, begin, end, samples) for member in value]
+        if hasattr(value, "_fields"):
+            return type(value)(*members)
+        return type(value)(members)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value)]
+        return dataclasses.replace(value, **{name: _part(getattr(value, name), begin, end, samples) for name in fields})
+    return value
