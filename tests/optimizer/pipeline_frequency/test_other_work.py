@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from tests.support.pipeline_training import FULL_COURSE, Run, Watched, train_with, works
-from zeus_core.optimizer.pipeline_frequency import Phase, _planner
+from zeus_core.optimizer.pipeline_frequency import Phase, PipelineFrequencySettings, _planner
 from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
 from zeus_core.optimizer.pipeline_frequency._planner import plan_all
 from zeus_core.optimizer.pipeline_frequency._work_watch import WorkWatch, is_other_work
@@ -67,7 +67,10 @@ def test_the_usual_plan_is_kept_for_the_time_after_a_straggler(monkeypatch):
     assert asked[0] == [None, None]
     assert asked[1][0] is not None
     usual = run.joules(range(40, 50))
-    assert run.joules(range(72, 90)) == pytest.approx(usual, rel=0.001)
+    assert run.joules(range(71, 90)) == pytest.approx(usual, rel=0.001)
+    first_normal, next_one = slow[-1] + 1, slow[-1] + 2
+    assert run.seconds([first_normal]) > 1.15 * run.seconds([next_one])  # the time is withdrawn at the first
+    assert run.seconds([next_one]) == pytest.approx(run.seconds(range(40, 50)), rel=0.001)
 
 
 def test_the_time_and_energy_of_a_profile_are_those_of_the_planner():
@@ -105,6 +108,29 @@ def test_other_shapes_are_noticed_even_if_the_work_takes_as_long():
     assert Phase.PROFILING in run.course[7:]
     assert run.steps_of(Phase.WARMING_UP)[-1] <= 55
     assert run.first.state_dict()["profile"] == {} or "8x132" in str(run.first.state_dict())
+
+
+@pytest.mark.parametrize("warmup_steps", [3, 5])
+def test_a_kept_profile_is_for_the_same_shapes_also_if_other_work_takes_as_long(warmup_steps):
+    settings = PipelineFrequencySettings(warmup_steps=warmup_steps, quiet=True)
+
+    def run(shapes, kept):
+        class Told(Watched):
+            def on_step_end(self):
+                if len(self.phases) >= 2:  # as the taps, from the third step on
+                    self.use_work({"shapes": shapes})
+                super().on_step_end()
+
+        def make(rank):
+            optimizer = Told(rank, settings)
+            optimizer.load_state_dict(kept)
+            return optimizer
+
+        return Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 45, make)
+
+    kept = run("8x128", {}).first.state_dict()
+    assert run("8x128", kept).course == [step for step in FULL_COURSE if step is not Phase.PROFILING]
+    assert run("8x132", kept).course == FULL_COURSE
 
 
 def watched(*seconds):

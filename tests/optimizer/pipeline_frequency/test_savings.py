@@ -72,6 +72,21 @@ def test_a_plan_that_costs_energy_is_withdrawn_with_the_reason(tmp_path, caplog)
     assert run.is_restored()
 
 
+def test_a_withdrawn_plan_stays_withdrawn_on_all_ranks_though_a_pipeline_waits_later(tmp_path):
+    plan_that_wastes(tmp_path / "plan.json")
+    settings = PipelineFrequencySettings(slowdown_factor=9.0, plan_path=str(tmp_path / "plan.json"), quiet=True)
+    job = SimulatedJob(
+        schedules.one_f_one_b(2, 8),
+        works(2),
+        pipelines=2,
+        slowed_by=lambda pipeline, step: 1.2 if pipeline == 1 and step >= 50 else 1.0,
+    )
+    run = Run(job, 70, lambda rank: Watched(rank, settings))
+    assert {observer.phases[-1] for observer in run.observers.values()} == {Phase.OFF}
+    assert run.is_restored()
+    assert run.joules(range(40, 50)) == pytest.approx(run.joules(run.steps_of(Phase.BASELINE)), rel=1e-6)
+
+
 def measured(joules, uncertainty_joules=10.0):
     return Iteration(2.0, (1.9,), joules, 0.01, uncertainty_joules)
 
