@@ -15,6 +15,7 @@ from zeus_core.knobs import PowerLimitKnob, SmClockKnob
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor, measure_job
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencyOptimizer
+from zeus_core.optimizer.batch_size import DriftingSlices, RecurringJob, RecurringRun, Target
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.pipeline import PipelineProfile, read_plan, schedules
 from zeus_core.search import Trial
@@ -82,6 +83,14 @@ A40 = SimulatedGpu(find_preset("A40"))
         (lambda: Trial("300", 10, None), "Trial.setting is '300'; it must be a whole number, at least 1"),
         (lambda: Measurement.from_energies(1.0, [250.0]), r"gpu_energy is \[250.0\]; it must be a mapping"),
         (lambda: measure_job(None, None), "measurement is None; it must be a Measurement"),
+        (lambda: Target("", 1), 'Target.metric is .*; it must be the name of a metric, such as "eval_accuracy"'),
+        (lambda: RecurringJob("x", [8], 4, Target("a", 1), 3), "default is 4; it must be one of batch_sizes: 8"),
+        (lambda: DriftingSlices("now"), "timestamps is 'now'; it must be timestamps, such as '2009-05-01 12:00'"),
+        (lambda: RecurringRun(1), r"begun is 1; it must be a BegunRun, such as that of RecurringJob.run\(\)"),
+        (
+            lambda: TrainingEnergy(monitor_with(), recurring_run=1),
+            "recurring_run is 1; it must be the run of a recurring job",
+        ),
         (lambda: schedules.gpipe(10**9, 10**9), "stages is 1000000000, microbatches is 1000000000; their product must"),
     ],
 )

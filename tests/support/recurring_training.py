@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
-from tests.support.recurring import Untried
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.batch_size import RecurringJob, Target
@@ -50,7 +49,6 @@ def job_in(folder, storage):
         Target("eval_accuracy", 0.9),
         40,
         storage=storage,
-        policy=Untried(),
         learning_rate_rule="none",
         gpu_model="A40",
         heartbeat_seconds=5,

@@ -231,7 +231,8 @@ class RecurringJob:
         run = record.to_batch_run()
         if run.outcome != "infeasible":
             return [run]
-        if record.gpu_model != problem.gpu_model or record.ranks != self._world.size:
+        is_elsewhere = None not in (record.gpu_model, problem.gpu_model) and record.gpu_model != problem.gpu_model
+        if is_elsewhere or record.ranks != self._world.size:
             return []
         return [replace(run, batch_size=size) for size in problem.batch_sizes if size >= run.batch_size]
 

@@ -174,7 +174,7 @@ class RecurringRun:
         record = replace(
             self._record,
             evaluations=(*self._record.evaluations, evaluation),
-            gpu_model=spent.gpus.model or self._record.gpu_model,
+            gpu_model=self._record.gpu_model or spent.gpus.model,  # as it was proposed for, or costs would not compare
         )
         self._record = self._judged(record)
         if self._reporter is not None:

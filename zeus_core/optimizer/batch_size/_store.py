@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import threading
@@ -40,6 +41,10 @@ _MAX_BATCH_SIZE = 2**40
 # that was killed in between is not waited for longer, and fails once its heartbeats are missed.
 _TURN_SECONDS = 10.0
 _TURN_POLL_SECONDS = 0.02
+# Processes that open a new database at the same time all make its tables, which one of them can: the others try again.
+_OPEN_ATTEMPTS = 10
+_OPEN_SECONDS = 5.0
+_OPEN_POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 10  # a server that does not answer holds a training up for no longer
 
 _quiet_lock = threading.Lock()  # filters of warnings are those of the process
@@ -229,7 +234,7 @@ class JobStore:
         while True:
             trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
             ahead = (trial for trial in trials if trial.number < number and trial.state.name == "RUNNING")
-            if all(_BATCH_SIZE in trial.params for trial in ahead):
+            if all(_ATTRIBUTE in trial.user_attrs for trial in ahead):  # its record is written last
                 return trials
             if time.monotonic() > until:
                 _logger.warning("a run that began before has no batch size yet, and is not waited for any longer")
@@ -325,12 +330,19 @@ def _opened(storage: str, heartbeat_seconds: int, max_retries: int) -> RDBStorag
             retry(study, trial)
 
     callback: dict[str, Any] = {f"{'heartbeat_stale' if is_renamed else 'failed'}_trial_callback": retry_unfinished}
-    try:
-        return optuna.storages.RDBStorage(
-            storage, engine, heartbeat_interval=heartbeat_seconds, grace_period=2 * heartbeat_seconds, **callback
-        )
-    except RuntimeError as error:
-        raise UsageError(f"storage is {shown_storage(storage)!r}, which cannot be used: {error}") from error
+    begin = time.monotonic()
+    for attempt in itertools.count(1):
+        try:
+            return optuna.storages.RDBStorage(
+                storage, engine, heartbeat_interval=heartbeat_seconds, grace_period=2 * heartbeat_seconds, **callback
+            )
+        except RuntimeError as error:
+            raise UsageError(f"storage is {shown_storage(storage)!r}, which cannot be used: {error}") from error
+        except Exception:
+            if attempt == _OPEN_ATTEMPTS or time.monotonic() - begin > _OPEN_SECONDS:
+                raise
+            time.sleep(_OPEN_POLL_SECONDS)
+    raise AssertionError("the last attempt returns or raises")
 
 
 @contextlib.contextmanager
