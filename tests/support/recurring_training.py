@@ -46,7 +46,7 @@ def job_in(folder, storage):
         "nightly",
         BATCH_SIZES,
         DEFAULT,
-        Target("eval_accuracy", 0.9),
+        Target("eval_accuracy", 0.85),
         40,
         storage=storage,
         learning_rate_rule="none",
@@ -118,7 +118,7 @@ class Meet(TrainerCallback):
         wait_until(self.other.exists)
 
 
-def wait_until(condition, seconds=120):
+def wait_until(condition, seconds=300):
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:

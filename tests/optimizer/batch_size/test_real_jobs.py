@@ -43,6 +43,7 @@ def is_stale(storage):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_twelve_nights_of_which_one_is_killed_and_two_overlap(tmp_path, storage):
     run_once(tmp_path, storage)
 
@@ -53,7 +54,7 @@ def test_twelve_nights_of_which_one_is_killed_and_two_overlap(tmp_path, storage)
     wait_until(lambda: is_stale(storage))
 
     both = [start(tmp_path, storage, "--meet", own, other) for own, other in ("ab", "ba")]
-    assert [process.wait(timeout=200) for process in both] == [0, 0]
+    assert [process.wait(timeout=400) for process in both] == [0, 0]
     for _ in range(RUNS - 4):
         run_once(tmp_path, storage)
 
