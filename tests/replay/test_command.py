@@ -1,6 +1,8 @@
 """`zeus-core replay`, and comparisons of policies."""
 
 import csv
+import math
+import statistics
 
 import pytest
 
@@ -23,7 +25,7 @@ def test_it_prints_the_regret_of_each_policy(capsys):
     assert main([*COMMAND[:6], "letters:0.9:64:40", *COMMAND[7:], "--policies", "default,adaptive-known"]) == 0
     title, header, *rows = capsys.readouterr().out.splitlines()
     assert "after 5 and 10 recurrences" in title
-    assert header.split() == ["policy", "5", "10", "tried", "short"]
+    assert header.split() == ["policy", "5", "10", "stderr", "tried", "short"]
     assert [row.split()[0] for row in rows] == ["default", "adaptive-known"]
 
 
@@ -117,6 +119,16 @@ def test_without_joblib_processes_name_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "joblib", None)
     with pytest.raises(UsageError, match=r"workers is 2, which needs joblib: pip install 'zeus-core\[replay\]'"):
         compare_policies([workloads()], [Contestant("default", DefaultBatchSize())], workers=2)
+
+
+def test_the_published_policy_agrees_with_itself_over_seeds():
+    contestants = [Contestant("published", PublishedBatchSize())]
+    (result,) = compare_policies([workloads()], contestants, seeds=40, recurrences=20)
+    by_seed = result.regrets_by_seed(20)
+    halves = [by_seed[:20], by_seed[20:]]
+    errors = [statistics.stdev(half) / math.sqrt(20) for half in halves]
+    assert abs(statistics.fmean(halves[0]) - statistics.fmean(halves[1])) < 3 * math.hypot(*errors)
+    assert statistics.fmean(by_seed) == pytest.approx(result.regret(20))
 
 
 def test_a_shorter_group_counts_with_its_last_regret():

@@ -145,6 +145,12 @@ class TestThePublishedPolicy:
         runs = [reached(32, 5, 100.0), BatchRun(16, "failed", 2, cost=40.0)]
         assert PublishedBatchSize().propose(PROBLEM, runs, 0).batch_size == 16
 
+    def test_two_equal_samples_do_not_settle_the_choice(self):
+        problem = BatchProblem((16, 32), 32, 20)
+        runs = [reached(size, 5, cost) for size, cost in ((32, 100.0), (16, 101.0)) for _ in range(2)]
+        drawn = {PublishedBatchSize().propose(problem, runs, seed).batch_size for seed in range(20)}
+        assert drawn == {16, 32}
+
     def test_while_a_size_is_explored_others_run_at_the_best_so_far(self):
         runs = [reached(32, 5, 100.0), reached(16, 5, 80.0), BatchRun(8, "running")]
         assert PublishedBatchSize().propose(PROBLEM, runs, 0).batch_size == 16

@@ -63,6 +63,16 @@ class PolicyResult:
         regrets = self.regrets()
         return regrets[min(checked_whole_number("recurrences", recurrences, 1), len(regrets)) - 1]
 
+    def regrets_by_seed(self, recurrences: int) -> list[float]:
+        """Return the cumulative regret after some recurrences with each seed, the mean over its groups.
+
+        Raises:
+            UsageError: It is not a whole number, at least 1.
+        """
+        at = checked_whole_number("recurrences", recurrences, 1)
+        by_seed = ([one.regrets() for one in groups] for groups in self.replays)
+        return [math.fsum(some[min(at, len(some)) - 1] for some in groups) / len(groups) for groups in by_seed]
+
     @property
     def mean_tried(self) -> float:
         """How many batch sizes were tried, in the mean."""
