@@ -2,9 +2,9 @@
 
     python benchmarks/allocation.py --traces DIR [--sizes 2,4,8,16,64,1024] [--highs-seconds 60] [--spread 0.08]
 
-DIR holds summary_power_v100.csv and summary_power_a40.csv (the power traces of Zeus, NSDI'23), itself or in
-power_limit/. Half of the GPUs of each mix are V100, half A40; with `--spread 0.08` the GPUs of one model differ by up
-to 8 % in speed and in power, as real ones do. Columns: CPU seconds; the certified gap; cost, time and energy of a step
+DIR holds tables summary_power_<GPU>.csv (such as those of V100 and A40, the power traces of Zeus, NSDI'23), itself or
+in power_limit/. The GPUs of a mix are of all models in turn; with `--spread 0.08` those of one model differ by up to
+8 % in speed and in power, as real ones do. Columns: CPU seconds; the certified gap; cost, time and energy of a step
 relative to an even split at the highest limits, for
 
 - proportional: batches in proportion to throughput, at the highest limits
@@ -36,9 +36,9 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.allocation.highs import highs_plan  # noqa: E402
 from zeus_core.allocation import (  # noqa: E402
     AllocationPlan,
-    DeviceOption,
     DeviceOptions,
     DeviceProfile,
     allocate,
@@ -47,8 +47,10 @@ from zeus_core.allocation import (  # noqa: E402
 from zeus_core.errors import UsageError  # noqa: E402
 from zeus_core.optimizer.power_limit import ZeusCost  # noqa: E402
 
-FILES = ("summary_power_v100.csv", "summary_power_a40.csv")
-BLOCKING_WATTS = (50.0, 68.0)  # the least that was seen of GPUs that wait in a collective
+PREFIX = "summary_power_"
+# The least that was seen of GPUs that wait in a collective.
+BLOCKING_WATTS = {"v100": 50.0, "a40": 68.0, "rtx6000": 56.0, "p100": 48.0}
+OTHER_BLOCKING_WATTS = 60.0
 MAX_SECONDS = {64: 0.5, 1024: 2.0}
 MAX_GAP = {2: 1e-6, 4: 1e-6, 8: 1e-6, 16: 1e-6, 64: 0.001, 1024: 0.001}
 MAX_OVER_HIGHS = 0.002
@@ -112,8 +114,10 @@ def _other_silicon(device: DeviceOptions, slower: float, hungrier: float) -> Dev
     )
 
 
-def published_plan(mix: Mix) -> AllocationPlan:
-    """The published heuristic; see above."""
+def published_plans(mix: Mix) -> list[AllocationPlan]:
+    """The published heuristic, see above; nothing if there are not two halves of two types."""
+    if len(mix.profiles) != 2 or len(mix.devices) % 2:
+        return []
     halves = len(mix.devices) // 2
     together = mix.batch // halves  # samples of one GPU of each type
     batches = np.arange(together + 1)
@@ -121,7 +125,8 @@ def published_plan(mix: Mix) -> AllocationPlan:
     first = int(np.argmin(costs[0] + costs[1][::-1]))
     pair = (first, together - first)
     settings = [int(limits[kind][pair[kind]]) for kind in (0, 1)]
-    return mix.with_cost(AllocationPlan.from_shares("published", mix.devices, [*pair] * halves, settings * halves))
+    plan = AllocationPlan.from_shares("published", mix.devices, [*pair] * halves, settings * halves)
+    return [mix.with_cost(plan)]
 
 
 def _least_costs(profile: DeviceProfile, eta: float, batches: Any) -> tuple[Any, Any]:
@@ -141,97 +146,6 @@ def _least_costs(profile: DeviceProfile, eta: float, batches: Any) -> tuple[Any,
     return table[chosen, np.arange(len(batches))], np.array(settings)[chosen]
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A straight part of an option: batches, seconds and cost above waiting, each at both ends."""
-
-    rank: int
-    setting: int
-    first: int
-    last: int
-    seconds: tuple[float, float]
-    cost: tuple[float, float]
-
-
-def pieces(mix: Mix) -> list[Piece]:
-    """The options of all devices, each cut where its cost bends."""
-    found = []
-    for rank, device in enumerate(mix.devices):
-        for option in device.options:
-            last = min(device.largest_batch(option), mix.batch)
-            kink = min(max(math.floor(option.batch_at_floor), 0), last)
-            for low, high in ((1, kink), (kink + 1, last)):
-                if low <= high:
-                    found.append(_piece(mix, rank, device, option, low, high))
-    return found
-
-
-def _piece(mix: Mix, rank: int, device: DeviceOptions, option: DeviceOption, low: int, high: int) -> Piece:
-    seconds = (option.seconds(low), option.seconds(high))
-    cost = tuple(
-        mix.eta * (option.joules(batch) - device.blocking_power_watts * option.seconds(batch)) for batch in (low, high)
-    )
-    return Piece(rank, option.setting, low, high, seconds, (cost[0], cost[1]))
-
-
-def highs_plan(mix: Mix, limit_seconds: float) -> tuple[AllocationPlan | None, bool]:
-    """The best plan that HiGHS has found, with its bound, and whether it ended by itself.
-
-    Variables: whether a piece is used, its batch above its first one, and the duration of the slowest rank.
-    """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import coo_matrix
-
-    parts = pieces(mix)
-    count, ranks = len(parts), len(mix.devices)
-    place, rank = np.arange(count), np.array([part.rank for part in parts])
-    room = np.array([part.last - part.first for part in parts], float)
-    first = np.array([part.first for part in parts], float)
-    (seconds, costs), slopes = _lines(parts)
-    end = 2 * count
-    entries = [
-        (rank, place, np.ones(count)),  # at most one piece of each rank
-        (ranks + place, place, -room),  # the batch of a piece only where it is used
-        (ranks + place, count + place, np.ones(count)),
-        (np.full(count, ranks + count), place, first),  # all samples
-        (np.full(count, ranks + count), count + place, np.ones(count)),
-        (ranks + count + 1 + rank, place, seconds),  # each rank is done in time
-        (ranks + count + 1 + rank, count + place, slopes[0]),
-        (ranks + count + 1 + np.arange(ranks), np.full(ranks, end), -np.ones(ranks)),
-    ]
-    rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
-    upper = np.concatenate([np.ones(ranks), np.zeros(count), [mix.batch], np.zeros(ranks)])
-    lower = np.full(len(upper), -np.inf)
-    lower[ranks + count] = mix.batch
-    rate = mix.eta * sum(device.blocking_power_watts for device in mix.devices) + (1 - mix.eta) * mix.max_watts
-    result = milp(
-        np.concatenate([costs, slopes[1], [rate]]),
-        constraints=LinearConstraint(
-            coo_matrix((values, (rows, columns)), (len(upper), end + 1)).tocsr(), lower, upper
-        ),
-        integrality=np.concatenate([np.ones(2 * count), [0]]),
-        bounds=Bounds(0, np.concatenate([np.ones(count), room, [np.inf]])),
-        options={"time_limit": limit_seconds},
-    )
-    if result.x is None:
-        return None, False
-    batches, settings = [0] * ranks, [device.options[-1].setting for device in mix.devices]
-    for part, used, further in zip(parts, result.x[:count], result.x[count:end], strict=True):
-        if used > 0.5:
-            batches[part.rank], settings[part.rank] = part.first + round(further), part.setting
-    plan = AllocationPlan.from_shares("HiGHS", mix.devices, batches, settings)
-    return mix.with_cost(plan, min(float(result.mip_dual_bound), mix.cost(plan))), result.status == 0
-
-
-def _lines(parts: Sequence[Piece]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Return seconds and costs of the first batch of each piece, and of each further sample."""
-    room = np.array([max(1, part.last - part.first) for part in parts])
-    ends = np.array([(part.seconds, part.cost) for part in parts])
-    starts = ends[:, :, 0].T
-    slopes = (ends[:, :, 1] - ends[:, :, 0]).T / room
-    return (starts[0], starts[1]), (slopes[0], slopes[1])
-
-
 def cpu_seconds(action: Callable[[], Any], runs: int) -> tuple[float, Any]:
     """Return the lowest CPU time of some runs, and the result."""
     best, result = math.inf, None
@@ -249,7 +163,7 @@ def compare(work: Work, mix: Mix, highs_seconds: float) -> tuple[bool, bool]:
     even = mix.with_cost(baselines.even_plan(mix.devices, mix.batch))
     simpler = [even, mix.with_cost(baselines.proportional_plan(mix.devices, mix.batch))]
     print(f"\n{work}, {size} GPUs, batch {mix.batch}")
-    for other in [*simpler, published_plan(mix)]:
+    for other in [*simpler, *published_plans(mix)]:
         print(line(other, even))
     print(line(plan, even, seconds))
     complaints = []
@@ -261,8 +175,10 @@ def compare(work: Work, mix: Mix, highs_seconds: float) -> tuple[bool, bool]:
     has_ended = False
     if highs_seconds:
         begin = time.perf_counter()
-        best, has_ended = highs_plan(mix, highs_seconds)
-        if best is not None:
+        found = highs_plan(mix.devices, mix.batch, mix.eta, (1 - mix.eta) * mix.max_watts, highs_seconds)
+        if found is not None:
+            has_ended = found.has_ended
+            best = mix.with_cost(found.plan, min(found.bound, mix.cost(found.plan)))
             print(line(best, even, time.perf_counter() - begin) + ("" if has_ended else "  (stopped)"))
             if mix.cost(plan) > mix.cost(best) * (1 + MAX_OVER_HIGHS):
                 complaints.append("is dearer than HiGHS")
@@ -288,42 +204,47 @@ def line(plan: AllocationPlan, even: AllocationPlan, seconds: float | None = Non
     )
 
 
-def find_traces(folder: Path | None) -> list[Path]:
-    """Return the two tables, or nothing."""
-    if folder is None:
-        return []
-    for place in (folder, folder / "power_limit"):
-        if all((place / name).is_file() for name in FILES):
-            return [place / name for name in FILES]
+def find_tables(folder: Path | None) -> list[Path]:
+    """Return the tables in a folder, if there are at least two; that of the V100 comes first."""
+    for place in [] if folder is None else [folder, folder / "power_limit"]:
+        tables = sorted(place.glob(f"{PREFIX}*.csv"), reverse=True)
+        if len(tables) > 1:
+            return tables
     return []
+
+
+def read_profiles(tables: Sequence[Path], work: Work) -> list[DeviceProfile]:
+    """Return the profiles of all GPU models for a network."""
+    profiles = []
+    for table in tables:
+        model = table.stem.removeprefix(PREFIX)
+        watts = BLOCKING_WATTS.get(model, OTHER_BLOCKING_WATTS)
+        profiles.append(DeviceProfile.from_csv(table, model, watts, work.samples_per_epoch, work.where))
+    return profiles
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--traces", type=Path, help="a folder with the two tables")
-    parser.add_argument("--sizes", default="2,4,8,16,64,1024", help="numbers of GPUs, even ones")
+    parser.add_argument("--traces", type=Path, help="a folder of power traces")
+    parser.add_argument("--sizes", default="2,4,8,16,64,1024", help="numbers of GPUs")
     parser.add_argument("--highs-seconds", type=float, default=60.0, help="limit for HiGHS; 0: without it")
     parser.add_argument("--spread", type=float, default=0.0, help="of speed and power among GPUs of one model")
     parser.add_argument("--eta", type=float, default=0.5)
     arguments = parser.parse_args()
-    paths = find_traces(arguments.traces)
-    if not paths:
-        print(f"SKIPPED: no traces; name a folder that holds {' and '.join(FILES)} by --traces")
+    tables = find_tables(arguments.traces)
+    if not tables:
+        print(f"SKIPPED: no traces; name a folder with {PREFIX}v100.csv and {PREFIX}a40.csv by --traces")
         return 0
     holds = True
     for work in WORKS:
-        try:
-            profiles = [
-                DeviceProfile.from_csv(path, path.stem[-4:], watts, work.samples_per_epoch, work.where)
-                for path, watts in zip(paths, BLOCKING_WATTS, strict=True)
-            ]
-        except UsageError as error:
-            print(f"\nSKIPPED {work}: {error}")
-            continue
         highs_seconds = arguments.highs_seconds
         for size in map(int, arguments.sizes.split(",")):
-            mix = Mix(profiles, size, work.batch, arguments.eta, arguments.spread)
-            is_kept, has_ended = compare(work, mix, highs_seconds)
+            try:
+                mix = Mix(read_profiles(tables, work), size, work.batch, arguments.eta, arguments.spread)
+                is_kept, has_ended = compare(work, mix, highs_seconds)
+            except UsageError as error:
+                print(f"\nSKIPPED {work}, {size} GPUs: {error}")
+                continue
             holds = holds and is_kept
             if not has_ended:  # larger ones take longer still
                 highs_seconds = 0.0

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.allocation.highs import highs_plan
 from tests.allocation.instances import FAST, SLOW, all_plans, devices, many
 from zeus_core.allocation import DeviceOption, DeviceOptions, allocate, baselines
 from zeus_core.errors import UsageError
@@ -62,7 +63,7 @@ def test_no_plan_is_better(devices, units, objective, multiple_of, min_batch, re
     assert plan.batches in {other.batches for other in plans}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(devices(), devices(most=1), st.integers(1, 8), st.sampled_from(OF_WHATEVER_BASELINE), st.data())
 def test_more_room_or_more_settings_are_never_dearer(devices, further, batch, objective, data):
     try:
@@ -78,7 +79,7 @@ def test_more_room_or_more_settings_are_never_dearer(devices, further, batch, ob
         assert plan.cost <= less.cost * (1 + 1e-6) + 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(devices(), devices(most=1), st.integers(1, 8), st.sampled_from(OF_WHATEVER_BASELINE))
 def test_another_device_that_takes_no_power_to_wait_is_never_dearer(devices, further, batch, objective):
     objective = objective if not isinstance(objective, ZeusCost) else Energy()  # its weight of time grows with devices
@@ -101,6 +102,19 @@ def test_many_devices_are_near_the_bound_and_better_than_the_baselines(ranks, ob
     shortest = allocate(gpus, batch, Time()).step_seconds
     for other in (baselines.even_plan(gpus, batch), baselines.proportional_plan(gpus, batch)):
         assert plan.bound_cost <= plan.cost <= cost(other, objective, gpus, shortest)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_highs_finds_nothing_better(ranks):
+    gpus = many([FAST, SLOW], ranks, spread=0.08)
+    batch = 40 * ranks + 3
+    watts = sum(device.max_power_watts for device in gpus)
+    plan, found = allocate(gpus, batch, ZeusCost(0.5)), highs_plan(gpus, batch, 0.5, 0.5 * watts, 10.0)
+    other = cost(found.plan, ZeusCost(0.5), gpus, 0.0)
+    assert found.plan.global_batch == batch
+    assert plan.bound_cost <= other * (1 + 1e-6)
+    assert plan.cost <= other * (1 + 1e-6)
+    assert plan.cost >= found.bound * (1 - 1e-6)
 
 
 def test_a_quick_device_gets_more_work_and_less_waits():

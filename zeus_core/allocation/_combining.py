@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     _Numbers = NDArray[np.float64]
     _Units = NDArray[np.int64]
 
-__all__ = ["MAX_COMBINED", "Combined", "combine"]
+__all__ = ["Combined", "combine"]
 
-MAX_COMBINED = 32  # devices; the gap of more is small without, and the time would be long
+_MAX_COMBINED = 96  # devices; the gap of more is small without, and the time would be long
 _MAX_BATCHES = 4096  # of one device, that are looked at one by one
-_MAX_COMBINATIONS = 400_000  # looked at for one device: some 30 ms
+_MAX_COMBINATIONS = 1_500_000  # looked at for all devices together: some 0.15 s
 _ROUNDING = 1e-9  # of an excess: sums of costs are off by less
 
 
@@ -52,7 +52,9 @@ class _Menu(NamedTuple):
     is_complete: bool  # or some batches were not looked at
 
 
-def combine(problem: Problem, relaxed: Relaxed, longest_seconds: float, spare: float) -> Combined:
+def combine(
+    problem: Problem, relaxed: Relaxed, longest_seconds: float, spare: float, is_thorough: bool = True
+) -> Combined:
     """Return the cheapest whole batches whose slowest rank takes no longer than a time.
 
     Args:
@@ -60,6 +62,7 @@ def combine(problem: Problem, relaxed: Relaxed, longest_seconds: float, spare: f
         relaxed: Its relaxation for this time.
         longest_seconds: The time.
         spare: Plans whose excess is above are of no interest.
+        is_thorough: Whether to combine batches; else only what is left over is given to a device or two.
     """
     most = np.maximum(problem.most_units(longest_seconds).max(axis=1), 0)
     base = _base(problem, relaxed)
@@ -68,11 +71,18 @@ def combine(problem: Problem, relaxed: Relaxed, longest_seconds: float, spare: f
     spare = min(spare, excess) * (1.0 + _ROUNDING)
     if spare < 0.0:
         return Combined(None, True, 0)
+    if not is_thorough:
+        return Combined(plan if excess <= spare else None, False, 0)
     combined = _devices_to_combine(problem, relaxed)
-    menus = [
-        _menu(problem, relaxed.price, device, int(base[device]), int(most[device]), longest_seconds, spare)
-        for device in combined.tolist()
-    ]
+    table = problem.all_lowest_costs(longest_seconds)
+    menus = []
+    for device in combined.tolist():
+        units, is_all = _units_to_combine(problem, int(base[device]), int(most[device]))
+        costs = problem.lowest_costs(device, units, longest_seconds) if table is None else table[device, units]
+        reduced = costs - relaxed.price * units
+        excess_of_units = reduced - reduced.min()
+        kept = excess_of_units <= spare
+        menus.append(_Menu(device, units[kept], excess_of_units[kept], is_all))
     is_complete = len(menus) == problem.devices and all(menu.is_complete for menu in menus)
     menus.sort(key=lambda menu: len(menu.units))
     target = problem.units - int(base.sum()) + int(base[combined].sum())
@@ -118,29 +128,23 @@ def _with_rest(problem: Problem, base: _Units, most: _Units, longest_seconds: fl
 
 def _devices_to_combine(problem: Problem, relaxed: Relaxed) -> _Units:
     """Return all devices; of many, some of every kind, and the first that the relaxation leaves open."""
-    if problem.devices <= MAX_COMBINED:
+    if problem.devices <= _MAX_COMBINED:
         return np.arange(problem.devices, dtype=np.int64)
-    spread = np.linspace(0, problem.devices - 1, MAX_COMBINED).astype(np.int64)
+    spread = np.linspace(0, problem.devices - 1, _MAX_COMBINED).astype(np.int64)
     left_open = np.flatnonzero(relaxed.more != relaxed.fewer)
     chosen: _Units = np.unique(np.concatenate([spread[len(left_open[:4]) :], left_open[:4]]))
     return chosen
 
 
-def _menu(
-    problem: Problem, price: float, device: int, base: int, most: int, longest_seconds: float, spare: float
-) -> _Menu:
-    """Return the batches of a device that cost hardly more than its best one at this price."""
-    is_complete = most <= _MAX_BATCHES
-    if is_complete:
-        units = np.arange(problem.min_units, most + 1)
-    else:
-        near = np.arange(max(base - _MAX_BATCHES // 4, problem.min_units), min(base + _MAX_BATCHES // 4, most) + 1)
-        units = np.unique(np.concatenate([near, np.linspace(problem.min_units, most, _MAX_BATCHES // 2).astype(int)]))
-    costs, _ = problem.rows([device]).best_options(units, longest_seconds)
-    reduced = costs - price * units
-    excess = reduced - reduced.min()
-    kept = excess <= spare
-    return _Menu(device, units[kept], excess[kept], is_complete)
+def _units_to_combine(problem: Problem, base: int, most: int) -> tuple[_Units, bool]:
+    """Return all units that a device may be given, or those near its base and some others, and whether it is all."""
+    least = problem.min_units
+    if most <= _MAX_BATCHES:
+        return np.arange(least, most + 1, dtype=np.int64), True
+    near = np.arange(max(base - _MAX_BATCHES // 4, least), min(base + _MAX_BATCHES // 4, most) + 1)
+    others = np.linspace(least, most, _MAX_BATCHES // 2).astype(np.int64)
+    units: _Units = np.unique(np.concatenate([near, others]))
+    return units, False
 
 
 def _sums(menus: Sequence[_Menu], target: int, spare: float) -> tuple[_Units | None, int, bool]:
@@ -156,9 +160,10 @@ def _sums(menus: Sequence[_Menu], target: int, spare: float) -> tuple[_Units | N
     looked_at, is_whole = 0, True
     for place, menu in enumerate(menus):
         units, excess_of_units = menu.units, menu.excess
-        if len(sums) * len(units) > _MAX_COMBINATIONS:
+        if len(sums) * len(units) > _MAX_COMBINATIONS // len(menus):
             is_whole = False
-            best = np.sort(np.argsort(excess_of_units, kind="stable")[: max(1, _MAX_COMBINATIONS // len(sums))])
+            most = max(1, _MAX_COMBINATIONS // len(menus) // len(sums))
+            best = np.sort(np.argsort(excess_of_units, kind="stable")[:most])
             units, excess_of_units = units[best], excess_of_units[best]
         looked_at += len(sums) * len(units)
         all_sums, all_excess = sums[:, None] + units, excess[:, None] + excess_of_units

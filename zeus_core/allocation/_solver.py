@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeus_core.allocation._combining import MAX_COMBINED, combine
+from zeus_core.allocation._combining import combine
 from zeus_core.allocation._problem import Problem, Relaxed
 
 if TYPE_CHECKING:
@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 __all__ = ["Solution", "solve"]
 
 _FIRST_INTERVALS = 32
-_FIRST_PLANS = 3  # at the most promising of these, so that most intervals need no more than a bound
-_MAX_PLANS = 24  # tried for more devices than that
+_FIRST_PLANS = 3  # at the most promising of these, so that a bound is enough for most intervals
+_MAX_EXACT = 32  # devices; for more it takes over a second to show that a plan is the best one
 _EXACT, _CLOSE = 1e-7, 2e-4  # gaps at which the search ends: for few devices, for many
-_MAX_WORK = 2e7  # combinations looked at in all: about a second
+_NEAR, _MAX_LOOKS = 8e-4, 40  # for many, if it has not ended after so many times of combining batches
+_MAX_COMBINATIONS = 3_000_000  # of batches, looked at in all: some 0.3 s
+# Intervals are bounded in 0.3 ms each for few devices, and in 2 ms for a thousand.
+_MAX_BOUNDS = 2_000_000  # intervals times devices
+_MIN_INTERVALS = 1_000
 
 
 class Solution(NamedTuple):
@@ -90,11 +94,12 @@ class _Found(NamedTuple):
 class _Search:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._is_small = problem.devices <= MAX_COMBINED
+        self._is_small = problem.devices <= _MAX_EXACT
+        self._max_intervals = max(_MIN_INTERVALS, _MAX_BOUNDS // problem.devices)
         self._tolerance = _EXACT if self._is_small else _CLOSE
         self._open: list[_Interval] = []
         self._numbers = 0
-        self._work = self._plans = 0
+        self._combinations = self._looks = 0
         self._least_closed = math.inf  # bound of the intervals that nothing more can be learned of
         self.cost = math.inf
         self.units = self.options = np.zeros(0, np.int64)
@@ -107,9 +112,9 @@ class _Search:
             self._add(low, high, -math.inf)
         promising = sorted(self._open, key=lambda one: one.relaxed.cost + self._problem.rate * one.high)
         for interval in promising[:_FIRST_PLANS]:
-            self._look(interval)
+            self._look(interval, self._is_small)
         while self._open:
-            if self.cost - self.bound <= self._tolerance * self.cost or self._work > _MAX_WORK:
+            if self.cost - self.bound <= self._tolerance * self.cost or self._numbers > self._max_intervals:
                 return
             self._narrow(heapq.heappop(self._open))
 
@@ -121,7 +126,6 @@ class _Search:
 
     def _add(self, low: float, high: float, least_work: float) -> None:
         relaxed = self._problem.relaxed(high)
-        self._work += self._problem.devices
         bound = max(relaxed.cost, least_work) + self._problem.rate * low
         if bound < self.cost:
             self._numbers += 1
@@ -134,7 +138,7 @@ class _Search:
         if slack > (self.cost - bound) / 2:
             self._split(interval)
             return
-        found = self._look(interval)
+        found = self._look(interval, self._is_small or slack <= self._tolerance * self.cost)
         if found.is_complete:
             earlier = math.nextafter(found.makespan, 0.0) if found.makespan is not None else low
             if earlier > low:
@@ -153,14 +157,15 @@ class _Search:
         else:
             self._least_closed = min(self._least_closed, bound)
 
-    def _look(self, interval: _Interval) -> _Found:
+    def _look(self, interval: _Interval, is_thorough: bool) -> _Found:
         """Look for the best plan that ends within the end of an interval, and keep it if it is the best so far."""
-        if not self._is_small and self._plans >= _MAX_PLANS:
-            return _Found(False)
-        self._plans += 1
+        is_thorough = is_thorough and self._combinations <= _MAX_COMBINATIONS
+        self._looks += is_thorough
+        if self._looks > _MAX_LOOKS and not self._is_small:
+            self._tolerance = _NEAR
         spare = self.cost - interval.relaxed.cost - self._problem.rate * interval.low
-        combined = combine(self._problem, interval.relaxed, interval.high, spare)
-        self._work += combined.combinations
+        combined = combine(self._problem, interval.relaxed, interval.high, spare, is_thorough)
+        self._combinations += combined.combinations
         if combined.units is None:
             return _Found(combined.is_complete)
         costs, options = self._problem.best_options(combined.units, interval.high)
