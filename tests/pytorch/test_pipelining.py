@@ -202,16 +202,27 @@ def run_custom_functions():
         rank = torch.distributed.get_rank()
         plain, tapped = (make_schedule(name, STAGES[name][rank], 4) for _ in range(2))
         recorder, receives = Recorder(), []
+        recorder.works = []
+        recorder.use_work = recorder.works.append
         tap = PipelineScheduleTap(tapped, recorder)
         for schedule in (plain, tapped):  # after the tap: torchtitan registers them late
             register_functions(schedule, recorder, receives)
         own = tapped._comp_type_to_function_map.functions
         is_same = run_step(plain, plain.step) == run_step(tapped, tapped.step)
         told, recorder.told = recorder.told, []
+        for _ in range(3):  # shapes are told once they are the same for three steps
+            run_step(plain, plain.step)
+            run_step(tapped, tapped.step)
+        recorder.told = []
         tap.detach()
         is_restored = tapped._comp_type_to_function_map is own and set(map(type, own.values())) == {FunctionType}
         is_same = is_same and run_step(plain, plain.step) == run_step(tapped, tapped.step)
-        answer = {"told": told, "is_same": is_same, "is_restored": is_restored and not recorder.told}
+        answer = {
+            "works": recorder.works,
+            "told": told,
+            "is_same": is_same,
+            "is_restored": is_restored and not recorder.told,
+        }
         found[name] = SimpleNamespace(**answer, waited_while=Counter(receives), listed=list(listed(tapped, rank)))
     return found
 
@@ -264,8 +275,9 @@ def register_functions(schedule, recorder, receives):
 
 
 def test_passes_that_functions_of_their_own_run_are_told_without_their_waits():
-    for found in run_ranks(2, run_custom_functions):
+    for rank, found in enumerate(run_ranks(2, run_custom_functions)):
         for answer in found.values():
+            assert bool(answer.works) == (rank == 0), "the rank of the first stage knows the shapes"
             assert answer.told == [STEP[0], *answer.listed, STEP[1]]
             assert (answer.is_same, answer.is_restored) == (True, True)
             assert set(answer.waited_while) == {None}, "no pass runs while its input is waited for"

@@ -34,15 +34,17 @@ class CustomFunctionTap:
         schedule: Any schedule; one that cannot have custom functions stays as it is.
         begin: Called at the beginning of a pass: its kind, stage and microbatch.
         end: Called at its end.
+        note: Called with the inputs of the program for a forward pass, if it has any: those of a first stage.
 
     Attributes:
         is_running: Whether a custom function runs a pass now, so that nothing it calls is one too.
     """
 
-    def __init__(self, schedule: Any, begin: _Report, end: Callable[[], None]) -> None:
+    def __init__(self, schedule: Any, begin: _Report, end: Callable[[], None], note: Callable[..., None]) -> None:
         self._schedule = schedule
         self._begin = begin
         self._end = end
+        self._note = note
         self._is_on = True
         self.is_running = False
         functions = getattr(schedule, _FUNCTIONS, None)
@@ -79,6 +81,8 @@ class CustomFunctionTap:
                 if place in pending:  # a function that does nothing, and leaves the wait to another
                     pending[place] = waited_for
                 self._end()
+                if name == "forward" and context.arg_mbs:
+                    self._note(*context.arg_mbs[action.microbatch_index])
             finally:
                 self.is_running = False
 

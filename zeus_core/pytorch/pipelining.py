@@ -60,7 +60,7 @@ class PipelineScheduleTap:
         self._running: str | None = None
         self._shapes = StepShapes()
         self._wraps = [self._wrap_schedule(), *map(self._wrap_stage, _stages_of(schedule))]
-        self._custom = CustomFunctionTap(schedule, self._begin, self._end)
+        self._custom = CustomFunctionTap(schedule, self._begin, self._end, self._shapes.note)
 
     def detach(self) -> None:
         """Restore the schedule and its stages."""
