@@ -81,17 +81,24 @@ def trained(steps=100, **arguments):
     return loop
 
 
-@pytest.mark.parametrize(("model", "size"), [("A100-SXM4-80GB", 32), ("V100-PCIE-32GB", 8)])
-@pytest.mark.parametrize("samples", [90, 96, 31, 36])
-def test_the_best_micro_batch_that_fits_trains_the_same(model, size, samples):
-    before = trained(samples=samples)
+@pytest.mark.parametrize(
+    ("model", "size", "samples", "steps"),
+    [
+        ("A100-SXM4-80GB", 32, 90, 40),
+        ("V100-PCIE-32GB", 8, 31, 20),
+        pytest.param("A100-SXM4-80GB", 32, 36, 100, marks=pytest.mark.long),
+        pytest.param("V100-PCIE-32GB", 8, 90, 100, marks=pytest.mark.long),
+    ],
+)
+def test_the_best_micro_batch_that_fits_trains_the_same(model, size, samples, steps):
+    before = trained(steps, samples=samples)
     gpu = gpu_of(model)
     loop = Loop(samples=samples, gpu=gpu)
     with ZeusAccelerate(loop.accelerator, monitor_of(gpu), micro_batch="auto", compute_loss=loop.loss_of) as energy:
         assert energy.micro_batch.chosen == size
         assert energy.micro_batch.probes <= 6
-        loop.train(100)
-        assert energy.steps == 100
+        loop.train(steps)
+        assert energy.steps == steps
     assert max(loop.sizes) == min(size, samples // 4 * 4)
     assert loop.losses == pytest.approx(before.losses, rel=1e-5)
     assert loop.rates == before.rates
@@ -111,8 +118,8 @@ def test_samples_are_counted_in_incomplete_steps_too(monitor):
 
 def test_the_users_own_is_bit_identical():
     before = trained(6, batch_size=32, accumulation=2)
-    gpu = gpu_of("V100-PCIE-32GB")
-    loop = Loop(batch_size=32, accumulation=2)
+    gpu = gpu_of("A100")  # 64 samples do not fit
+    loop = Loop(batch_size=32, accumulation=2, gpu=gpu)
     with ZeusAccelerate(loop.accelerator, monitor_of(gpu), micro_batch="auto", compute_loss=loop.loss_of) as energy:
         assert energy.micro_batch.chosen == 32
         loop.train(6)
@@ -142,6 +149,17 @@ def test_without_a_loss_nothing_is_chosen(monitor, caplog):
         loop.train(3)
     assert "pass compute_loss, a function of a batch" in caplog.text
     assert max(loop.sizes) == 4
+
+
+def test_a_loop_that_runs_out_of_memory_takes_less_the_next_time():
+    loop = Loop(gpu=(gpu := gpu_of("A100")))
+    energy = ZeusAccelerate(loop.accelerator, monitor_of(gpu), micro_batch="auto", compute_loss=loop.loss_of)
+    with pytest.raises(torch.cuda.OutOfMemoryError), energy:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+    chooses = energy.micro_batch
+    again = Loop(gpu=gpu)
+    with ZeusAccelerate(again.accelerator, monitor_of(gpu), micro_batch=chooses, compute_loss=again.loss_of):
+        assert chooses.chosen == 16
 
 
 def test_wrong_arguments_are_named(monitor):

@@ -1,11 +1,13 @@
 """A Trainer with the micro-batch that takes the least joules: the same losses, steps, logs and checkpoints."""
 
 import json
+import os
 
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
+from tests.support.ranks import run_ranks
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
@@ -130,7 +132,10 @@ def unoptimised(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("unoptimised"), save_steps=40, save_strategy="steps")
 
 
-@pytest.mark.parametrize(("model", "size"), [("A100-SXM4-80GB", 32), ("V100-PCIE-32GB", 8)])
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [("A100-SXM4-80GB", 32), pytest.param("V100-PCIE-32GB", 8, marks=pytest.mark.long)],
+)
 def test_the_best_micro_batch_that_fits_trains_the_same(tmp_path, unoptimised, model, size, caplog):
     gpu = gpu_of(model)
     callback = ZeusTrainerCallback(monitor_of(gpu), micro_batch="auto")
@@ -285,3 +290,50 @@ def test_training_resumes_with_the_micro_batch(tmp_path):
     assert callback.micro_batch.probes == 0
     losses = [entry["loss"] for entry in resumed.state.log_history if "loss" in entry]
     assert losses == pytest.approx(losses_before, rel=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_step_out_of_memory_runs_again_in_parts(tmp_path, weighted, caplog):
+    """Longer texts may come long after the probes; what was configured would have had room for them."""
+    arguments = {"samples": texts(96, shortest=11), "max_steps": 20}
+    make = language_model if weighted else Classifier
+    _, _, losses_before, norms_before, _ = trained(tmp_path / "before", model=make(), **arguments)
+
+    def grow(module, inputs, keywords):
+        if trainer.state.global_step >= 7 and len(keywords["input_ids"]) > 8:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    callback = ZeusTrainerCallback(monitor_of(gpu := gpu_of("A100")), micro_batch="auto")
+    trainer = trainer_of(tmp_path / "after", [callback], gpu, make(), **arguments)
+    trainer.model.register_forward_pre_hook(grow, with_kwargs=True)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    assert losses == pytest.approx(losses_before, rel=1e-5)
+    assert norms == pytest.approx(norms_before, rel=1e-4)
+    assert "training goes on with parts of 4 samples" in caplog.text
+    assert callback.micro_batch.out_of_memory == {32}
+
+
+def train_rank(folder, optimised):
+    """One of two ranks: the second one has the smaller board."""
+    rank = int(os.environ["RANK"])
+    gpu = SimulatedGpu(find_preset(("A100-SXM4-80GB", "V100-PCIE-32GB")[rank]), index=rank, time_source=VirtualTime())
+    callback = ZeusTrainerCallback(monitor_of(gpu), micro_batch="auto")
+    settings = {"count": 100, "max_steps": 12, "ddp_backend": "gloo"}
+    if not optimised:
+        _, watch, losses, _, weights = trained(folder, **settings)
+        return sorted(watch.sizes), losses, weights.tolist(), None, None
+    _, watch, losses, _, weights = trained(folder, [callback], gpu=gpu, **settings)
+    chosen = callback.micro_batch
+    return sorted(watch.sizes), losses, weights.tolist(), chosen.probes, sorted(chosen.out_of_memory)
+
+
+@pytest.mark.long
+def test_ranks_agree_on_what_fits_the_smallest_board(tmp_path):
+    before, _ = run_ranks(2, train_rank, tmp_path / "before", False)
+    first, second = run_ranks(2, train_rank, tmp_path / "after", True)
+    assert first[0] == second[0] == [(8, 4)]
+    assert first[3:] == second[3:]
+    assert first[1] == pytest.approx(before[1], rel=1e-5)
+    assert first[2] == pytest.approx(before[2], abs=1e-5)

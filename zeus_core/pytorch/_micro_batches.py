@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -12,12 +11,18 @@ import torch
 
 from zeus_core._validate import checked_function, checked_instance, checked_whole_number
 from zeus_core.adapters import contained
-from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import checked_micro_batch
+from zeus_core.pytorch._batch_parts import part_of, samples_in
 from zeus_core.pytorch._kept_state import kept_state, random_state
-from zeus_core.pytorch._micro_batch import coupling_of, dependence, is_out_of_memory, release_memory, warn_of_dropout
+from zeus_core.pytorch._micro_batch import (
+    coupling_of,
+    dependence,
+    is_out_of_memory,
+    release_memory,
+    warn_of_dropout,
+)
 from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.pytorch._world import torch_world
 
@@ -88,7 +93,7 @@ class MicroBatches:
         Raises:
             UsageError: The batch has no tensor with samples.
         """
-        samples = _samples_in(batch)
+        samples = samples_in(batch)
         if self._is_open:
             self._is_open = False
             self._choose(batch, samples)
@@ -116,7 +121,7 @@ class MicroBatches:
         for begin in range(0, samples, size):
             end = min(begin + size, samples)
             with self._without_exchange() if end < samples else nullcontext():
-                loss = self._loss_of(batch if size >= samples else _part(batch, begin, end, samples))
+                loss = self._loss_of(batch if size >= samples else part_of(batch, begin, end, samples))
                 weighted = loss if size >= samples else loss * ((end - begin) / samples)
                 weighted.backward()  # type: ignore[no-untyped-call]
             losses.append(weighted.detach())
@@ -152,7 +157,7 @@ class MicroBatches:
 
         def run(size: int) -> None:
             with self._without_exchange():
-                loss = self._loss_of(_part(batch, 0, size, samples))
+                loss = self._loss_of(part_of(batch, 0, size, samples))
                 (loss * (size / samples)).backward()  # type: ignore[no-untyped-call]
 
         def release() -> None:
@@ -179,45 +184,7 @@ class MicroBatches:
         self._model.eval()
         losses = []
         for size in sizes:
-            parts = [_part(batch, begin, begin + size, samples) for begin in range(0, samples, size)]
+            parts = [part_of(batch, begin, begin + size, samples) for begin in range(0, samples, size)]
             losses.append(sum(float(self._loss_of(part)) for part in parts) / len(parts))
         self._model.train()
         return dependence(sizes, losses, [self._model], torch.is_autocast_enabled())
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _tensors_in(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for element in value:
-            yield from _tensors_in(element)
-    elif dataclasses.is_dataclass(value):
-        yield from _tensors_in([getattr(value, field.name) for field in dataclasses.fields(value)])
-
-
-def _samples_in(batch: Any) -> int:
-    first = next((tensor for tensor in _tensors_in(batch) if tensor.ndim), None)
-    if first is None or not len(first):
-        raise UsageError("the batch has no tensor with samples; MicroBatches cuts tensors along their first dimension")
-    return len(first)
-
-
-def _part(value: Any, begin: int, end: int, samples: int) -> Any:
-    """Return some samples of a batch: of its tensors, and of its lists of as many elements."""
-    if isinstance(value, torch.Tensor):
-        return value[begin:end] if value.ndim and len(value) == samples else value
-    if isinstance(value, Mapping):
-        return {name: _part(member, begin, end, samples) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        if len(value) == samples and not any(True for _ in _tensors_in(value)):
-            return value[begin:end]
-        members = [_part(member, begin, end, samples) for member in value]
-        if hasattr(value, "_fields"):
-            return type(value)(*members)
-        return type(value)(members)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value)]
-        return dataclasses.replace(value, **{name: _part(getattr(value, name), begin, end, samples) for name in fields})
-    return value

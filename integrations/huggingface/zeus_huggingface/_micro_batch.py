@@ -21,6 +21,7 @@ from zeus_core.adapters import Patches
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch._search import divisors
 from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._batch_parts import part_of, samples_in
 from zeus_core.pytorch._kept_state import kept_state, random_state
 from zeus_core.pytorch._micro_batch import (
     ProbeSamples,
@@ -96,12 +97,7 @@ class MicroBatchTraining:
             probes.undo()
         self._unprepare()
         restore_random_state()
-        try:
-            return self._run_with(chosen, loop, *args, **kwargs)
-        except Exception as error:
-            if is_out_of_memory(error):
-                setting.tell_out_of_memory(chosen)
-            raise
+        return self._run_with(chosen, loop, *args, **kwargs)
 
     def _refuse(self, reason: str) -> None:
         if isinstance(self._setting, MicroBatchOptimizer):
@@ -123,11 +119,24 @@ class MicroBatchTraining:
         if "batch_size" in kwargs:
             kwargs["batch_size"] = size
         warn_of_dropout([trainer.model], self._original, size)
+        retries = None
+        if size > self._original and training.world_size == 1:  # else the other ranks would wait for this one
+            retries = _Retries(trainer, self._original, lambda: self._tell_out_of_memory(size))
         try:
             return loop(trainer, *args, **kwargs)
+        except Exception as error:
+            if is_out_of_memory(error):
+                self._tell_out_of_memory(size)
+            raise
         finally:
+            if retries is not None:
+                retries.leave()
             vars(training).update(original)
             trainer._train_batch_size = original_size
+
+    def _tell_out_of_memory(self, size: int) -> None:
+        if isinstance(self._setting, MicroBatchOptimizer):
+            self._setting.tell_out_of_memory(size)
 
     def _unprepare(self) -> None:
         """Let the Trainer prepare its model again, as for a first training."""
@@ -227,6 +236,65 @@ class _Passes:
                 self._step(inputs)
         self.release()
         return math.fsum(losses)
+
+
+class _Retries:
+    """Runs a step that is out of memory again in parts of the original size, and all passes from then on.
+
+    The gradients of the step are dropped, as nobody knows how far the failed pass has got, and those of its earlier
+    micro-batches are computed again.
+
+    Args:
+        trainer: The Trainer.
+        size: The original size.
+        tell: Called when memory has been used up.
+    """
+
+    def __init__(self, trainer: Trainer, size: int, tell: Callable[[], None]) -> None:
+        self._trainer = trainer
+        self._size = size
+        self._tell = tell
+        self._is_cutting = False
+        self._step = -1
+        self._micro_batches: list[tuple[Any, Any]] = []  # of this step
+        self._patches = Patches(trainer)
+        self._patches.wrap("training_step", self._training_step)
+
+    def leave(self) -> None:
+        """Leave the Trainer as it was."""
+        self._patches.undo()
+        self._micro_batches.clear()
+
+    def _training_step(self, step: Callable[..., Any], model: Any, inputs: Any, items: Any = None) -> Any:
+        if self._is_cutting:
+            return self._in_parts(step, model, inputs, items)
+        if self._trainer.state.global_step != self._step:
+            self._step = self._trainer.state.global_step
+            self._micro_batches.clear()
+        self._micro_batches.append((inputs, items))
+        try:
+            return step(model, dict(inputs) if isinstance(inputs, dict) else inputs, items)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        self._is_cutting = True
+        for parameter in self._trainer.model.parameters():
+            parameter.grad = None
+        release_memory()
+        self._tell()
+        _logger.warning("the micro-batch is out of memory: training goes on with parts of %d samples", self._size)
+        return [self._in_parts(step, model, *micro_batch) for micro_batch in self._micro_batches][-1]
+
+    def _in_parts(self, step: Callable[..., Any], model: Any, inputs: Any, items: Any) -> Any:
+        """Run the passes of a micro-batch in parts. Return its loss, as the Trainer adds it up."""
+        trainer, samples = self._trainer, samples_in(inputs)
+        accumulation, losses = trainer.current_gradient_accumulation_steps, []
+        for begin in range(0, samples, self._size):
+            end = min(begin + self._size, samples)
+            trainer.current_gradient_accumulation_steps = accumulation * samples / (end - begin)  # divides a mean
+            losses.append(step(model, part_of(inputs, begin, end, samples), items))
+        trainer.current_gradient_accumulation_steps = accumulation
+        return torch.stack(losses).sum()
 
 
 @contextmanager

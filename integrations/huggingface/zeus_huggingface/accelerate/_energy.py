@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator
@@ -147,6 +148,13 @@ class ZeusAccelerate(AcceleratorLoop):
         self._wraps.wrap("log", self._log)
         self._hooks.append(accelerator.register_save_state_pre_hook(self._on_save_state))
         self._hooks.append(accelerator.register_load_state_pre_hook(self._on_load_state))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._batches is not None and error is not None:
+            self._batches.tell(error)
+        super().__exit__(kind, error, traceback)
 
     @property
     def summary(self) -> TrainingSummary | None:

@@ -79,6 +79,11 @@ class AcceleratorMicroBatch:
         """Return the samples in the current batch; None where the accelerator knows."""
         return None if self._windows is None else self._windows.samples_of(max(self._place, 0))
 
+    def tell(self, error: BaseException) -> None:
+        """Report the error that has ended the loop: a size that was out of memory is not chosen again."""
+        if self._windows is not None and isinstance(self._setting, MicroBatchOptimizer) and is_out_of_memory(error):
+            self._setting.tell_out_of_memory(self._windows.batch_size)
+
     def undo(self) -> None:
         """Leave the accelerator and the loader as they were."""
         if self._windows is not None:
