@@ -227,7 +227,7 @@ def test_a_loss_that_depends_on_the_micro_batch_is_refused_by_name(tmp_path, mod
     assert torch.equal(weights, weights_before)
 
 
-@pytest.mark.parametrize(("count", "steps", "size"), [(64, 5, 32), (40, 1, 32), (40, 6, 8)])
+@pytest.mark.parametrize(("count", "steps", "size"), [(64, 5, 32), (40, 1, 32), (40, 6, 8), (37, 4, 4)])
 def test_only_sizes_that_leave_the_last_step_of_an_epoch_as_it_is_are_probed(tmp_path, count, steps, size):
     """A mean of means over 40 samples in steps of 32: a micro-batch of 16 would weight the last 8 as it weights 16."""
     arguments = {"samples": texts(count, shortest=11), "max_steps": steps}

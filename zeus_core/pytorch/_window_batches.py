@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sized
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from torch.utils.data import BatchSampler
 
-__all__ = ["TailBatch", "WindowBatches"]
+__all__ = ["JoinedBatches", "TailBatch", "WindowBatches"]
 
 
 class TailBatch(NamedTuple):
@@ -88,3 +89,28 @@ class WindowBatches(BatchSampler):
     @property
     def _samples(self) -> int:
         return len(cast(Sized, self.sampler))
+
+
+class JoinedBatches:
+    """Joins batches of a rank, so that each rank keeps its samples, in their steps.
+
+    Args:
+        batches: The batch sampler of the rank; other attributes are its own.
+        count: How many are joined; it divides those of a step.
+    """
+
+    def __init__(self, batches: Any, count: int) -> None:
+        self._batches = batches
+        self._count = count
+        self.batch_size = batches.batch_size * count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+    def __len__(self) -> int:
+        return math.ceil(len(self._batches) / self._count)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        batches = iter(self._batches)
+        while joined := list(islice(batches, self._count)):
+            yield [index for batch in joined for index in batch]

@@ -6,7 +6,6 @@ is prepared, just before the first callback hears of the training, and left and 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import math
@@ -32,6 +31,7 @@ from zeus_core.pytorch._micro_batch import (
     release_memory,
     warn_of_dropout,
 )
+from zeus_core.pytorch._window_batches import JoinedBatches
 from zeus_core.pytorch._work_facts import facts_of_models
 
 __all__ = ["MicroBatchTraining"]
@@ -68,6 +68,8 @@ class MicroBatchTraining:
         reason = _obstacle(trainer)
         if reason is None and isinstance(setting, MicroBatchOptimizer):
             reason = _obstacle_to_probes(trainer)
+        if trainer.args.world_size > 1 and isinstance(setting, int) and setting % self._original:
+            reason = reason or f"ranks join their batches of {self._original}, and {setting} is no multiple of it"
         if reason is None and isinstance(setting, int) and self._batch_size % setting:
             possible = ", ".join(map(str, divisors(self._batch_size)))
             reason = f"{setting} does not divide the {self._batch_size} samples of a step on one rank; try {possible}"
@@ -118,6 +120,9 @@ class MicroBatchTraining:
         trainer._train_batch_size = size
         if "batch_size" in kwargs:
             kwargs["batch_size"] = size
+        loaders = Patches(trainer)
+        if training.world_size > 1 and size != self._original:
+            loaders.wrap("get_train_dataloader", self._joined_loader)
         warn_of_dropout([trainer.model], self._original, size)
         retries = None
         if size > self._original and training.world_size == 1:  # else the other ranks would wait for this one
@@ -129,10 +134,24 @@ class MicroBatchTraining:
                 self._tell_out_of_memory(size)
             raise
         finally:
+            loaders.undo()
             if retries is not None:
                 retries.leave()
             vars(training).update(original)
             trainer._train_batch_size = original_size
+
+    def _joined_loader(self, get_train_dataloader: Callable[[], Any]) -> Any:
+        """Return the loader of one of several ranks, whose samples stay those that it has with the original size."""
+        trainer, size = self._trainer, self._trainer._train_batch_size
+        trainer._train_batch_size = self._original
+        try:
+            loader = get_train_dataloader()
+        finally:
+            trainer._train_batch_size = size
+        batches = JoinedBatches(loader.batch_sampler, size // self._original)
+        for one in (loader, getattr(loader, "base_dataloader", loader)):
+            object.__setattr__(one, "batch_sampler", batches)
+        return loader
 
     def _tell_out_of_memory(self, size: int) -> None:
         if isinstance(self._setting, MicroBatchOptimizer):
@@ -354,19 +373,18 @@ def _obstacle_to_probes(trainer: Trainer) -> str | None:
 
 def _sizes_with_same_tail(trainer: Trainer, loader: Any, batch_size: int, original: int) -> list[int]:
     """Return the sizes with which the last step of an epoch is the same: on the same samples, weighted as they were."""
-    args, samples = trainer.args, len(loader.dataset)
-    ranks, sizes = int(args.world_size), divisors(batch_size)
+    args, samples, sizes = trainer.args, len(loader.dataset), divisors(batch_size)
+    ranks = int(args.world_size)
+    if ranks > 1:
+        sizes = [size for size in sizes if size % original == 0]
     rest = samples % (batch_size * ranks)
     if rest == 0 or 0 < args.max_steps <= samples // (batch_size * ranks):
         return sizes
-    tail = functools.partial(_tail, rest, ranks, bool(args.dataloader_drop_last), _is_token_weighted(trainer))
-    return [size for size in sizes if tail(size) == tail(original)]
-
-
-def _tail(rest: int, ranks: int, drops: bool, is_weighted: bool, size: int) -> tuple[int, bool]:
-    """Return the samples in an epoch's last step with a size, and whether its mean is that of samples or tokens."""
-    whole, part = divmod(rest, size * ranks)
-    if drops:
-        return whole * size * ranks, True
-    used = rest if ranks == 1 else (whole + bool(part)) * size * ranks  # the ranks are filled up with the first samples
-    return used, is_weighted or used % (size * ranks) == 0
+    is_weighted = _is_token_weighted(trainer)
+    if ranks > 1:  # each rank joins batches of its own
+        batches = len(loader.batch_sampler) % (batch_size // original)
+        return [size for size in sizes if is_weighted or batches % (size // original) == 0]
+    if args.dataloader_drop_last:
+        return [size for size in sizes if rest // size * size == rest // original * original]
+    # Without weights each batch counts the same: in the last step too, if all of its batches are whole.
+    return [size for size in sizes if size == original or is_weighted or rest % size == rest % original == 0]
