@@ -139,6 +139,10 @@ def test_a_table_of_steps_is_read(table):
     assert [option.setting for option in found.options().options] == [250, 200]
     assert found.options().options[0].seconds_per_sample == pytest.approx(0.002)
     assert found.work == ""
+    spaced = DeviceProfile.from_csv(
+        table("Batch size, limit, seconds, watts\n8, 250, 1, 200\n16, 250, 2, 200"), "A40", 68.0
+    )
+    assert spaced.points[1] == MeasuredBatch(250, 16, 2.0, 200.0)
     clocks = DeviceProfile.from_csv(
         table("batch_size,sm_clock,seconds,watts\n8,1400,1,200\n16,1400,2,200"), "A40", 68.0
     )

@@ -69,7 +69,7 @@ OPTIONS = {
     "--switch-seconds": ["0.005", *NUMBERS],
     "--dwell-seconds": ["0.1", *NUMBERS],
     "--pictures": ["none", "none", "none", "x"],
-    "--global-batch": ["64", "100", *NUMBERS],
+    "--global-batch": ["24", "64", *NUMBERS],
     "--max-batch": ["64", "1000000", "1,2", *NUMBERS],
     "--multiple-of": ["8", *NUMBERS],
     "--min-batch": ["1", *NUMBERS],
@@ -154,8 +154,8 @@ def random_line(choose):
         line += ["--microbatches", "2", "--output", choose.choice(["out", *OUTPUTS])]
         line += [] if line[1].endswith(".json") else ["--blocking-power", "80"]
     if command == "allocate":
-        line += [choose.choice(["device.csv", "device.csv", *FILES]) for _ in range(choose.randrange(1, 3))]
-        line += ["--global-batch", "64", "--blocking-power", "60", "--pictures", "none"]
+        line += [choose.choice(["device.csv"] * 40 + FILES) for _ in range(choose.randrange(1, 3))]
+        line += ["--global-batch", "24", "--blocking-power", "60", "--pictures", "none"]
     for _ in range(choose.randrange(4)):
         is_usual = command in OF_COMMAND and OF_COMMAND[command] and choose.random() < 0.8
         name = choose.choice(OF_COMMAND[command] if is_usual else list(OPTIONS))

@@ -61,7 +61,8 @@ def read_table(path: Path, samples_per_epoch: int | None, where: Mapping[str, st
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, restkey="(more)")
-            columns = _Columns.from_header(path, reader.fieldnames or (), samples_per_epoch, wanted)
+            reader.fieldnames = [name.strip().lower().replace(" ", "_") for name in reader.fieldnames or ()]
+            columns = _Columns.from_header(path, reader.fieldnames, samples_per_epoch, wanted)
             for fields in reader:
                 try:
                     if columns.is_wanted(fields, wanted):
