@@ -74,7 +74,7 @@ class MicroBatches:
         self._loss_of = checked_function("loss_of", loss_of, "a function of a batch that returns its mean loss")
         if monitor is not None:
             checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
-        self.micro_batch = checked_micro_batch(micro_batch, monitor)
+        self.micro_batch: int | MicroBatchOptimizer | None = checked_micro_batch(micro_batch, monitor)
         self._original = None if original is None else checked_whole_number("original", original, 1)
         self._size: int | None = self.micro_batch if isinstance(self.micro_batch, int) else None
         self._is_open = isinstance(self.micro_batch, MicroBatchOptimizer)
