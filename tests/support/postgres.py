@@ -44,7 +44,10 @@ def postgres():
     command = [programs / "initdb", "-D", folder / "data", "--username=zeus", "--auth=trust", "--no-sync"]
     quiet = {"cwd": folder, "stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **user}
     try:
-        made = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, **quiet)
+        try:
+            made = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, **quiet)
+        except PermissionError as error:  # a wheel in a folder of root
+            raise NoPostgresError(f"PostgreSQL does not start: {error}; apt-get install postgresql") from error
         if made.returncode != 0:
             raise NoPostgresError(f"PostgreSQL does not start: {made.stderr.strip()[-300:]}")
         command = [programs / "postgres", "-D", folder / "data", "-k", folder, "-h", "", "-F"]

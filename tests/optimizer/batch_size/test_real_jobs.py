@@ -1,5 +1,6 @@
 """Recurring jobs whose runs are trainings by the real Trainer, in several processes, one of which is killed."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -23,11 +24,11 @@ def storage(request, tmp_path):
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/zeus.db"
         return
-    try:
-        find_programs()
-    except NoPostgresError as error:
-        pytest.skip(f"NOT TESTED ON POSTGRESQL: {error}")
-    with postgres() as url:
+    with contextlib.ExitStack() as stack:
+        try:
+            url = stack.enter_context(postgres())
+        except NoPostgresError as error:
+            pytest.skip(f"NOT TESTED ON POSTGRESQL: {error}")
         yield url
 
 
@@ -48,7 +49,7 @@ def test_twelve_nights_of_which_one_is_killed_and_two_overlap(tmp_path, storage)
     run_once(tmp_path, storage)
 
     killed = start(tmp_path, storage, "--hang")
-    wait_until((tmp_path / "hangs").exists)
+    wait_until(lambda: (tmp_path / "hangs").exists() or killed.poll() is not None)
     os.kill(killed.pid, signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     wait_until(lambda: is_stale(storage))
