@@ -39,11 +39,11 @@ _MAX_BATCH_SIZE = 2**40
 
 # A run asks for its batch size once all that began before it have theirs, which takes each some tenths of a second. One
 # that was killed in between is not waited for longer, and fails once its heartbeats are missed.
-_TURN_SECONDS = 10.0
+_TURN_SECONDS = 30.0
 _TURN_POLL_SECONDS = 0.02
 # Processes that open a new database at the same time all make its tables, which one of them can: the others try again.
-_OPEN_ATTEMPTS = 10
-_OPEN_SECONDS = 5.0
+_OPEN_ATTEMPTS = 20
+_OPEN_SECONDS = 9.0  # below the next, so that a server that does not answer is tried once
 _OPEN_POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 10  # a server that does not answer holds a training up for no longer
 
@@ -319,6 +319,10 @@ def _opened(storage: str, heartbeat_seconds: int, max_retries: int) -> RDBStorag
     engine: dict[str, Any] = {"poolclass": NullPool}
     if make_url(storage).get_backend_name() in {"postgresql", "mysql"}:
         engine["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
+    elif make_url(storage).get_backend_name() == "sqlite":
+        engine["connect_args"] = {
+            "timeout": _TURN_SECONDS
+        }  # for the one that writes; 5 s are too few on a busy machine
     names = vars(optuna.storages)
     is_renamed = "RetryHeartbeatStaleTrialCallback" in names  # since Optuna 4.9
     kind = names["RetryHeartbeatStaleTrialCallback" if is_renamed else "RetryFailedTrialCallback"]
