@@ -190,6 +190,7 @@ class MicroBatchTraining:
             finally:
                 del ballast
                 passes.release()
+                trainer.args.gradient_accumulation_steps = self._batch_size // self._original
 
 
 class _Passes:
@@ -235,7 +236,7 @@ class _Passes:
         batches = self._samples.batches(size)
         self._size, self._next = size, itertools.cycle(batches)
         self._items = _items_in(self._trainer, batches)
-        self._trainer.current_gradient_accumulation_steps = len(batches)
+        _divide_by(self._trainer, len(batches))
         return batches
 
     def _step(self, inputs: Any) -> None:
@@ -306,13 +307,15 @@ class _Retries:
 
     def _in_parts(self, step: Callable[..., Any], model: Any, inputs: Any, items: Any) -> Any:
         """Run the passes of a micro-batch in parts. Return its loss, as the Trainer adds it up."""
-        trainer, samples = self._trainer, samples_in(inputs)
-        accumulation, losses = trainer.current_gradient_accumulation_steps, []
+        trainer, samples, losses = self._trainer, samples_in(inputs), []
+        accumulation = trainer.args.gradient_accumulation_steps
+        current = getattr(trainer, "current_gradient_accumulation_steps", accumulation)
         for begin in range(0, samples, self._size):
             end = min(begin + self._size, samples)
-            trainer.current_gradient_accumulation_steps = accumulation * samples / (end - begin)  # divides a mean
+            _divide_by(trainer, current * samples / (end - begin))
             losses.append(step(model, part_of(inputs, begin, end, samples), items))
-        trainer.current_gradient_accumulation_steps = accumulation
+        _divide_by(trainer, current)
+        trainer.args.gradient_accumulation_steps = accumulation
         return torch.stack(losses).sum()
 
 
@@ -324,6 +327,11 @@ def _patched(target: Any, name: str, around: Callable[..., Any]) -> Iterator[Non
         yield
     finally:
         patches.undo()
+
+
+def _divide_by(trainer: Trainer, batches: float) -> None:
+    """Have the Trainer divide a loss that is a mean by this; older ones go by their arguments."""
+    trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps = batches
 
 
 def _items_in(trainer: Trainer, batches: list[Any]) -> Any:
