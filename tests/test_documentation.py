@@ -24,7 +24,8 @@ from tests.support.recorded import write_recorded
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencySettings
-from zeus_core.optimizer.power_limit import Phase
+from zeus_core.optimizer.batch_size import RecurringJob, Target
+from zeus_core.optimizer.power_limit import Phase, Time
 from zeus_core.testing import VirtualTime
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -280,7 +281,14 @@ def test_every_command_runs(tmp_path, call):
     smooth_profile(4, clocks=4).to_csv(tmp_path / "profile.csv")
     write_device_tables(tmp_path)
     (tmp_path / "carbon.csv").write_text("timestamp,value\n2026-03-01 00:00,312\n2026-03-01 01:00,298\n")
+    if call[1] == "jobs":
+        job = RecurringJob(
+            "nightly", [64, 128], 128, Target("accuracy", 0.6), 10, Time(), f"sqlite:///{tmp_path}/zeus.db"
+        )
+        with job.run() as recurring_run:
+            recurring_run.report(epoch=2, metric=0.7)
     own = [*call[: call.index("--")], "--", "true"] if "--" in call else call  # the user's own command follows
+    own = own[: own.index(">")] if ">" in own else own
     process = subprocess.Popen(
         [sys.executable, "-m", "zeus_core", *own[1:]],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
