@@ -48,6 +48,7 @@ ELSEWHERE = {  # these bring a model of their framework, or compare the page wit
     "lightning.md": "lightning/test_docs.py",
     "micro-batch.md": "pytorch/test_micro_batches.py",
     "pytorch.md": "plain_torch/test_examples.py",
+    "uneven-batches.md": "pytorch/test_uneven_batches_page.py",
     "recurring-jobs.md": "huggingface/test_docs.py",
 }
 

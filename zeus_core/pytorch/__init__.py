@@ -1,5 +1,6 @@
 """Everything that needs torch: the only package of the core that imports it."""
 
+from zeus_core.pytorch._batch_allocation import BatchAllocation
 from zeus_core.pytorch._device_events import device_events_for
 from zeus_core.pytorch._micro_batches import MicroBatches
 from zeus_core.pytorch._simulated_compute import SimulatedBatches, SimulatedCompute
@@ -8,6 +9,7 @@ from zeus_core.pytorch._work_end import report_work_end
 from zeus_core.pytorch._world import torch_world
 
 __all__ = [
+    "BatchAllocation",
     "MicroBatches",
     "SimulatedBatches",
     "SimulatedCompute",

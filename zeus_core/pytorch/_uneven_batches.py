@@ -17,10 +17,12 @@ from zeus_core._validate import (
     checked_whole_number,
     shown,
 )
+from zeus_core.allocation import AllocationPlan
 from zeus_core.errors import UsageError
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
+from zeus_core.pytorch._batch_allocation import AllocationRun, BatchAllocation
 from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight, TokenCounter, scaled
 from zeus_core.pytorch._uneven_models import check_averaging, warn_of_batch_norms
 from zeus_core.pytorch._uneven_sampler import EpochOrder, UnevenBatchSampler, checked_batches
@@ -50,8 +52,9 @@ class UnevenBatches:
 
     Args:
         model: The model, wrapped for training on several ranks.
-        batches: The samples of each rank in a global batch, by rank. A rank with 0 computes one sample whose loss is
-            weighted by 0.
+        batches: The samples of each rank in a global batch, by rank; or an `AllocationPlan`, of which the batches are
+            used; or a `BatchAllocation`, which chooses them while training starts. A rank with 0 computes one sample
+            whose loss is weighted by 0.
         tokens: Returns how many tokens the loss of a batch is a mean over; None if it is a mean over samples.
         world: The ranks; those of torch.distributed if None.
 
@@ -63,7 +66,7 @@ class UnevenBatches:
     def __init__(
         self,
         model: torch.nn.Module,
-        batches: Sequence[int],
+        batches: Sequence[int] | AllocationPlan | BatchAllocation,
         *,
         tokens: TokenCounter | None = None,
         world: World | None = None,
@@ -75,6 +78,10 @@ class UnevenBatches:
             if tokens is not None:
                 checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
 
+        self._run: AllocationRun | None = None
+        if isinstance(batches, BatchAllocation):
+            self._run = AllocationRun(batches, model, world)
+            batches = self._run.batches
         self._batches = agree_on_batches(world, batches, check)
         self._rank, self._ranks = world.rank, world.size
         if world.rank == 0:
@@ -86,7 +93,12 @@ class UnevenBatches:
     @property
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch."""
-        return self._batches
+        return self._batches if self._run is None else self._run.batches
+
+    def close(self) -> None:
+        """Restore the power limit that a `BatchAllocation` has set, if any."""
+        if self._run is not None:
+            self._run.close()
 
     def loader(
         self,
@@ -121,7 +133,9 @@ class UnevenBatches:
         order = EpochOrder(
             len(dataset), checked_whole_number("seed", seed, 0, wanted, _MAX_SEED), checked_flag("shuffle", shuffle)
         )
-        sampler = UnevenBatchSampler(order, self._batches, self._rank, drop_last)
+        sampler = UnevenBatchSampler(order, self.batches, self._rank, drop_last)
+        if self._run is not None:
+            self._run.use_sampler(sampler)
         return UnevenLoader(DataLoader(dataset, batch_sampler=sampler, **arguments), sampler, order, self._begin)
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
@@ -135,7 +149,9 @@ class UnevenBatches:
             raise UsageError("no batch has begun: go through the batches of loader(...), and weight each loss there")
         return scaled(loss, self._weight())
 
-    def _begin(self, sizes: Sequence[int], batch: Any) -> None:
+    def _begin(self, number: int, sizes: Sequence[int], batch: Any) -> None:
+        if self._run is not None:
+            self._run.on_batch(number, sizes)
         self._weight = self._weights.of_batch(sizes, batch)
 
 
@@ -150,7 +166,7 @@ class UnevenLoader:
         _loader: DataLoader[Any],
         _sampler: UnevenBatchSampler,
         _order: EpochOrder,
-        _on_batch: Callable[[Sequence[int], Any], None],
+        _on_batch: Callable[[int, Sequence[int], Any], None],
     ) -> None:
         self._loader = _loader
         self._sampler = _sampler
@@ -174,7 +190,7 @@ class UnevenLoader:
     def __iter__(self) -> Iterator[Any]:
         for number, batch in enumerate(self._loader):
             self._trained = number + 1
-            self._on_batch(self._sampler.sizes(number), batch)
+            self._on_batch(number, self._sampler.sizes(number), batch)
             yield batch
         self.set_epoch(self._order.epoch + 1)
 
@@ -200,12 +216,14 @@ class UnevenLoader:
         self._sampler.skipped_samples = samples
 
 
-def agree_on_batches(world: World, batches: Sequence[int], check: Callable[[], None]) -> tuple[int, ...]:
+def agree_on_batches(
+    world: World, batches: Sequence[int] | AllocationPlan, check: Callable[[], None]
+) -> tuple[int, ...]:
     """Return the batches of all ranks, once all have found them right: a collective call.
 
     Args:
         world: The ranks.
-        batches: Those of this rank's call.
+        batches: Those of this rank's call, or a plan with them.
         check: Raises what else is wrong on this rank.
 
     Raises:
@@ -215,7 +233,8 @@ def agree_on_batches(world: World, batches: Sequence[int], check: Callable[[], N
 
     def tell() -> list[int]:
         check()
-        return list(checked_batches(batches, ranks=world.size))
+        given = batches.batches if isinstance(batches, AllocationPlan) else batches
+        return list(checked_batches(given, ranks=world.size))
 
     told = Exchange(world).gather(tell)
     for rank, others in enumerate(told):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -10,9 +10,10 @@ import torch
 from torch.utils.data import Sampler
 
 from zeus_core._validate import checked_flag, checked_list, checked_object, checked_whole_number, shown
+from zeus_core.allocation._trial_windows import split_in_proportion
 from zeus_core.errors import UsageError
 
-__all__ = ["EpochOrder", "UnevenBatchSampler", "checked_batches", "split_in_proportion"]
+__all__ = ["EpochOrder", "UnevenBatchSampler", "checked_batches"]
 
 _SHUFFLED_AT_ONCE = 1024  # indices that are turned into Python numbers in one piece: 100 M in one take 4 GB
 
@@ -91,6 +92,8 @@ class UnevenBatchSampler(Sampler[list[int]]):
         """The global batch that iterations begin with; all count from the beginning of the epoch."""
         self.drawn: int = 0
         """Global batches that the current iteration has begun to load, which may be more than were trained on."""
+        self.lay_out: Callable[[], Sequence[tuple[int, tuple[int, ...]]]] = tuple
+        """Called when an iteration begins; returns other splits, each with the first global batch it applies to."""
         self._splits = [(0, splits)]  # the first global batch it applies to, and the split
         self._samples = len(order)
 
@@ -132,7 +135,7 @@ class UnevenBatchSampler(Sampler[list[int]]):
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        self._splits = [(0, self.batches)]
+        self._splits = [(0, self.batches), *self.lay_out()]
         self._samples = len(self.sampler)
         self.drawn = self.first_batch
         return self._iterate(islice(self.sampler, self.skipped_samples + self.drawn * self.batch_size, None))
@@ -169,13 +172,3 @@ def checked_batches(batches: Sequence[int], ranks: int | None = None, total: int
             f"batches is {shown(batches)}, which are {sum(sizes)} samples; the global batch has {total} samples"
         )
     return tuple(sizes)
-
-
-def split_in_proportion(samples: int, parts: Sequence[int]) -> tuple[int, ...]:
-    """Split samples in the proportion of some numbers, each share less than one sample off."""
-    total = sum(parts)
-    shares = [samples * part // total for part in parts]
-    by_remainder = sorted(range(len(parts)), key=lambda place: (-(samples * parts[place] % total), place))
-    for place in by_remainder[: samples - sum(shares)]:
-        shares[place] += 1
-    return tuple(shares)

@@ -115,10 +115,12 @@ def _inner_sampler(loader: Any) -> Any:
     """
     sampler = loader.batch_sampler
     inner = sampler.batch_sampler if isinstance(sampler, BatchSamplerShard) else sampler
+    if isinstance(inner, UnevenBatchSampler):
+        raise UsageError("the dataloader gives each rank batches of its own already; close() that UnevenBatches first")
     if type(inner) is not BatchSampler or isinstance(loader.dataset, IterableDataset):
         raise UsageError(
-            f"the dataloader has the dataset {shown(loader.dataset)} and the batch sampler {shown(inner)}; only "
-            "batches that a DataLoader makes by itself, of a dataset with a length, can be split by rank"
+            f"the dataloader has a {type(loader.dataset).__name__} and the batch sampler {shown(inner)}; only batches "
+            "that a DataLoader makes by itself, of a dataset with a length, can be split by rank"
         )
     return inner
 
