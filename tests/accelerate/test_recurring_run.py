@@ -21,6 +21,7 @@ def last_of(job):
     return JobStore(job._storage, job.name).runs()[-1].record.last
 
 
+@pytest.mark.long
 def test_a_loop_with_accelerate_reports_and_its_energy_is_measured(tmp_path, gpu, job, monitor):
     before = gpu.exact_energy_joules()
     with job.run() as run:

@@ -87,6 +87,7 @@ def train_and_evaluate_without(times):
     return trainer.end(), evaluations
 
 
+@pytest.mark.long
 def test_evaluation_runs_at_the_original_clocks_and_changes_nothing():
     times = SharedTimes(2, 4)
     records, evaluations = zip(*run_engines(2, train_and_evaluate, times), strict=True)

@@ -227,6 +227,7 @@ def test_a_loss_that_depends_on_the_micro_batch_is_refused_by_name(tmp_path, mod
     assert torch.equal(weights, weights_before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "steps", "size"), [(64, 5, 32), (40, 1, 32), (40, 6, 8), (37, 4, 4)])
 def test_only_sizes_that_leave_the_last_step_of_an_epoch_as_it_is_are_probed(tmp_path, count, steps, size):
     """A mean of means over 40 samples in steps of 32: a micro-batch of 16 would weight the last 8 as it weights 16."""
@@ -260,6 +261,7 @@ def test_other_arguments_are_refused(monitor, wrong):
         ZeusTrainerCallback(monitor, micro_batch=wrong)
 
 
+@pytest.mark.long
 def test_first_the_batch_then_the_power_limit_both_kept_in_one_profile(tmp_path):
     gpu, path = gpu_of("A100"), tmp_path / "profile.json"
 
@@ -280,6 +282,7 @@ def test_first_the_batch_then_the_power_limit_both_kept_in_one_profile(tmp_path)
     assert again.optimizer.chosen_limit_watts == first.optimizer.chosen_limit_watts
 
 
+@pytest.mark.long
 def test_training_resumes_with_the_micro_batch(tmp_path):
     _, _, losses_before, *_ = trained(tmp_path / "before", max_steps=20)
     gpu = gpu_of("A100")
@@ -292,6 +295,7 @@ def test_training_resumes_with_the_micro_batch(tmp_path):
     assert losses == pytest.approx(losses_before, rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighted", [True, False])
 def test_a_step_out_of_memory_runs_again_in_parts(tmp_path, weighted, caplog):
     """Longer texts may come long after the probes; what was configured would have had room for them."""

@@ -85,6 +85,7 @@ def test_a_training_that_cannot_pay_off_ends_in_order_with_its_checkpoint_kept(t
     assert "train_loss" in trainer.state.log_history[-1], "the training ended as any other"
 
 
+@pytest.mark.long
 def test_who_saves_no_checkpoints_gets_none(tmp_path, monitor, gpu):
     with job_in(tmp_path, Target("eval_loss", 99.0)).run() as run:
         trained(tmp_path, run, monitor, gpu)
@@ -92,6 +93,7 @@ def test_who_saves_no_checkpoints_gets_none(tmp_path, monitor, gpu):
     assert list(tmp_path.glob("checkpoint-*")) == []
 
 
+@pytest.mark.long
 def test_an_evaluation_before_the_first_step_or_after_a_decision_changes_nothing(tmp_path, monitor, gpu):
     job = job_in(tmp_path, Target("eval_loss", 99.0))
     with job.run() as run:
@@ -100,6 +102,7 @@ def test_an_evaluation_before_the_first_step_or_after_a_decision_changes_nothing
     assert len(record_of(job).evaluations) == 1
 
 
+@pytest.mark.long
 def test_an_evaluation_after_the_training_counts(tmp_path, monitor, gpu):
     job = job_in(tmp_path, Target("eval_loss", 99.0))
     with job.run() as run:
@@ -108,6 +111,7 @@ def test_an_evaluation_after_the_training_counts(tmp_path, monitor, gpu):
     assert record_of(job).last.energy_joules > 0
 
 
+@pytest.mark.long
 def test_the_metrics_and_losses_of_the_training_are_those_without_a_run(tmp_path, monitor, gpu):
     with job_in(tmp_path, Target("eval_loss", 0.0)).run() as run:
         with_run = trained(tmp_path / "with", run, monitor, gpu)
@@ -133,6 +137,7 @@ def test_something_else_is_refused(monitor):
         ZeusTrainerCallback(monitor, recurring_run=3)
 
 
+@pytest.mark.long
 def test_all_ranks_end_at_the_same_step_by_the_history_of_rank_0(tmp_path):
     """Two processes of a gloo job, each with a GPU of its own; rank 1 has no database."""
     assert len({tuple(answer) for answer in run_ranks(2, train_rank, tmp_path)}) == 1

@@ -116,6 +116,7 @@ def trials_of(folder, gpu, callbacks):
     return best, [(trial.params, trial.state, trial.value, trial.intermediate_values) for trial in studies[0].trials]
 
 
+@pytest.mark.long
 def test_optuna_finds_the_same(tmp_path, gpu, make_callback, capsys):
     best, trials = trials_of(tmp_path / "without", gpu, [])
     assert {state for _, state, *_ in trials} == {TrialState.COMPLETE, TrialState.PRUNED}

@@ -66,6 +66,7 @@ def test_a_training_that_cannot_pay_off_ends_in_order_with_its_checkpoint_kept(p
     assert kept["global_step"] == steps
 
 
+@pytest.mark.long
 def test_a_validation_in_mid_epoch_is_reported_at_its_place(tmp_path, monitor, gpu):
     import lightning.pytorch as pl
 

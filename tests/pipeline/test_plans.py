@@ -193,7 +193,7 @@ def test_switches_that_cost_time_are_fewer_and_the_iteration_still_keeps_its_tim
     check_replay(profile, plan)
 
 
-@settings(max_examples=25, **QUIET)
+@settings(max_examples=12, **QUIET)
 @given(pipelines(), st.floats(1, 1.5), st.sampled_from([0.001, 0.02]), st.sampled_from([0.0, 0.1]))
 def test_any_plan_with_switches_keeps_time_and_dwell(pipeline, factor, switch_seconds, dwell_seconds):
     profile, schedule = pipeline

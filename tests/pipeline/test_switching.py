@@ -28,7 +28,7 @@ def scale_of(plan):
     return abs(plan.energy_joules) + plan.blocking_power_watts * plan.time_seconds + 1.0
 
 
-@settings(max_examples=25, **QUIET)
+@settings(max_examples=12, **QUIET)
 @given(pipelines(), prices, st.sampled_from([1.0, 1.02, 1.1, 1.5]))
 def test_a_plan_is_above_its_bound_and_takes_no_more_than_any_baseline(pipeline, price, factor):
     profile, schedule = pipeline

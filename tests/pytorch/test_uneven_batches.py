@@ -121,6 +121,7 @@ def train_a_part(batches, path, begin, end):
     return seen, flat(network)
 
 
+@pytest.mark.long
 def test_each_sample_once_across_resumes_with_other_ranks(tmp_path):
     """An epoch has 8 global batches; the third and last part ends with the second epoch."""
     parts = [([6, 2], 0, 5), ([4, 3, 1], 5, 11), ([0, 8], 11, 16)]
@@ -166,6 +167,7 @@ def train_sharded(batches, kind):
         return flat(network)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["fsdp2", "fsdp1"])
 def test_sharded_models(kind):
     if kind == "fsdp2" and not hasattr(torch.distributed.fsdp, "fully_shard"):

@@ -195,6 +195,7 @@ def test_a_metric_that_is_no_number_does_not_reach_the_target_and_is_said_once(t
     assert run.outcome == "stopped"
 
 
+@pytest.mark.long
 def test_a_target_that_no_run_reaches_is_said_with_the_best_value(tmp_path, caplog):
     job = job_in(tmp_path, target=Target("eval_accuracy", 0.99), max_epochs=5)
     for _ in range(5):
@@ -398,6 +399,7 @@ def test_a_run_that_cannot_be_read_is_left_out(tmp_path, caplog):
     assert "run 0 of the job 'nightly' cannot be read" in caplog.text
 
 
+@pytest.mark.long
 def test_a_storage_that_cannot_be_reached_leaves_the_default_and_keeps_the_result(tmp_path, caplog):
     job = job_in(tmp_path, storage=f"sqlite:///{tmp_path}/missing/zeus.db")
     run = trained(job)

@@ -61,7 +61,7 @@ def test_work_that_took_less_than_its_instructions_has_none_and_the_excess_is_to
     assert planner(overhead_seconds=0.2).deployment(0.1).excess_seconds == 0.0
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.floats(0.8, 1.6), st.sampled_from([0.0, 0.0005, 0.003]), st.floats(0.0, 0.3), st.booleans())
 def test_a_plan_keeps_its_limit_or_is_the_quickest_and_is_what_it_predicts(
     factor, switch_seconds, overhead_seconds, is_waiting
