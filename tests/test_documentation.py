@@ -264,6 +264,14 @@ def commands(program):
     return sorted({tuple(call) for call in calls if call and call[0] == program})
 
 
+def first_of_each(calls):
+    """The calls, of which all but the first of each command are for the long tests."""
+    seen = set()
+    for call in calls:
+        yield pytest.param(call, marks=[pytest.mark.long] if call[1] in seen else [])
+        seen.add(call[1])
+
+
 def test_every_target_of_make_exists():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert {call[1] for call in commands("make")} <= set(targets)
@@ -277,7 +285,7 @@ def test_every_script_exists(program):
 
 
 @pytest.mark.usefixtures("_recorded")
-@pytest.mark.parametrize("call", commands("zeus-core"), ids=lambda call: call[1])
+@pytest.mark.parametrize("call", first_of_each(commands("zeus-core")), ids=lambda call: call[1])
 def test_every_command_runs(tmp_path, call):
     smooth_profile(4, clocks=4).to_csv(tmp_path / "profile.csv")
     write_device_tables(tmp_path)

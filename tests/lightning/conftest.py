@@ -24,7 +24,13 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.filterwarnings(warning), append=False)
 
 
-@pytest.fixture(params=[lightning.pytorch, pytorch_lightning], ids=["lightning", "pytorch_lightning"])
+# Both packages hold the same code: the second is for the long tests.
+@pytest.fixture(
+    params=[
+        pytest.param(lightning.pytorch, id="lightning"),
+        pytest.param(pytorch_lightning, id="pytorch_lightning", marks=pytest.mark.long),
+    ]
+)
 def pl(request):
     """Each of the namespaces that Lightning comes under."""
     return request.param

@@ -92,7 +92,9 @@ def regret(selector, choice, points):
     return selector.cost(choice, baseline) / selector.cost(best, baseline) - 1
 
 
-@pytest.mark.parametrize("model", WORKS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(model, marks=[] if model == "A40" else pytest.mark.long) for model in WORKS]
+)
 def test_with_noise_of_one_percent_the_regret_is_small(model):
     regrets = {repr(selector): [] for selector in SELECTORS}
     for seed in range(50):
