@@ -285,7 +285,7 @@ def test_every_script_exists(program):
 
 
 @pytest.mark.usefixtures("_recorded")
-@pytest.mark.parametrize("call", first_of_each(commands("zeus-core")), ids=lambda call: call[1])
+@pytest.mark.parametrize("call", list(first_of_each(commands("zeus-core"))), ids=lambda call: call[1])
 def test_every_command_runs(tmp_path, call):
     smooth_profile(4, clocks=4).to_csv(tmp_path / "profile.csv")
     write_device_tables(tmp_path)
