@@ -66,7 +66,7 @@ class MegatronRun:
     microbatch_shape: tuple[int, int]
 
     @classmethod
-    def from_arguments(cls, arguments: Mapping[str, Any]) -> MegatronRun:
+    def _from_arguments(cls, arguments: Mapping[str, Any]) -> MegatronRun:
         """Return the run of a call of a schedule.
 
         Raises:
@@ -182,7 +182,7 @@ class MegatronTap:
 
     @contained
     def _started(self, arguments: Mapping[str, Any]) -> PipelineObserver | None:
-        run = MegatronRun.from_arguments(arguments)  # the configuration is the same on all ranks, and so is its fault
+        run = MegatronRun._from_arguments(arguments)  # the configuration is the same on all ranks, and so is its fault
         observer = self._start(run)
         self._run = run
         return observer
@@ -296,7 +296,7 @@ class AttachedMegatron:
     """
 
     def __init__(self, make_optimizer: Callable[[MegatronRun], PipelineFrequencyOptimizer]) -> None:
-        self._make_optimizer = make_optimizer
+        self._make_optimizer = checked_function("make_optimizer", make_optimizer, "a function of a MegatronRun")
         self.optimizer: PipelineFrequencyOptimizer | None = None
         self.tap: MegatronTap = MegatronTap(self._start)
 

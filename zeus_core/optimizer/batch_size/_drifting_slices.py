@@ -113,7 +113,7 @@ class DriftingSlices(Sequence[DriftingSlice]):
         try:
             timestamps = table[column]
         except Exception as error:
-            raise UsageError(f"table is {shown(table)}, which has no column {column!r}: {error!r}") from error
+            raise UsageError(f"table is {shown(table)}, which has no column {shown(column)}: {shown(error)}") from error
         try:
             return cls(timestamps, **options)
         except TypeError as error:
