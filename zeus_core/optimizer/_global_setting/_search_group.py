@@ -10,7 +10,7 @@ from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer._global_setting._limiter import GpuFacts
 from zeus_core.optimizer._trial_store import Conditions
 
-__all__ = ["RankInformation", "SearchGroup"]
+__all__ = ["RankInformation", "SearchGroup", "conditions_on"]
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ class SearchGroup:
 
     def conditions(self, kind: KnobKind, work: Mapping[str, int | str]) -> Conditions:
         """Return the conditions of the trials of this group, for some work."""
-        gpus = sorted(self.gpus, key=str)
-        drivers = sorted({gpu.driver for gpu in gpus if gpu.driver is not None})
-        return Conditions(
-            tuple(gpu.name for gpu in gpus),
-            tuple(drivers),
-            tuple(gpu.original_limit_watts for gpu in gpus),
-            kind.name,
-            {**work, "ranks": self.ranks},
-        )
+        return conditions_on(self.gpus, kind.name, {**work, "ranks": self.ranks})
 
     @property
     def original_limit_watts(self) -> float | None:
         """The highest original power limit of a GPU; None if none reports one."""
         limits_watts = [gpu.original_limit_watts for gpu in self.gpus if gpu.original_limit_watts is not None]
         return max(limits_watts, default=None)
+
+
+def conditions_on(gpus: Sequence[GpuFacts], knob: str, work: Mapping[str, int | str]) -> Conditions:
+    """Return the conditions of trials on some GPUs, in whatever order, for some work."""
+    gpus = sorted(gpus, key=str)
+    drivers = sorted({gpu.driver for gpu in gpus if gpu.driver is not None})
+    limits_watts = tuple(gpu.original_limit_watts for gpu in gpus)
+    return Conditions(tuple(gpu.name for gpu in gpus), tuple(drivers), limits_watts, knob, work)

@@ -213,7 +213,7 @@ class Leveller:
             return self.settings
         if self._best_shared is not None and apart > self._best_shared[0] * (1 + error):
             self._shared_exponent /= 2  # it was too much: near their lowest limits, boards slow down by more
-            apart, settings = self._best_shared
+            settings = self._best_shared[1]
             self._best_shared = None  # it is measured again, as the work may have changed
             return settings
         self._best_shared = apart, self.settings

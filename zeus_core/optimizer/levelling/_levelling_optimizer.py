@@ -121,7 +121,7 @@ class LevellingOptimizer(NoObserver):
 
     @property
     def changes(self) -> int:
-        """How often settings were changed in this training, or in the latest one."""
+        """How often settings were changed in this training; 0 while nothing is levelled."""
         return 0 if self._session is None else self._session.leveller.changes
 
     def use_world(self, world: World) -> None:

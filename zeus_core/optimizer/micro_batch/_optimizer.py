@@ -25,6 +25,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.optimizer._global_setting._limiter import GpuFacts, facts_of_gpu
 from zeus_core.optimizer._global_setting._preparation import with_power
+from zeus_core.optimizer._global_setting._search_group import conditions_on
 from zeus_core.optimizer._trial_store import Conditions, JsonTrialStore, NoTrialStore, TrialStore, checked_facts
 from zeus_core.optimizer.micro_batch._prober import Check, Prober, is_memory_error
 from zeus_core.optimizer.micro_batch._search import MicroBatchSearch, micro_batch_sizes
@@ -238,7 +239,7 @@ class MicroBatchOptimizer:
         if any(reasons):
             self._stay(exchange.complaint(reasons) if len(reasons) > 1 else str(reasons[0]))
             return
-        self._conditions = _conditions(gpus, {**work, "batch_size": self.batch_size, "ranks": exchange.size})
+        self._conditions = conditions_on(gpus, _KNOB, {**work, "batch_size": self.batch_size, "ranks": exchange.size})
         limits_watts = [gpu.original_limit_watts for gpu in gpus if gpu.original_limit_watts is not None]
         search = MicroBatchSearch(sizes, self.original, with_power(self._selector, max(limits_watts, default=None)))
         trials, out_of_memory = exchange.decide(self._recall)
@@ -326,10 +327,3 @@ def checked_micro_batch(
         return value
     wanted = '"auto", a number of samples, such as 8, or a MicroBatchOptimizer'
     return None if value is None else checked_whole_number("micro_batch", value, 1, wanted)
-
-
-def _conditions(gpus: list[GpuFacts], work: Mapping[str, int | str]) -> Conditions:
-    gpus = sorted(gpus, key=str)
-    drivers = sorted({gpu.driver for gpu in gpus if gpu.driver is not None})
-    limits_watts = tuple(gpu.original_limit_watts for gpu in gpus)
-    return Conditions(tuple(gpu.name for gpu in gpus), tuple(drivers), limits_watts, _KNOB, work)
