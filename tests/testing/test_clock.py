@@ -1,5 +1,8 @@
 """Virtual time, and what is done beside training in it."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,3 +81,33 @@ def test_a_virtual_background_does_at_once_what_is_to_come_soon(time_source):
     stop()
     time_source.advance(2.5)
     assert seen == ["soon", "again", "again"]
+
+
+def test_no_action_begins_in_one_thread_while_it_runs_in_another(time_source):
+    """Two ranks in threads let time pass at once; a monitor's own thread would not overtake itself either."""
+    running, seen = [], []
+
+    def act():
+        running.append(None)
+        seen.append(len(running))
+        time.sleep(0.002)
+        running.pop()
+
+    time_source.repeatedly(act, 0.1)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(time_source.advance, 1.05) for _ in range(2)]:
+            done.result()
+    assert set(seen) == {1}
+
+
+def test_an_action_may_let_time_pass(time_source):
+    seen = []
+
+    def act():
+        seen.append(time_source.now())
+        time_source.advance(2.5)
+
+    time_source.repeatedly(act, 1.0)
+    time_source.advance(1.5)
+    assert seen[0] == 1.0
+    assert time_source.now() == 3.5

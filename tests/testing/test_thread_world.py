@@ -25,3 +25,13 @@ def test_a_thread_world_passes_what_json_passes_and_nothing_else():
         ThreadWorld.run(1, lambda world: world.gather({1, 2}))
     with pytest.raises(UsageError, match="size is 0"):
         ThreadWorld.run(0, lambda world: None)
+
+
+def test_the_error_of_a_rank_is_not_hidden_behind_those_of_ranks_that_wait_for_it():
+    def rank_main(world):
+        if world.rank == 1:
+            raise ValueError("the reason")
+        world.gather(None)
+
+    with pytest.raises(ValueError, match="the reason"):
+        ThreadWorld.run(3, rank_main, timeout_seconds=60.0)

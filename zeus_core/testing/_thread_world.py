@@ -26,6 +26,7 @@ class _Meeting:
 
     barrier: threading.Barrier
     values: dict[int, str] = field(default_factory=dict)  # by rank, in JSON
+    errors: list[BaseException] = field(default_factory=list)  # that ended ranks, in this order
 
 
 class ThreadWorld:
@@ -36,8 +37,8 @@ class ThreadWorld:
 
         assert ThreadWorld.run(2, rank_main) == [[0, 1], [0, 1]]
 
-    Values pass through JSON, so that a value of another type is an error. After one timeout, every later gathering of
-    any rank fails at once.
+    Values pass through JSON, so that a value of another type is an error. After one timeout, or the end of a rank by an
+    error, every later gathering of any rank fails at once.
 
     Args:
         rank: The rank of the thread that uses it.
@@ -60,15 +61,28 @@ class ThreadWorld:
 
         Raises:
             UsageError: An argument is wrong, such as no rank; the message names it.
-            Exception: The error of the lowest rank whose function raised one, once all ranks have ended.
+            Exception: The first error that a rank's function raised, once all ranks have ended. Those of other ranks
+                may only follow from it.
         """
         wanted = f"the number of ranks, 1 to {_MAX_THREADS}"
         checked_whole_number("size", size, 1, wanted, _MAX_THREADS)
         checked_function("rank_main", rank_main, "a function of a World")
         checked_number("timeout_seconds", timeout_seconds, 0.0, threading.TIMEOUT_MAX, "seconds, at least 0")
         meeting = _Meeting(threading.Barrier(size, timeout=timeout_seconds))
+
+        def run_rank(rank: int) -> _Result:
+            try:
+                return rank_main(cls(rank, meeting))
+            except BaseException as error:
+                meeting.errors.append(error)
+                meeting.barrier.abort()
+                raise
+
         with ThreadPoolExecutor(size) as pool:
-            return list(pool.map(rank_main, [cls(rank, meeting) for rank in range(size)]))
+            results = [pool.submit(run_rank, rank) for rank in range(size)]
+        if meeting.errors:
+            raise meeting.errors[0]
+        return [result.result() for result in results]
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank.

@@ -21,13 +21,14 @@ class _Repeated:
     action: Callable[[], object]
     period_seconds: float
     due_seconds: float
+    is_running: bool = False  # in some thread
 
 
 _due_seconds = attrgetter("due_seconds")
 
 
 class VirtualTime:
-    """A `TimeSource` that moves only when someone waits on it or advances it.
+    """A `TimeSource` that moves only when someone waits on it or advances it, in any thread.
 
     Its clock, which tells the date where a date is needed, shows as many seconds since 1970 until it is set.
 
@@ -62,21 +63,40 @@ class VirtualTime:
     def _advance(self, seconds: float, stopped: threading.Event) -> None:
         """Let `seconds` pass at once, or fewer if an action on the way sets an event."""
         until_seconds = self.now() + max(seconds, 0.0)
-        while self._repeated and (due := min(self._repeated, key=_due_seconds)).due_seconds < until_seconds:
-            self._move(due.due_seconds)
-            due.due_seconds += due.period_seconds
-            due.action()
+        while (due := self._take_due(until_seconds)) is not None:
+            try:
+                due.action()
+            finally:
+                due.is_running = False
             if stopped.is_set():
                 return
         self._move(until_seconds)
 
+    def _take_due(self, until_seconds: float) -> _Repeated | None:
+        """Move to the next repeated action before a time, and return it; None if there is none.
+
+        Only one of several threads that let time pass at once gets it. While an action runs in one thread, others pass
+        it over: a background thread does not repeat an action either before it has ended.
+        """
+        with self._lock:
+            waiting = [repeated for repeated in self._repeated if not repeated.is_running]
+            due = min(waiting, key=_due_seconds, default=None)
+            if due is None or due.due_seconds >= until_seconds:
+                return None
+            self._now_seconds = max(self._now_seconds, due.due_seconds)
+            due.due_seconds += due.period_seconds
+            due.is_running = True
+            return due
+
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
         """Run an action every `period_seconds` of virtual time, until the returned function is called."""
         repeated = _Repeated(action, period_seconds, self.now() + period_seconds)
-        self._repeated.append(repeated)
+        with self._lock:
+            self._repeated.append(repeated)
 
         def stop() -> None:
-            self._repeated = [other for other in self._repeated if other is not repeated]
+            with self._lock:
+                self._repeated = [other for other in self._repeated if other is not repeated]
 
         return stop
 

@@ -383,6 +383,8 @@ def _repeatedly_in(time_source: _Repeats, call: Callable[[], float]) -> Callable
     stops: list[Callable[[], None]] = []
 
     def act() -> None:
+        if not stops:  # another thread has stopped it meanwhile
+            return
         stops.pop()()
         wait_seconds = call()
         if wait_seconds < math.inf:
