@@ -113,7 +113,7 @@ def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path):
     assert metrics["train_energy_checkpoint_j"] == pytest.approx(phase_truth("checkpoint"), rel=0.03)
     steps_truth = truth(*spans["training"]) - phase_truth("evaluation") - phase_truth("checkpoint")
     assert metrics["train_energy_steps_j"] == pytest.approx(steps_truth, rel=0.03)
-    assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl"}
+    assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl", "run.json"}
 
 
 def spawned_rank(folder):

@@ -91,7 +91,7 @@ def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path):
     intervals = [metrics["train/energy_j"] for _, metrics in logged if "train/energy_j" in metrics]
     assert sum(intervals) == pytest.approx(values["train_energy_steps_j"], rel=0.03)
     assert summary.account.samples == 2 * 4 * summary.steps
-    assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl"}
+    assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl", "run.json"}
 
 
 @pytest.mark.long
@@ -106,7 +106,7 @@ def test_ranks_that_lightning_spawns_count_each_gpu_once(make_driver, tmp_path, 
     arguments = {"max_steps": 40, "val_check_interval": 10, "devices": 2, "strategy": "ddp_spawn"}
     make_trainer(tmp_path, callback, **arguments).fit(module, loader(100), loader(4))
     accounts = []
-    for path in (tmp_path / "zeus-energy").iterdir():
+    for path in (tmp_path / "zeus-energy").glob("rank-*.jsonl"):
         accounts.append(decode(Account, json.loads(path.read_text().splitlines()[-1])["account"]))
     assert len(accounts) == 2
     account = Account.from_ranks(accounts)

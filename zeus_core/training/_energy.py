@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from zeus_core._codec import encode
 from zeus_core._validate import checked_flag, checked_object, checked_path
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
@@ -21,6 +22,7 @@ from zeus_core.training._electricity import checked_electricity
 from zeus_core.training._evaluation_detector import EvaluationDetector
 from zeus_core.training._hook import Hooked, hook
 from zeus_core.training._optimizer import KeepsSearch, PausesTraining, TrainingOptimizer, check_optimizer
+from zeus_core.training._run_keeper import Outcome
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values
 
@@ -268,6 +270,7 @@ class TrainingEnergy(Hooked):
         ended = self._recorder.end()
         if self.summary is None and ended is not None:
             self.summary = self._summarized(*ended)
+        self._keep_run()
         if self._is_result_due:
             self._is_result_due = False
             if not self.quiet and self._recorder.rank == 0:
@@ -330,12 +333,14 @@ class TrainingEnergy(Hooked):
         taken = self._recorder.account()
         if taken is not None:
             self.summary = self._summarized(*taken)
+            self._keep_run()
         return self.summary
 
     @hook(default=dict[str, Any])
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, in JSON types, and bring the journal up to date. Not collective."""
         state = self._recorder.state_dict()
+        self._keep_run()
         keeper = self.optimizer if isinstance(self.optimizer, KeepsSearch) else None
         search = keeper.state_dict() if state and keeper is not None else None
         return {**state, _SEARCH: search} if search else state
@@ -374,6 +379,21 @@ class TrainingEnergy(Hooked):
         self._recorder.leave()
         self._observer.on_resume()
 
+    def _keep_run(self) -> None:
+        """Bring the file of the run up to date, on the rank that keeps it."""
+        if not self._recorder.keeps_run:
+            return
+        optimizer = self.optimizer
+        outcome = Outcome(
+            self._observer.result(),
+            _search_of(optimizer),
+            self.saving_fraction,
+            None if optimizer is None else optimizer.saving_uncertainty,
+            self.overhead_seconds,
+            self.detected_evaluations,
+        )
+        self._recorder.keep_run(outcome)
+
     def _summarized(self, steps: int, account: Account) -> TrainingSummary:
         optimizer = self.optimizer
         return TrainingSummary(
@@ -385,6 +405,16 @@ class TrainingEnergy(Hooked):
             saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
             electricity=self._electricity,
         )
+
+
+def _search_of(optimizer: TrainingOptimizer | None) -> dict[str, Any] | None:
+    """Return the latest search of an optimizer, in JSON types; None if it is of another kind, or there is none."""
+    if optimizer is None:
+        return None
+    from zeus_core.optimizer._global_setting._search_optimizer import search_record  # loads what an optimizer needs
+
+    record = search_record(optimizer)
+    return None if record is None else encode(record)
 
 
 def _measure(run: RecurringRun, monitor: ZeusMonitor, recorder: RunRecorder) -> None:

@@ -63,6 +63,16 @@ class Journal:
         self._has_failed = False
         self._waiting: dict[str, Entry] | None = {} if waits else None  # the latest entry of each part
 
+    @property
+    def folder(self) -> Path:
+        """The folder."""
+        return self._folder
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is written yet."""
+        return self._waiting is not None
+
     def begin_writing(self) -> None:
         """Write what has waited, and every entry from now on."""
         waiting, self._waiting = self._waiting or {}, None

@@ -23,6 +23,9 @@ class Ranks(Exchange):
     cpu_indices: Sequence[int] = ()
     """The CPU packages that this rank counts: those that no rank before it measures too; known after `share`."""
 
+    latest: Sequence[Account] = ()
+    """The accounts of the ranks that `combine` has added up last."""
+
     def share(self, monitor: ZeusMonitor, units: Sequence[str] = ()) -> list[int]:
         """Return the indices of the GPUs this rank counts: those that no rank before it measures too.
 
@@ -53,8 +56,10 @@ class Ranks(Exchange):
     def combine(self, account: Callable[[], Account]) -> Account:
         """Add up the accounts of all ranks."""
         if self.size == 1:
-            return account()
-        return Account.from_ranks(decode(Account, fields) for fields in self.gather(lambda: encode(account())))
+            self.latest = [account()]
+            return self.latest[0]
+        self.latest = [decode(Account, fields) for fields in self.gather(lambda: encode(account()))]
+        return Account.from_ranks(self.latest)
 
 
 def _cpu_uuids(monitor: ZeusMonitor) -> list[str]:

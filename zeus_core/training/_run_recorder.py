@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zeus_core._codec import decode, encode
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
+from zeus_core.ports._time_source import clock_seconds
 from zeus_core.training._account import TRAINING, Account
 from zeus_core.training._checkpoint import Checkpoint
 from zeus_core.training._electricity import electricity_log_values
@@ -22,6 +24,16 @@ from zeus_core.training._journal import Entry, Journal
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
 from zeus_core.training._resume import take_up_run
+from zeus_core.training._run_file import JOURNAL_FOLDER, PartRecord, RankRecord, RunRecord
+from zeus_core.training._run_keeper import (
+    Energies,
+    Outcome,
+    RunKeeper,
+    electricity_record,
+    part_ranks,
+    rank_record,
+    versions,
+)
 from zeus_core.training._split import ActivitySplit
 from zeus_core.training._summary import known_values
 from zeus_core.training._tally import Tally
@@ -33,8 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["RunRecorder"]
 
 _logger = logging.getLogger(__name__)
-
-_JOURNAL_FOLDER = "zeus-energy"
 
 
 @dataclass
@@ -55,6 +65,11 @@ class _Part:
     is_limit_due: bool = True
     set_limit_watts: int | None = None  # the one that an optimizer had set then
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    begun_at_seconds: float = 0.0  # by the clock
+    ranks: Sequence[RankRecord] = ()
+    own: Account = field(default_factory=Account)  # of this rank, as written down last
+    told: Account | None = None  # of all ranks, as they have told it last
+    devices: dict[int, Energies] = field(default_factory=dict)  # of the ranks that have told it
 
 
 class RunRecorder:
@@ -82,6 +97,7 @@ class RunRecorder:
         self._spent: Tally | None = None  # at the end of a part, or when it was asked for last
         self._split: ActivitySplit | None = None  # the latest one, which also measures evaluations outside of training
         self._checkpoint: Checkpoint | None = None
+        self._ended: _Part | None = None  # the latest one that has ended
         self.use_world(world)
 
     @property
@@ -110,7 +126,7 @@ class RunRecorder:
         if self._ranks.gpu_count == 0:
             return  # there is nothing to count, on any rank
         abandoned, checkpoint = self._part, self._checkpoint
-        self._part = self._checkpoint = self._spent = None
+        self._ended = self._part = self._checkpoint = self._spent = None
         if abandoned is not None:
             spent = self._ranks.combine(lambda: self._write_down(abandoned, is_last=True))
             abandoned.split.stop()
@@ -126,8 +142,13 @@ class RunRecorder:
         self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices))
         # The boards of a job are alike.
         intervals = LogIntervals(self._split.max_watts * self._ranks.gpu_count)
-        self._part = _Part(run, step, step, earlier, self._split, intervals)
-        self._part.charges = self._new_charges(earlier, self._split)
+        self._part = part = _Part(run, step, step, earlier, self._split, intervals)
+        part.charges = self._new_charges(earlier, self._split)
+        part.begun_at_seconds = clock_seconds(self._monitor.time_source)
+        told = self._ranks.gather(lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices)))
+        part.ranks = decode(tuple[RankRecord, ...], told)
+        if self._keeper is not None:
+            self._keeper.begin(run, step)
 
     def switch(self, activity: Activity) -> None:
         """Begin an activity of the training, and forget the one it interrupts; nothing outside of training."""
@@ -203,7 +224,9 @@ class RunRecorder:
         if part is None:
             return {}
         part.summarized = None
-        now = self._ranks.combine(lambda: self._own(part) if part.split.extend() else self._write_down(part))
+        now = part.told = self._ranks.combine(
+            lambda: self._own(part) if part.split.extend() else self._write_down(part)
+        )
         if part.is_limit_due or set_limit_watts != part.set_limit_watts:
             part.is_limit_due, part.set_limit_watts = False, set_limit_watts
             part.limit_watts = self._power_limit_watts()
@@ -239,8 +262,11 @@ class RunRecorder:
         part = self._part
         if part is None:
             return None
-        account = part.earlier + self._ranks.combine(lambda: self._write_down(part, is_last=True))
+        part.told = self._ranks.combine(lambda: self._write_down(part, is_last=True))
+        account = part.earlier + part.told
         self._spent = account.total
+        told = self._ranks.gather(lambda: encode(part.split.devices()))
+        part.devices = {rank: decode(Energies, energies, "devices") for rank, energies in enumerate(told)}
         return part.step - part.begin_step, account
 
     def end(self) -> tuple[int, Account] | None:
@@ -251,7 +277,42 @@ class RunRecorder:
         # What was told as the whole run is its whole in the journal too.
         own = part.summarized or self._write_down(part, is_last=True)
         part.split.stop()
+        self._ended = part
         return (part.step - part.begin_step, part.earlier + own) if self._ranks.size == 1 else None
+
+    def keep_run(self, outcome: Outcome) -> None:
+        """Bring the file of the run up to date, on the first rank. Not collective.
+
+        Args:
+            outcome: All that is known beside the account.
+        """
+        part = self._part or self._ended
+        if part is None or self._keeper is None or self._journal is None or self._journal.waits:
+            return
+        own, energies = part.own, {self._ranks.rank: part.split.devices()}
+        told = own if self._ranks.size == 1 else (part.told or own)
+        record = PartRecord(
+            name=part.name,
+            state="ended" if part is self._ended else "running",
+            begin_step=part.begin_step,
+            step=part.step,
+            begun_at_seconds=part.begun_at_seconds,
+            until_seconds=clock_seconds(self._monitor.time_source),
+            ranks=part_ranks(part.ranks, [own, *self._ranks.latest[1:]], part.devices | energies),
+            versions=versions(),
+            results=outcome.results,
+            search=outcome.search,
+            overhead_seconds=outcome.overhead_seconds,
+            detected_evaluations=outcome.detected_evaluations,
+        )
+        electricity = electricity_record(self._electricity)
+        saving = outcome.saving_fraction, outcome.saving_uncertainty
+        self._keeper.keep(RunRecord(part.run, part.earlier + told, (record,), *saving, electricity))
+
+    @property
+    def keeps_run(self) -> bool:
+        """Whether this rank keeps the file of the run."""
+        return self._keeper is not None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, in JSON types; empty outside of training. Not collective."""
@@ -272,8 +333,9 @@ class RunRecorder:
             _logger.warning("the energy state of the checkpoint is damaged: %s", error)
 
     def _open_journal(self) -> None:
-        folder = None if self._folder is None else self._folder / _JOURNAL_FOLDER
+        folder = None if self._folder is None else self._folder / JOURNAL_FOLDER
         self._journal = None if folder is None else Journal(folder, self._ranks.rank, self._ranks.size, self._waits)
+        self._keeper = None if folder is None or self._ranks.rank != 0 else RunKeeper(folder)
 
     def _begin_writing(self) -> None:
         if self._journal is not None:
@@ -301,7 +363,7 @@ class RunRecorder:
     def _write_down(self, part: _Part, is_last: bool = False) -> Account:
         """Bring the journal up to date. Return the account of this rank, of the part so far."""
         part.split.update(is_last)
-        own = self._own(part)
+        own = part.own = self._own(part)
         part.summarized = own if is_last else None
         part.is_limit_due = True
         if self._journal is not None:

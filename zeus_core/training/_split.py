@@ -29,6 +29,7 @@ from zeus_core.monitor._reading import GpuEdge, Reading
 from zeus_core.monitor._windows import synchronize
 from zeus_core.ports import TimeSource
 from zeus_core.training._account import TRAINING
+from zeus_core.training._power_series import EnergyPoint, PowerSeries
 from zeus_core.training._tally import Tally
 
 __all__ = ["ActivitySplit"]
@@ -52,6 +53,7 @@ class _Counted(NamedTuple):
     gpu: Gpu
     most_watts: float
     energy: DividedEnergy
+    power: PowerSeries
 
 
 class _Interrupted(NamedTuple):
@@ -112,7 +114,10 @@ class ActivitySplit:
         calls = [functools.partial(peak_watts, gpu) for _, _, gpu in counted]
         peaks = ParallelCalls().call_within(CALL_SECONDS, calls, lambda _number, _reason: UNKNOWN_PEAK_WATTS)
         self._gpus = [
-            _Counted(number, gpu, most_watts, self._divided(gpu, reading.gpus[number], most_watts, len(counted)))
+            _Counted(
+                *(number, gpu, most_watts, self._divided(gpu, reading.gpus[number], most_watts, len(counted))),
+                PowerSeries(),
+            )
             for (number, _, gpu), most_watts in zip(counted, peaks, strict=True)
         ]
         self.max_watts = max(peaks, default=math.inf)
@@ -243,6 +248,20 @@ class ActivitySplit:
         off = self._bounded(off, parts.measured_joules, seconds * len(self._gpus))
         return Tally(seconds, replace(parts.measured, uncertainty_joules=off), parts.lost_seconds)
 
+    def devices(self) -> dict[str, tuple[Tally, tuple[EnergyPoint, ...]]]:
+        """Return time and energy of each GPU up to the latest `update`, and its energy over time, by UUID."""
+        devices = {}
+        for gpu, division in zip(self._gpus, self._divisions, strict=True):
+            amounts = [division.amounts.get(activity, Amount()) for activity in self._seconds]
+            joules = sum(amount.energy_joules for amount in amounts)
+            seconds = self._since - self._first
+            off = min(division.total_uncertainty_joules, max(joules, gpu.most_watts * seconds - joules))
+            methods = [_method(gpu.energy.source, amount) for amount in amounts]
+            energy = sum((DeviceEnergy(0.0, 0.0, method) for method in methods), DeviceEnergy(joules, off))
+            lost_seconds = sum(amount.lost_seconds for amount in amounts)
+            devices[gpu.gpu.uuid] = Tally(seconds, energy, lost_seconds), gpu.power.points
+        return devices
+
     @property
     def evaluation(self) -> Tally | None:
         """Time and energy of the current or latest evaluation, up to the latest update; None if there was none."""
@@ -333,6 +352,7 @@ class ActivitySplit:
         self._settled_at = now
         for gpu in self._gpus:
             gpu.energy.settle(now, is_last)
+            gpu.power.add(gpu.energy.settled_until - self._first, gpu.energy.settled_joules)
         self._timeline.forget_before(min((gpu.energy.settled_until for gpu in self._gpus), default=now))
 
 

@@ -100,6 +100,13 @@ class DividedEnergy:
         return -math.inf if self._knot is None else self._knot.at
 
     @property
+    def settled_joules(self) -> float:
+        """The energy that was counted until then, without that before the first moment that counts."""
+        return sum(
+            amount.energy_joules for key, amount in self._settled.items() if _is_class(key) and key != self._before
+        )
+
+    @property
     def _age_seconds(self) -> float:
         return 0.0 if self.source.is_of_power else _AGE_PERIODS * self.source.period_seconds
 

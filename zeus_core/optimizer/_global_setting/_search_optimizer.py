@@ -36,6 +36,7 @@ from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
 from zeus_core.optimizer._global_setting._search_facts import SearchFacts
 from zeus_core.optimizer._global_setting._search_result import SearchResult
+from zeus_core.optimizer._global_setting._setting_history import SearchRecord, SettingHistory
 from zeus_core.optimizer._phase_table import follow
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.ports import World
@@ -46,8 +47,13 @@ from zeus_core.search._objectives import Objective, OptimumSelector
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
 
-__all__ = ["SearchOptimizer"]
+__all__ = ["SearchOptimizer", "search_record"]
 
+_REASONS = {
+    Phase.WARM_UP: "the search tries it",
+    Phase.SETTLE: "the search has chosen it",
+    Phase.DONE: "the search has chosen it",
+}  # of the phases that set a setting
 _FAULT = "a fault, which was logged, has ended the search; the original setting was restored"
 _Self = TypeVar("_Self", bound="SearchOptimizer")
 
@@ -101,6 +107,7 @@ class SearchOptimizer(SearchFacts):
         self.trial_store: TrialStore = store
         """Keeps the trials."""
         self._recorder = TrialRecorder(monitor, samples_clocks=name != "power limit")
+        self._history = SettingHistory(monitor.time_source)
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
         self._told_max_steps: int | None = None
@@ -251,24 +258,31 @@ class SearchOptimizer(SearchFacts):
         """
         if not self._gpus:
             return {}  # a warning has said so
-        search, state = self._search, self._ended_state if self.phase is Phase.REST else self._state
+        state = self._ended_state if self.phase is Phase.REST else self._state
         if state.phase is Phase.OFF:
             return {self._preparation.name: self._ended_because}
-        if search is None or search.run.steps == 0:
+        result = self._search_result()
+        if result is None or self._search is None:
             return {}
+        others = () if self._rivals is None else self._rivals.others
+        rows = {f"or {other.kind.name}": other.choice_text for other in others}
+        credit = self._search.credit
+        return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
+
+    def _search_result(self) -> SearchResult | None:
+        """Return the facts of the latest search; None before its first step."""
+        search = self._search
+        if search is None or search.run.steps == 0:
+            return None
         selector = self.optimum_selector
-        rows = {}
-        for other in () if self._rivals is None else self._rivals.others:
-            rows[f"or {other.kind.name}"] = other.choice_text
-        rule = repr(selector) if isinstance(selector, Objective) else type(selector).__name__
-        result = SearchResult(
+        return SearchResult(
             name=search.kind.name,
             unit=search.kind.unit,
             original=search.original,
             chosen=search.chosen,
             best=search.best,
             settings=len(search.settings),
-            rule=rule,
+            rule=repr(selector) if isinstance(selector, Objective) else type(selector).__name__,
             not_changed_because=search.not_changed_because,
             stepped_aside=search.stepped_aside,
             prediction=search.prediction,
@@ -280,8 +294,6 @@ class SearchOptimizer(SearchFacts):
             outlier_steps=search.run.outlier_steps,
             original_text=search.kind.state_text(search.original, is_original=True),
         )
-        credit = search.credit
-        return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
 
     def _command(self, kind: KnobKind, setting: int) -> str:
         """Return the command by which an administrator applies a setting."""
@@ -413,6 +425,9 @@ class SearchOptimizer(SearchFacts):
         except ReplacedError as error:
             self._replaced = error
             return Outcome.LOWERED
+        finally:
+            if is_new and self.phase in _REASONS:
+                self._note_setting(_REASONS[self.phase])
 
     def _prepare(self) -> Outcome:
         replaced, self._replaced = self._replaced, None
@@ -422,8 +437,25 @@ class SearchOptimizer(SearchFacts):
         if replaced is not None:
             _logger.warning("%s, and the search for a %s begins anew below it", replaced, self._preparation.name)
         self._rivals = RivalSearches(searches, self._preparation.selector, self._exchange)
+        if replaced is None:
+            self._history.begin()
+        self._note_setting("somebody else has set it")
         return self._rivals.begin()
+
+    def _note_setting(self, reason: str) -> None:
+        if self._search is not None:
+            self._history.note(self._search.in_force, self._search.kind.unit, reason)
 
     def _restore(self) -> bool:
         """Restore the original settings. Never raises; False if a GPU refuses."""
-        return self._preparation.restore()
+        is_restored = self._preparation.restore()
+        if is_restored:
+            self._history.note_restored()
+        return is_restored
+
+
+def search_record(optimizer: object) -> SearchRecord | None:
+    """Return the latest search of an optimizer; None of optimizers of other kinds."""
+    if not isinstance(optimizer, SearchOptimizer):
+        return None
+    return SearchRecord(optimizer._search_result(), optimizer._history.changes)

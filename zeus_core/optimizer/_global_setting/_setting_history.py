@@ -1,0 +1,82 @@
+"""A search as the file of its run keeps it: its result, and when the setting was changed."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from zeus_core.optimizer._global_setting._search_result import SearchResult
+from zeus_core.ports import TimeSource
+from zeus_core.ports._time_source import clock_seconds
+
+__all__ = ["SearchRecord", "SettingChange", "SettingHistory"]
+
+# A search makes some ten changes, and one that follows a signal one an hour: this is a week, in 30 kB of a run file.
+_MAX_CHANGES = 200
+
+
+@dataclass(frozen=True)
+class SettingChange:
+    """One change.
+
+    Attributes:
+        at_seconds: When it was made, in seconds since 1970.
+        setting: The setting; None where the original state was restored.
+        unit: Its unit: "W" or "MHz".
+        reason: Why it was made.
+    """
+
+    at_seconds: float
+    setting: int | None
+    unit: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """A search, for the file of its run.
+
+    Attributes:
+        result: Its facts; None before its first step.
+        changes: The changes of the setting, the latest last.
+    """
+
+    result: SearchResult | None
+    changes: tuple[SettingChange, ...]
+
+
+class SettingHistory:
+    """Notes the latest changes of one training.
+
+    Args:
+        time_source: Its clock tells when.
+    """
+
+    def __init__(self, time_source: TimeSource) -> None:
+        self._time_source = time_source
+        self._changes: deque[SettingChange] = deque(maxlen=_MAX_CHANGES)
+        self._in_force: tuple[int | None, str] | None = None
+
+    @property
+    def changes(self) -> tuple[SettingChange, ...]:
+        """The changes, the latest last."""
+        return tuple(self._changes)
+
+    def begin(self) -> None:
+        """Forget the training before."""
+        self._changes.clear()
+        self._in_force = None
+
+    def note(self, setting: int | None, unit: str, reason: str) -> None:
+        """Note the setting in force, if it is another one than before; the first one is the original."""
+        before, self._in_force = self._in_force, (setting, unit)
+        if before is not None and before != self._in_force:
+            self._changes.append(SettingChange(clock_seconds(self._time_source), setting, unit, reason))
+
+    def note_restored(self) -> None:
+        """Note that the original state is in force again, if it was not."""
+        before, self._in_force = self._in_force, None
+        if before is not None and self._changes and self._changes[-1].setting is not None:
+            self._changes.append(
+                SettingChange(clock_seconds(self._time_source), None, before[1], "the original was restored")
+            )
