@@ -120,7 +120,7 @@ class RestoreRegistry:
         """Restore if the main thread does not. Runs in the thread that hears of signals."""
         handler = signal.getsignal(signal_number)
         if not isinstance(handler, _Handler) or handler is not self._handlers.get(signal_number):
-            return  # whoever handles it calls ours, or the process does not end
+            return  # the present handler calls ours, or the process does not end
         until = time.monotonic() + _HANDLER_SECONDS
         while time.monotonic() < until and not handler.calls:
             time.sleep(_HANDLER_POLL_SECONDS)

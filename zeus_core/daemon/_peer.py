@@ -26,8 +26,8 @@ class Peer:
         pid: Its number in the namespace of this process; 0 if it is in one that cannot be seen from here.
         uid: Its user.
         gids: Its groups.
-        pidfd: A descriptor that becomes readable when the process ends, whoever has its number by then; the holder
-            closes it. None where the kernel names no process.
+        pidfd: A descriptor that becomes readable when the process ends, even if another has its number by
+            then; the holder closes it. None where the kernel names no process.
     """
 
     pid: int

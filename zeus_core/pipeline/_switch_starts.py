@@ -1,9 +1,9 @@
 """Clocks to begin with where switches have a price. The search of `_switch_search.py` improves the best of them.
 
 By prices: along each rank, the sequence of clocks of the lowest cost, where an instruction costs its energy and its
-time at the price of that instruction in a dual solution (`_switch_bound.py`), and a switch costs its time likewise.
-All prices are multiplied by the lowest factor at which the sequences keep the time; or by less, and then runs on the
-longest path are made faster until it does.
+time at the price of that instruction in a dual solution (`_switch_bound.py`), and a switch costs its time at the same
+price. All prices are multiplied by the lowest factor at which the sequences keep the time; or by less, and then runs on
+the longest path are made faster until it does.
 
 Two paces: at a pace, each rank has the clock of the lowest energy at which its work takes no longer than that pace; or
 one clock for forward passes and one for all else, if their switches are worth it too. Each rank goes at one pace until

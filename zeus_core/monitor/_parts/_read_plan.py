@@ -95,7 +95,7 @@ class ReadPlan:
         if at < allowed_at and self._allowance < 1:
             at = allowed_at
             if grid is not None:
-                self._sought_at = None  # else a read amid updates would tell nothing
+                self._sought_at = None  # else a read between two updates would tell nothing
                 at = self._after(grid, grid.number_near(allowed_at) + 1)
         self._planned_at = at
 

@@ -44,7 +44,7 @@ class Iteration:
         work_seconds: Median time from the beginning to the last computation, for each pipeline.
         energy_joules: Mean energy of all GPUs, from the beginning to the end of a step; None if it was lost.
         seconds_uncertainty: How far `step_seconds` can be off, by the scatter of the steps; infinite for a single step.
-        uncertainty_joules: How far `energy_joules` can be off, likewise.
+        uncertainty_joules: How far `energy_joules` can be off, by the same scatter.
     """
 
     step_seconds: float
