@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.pipeline.instances import SPLIT, smooth_profile
+from tests.pipeline.instances import SPLIT, smooth_profile, with_blocking
 from zeus_core.cli import main
 from zeus_core.pipeline import read_plan
 from zeus_core.testing import simulate_pipeline
@@ -53,6 +53,16 @@ def test_what_is_planned_can_be_chosen(profile, tmp_path, more):
     assert (output / "timeline.png").exists() == ("png" in more)
 
 
+def test_rows_of_blocking_make_ranks_wait_at_lower_clocks(profile, tmp_path, capsys):
+    with_blocking(profile, {1410: 84.0, 850: 60.0}).to_csv(tmp_path / "profile.csv")
+    arguments = ["plan", str(tmp_path / "profile.csv"), "--microbatches", "6", "--output", str(tmp_path / "out")]
+    assert main([*arguments, "--switch-seconds", "0.005", "--pictures", "png"]) == 0
+    clocks = read_plan(tmp_path / "out" / "plan.json").waiting_clocks_mhz
+    assert 850 in {clock for rank in clocks for clock in rank}
+    assert main([*arguments, "--blocking-power", "80"]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("schedule", ["zb-h1", "zbv"])
 def test_a_json_profile_holds_its_own_blocking_power(tmp_path, schedule):
     path = tmp_path / "profile.json"
@@ -65,6 +75,7 @@ def test_a_json_profile_holds_its_own_blocking_power(tmp_path, schedule):
     ("more", "message"),
     [
         ([], "give --blocking-power"),
+        (["--schedule", "gpipe"], "without 'blocking' rows"),
         (["--blocking-power", "nan"], "is nan"),
         (["--blocking-power", "80", "--time", "0.01"], "T_min"),
         (["--blocking-power", "80", "--schedule", "interleaved", "--stages-per-rank", "3"], "cannot divide"),

@@ -28,6 +28,13 @@ def smooth_profile(stages, clocks=12, seed=0, noise=0.003, kinds=WHOLE, blocking
     return PipelineProfile(profiles, blocking_power_watts, **more)
 
 
+def with_blocking(profile, watts):
+    """The profile, whose GPUs wait at these watts by the clock."""
+    rows = tuple(MeasuredOption(clock, 1.0, power) for clock, power in watts.items())
+    blocking = [InstructionProfile(stage, "blocking", rows) for stage in range(profile.stages)]
+    return PipelineProfile([*profile.instructions, *blocking], None, profile.gpus, profile.node_power_watts)
+
+
 @st.composite
 def options(draw):
     """Some options on a coarse grid, so that equal times, costs and slopes are common."""

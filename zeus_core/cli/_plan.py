@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--blocking-power",
         type=_numbers,
         metavar="WATTS",
-        help="power of a GPU that waits, for all stages or for each: 80 or 80,75; for CSV",
+        help="power of a GPU that waits, for all stages or for each: 80 or 80,75; for CSV without `blocking` rows",
     )
     parser.add_argument(
         "--gpus", type=_counts, metavar="N", help="GPUs that share a stage, for all or for each: 4 or 4,8; for CSV (1)"
@@ -141,6 +141,8 @@ def _read_profile(arguments: argparse.Namespace) -> PipelineProfile:
 def _given_profile(arguments: argparse.Namespace) -> PipelineProfile:
     from zeus_core.pipeline import PipelineProfile
     from zeus_core.pipeline._example import example_profile
+    from zeus_core.pipeline._instruction import BLOCKING_KIND
+    from zeus_core.pipeline._profile_csv import read_options
 
     file: Path | None = arguments.profile
     powers, gpus, node_watts = arguments.blocking_power, arguments.gpus or [1], arguments.node_power or 0.0
@@ -158,9 +160,13 @@ def _given_profile(arguments: argparse.Namespace) -> PipelineProfile:
             return PipelineProfile.from_json(parse_json(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:  # a UsageError is a ValueError too
             raise UsageError(f"the profile {file} cannot be read: {error}") from error
-    if powers is None:
-        raise UsageError("a CSV profile lacks the power of a GPU that waits; give --blocking-power, such as 80")
-    return PipelineProfile.from_csv(file, _one_or_each(powers), _one_or_each(gpus), node_watts)
+    if powers is None and not any(kind == BLOCKING_KIND for _, kind in read_options(file)):
+        raise UsageError(
+            "a CSV profile without 'blocking' rows lacks the power of a GPU that waits; give --blocking-power, "
+            "such as 80"
+        )
+    watts = None if powers is None else _one_or_each(powers)
+    return PipelineProfile.from_csv(file, watts, _one_or_each(gpus), node_watts)
 
 
 def _one_or_each(values: list[_Number]) -> _Number | list[_Number]:

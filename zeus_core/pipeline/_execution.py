@@ -48,6 +48,7 @@ class Execution:
         is_switch: Whether the clock is switched before each. [instructions]
         shortest_dwell_seconds: The shortest time on any rank from one switch to the next, the last of an iteration and
             the first of the following one included; infinite without two switches.
+        waiting_switches: Switches more than these, to wait at other clocks; see `_waiting.py`.
     """
 
     start_seconds: Numbers
@@ -56,11 +57,12 @@ class Execution:
     energy_joules: float
     is_switch: NDArray[np.bool_]
     shortest_dwell_seconds: float
+    waiting_switches: int = 0
 
     @property
     def switches(self) -> int:
         """The number of clock switches in an iteration, on all ranks together."""
-        return int(self.is_switch.sum())
+        return int(self.is_switch.sum()) + self.waiting_switches
 
 
 def execute(problem: Problem, chosen: Sequence[CostedOption], price: SwitchPrice = FREE_SWITCHES) -> Execution:

@@ -7,13 +7,28 @@ from typing import NamedTuple
 from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 
-__all__ = ["COMPUTE_KINDS", "FIXED_KINDS", "SCHEDULED_KINDS", "TRANSFER_KINDS", "Instruction", "check_kind"]
+__all__ = [
+    "BLOCKING_KIND",
+    "COMPUTE_KINDS",
+    "FIXED_KINDS",
+    "PROFILED_KINDS",
+    "SCHEDULED_KINDS",
+    "TRANSFER_KINDS",
+    "Instruction",
+    "check_kind",
+]
 
 COMPUTE_KINDS = ("forward", "backward", "backward-input", "backward-weight", "recompute")
 """Work whose clock is chosen: a profile has several options for each kind."""
 
 FIXED_KINDS = ("communication", "optimizer-step", "all-reduce")
 """Work of one fixed duration: a profile has exactly one option for each kind."""
+
+BLOCKING_KIND = "blocking"
+"""No work: the power of a GPU that waits for a neighbour at each clock. A profile has one option or more, or none."""
+
+PROFILED_KINDS = (*COMPUTE_KINDS, *FIXED_KINDS, BLOCKING_KIND)
+"""The kinds that a profile may contain."""
 
 TRANSFER_KINDS = ("send-activation", "receive-activation", "send-gradient", "receive-gradient")
 """The two ends of a communication in a schedule. They take no time of the rank; the communication may."""

@@ -10,11 +10,12 @@ from functools import partial
 from zeus_core._validate import checked_instance, checked_list, checked_number, checked_text
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._dependencies import ROUNDING
-from zeus_core.pipeline._execution import Execution, SwitchPrice, execute
+from zeus_core.pipeline._execution import Execution, SwitchPrice
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem, checked_problem
 from zeus_core.pipeline._profile import PipelineProfile
 from zeus_core.pipeline._schedule import Schedule
+from zeus_core.pipeline._waiting import WaitingClocks, execute_waits, watts_after_work
 
 __all__ = ["Plan"]
 
@@ -32,10 +33,13 @@ class Plan:
         energy_joules: Energy of all GPUs over it.
         switches: Number of clock switches in an iteration, on all ranks together (one GPU of each stage).
         switch_seconds: Assumed duration of each switch; `time_seconds` includes it.
-        blocking_power_watts: Power of all GPUs together while they wait.
+        blocking_power_watts: Power of all GPUs together while they wait; that after their last instructions, if it
+            depends on the clocks.
         profile_fingerprint: Fingerprint of the profile the plan was made from; see `PipelineProfile.fingerprint`.
         switch_joules: Assumed energy of each switch on each GPU above waiting; `energy_joules` includes it.
         bound_joules: No plan with the same limit and price of switches takes less energy; None if not known.
+        waiting_clocks_mhz: For each rank the clock at which it waits before each instruction, and after the last; None
+            for the clock of what follows. Empty if the profile does not have the power of waiting by the clock.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Plan:
     profile_fingerprint: str
     switch_joules: float = 0.0
     bound_joules: float | None = None
+    waiting_clocks_mhz: tuple[tuple[int | None, ...], ...] = ()
 
     @classmethod
     def from_options(
@@ -59,6 +64,7 @@ class Plan:
         switch_seconds: float = 0.0,
         switch_joules: float = 0.0,
         bound_joules: float | None = None,
+        waiting_clocks_mhz: WaitingClocks = (),
     ) -> Plan:
         """Return the plan that runs each instruction at a chosen option.
 
@@ -69,6 +75,7 @@ class Plan:
             switch_seconds: Duration of a clock switch.
             switch_joules: Energy of a clock switch of one GPU above waiting.
             bound_joules: See `Plan`.
+            waiting_clocks_mhz: See `Plan`; if empty, each rank waits at the clock of what follows.
 
         Raises:
             UsageError: An argument is wrong, such as fewer options than instructions; the message names it.
@@ -84,20 +91,22 @@ class Plan:
         wanted = "a finite number, at least 0"
         switch_seconds = checked_number("switch_seconds", switch_seconds, 0.0, 1e9, "seconds, from 0 to 1e9")
         switch_joules = checked_number("switch_joules", switch_joules, 0.0, math.inf, wanted)
-        result = execute(problem, chosen, SwitchPrice(switch_seconds, switch_joules))
+        result = execute_waits(problem, chosen, SwitchPrice(switch_seconds, switch_joules), waiting_clocks_mhz)
         clocks = dict(zip(problem.graph.instructions, (option.clock_mhz for option in chosen), strict=True))
+        clocks_mhz = tuple(tuple(clocks[instruction] for instruction in rank) for rank in problem.schedule.ranks)
         return cls(
             name=name,
             schedule=problem.schedule,
-            clocks_mhz=tuple(tuple(clocks[instruction] for instruction in rank) for rank in problem.schedule.ranks),
+            clocks_mhz=clocks_mhz,
             time_seconds=result.time_seconds,
             energy_joules=result.energy_joules,
             switches=result.switches,
             switch_seconds=switch_seconds,
-            blocking_power_watts=problem.blocking_power_watts,
+            blocking_power_watts=watts_after_work(problem, clocks_mhz, waiting_clocks_mhz),
             profile_fingerprint=problem.profile.fingerprint,
             switch_joules=switch_joules,
             bound_joules=bound_joules,
+            waiting_clocks_mhz=waiting_clocks_mhz,
         )
 
     @property
@@ -126,7 +135,8 @@ class Plan:
         if profile.fingerprint != self.profile_fingerprint:
             raise UsageError("the plan was made from another profile; make it again from this one")
         problem = Problem(profile, self.schedule)
-        return execute(problem, self.options(problem), SwitchPrice(self.switch_seconds, self.switch_joules))
+        price = SwitchPrice(self.switch_seconds, self.switch_joules)
+        return execute_waits(problem, self.options(problem), price, self.waiting_clocks_mhz)
 
     def options(self, problem: Problem) -> list[CostedOption]:
         """Return the option of each instruction, in the order of `problem.graph`.

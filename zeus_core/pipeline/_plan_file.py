@@ -43,6 +43,7 @@ class _PlanFields:
     switches: int
     schedule: str
     ranks: tuple[tuple[_PlannedInstruction, ...], ...]
+    waiting_clocks_mhz: tuple[tuple[int | None, ...], ...]
 
     def __post_init__(self) -> None:
         for name in ("time_seconds", "energy_joules", "switch_seconds", "switch_joules", "blocking_power_watts"):
@@ -52,6 +53,12 @@ class _PlanFields:
             for planned in order:
                 if planned.clock_mhz is not None and not 0 < planned.clock_mhz < MAX_CLOCK_MHZ:
                     raise UsageError(f"rank {rank} has {tuple(planned)}, which must end with a clock in whole MHz")
+        waits = [len(of_rank) for of_rank in self.waiting_clocks_mhz]
+        if waits and waits != [len(order) + 1 for order in self.ranks]:
+            raise UsageError(f"waiting_clocks_mhz has {waits} clocks; each rank has a wait more than instructions")
+        for clock in (clock for of_rank in self.waiting_clocks_mhz for clock in of_rank):
+            if clock is not None and not 0 < clock < MAX_CLOCK_MHZ:
+                raise UsageError(f"waiting_clocks_mhz has {clock}, which must be a clock in whole MHz")
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -79,8 +86,12 @@ def write_plan(plan: Plan, path: str | Path) -> None:
         switches=plan.switches,
         schedule=plan.schedule.name,
         ranks=ranks,
+        waiting_clocks_mhz=plan.waiting_clocks_mhz,
     )
-    _FORMAT.write(file, encode(fields), indent=None)
+    document = encode(fields)
+    if not plan.waiting_clocks_mhz:  # as in files that were written before there were any
+        del document["waiting_clocks_mhz"]
+    _FORMAT.write(file, document, indent=None)
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -91,7 +102,7 @@ def read_plan(path: str | Path) -> Plan:
     """
     path = checked_path("path", path)
     try:
-        fields = decode(_PlanFields, _FORMAT.read(Path(path)), "the plan")
+        fields = decode(_PlanFields, {"waiting_clocks_mhz": [], **_FORMAT.read(Path(path))}, "the plan")
         return Plan(
             name=fields.name,
             schedule=Schedule(
@@ -106,6 +117,7 @@ def read_plan(path: str | Path) -> Plan:
             bound_joules=fields.bound_joules,
             blocking_power_watts=fields.blocking_power_watts,
             profile_fingerprint=fields.profile_fingerprint,
+            waiting_clocks_mhz=fields.waiting_clocks_mhz,
         )
     except (OSError, UsageError) as error:
         raise UsageError(f"{path}: {error}") from error

@@ -18,6 +18,7 @@ from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._rounding import Rounding
 from zeus_core.pipeline._simple_plans import simple_plans
 from zeus_core.pipeline._switching import plan_switches
+from zeus_core.pipeline._waiting import choose_waiting_clocks
 
 __all__ = ["make_plan", "make_plans"]
 
@@ -67,8 +68,42 @@ def make_plan(
     is_waiting = straggler_seconds is not None
     if any(price):
         chosen, bound = plan_switches(frontier, limit, is_waiting, price, effort)
-        return Plan.from_options(_NAME, frontier.problem, chosen, price.seconds, price.joules, bound)
-    return _plan_at(Rounding(frontier.problem, effort), frontier.problem, frontier.at(limit, is_waiting), is_waiting)
+        plan = Plan.from_options(_NAME, frontier.problem, chosen, price.seconds, price.joules, bound)
+    else:
+        rounding, point = Rounding(frontier.problem, effort), frontier.at(limit, is_waiting)
+        plan = _plan_at(rounding, frontier.problem, point, is_waiting)
+    return _with_waits(frontier.problem, plan, price, limit, straggler_seconds)
+
+
+def _with_waits(problem: Problem, plan: Plan, price: SwitchPrice, limit: float, until_seconds: float | None) -> Plan:
+    """Return a plan with its clocks of waits, or a simple plan with its own if that takes less."""
+    best = with_waiting_clocks(problem, plan, price, until_seconds)
+    if best is plan:
+        return plan
+    for options in simple_plans(problem, limit):
+        simple = Plan.from_options(_NAME, problem, options, price.seconds, price.joules, plan.bound_joules)
+        simple = with_waiting_clocks(problem, simple, price, until_seconds)
+        dwell_seconds = simple.execution(problem.profile).shortest_dwell_seconds
+        if simple.time_seconds <= limit and dwell_seconds >= price.dwell_seconds:
+            best = min(best, simple, key=lambda one: one.energy_joules_until(until_seconds or one.time_seconds))
+    return best
+
+
+def with_waiting_clocks(problem: Problem, plan: Plan, price: SwitchPrice, until_seconds: float | None = None) -> Plan:
+    """Return a plan whose ranks wait at clocks that save energy; the same plan if they were not measured.
+
+    Args:
+        problem: The problem it was made for.
+        plan: The plan.
+        price: That of a switch in a wait.
+        until_seconds: Until when all ranks wait anyway; None if they do not.
+    """
+    waiting = choose_waiting_clocks(problem, options := plan.options(problem), price, until_seconds)
+    if not waiting:
+        return plan
+    return Plan.from_options(
+        plan.name, problem, options, plan.switch_seconds, plan.switch_joules, plan.bound_joules, waiting
+    )
 
 
 def make_plans(frontier: Frontier, times_seconds: Sequence[float], effort: float = 1.0) -> Iterator[Plan]:

@@ -15,6 +15,7 @@ from zeus_core.pipeline._instruction import TRANSFER_KINDS
 from zeus_core.pipeline._options import CostedOption, MeasuredOption, lower_hull, pareto_options
 from zeus_core.pipeline._profile import PipelineProfile
 from zeus_core.pipeline._schedule import Schedule
+from zeus_core.pipeline._waiting_power import WaitingPower
 
 __all__ = ["Problem", "checked_problem"]
 
@@ -123,7 +124,14 @@ class Problem:
         options = self.highest_clock_options
         seconds = self.iteration_seconds(self.durations_of(options))
         cost = float(np.array([option.cost_joules for option in options]) @ np.bincount(self.kind_of))
-        return seconds, self.energy_joules(cost, seconds)
+        return seconds, self.energy_joules(cost, seconds) + self._waiting_joules_at_highest_clocks(seconds)
+
+    def _waiting_joules_at_highest_clocks(self, seconds: float) -> float:
+        """Return what waiting takes at the highest clocks above the lowest power of waiting."""
+        power, durations = WaitingPower.from_profile(self.profile), self.durations_of(self.highest_clock_options)
+        busy = np.bincount(self.graph.rank, durations)
+        watts = [power.watts(stage, None) for stage in self._first_stages]
+        return float((seconds - busy) @ np.array(watts))
 
     def option_at(self, stage: int, kind: str, clock_mhz: int | None) -> CostedOption:
         """Return the option of a kind at a clock; None stands for the only option of a kind that keeps the clock.

@@ -19,9 +19,10 @@ from zeus_core._validate import (
     checked_number,
     checked_path,
     checked_whole_number,
+    shown,
 )
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._instruction import COMPUTE_KINDS, FIXED_KINDS, check_kind
+from zeus_core.pipeline._instruction import BLOCKING_KIND, FIXED_KINDS, PROFILED_KINDS, check_kind
 from zeus_core.pipeline._options import MAX_QUANTITY, MeasuredOption
 from zeus_core.pipeline._profile_csv import read_options, write_options
 
@@ -36,11 +37,12 @@ class InstructionProfile:
     """The options of one kind of instruction on one stage.
 
     A kind whose clock is chosen (`COMPUTE_KINDS`) needs at least two options: a single one means unfinished profiling.
-    A fixed kind (`FIXED_KINDS`) has exactly one.
+    A fixed kind (`FIXED_KINDS`) has exactly one. The kind `blocking` is no work: energy over time of its options is the
+    power of a GPU that waits at these clocks.
 
     Attributes:
         stage: Pipeline stage, from 0.
-        kind: One of `COMPUTE_KINDS` and `FIXED_KINDS`.
+        kind: One of `COMPUTE_KINDS` and `FIXED_KINDS`, or `blocking`.
         options: One per clock; sorted here, the highest clock first.
 
     Raises:
@@ -54,7 +56,7 @@ class InstructionProfile:
     def __post_init__(self) -> None:
         """Check all values, and sort the options."""
         object.__setattr__(self, "stage", checked_whole_number("stage", self.stage, 0))
-        check_kind(self.kind, COMPUTE_KINDS + FIXED_KINDS, f"stage {self.stage}")
+        check_kind(self.kind, PROFILED_KINDS, f"stage {self.stage}")
         check = partial(checked_instance, kind=MeasuredOption, example="MeasuredOption(1410, 0.05, 24.0)")
         given = checked_list("options", self.options, check, "a list of measured options")
         options = tuple(sorted(given, key=lambda option: -(option.clock_mhz or 0)))
@@ -63,7 +65,7 @@ class InstructionProfile:
             if len(options) != 1:
                 raise UsageError(f"{self}: {len(options)} options; a fixed kind has exactly one")
             return
-        if len(options) < 2:
+        if len(options) < (1 if self.kind == BLOCKING_KIND else 2):
             raise UsageError(f"{self}: {len(options)} option(s); measure it at two clocks at least")
         clocks = [option.clock_mhz for option in options]
         if None in clocks:
@@ -88,6 +90,8 @@ class PipelineProfile:
     Attributes:
         instructions: One for each kind of each stage, in any order.
         blocking_power_watts: Power of one GPU that waits for a neighbour; one number for all stages, or one for each.
+            None if each stage has a `blocking` profile: it is then the lowest of the stage, and waiting at each clock
+            costs what was measured there.
         gpus: GPUs that run a stage together and share its clocks (tensor-parallel and data-parallel replicas); one
             number for all stages, or one for each. Times and energies in the profile are those of one GPU.
         node_power_watts: Power that the rest of the node draws for each GPU, whatever the clocks: CPUs, memory, fans.
@@ -105,16 +109,15 @@ class PipelineProfile:
     def __init__(
         self,
         instructions: Iterable[InstructionProfile],
-        blocking_power_watts: float | Sequence[float],
+        blocking_power_watts: float | Sequence[float] | None,
         gpus: int | Sequence[int] = 1,
         node_power_watts: float = 0.0,
     ) -> None:
-        kinds = COMPUTE_KINDS + FIXED_KINDS
         check = partial(checked_instance, kind=InstructionProfile, example='InstructionProfile(0, "forward", options)')
         given = checked_list("instructions", instructions, check, "a list of instruction profiles")
-        ordered = tuple(sorted(given, key=lambda profile: (profile.stage, kinds.index(profile.kind))))
+        ordered = tuple(sorted(given, key=lambda profile: (profile.stage, PROFILED_KINDS.index(profile.kind))))
         stages = _check_stages(ordered)
-        powers = _one_each(blocking_power_watts, stages, "blocking_power_watts")
+        powers = _blocking_powers(ordered, blocking_power_watts, stages)
         counts = _one_each(gpus, stages, "gpus")
         object.__setattr__(self, "instructions", ordered)
         object.__setattr__(
@@ -217,7 +220,7 @@ class PipelineProfile:
     def from_csv(
         cls,
         path: str | Path,
-        blocking_power_watts: float | Sequence[float],
+        blocking_power_watts: float | Sequence[float] | None,
         gpus: int | Sequence[int] = 1,
         node_power_watts: float = 0.0,
     ) -> PipelineProfile:
@@ -251,6 +254,34 @@ def _check_stages(instructions: Sequence[InstructionProfile]) -> int:
     if missing:
         raise UsageError(f"the profile has no instruction of stage {min(missing)}, but one of stage {max(stages)}")
     return len(stages)
+
+
+def _blocking_powers(
+    instructions: Sequence[InstructionProfile], given: float | Sequence[float] | None, stages: int
+) -> list[Any]:
+    """Return the power of waiting of each stage: as given, or the lowest that was measured."""
+    lowest = {
+        profile.stage: min(option.energy_joules / option.time_seconds for option in profile.options)
+        for profile in instructions
+        if profile.kind == BLOCKING_KIND
+    }
+    measured = [lowest.get(stage) for stage in range(stages)]
+    if lowest and None in measured:
+        raise UsageError(
+            f"stage {measured.index(None)} has no 'blocking' rows, but stage {min(lowest)} has; measure all stages"
+        )
+    if given is None and not lowest:
+        raise UsageError(
+            "blocking_power_watts is None, and the profile has no 'blocking' rows; give the watts of a GPU that waits, "
+            "such as 80"
+        )
+    powers = measured if given is None else _one_each(given, stages, "blocking_power_watts")
+    if lowest and powers != measured:
+        raise UsageError(
+            f"blocking_power_watts is {shown(given)}, but the profile has 'blocking' rows, the power of waiting at "
+            "each clock; leave one of them out"
+        )
+    return powers
 
 
 def _one_each(values: Any, stages: int, name: str) -> list[Any]:

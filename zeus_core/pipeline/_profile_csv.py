@@ -4,6 +4,7 @@
     0,forward,1410,0.0501,23.8
 
 `frequency` is in MHz (empty for a fixed kind that runs at any clock), `time` in seconds, `energy` in joules of one GPU.
+Rows of the instruction `blocking` are ours: time and energy of a GPU that waits at a clock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from zeus_core._files import write_atomically
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._instruction import COMPUTE_KINDS, FIXED_KINDS, check_kind
+from zeus_core.pipeline._instruction import PROFILED_KINDS, check_kind
 from zeus_core.pipeline._options import MeasuredOption
 
 __all__ = ["read_options", "write_options"]
@@ -86,7 +87,7 @@ def _rows(path: Path) -> Iterator[tuple[int, _Row]]:
 
 
 def _row(fields: Mapping[str, str]) -> _Row:
-    kind = check_kind(fields["instruction"].strip(), COMPUTE_KINDS + FIXED_KINDS, "instruction")
+    kind = check_kind(fields["instruction"].strip(), PROFILED_KINDS, "instruction")
     clock = fields["frequency"].strip()
     option = MeasuredOption(
         clock_mhz=None if clock == "" else _whole("frequency", clock),

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from zeus_core._validate import checked_instance, checked_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Instruction, MeasuredOption, PipelineProfile, Plan
@@ -85,6 +87,12 @@ class _Run:
         self._busy_joules = 0.0
         self._done: list[SimulatedInstruction] = []
         self._switch_joules = plan.switch_joules
+        self._waiting = plan.waiting_clocks_mhz or [[None] * (len(order) + 1) for order in self._orders]
+        self._waiting_joules = 0.0  # above the lowest power of waiting
+        for rank, (first, *_, last) in enumerate(self._waiting):
+            if first is not None and first == last:  # kept from one iteration to the next
+                self._clock[rank] = first
+        self._first_clock = list(self._clock)
         self.switches = 0
 
     def result(self) -> SimulatedIteration:
@@ -97,6 +105,8 @@ class _Run:
             if self._next[rank] < len(order):
                 raise UsageError(f"rank {rank} waits for ever before {order[self._next[rank]][0]}")
         end = max(done.end_seconds for done in self._done)
+        for rank in range(len(self._orders)):
+            self._wait(rank, end, self._first_clock[rank])
         return SimulatedIteration(end, self._energy(end), self.switches, tuple(self._done))
 
     def _go_on(self, now: float, rank: int) -> Iterator[tuple[float, int]]:
@@ -107,17 +117,39 @@ class _Run:
         if any(when is None for when in arrivals):
             return  # the missing message wakes this rank when it arrives
         start = max([self._free[rank], *(when for when in arrivals if when is not None)])
-        if clock is not None and clock != self._clock[rank]:
-            self.switches += 1
-            self._busy_joules += self._profile.gpus[instruction.stage] * self._switch_joules
-            start = max(start, self._free[rank] + self._switch_seconds)
-            self._clock[rank] = clock
+        start = self._wait(rank, start, self._clock[rank] if clock is None else clock)
         end = start + self._run(instruction, clock)
         self._next[rank] += 1
         self._free[rank] = end
         self._done.append(SimulatedInstruction(instruction, rank, start, end))
         yield end, rank
         yield from self._deliver(instruction, rank, end)
+
+    def _wait(self, rank: int, until: float, clock: int | None) -> float:
+        """Let a rank wait, at a clock of its own if it has one, and switch to the next; return when it goes on."""
+        planned = self._waiting[rank][self._next[rank]]
+        if planned is None and self._next[rank] == len(self._orders[rank]):
+            clock = self._clock[rank]  # the switch is at the beginning of the next iteration
+        own = clock if planned is None else planned
+        stage, began = self._orders[rank][0][0].stage, self._free[rank]
+        changes = [change for change in ((self._clock[rank], own), (own, clock)) if change[0] != change[1]]
+        until = max(until, began + len(changes) * self._switch_seconds)
+        seconds = until - began - len(changes) * self._switch_seconds
+        self._waiting_joules += seconds * self._watts_above_lowest(stage, own)
+        for change in changes:
+            watts = max(self._watts_above_lowest(stage, each) for each in change)
+            self._waiting_joules += watts * self._switch_seconds + self._profile.gpus[stage] * self._switch_joules
+            self.switches += 1
+        self._clock[rank] = clock
+        return until
+
+    def _watts_above_lowest(self, stage: int, clock: int | None) -> float:
+        measured = self._profile.find(stage, "blocking")
+        if measured is None:
+            return 0.0
+        watts = {each.clock_mhz or 0: each.energy_joules / each.time_seconds for each in reversed(measured.options)}
+        one_gpu_watts = float(np.interp(clock or max(watts), [*watts], [*watts.values()])) - min(watts.values())
+        return self._profile.gpus[stage] * one_gpu_watts
 
     def _run(self, instruction: Instruction, clock: int | None) -> float:
         """Return the duration, and add up the energy."""
@@ -174,7 +206,7 @@ class _Run:
             stage = order[0][0].stage
             one_gpu_watts = self._profile.blocking_power_watts[stage] + self._profile.node_power_watts
             waiting_watts += self._profile.gpus[stage] * one_gpu_watts
-        return self._busy_joules + waiting_watts * end
+        return self._busy_joules + self._waiting_joules + waiting_watts * end
 
 
 def _option(profile: PipelineProfile, instruction: Instruction, clock: int | None) -> MeasuredOption:
