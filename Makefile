@@ -19,7 +19,7 @@ LONG := $(shell grep -rl --include='test_*.py' mark.long tests)
 REAL_TIME := $(shell grep -rl --include='test_*.py' mark.real_time tests)
 REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/%)
 
-.PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed coverage lint public-api wheel benchmarks clean
+.PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed coverage lint public-api wheel benchmarks selfcheck clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --output zeus-demo
@@ -71,6 +71,9 @@ benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same
 	$(RUN) benchmarks/allocation.py $(if $(TRACES),--traces $(TRACES)) || status=1; \
 	exit $$status
 
+selfcheck:  ## how well energy is measured on this machine's GPU; with the packages of PYTHON, nothing is installed
+	PYTHONPATH=. $(PYTHON) -m zeus_core selfcheck --output zeus-selfcheck
+
 public-api: $(VENV)/.ready-dev  ## write the list of public names that a test compares, docs/public-api.txt
 	$(RUN) tools/public_api.py
 
@@ -78,7 +81,7 @@ wheel: $(VENV)/.ready-dev
 	$(RUN) -m build --wheel
 
 clean:
-	rm -rf $(VENV) build dist zeus-demo
+	rm -rf $(VENV) build dist zeus-demo zeus-selfcheck
 
 $(VENV)/.ready-%: pyproject.toml tools/set_up.py
 	@$(PYTHON) -c "import sys; sys.exit($(TOO_OLD) if sys.version_info < (3, 10) else 0)"

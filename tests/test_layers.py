@@ -48,8 +48,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "optimizer": {*MEASURING, *PURE},
     "training": OPTIMIZING,
     "pytorch": {*OPTIMIZING, "training"},
+    "selfcheck": {*OPTIMIZING, "training", "pytorch"},  # torch only where a load runs
     "report": {*OPTIMIZING, "training", "replay"},
-    "cli": {*OPTIMIZING, "training", "report", "replay", "daemon", "_launch"},
+    "cli": {*OPTIMIZING, "training", "report", "replay", "daemon", "selfcheck", "_launch"},
     "testing": {*OPTIMIZING, "training"},
 }
 

@@ -82,6 +82,8 @@ OPTIONS = {
     "--level": [],
     "--json": [],
     "--quiet": [],
+    "--quick": [],
+    "--allow-changes": [],
     "--once": [],
     "--stale": [],
     "--version": [],
@@ -93,6 +95,7 @@ OF_COMMAND = {
     "energy": ["--gpus", "--period", "--seconds"],
     "run": ["--gpus", "--output", "--quiet"],
     "doctor": [],
+    "selfcheck": ["--output", "--quick", "--allow-changes"],
     "leases": ["--json"],
     "restore": ["--stale"],
     "top": ["--gpus", "--period", "--once"],
@@ -156,6 +159,8 @@ def random_line(choose):
     if command == "allocate":
         line += [choose.choice(["device.csv"] * 40 + FILES) for _ in range(choose.randrange(1, 3))]
         line += ["--global-batch", "24", "--blocking-power", "60", "--pictures", "none"]
+    if command == "selfcheck":  # of a GPU that no machine here has: else it would take minutes
+        line += ["--gpu", "999999999"]
     for _ in range(choose.randrange(4)):
         is_usual = command in OF_COMMAND and OF_COMMAND[command] and choose.random() < 0.8
         name = choose.choice(OF_COMMAND[command] if is_usual else list(OPTIONS))

@@ -20,6 +20,7 @@ __all__ = [
     "check_gpu_indices",
     "count",
     "factor",
+    "gpu_index",
     "notes_on_silent",
     "number",
     "path",
@@ -68,6 +69,14 @@ def count(text: str) -> int:
             f"{shown(text)} is not a whole number above 0, at most {_MAX_COUNT}, such as 10"
         )
     return int(text)
+
+
+def gpu_index(text: str) -> int:
+    """Parse the index of one GPU."""
+    indices = _indices(text)
+    if len(indices) > 1:
+        raise argparse.ArgumentTypeError(f"{shown(text)} names several GPUs; name one, such as 0")
+    return indices[0]
 
 
 def path(text: str) -> Path:

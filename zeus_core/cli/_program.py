@@ -22,6 +22,7 @@ import zeus_core.cli._power as _power
 import zeus_core.cli._replay as _replay
 import zeus_core.cli._restore as _restore
 import zeus_core.cli._run as _run
+import zeus_core.cli._selfcheck as _selfcheck
 import zeus_core.cli._top as _top
 from zeus_core import __version__
 from zeus_core._validate import checked_list, checked_text
@@ -53,6 +54,7 @@ _COMMANDS: dict[str, Command] = {
     "energy": _energy,
     "run": _run,
     "doctor": _doctor,
+    "selfcheck": _selfcheck,
     "plan": _plan,
     "allocate": _allocate,
     "carbon": _carbon,
