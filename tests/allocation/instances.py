@@ -11,7 +11,7 @@ from zeus_core.allocation import AllocationPlan, DeviceOption, DeviceOptions
 PLAUSIBLE = {"allow_nan": False, "allow_infinity": False}
 
 
-def device(name, settings, seconds_per_sample, watts, blocking, max_batch=None, fixed=0.01):
+def device(name, settings, seconds_per_sample, watts, blocking, max_batch=None, fixed=0.01, fixed_joules=0.0):
     """A device whose speed rises ever less with its power limit."""
     highest = max(settings)
     options = [
@@ -20,6 +20,7 @@ def device(name, settings, seconds_per_sample, watts, blocking, max_batch=None, 
             fixed,
             seconds_per_sample * (highest / limit) ** 0.6,
             min(limit, watts) * (0.9 + 0.1 * limit / highest),
+            fixed_joules=fixed_joules,
         )
         for limit in settings
     ]
@@ -38,7 +39,9 @@ def options(draw, setting):
     watts = draw(st.floats(0.0, 300.0, **PLAUSIBLE))
     floor_watts = draw(st.one_of(st.none(), st.floats(0.0, 300.0, **PLAUSIBLE)))
     measured = draw(st.one_of(st.none(), st.just((1, draw(st.integers(4, 9))))))
-    return DeviceOption(setting, fixed, per_sample, watts, floor, floor_watts, measured)
+    saved = draw(st.one_of(st.just(0.0), st.floats(-0.99, 1.0, **PLAUSIBLE)))  # of the energy of the smallest step
+    joules = saved * watts * max(floor, fixed + per_sample)
+    return DeviceOption(setting, fixed, per_sample, watts, floor, floor_watts, measured, fixed_joules=joules)
 
 
 @st.composite
@@ -90,6 +93,7 @@ def many(models, ranks, spread):
                         fixed_seconds=option.fixed_seconds * slower,
                         seconds_per_sample=option.seconds_per_sample * slower,
                         power_watts=option.power_watts * hungrier,
+                        fixed_joules=option.fixed_joules * slower * hungrier,
                     )
                     for option in model.options
                 ),

@@ -117,6 +117,27 @@ def test_highs_finds_nothing_better(ranks):
     assert plan.cost >= found.bound * (1 - 1e-6)
 
 
+@pytest.mark.parametrize("ranks", [3, 64])
+def test_small_batches_that_draw_less_power_are_counted_as_such(ranks):
+    """In the fixed part of a step GPUs draw a fifth; plans are as near to their bound as ever."""
+    gpus = many([replace(model, options=drawing_less(model)) for model in (FAST, SLOW)], ranks, spread=0.08)
+    plan = allocate(gpus, 30 * ranks + 1)
+    for device, share in zip(gpus, plan.ranks, strict=True):
+        option = device.option(share.setting)
+        busy_joules = option.power_watts * share.busy_seconds + (option.fixed_joules if share.batch else 0.0)
+        waiting_joules = device.blocking_power_watts * (plan.step_seconds - share.busy_seconds)
+        assert share.energy_joules == pytest.approx(busy_joules + waiting_joules, rel=1e-12)
+    assert plan.gap_fraction < (1e-6 if ranks <= 32 else 0.001)
+    if ranks == 3:
+        watts = sum(device.max_power_watts for device in gpus)
+        found = highs_plan(gpus, 30 * ranks + 1, 0.5, 0.5 * watts, 10.0)
+        assert plan.cost == pytest.approx(cost(found.plan, ZeusCost(0.5), gpus, 0.0), rel=1e-4)
+
+
+def drawing_less(model):
+    return [replace(option, fixed_joules=-0.8 * option.power_watts * option.fixed_seconds) for option in model.options]
+
+
 def test_a_quick_device_gets_more_work_and_less_waits():
     gpus = [FAST, SLOW]
     plan, even = allocate(gpus, 120), baselines.even_plan(gpus, 120)

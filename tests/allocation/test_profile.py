@@ -42,6 +42,27 @@ def test_a_line_is_found_with_its_error():
     assert noisy.seconds_per_sample == pytest.approx(0.002, rel=0.1)
 
 
+@pytest.mark.parametrize("batches", [BATCHES, (8, 24)], ids=["many", "two"])
+def test_small_batches_that_fill_the_gpu_less_draw_less_power(batches):
+    """The GPU is blocked at 60 W for 20 ms of each step, and draws 230 W for the samples."""
+    points = []
+    for batch in batches:
+        seconds = 0.02 + 0.002 * batch
+        points.append(MeasuredBatch(250, batch, seconds, (60 * 0.02 + 230 * 0.002 * batch) / seconds))
+    (option,) = profile(*points).options(max_batch=512).options
+    for batch in (1, 12, 512):
+        assert option.joules(batch) == pytest.approx(60 * 0.02 + 230 * 0.002 * batch, rel=1e-9)
+    assert option.power_watts == pytest.approx(230.0)
+    assert option.energy_error_fraction < 1e-9
+
+
+def test_scatter_of_the_power_is_no_fixed_energy():
+    points = [MeasuredBatch(250, 8, 0.026, 229.0), MeasuredBatch(250, 24, 0.058, 231.0)]
+    (option,) = profile(*points).options().options
+    assert option.fixed_joules == 0.0
+    assert 0.003 < option.energy_error_fraction < 0.006
+
+
 def test_small_batches_that_the_host_holds_up_are_a_floor():
     (option,) = profile(*steps(0.002, 0.001, 200.0, floor=0.04, floor_watts=40.0)).options().options
     assert option.floor_seconds == pytest.approx(0.04)

@@ -68,13 +68,43 @@ class _Line(NamedTuple):
     def seconds(self, batches: _Numbers) -> _Numbers:
         return np.maximum(self.floor, self.fixed + self.per_sample * batches)
 
+    @property
+    def is_bent(self) -> bool:
+        """Whether some batches are on the floor, and others above."""
+        return self.has_floor and self.per_sample > 0.0 and self.floor > self.fixed
+
+    def fullness(self, batches: _Numbers) -> _Numbers:
+        """Return batches as shares of the largest one on the floor, at most 1."""
+        return np.minimum(1.0, batches * self.per_sample / (self.floor - self.fixed))
+
+
+class _Power(NamedTuple):
+    """Energy of steps: see the attributes of `DeviceOption`."""
+
+    watts: float
+    fixed_joules: float = 0.0
+    floor_watts: float | None = None
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are fitted."""
+        return 1 + (self.fixed_joules != 0.0) + (self.floor_watts is not None)
+
+    def joules(self, line: _Line, batches: _Numbers) -> _Numbers:
+        joules: _Numbers = self.watts * line.seconds(batches) + self.fixed_joules
+        if self.floor_watts is None:
+            return joules
+        fullness = line.fullness(batches)
+        return joules * fullness + self.floor_watts * line.floor * (1.0 - fullness)
+
 
 def fitted_option(points: Sequence[MeasuredBatch]) -> DeviceOption:
-    """Return the option that fits the measured steps at one setting.
+    """Return the option that fits the measured steps at one setting: a line for the time, and one for the energy.
 
     The sum of squares of relative deviations is least. A floor is fitted to the smallest batches if it explains more
-    than scatter; power then rises from that of the floor. Where the line would come down to 0 before the batch does,
-    steps with batches smaller than those measured take as long as with the smallest.
+    than scatter; power then rises from that of the floor. Energy is in proportion to the time above the floor, at one
+    power, unless a line of its own explains more than scatter. Where the time would come down to 0 before the batch
+    does, steps with batches smaller than those measured take as long as with the smallest.
 
     Args:
         points: At least one, all at the same setting.
@@ -93,16 +123,17 @@ def fitted_option(points: Sequence[MeasuredBatch]) -> DeviceOption:
         )
     lines = [_fitted_line(batches, seconds, int(first)) for first in firsts[:-1]]
     line = min(lines, key=lambda one: _badness(one, batches, seconds))
-    power_watts, floor_power_watts = _fitted_power(line, batches, seconds * watts)
+    power = _fitted_power(line, batches, seconds * watts)
     option = DeviceOption(
         setting=points[0].setting,
         fixed_seconds=line.fixed,
         seconds_per_sample=line.per_sample,
-        power_watts=power_watts,
+        power_watts=power.watts,
         floor_seconds=line.floor,
-        floor_power_watts=floor_power_watts,
+        floor_power_watts=power.floor_watts,
         measured_batches=(points[0].batch, points[-1].batch),
         time_error_fraction=_root_mean_square(line.seconds(batches) / seconds - 1.0),
+        fixed_joules=power.fixed_joules,
     )
     joules = np.array([option.joules(point.batch) for point in points])
     return replace(option, energy_error_fraction=_root_mean_square(joules / (seconds * watts) - 1.0))
@@ -124,7 +155,8 @@ def _check_rise(points: Sequence[MeasuredBatch]) -> None:
 
 def _fitted_line(batches: _Numbers, seconds: _Numbers, on_floor: int) -> _Line:
     """Fit a floor to the first points, and a line to the others."""
-    fixed, per_sample = _least_squares(np.ones(len(batches) - on_floor), batches[on_floor:], seconds[on_floor:])
+    columns = np.stack([np.ones(len(batches) - on_floor), batches[on_floor:]])
+    fixed, per_sample = _least_squares(columns, seconds[on_floor:])
     if per_sample < 0.0:
         inverse = 1.0 / seconds[on_floor:]
         fixed, per_sample = float(inverse.sum() / (inverse @ inverse)), 0.0
@@ -137,31 +169,58 @@ def _fitted_line(batches: _Numbers, seconds: _Numbers, on_floor: int) -> _Line:
     return _Line(fixed, per_sample, lowest if lowest > 0.0 else float(seconds.min()), False)
 
 
-def _least_squares(first: _Numbers, second: _Numbers, wanted: _Numbers) -> tuple[float, float]:
-    """Return the coefficients of two columns whose sum is nearest to the wanted values, relative to these."""
-    columns = np.stack([first, second], axis=1) / wanted[:, None]
-    scale = np.abs(columns).max(axis=0)
-    scale[scale == 0.0] = 1.0
-    found = np.linalg.lstsq(columns / scale, np.ones(len(wanted)), rcond=None)[0] / scale
-    return float(found[0]), float(found[1])
-
-
 def _badness(line: _Line, batches: _Numbers, seconds: _Numbers) -> float:
-    """Return the Bayesian information criterion of a fit."""
-    deviation = _root_mean_square(line.seconds(batches) / seconds - 1.0)
-    return len(batches) * math.log(deviation**2 + _SCATTER**2) + (2 + line.has_floor) * math.log(len(batches))
+    return _criterion(line.seconds(batches) / seconds - 1.0, 2 + line.has_floor)
 
 
-def _fitted_power(line: _Line, batches: _Numbers, joules: _Numbers) -> tuple[float, float | None]:
-    """Return the power above the floor, and that of an empty batch on it; None if it is the same."""
+def _fitted_power(line: _Line, batches: _Numbers, joules: _Numbers) -> _Power:
+    """Fit what steps take above the floor, and on it; with fixed energy if that explains more than scatter."""
+    fits = [fit for fit in (_one_power(line, batches, joules), _with_fixed_energy(line, batches, joules)) if fit]
+    return min(fits, key=lambda one: _criterion(one.joules(line, batches) / joules - 1.0, one.numbers))
+
+
+def _one_power(line: _Line, batches: _Numbers, joules: _Numbers) -> _Power:
     seconds = line.seconds(batches)
     alike = seconds / joules
     power = float(alike.sum() / (alike @ alike))
-    if not line.has_floor or line.per_sample == 0.0 or line.floor <= line.fixed:
-        return power, None
-    fullness = np.minimum(1.0, batches * line.per_sample / (line.floor - line.fixed))
-    above, of_floor = _least_squares(seconds * fullness, seconds * (1.0 - fullness), joules)
-    return (above, of_floor) if above >= 0.0 and of_floor >= 0.0 else (power, None)
+    if not line.is_bent:
+        return _Power(power)
+    fullness = line.fullness(batches)
+    above, of_floor = _least_squares(np.stack([seconds * fullness, seconds * (1.0 - fullness)]), joules)
+    return _Power(above, floor_watts=of_floor) if above >= 0.0 and of_floor >= 0.0 else _Power(power)
+
+
+def _with_fixed_energy(line: _Line, batches: _Numbers, joules: _Numbers) -> _Power | None:
+    """Return the fit of a line for the energy; None if steps would take less than nothing, or all take as long."""
+    if line.per_sample == 0.0:
+        return None
+    seconds = line.seconds(batches)
+    floor_watts = None
+    if line.is_bent and len(batches) > 2:
+        fullness = line.fullness(batches)
+        columns = np.stack([seconds * fullness, fullness, seconds * (1.0 - fullness)])
+        power, fixed, floor_watts = _least_squares(columns, joules)
+    else:
+        power, fixed = _least_squares(np.stack([seconds, np.ones(len(seconds))]), joules)
+    least = power * float(line.seconds(np.ones(1))[0]) + fixed
+    if power < 0.0 or least < 0.0 or (floor_watts is not None and floor_watts < 0.0):
+        return None
+    return _Power(power, fixed, floor_watts)
+
+
+def _least_squares(columns: _Numbers, wanted: _Numbers) -> list[float]:
+    """Return the factors of some columns whose sum is nearest to the wanted values, relative to these."""
+    relative = (columns / wanted).T
+    scale = np.abs(relative).max(axis=0)
+    scale[scale == 0.0] = 1.0
+    found = np.linalg.lstsq(relative / scale, np.ones(len(wanted)), rcond=None)[0] / scale
+    return [float(factor) for factor in found]
+
+
+def _criterion(deviations: _Numbers, numbers: int) -> float:
+    """Return the Bayesian information criterion of a fit of some numbers."""
+    points = len(deviations)
+    return points * math.log(_root_mean_square(deviations) ** 2 + _SCATTER**2) + numbers * math.log(points)
 
 
 def _root_mean_square(values: _Numbers) -> float:

@@ -101,7 +101,7 @@ class _Choices(NamedTuple):
                 is_limit = device.knob == "power limit"
                 busy = option.seconds(batch) if batch else 0.0
                 joules = option.joules(batch) if batch else 0.0
-                watts[rank, place] = option.setting if is_limit else option.power_watts
+                watts[rank, place] = option.setting if is_limit else _mean_watts(device, joules, busy)
                 costs[rank, place] = goal.energy_weight * (joules - device.blocking_power_watts * busy)
                 if batch <= device.largest_batch(option):
                     seconds[rank, place] = busy
@@ -119,6 +119,10 @@ class _Choices(NamedTuple):
 
     def total(self, values: _Numbers, places: _Places) -> float:
         return float(values[np.arange(len(values)), places].sum())
+
+
+def _mean_watts(device: DeviceOptions, joules: float, busy_seconds: float) -> float:
+    return joules / busy_seconds if busy_seconds else device.blocking_power_watts
 
 
 def _best(choices: _Choices, goal: Goal, budget_watts: float, reduce_seconds: float) -> tuple[_Places, float]:

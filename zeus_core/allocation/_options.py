@@ -20,6 +20,7 @@ __all__ = ["MAX_BATCH", "UNITS", "DeviceOption", "DeviceOptions"]
 
 # Sums and products of larger numbers overflow, or lose the digits that plans differ by.
 _MAX_SECONDS = _MAX_WATTS = 1e9
+_MAX_JOULES = 1e18
 _MIN_SECONDS = 1e-9
 UNITS = {"power limit": "W", "SM clock": "MHz"}  # of the settings, by the name of their knob
 MAX_BATCH = 1_000_000_000  # samples, or tokens, of a step on one device
@@ -27,23 +28,28 @@ MAX_BATCH = 1_000_000_000  # samples, or tokens, of a step on one device
 
 @dataclass(frozen=True)
 class DeviceOption:
-    """A device at one setting. A step with a batch lasts `max(floor, fixed + batch * per sample)` seconds.
+    """A device at one setting: time and energy of a step are straight lines in its batch, down to a floor.
+
+    A step with a batch lasts `max(floor, fixed + batch * per sample)` seconds. Above the floor it takes `power` times
+    these seconds, and the fixed energy.
 
     Attributes:
         setting: Watts of a power limit, or MHz of a clock.
         fixed_seconds: Time of a step that does not depend on the batch; may be below 0 where larger batches are slower
             than in proportion.
         seconds_per_sample: Further time of each sample, at least 0.
-        power_watts: Power while the step is longer than the floor.
+        power_watts: Power while the step is longer than the floor, in the limit of large batches.
         floor_seconds: The shortest step, however small the batch: the host cannot issue the work any faster.
-        floor_power_watts: Power of a step as short as the floor, if the batch were empty; it rises to `power_watts` in
-            proportion to the batch. If None, `power_watts`.
+        floor_power_watts: Power of a step as short as the floor, if the batch were empty; it rises in proportion to the
+            batch, to that of a step which is just as long. If None, it is the same for all steps as short as the floor.
         measured_batches: The smallest and the largest batch that this was measured with; None if it is known otherwise.
         time_error_fraction: How far measured times were off this line: root of the mean square, relative.
         energy_error_fraction: The same for energies.
+        fixed_joules: Energy of a step besides power times seconds, which does not depend on the batch. It is below 0
+            where small batches fill the device less, so that it draws less power.
 
     Raises:
-        UsageError: A number is out of its range, NaN included.
+        UsageError: A number is out of its range, NaN included, or a step would take less than no energy.
     """
 
     setting: int
@@ -55,6 +61,7 @@ class DeviceOption:
     measured_batches: tuple[int, int] | None = None
     time_error_fraction: float = 0.0
     energy_error_fraction: float = 0.0
+    fixed_joules: float = 0.0
 
     def __post_init__(self) -> None:
         """Check all values."""
@@ -68,6 +75,10 @@ class DeviceOption:
         self._check("power_watts", 0.0, _MAX_WATTS, "watts, 0 to 1e9, such as 250")
         if self.floor_power_watts is not None:
             self._check("floor_power_watts", 0.0, _MAX_WATTS, "watts, 0 to 1e9, such as 80, or None")
+        self._check("fixed_joules", -_MAX_JOULES, _MAX_JOULES, "joules, -1e18 to 1e18, such as -2.5")
+        least = self.power_watts * self.seconds(1) + self.fixed_joules
+        if least < 0.0:
+            raise UsageError(f"a step of {self.seconds(1):g} s at {self.setting} takes {least:g} J; raise fixed_joules")
         for name in ("time_error_fraction", "energy_error_fraction"):
             self._check(name, 0.0, math.inf, "a fraction, at least 0")
         self._check_measured_batches()
@@ -91,11 +102,11 @@ class DeviceOption:
 
     def joules(self, batch: int) -> float:
         """Return the energy of a step with a batch of at least 1."""
+        joules = self.power_watts * self.seconds(batch) + self.fixed_joules
         above = self.batch_at_floor
         if self.floor_power_watts is None or batch >= above:
-            return self.power_watts * self.seconds(batch)
-        watts = self.floor_power_watts + (self.power_watts - self.floor_power_watts) * (batch / above)
-        return watts * self.floor_seconds
+            return joules
+        return joules * (batch / above) + self.floor_power_watts * self.floor_seconds * (1.0 - batch / above)
 
     @property
     def batch_at_floor(self) -> float:

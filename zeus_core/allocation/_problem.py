@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeus_core.allocation._options import DeviceOptions
+from zeus_core.allocation._options import DeviceOption, DeviceOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,18 +79,19 @@ class Problem:
             [
                 (
                     *(option.fixed_seconds, option.seconds_per_sample, option.floor_seconds, option.power_watts),
-                    option.power_watts if option.floor_power_watts is None else option.floor_power_watts,
-                    *(option.batch_at_floor, min(device.largest_batch(option) // samples_per_unit, units)),
+                    *(option.fixed_joules, _saved_joules(option), option.batch_at_floor),
+                    min(device.largest_batch(option) // samples_per_unit, units),
                 )
                 for option in device.options
             ]
             for device in devices
         ]
         most = max(map(len, rows))
-        missing = (0.0, 0.0, math.inf, 0.0, 0.0, 0.0, -1)  # takes forever
+        missing = (0.0, 0.0, math.inf, 0.0, 0.0, 0.0, 0.0, -1)  # takes forever
         padded = np.array([row + [missing] * (most - len(row)) for row in rows], float)
         columns = np.moveaxis(padded, 2, 0)
-        self._fixed, self._per_sample, self._floor, self._power, self._floor_power, self._at_floor, caps = columns
+        self._fixed, self._per_sample, self._floor, self._power, self._fixed_joules, *others = columns
+        self._saved_joules, self._at_floor, caps = others
         self._caps = caps.astype(np.int64)
         self._longest = self.seconds(self._caps)
         self._corner_units, self._corner_seconds, self._corner_costs = self._corners()
@@ -108,10 +109,10 @@ class Problem:
     def costs(self, units: _Units, seconds: _Numbers) -> _Numbers:
         """Return what units cost above waiting for as long, with each option."""
         batches = units * self._samples_per_unit
-        fullness = np.minimum(1.0, batches / np.maximum(self._at_floor, 1e-9))
-        watts = self._floor_power + (self._power - self._floor_power) * fullness
+        emptiness = 1.0 - np.minimum(1.0, batches / np.maximum(self._at_floor, 1e-9))
+        joules = self._fixed_joules - emptiness * self._saved_joules
         with np.errstate(invalid="ignore"):  # a missing option
-            costs: _Numbers = self._energy_weight * (watts - self._blocking) * seconds
+            costs: _Numbers = self._energy_weight * ((self._power - self._blocking) * seconds + joules)
         return costs
 
     def lowest_costs(self, device: int, units: _Units, longest_seconds: float) -> _Numbers:
@@ -273,3 +274,10 @@ class Problem:
         place = np.arange(len(keys)), np.argmin(keys, axis=1)
         chosen = units[place]
         return float((keys if costs is None else costs)[place].sum()), int(chosen.sum()), chosen
+
+
+def _saved_joules(option: DeviceOption) -> float:
+    """Return the energy that a step as short as the floor would take less if its batch were empty."""
+    if option.floor_power_watts is None:
+        return 0.0
+    return (option.power_watts - option.floor_power_watts) * option.floor_seconds + option.fixed_joules
