@@ -1,6 +1,7 @@
 """The search in real Trainers on simulated boards: what it costs beside the sweep, and what the whole run comes to."""
 
 import functools
+import itertools
 
 import pytest
 from transformers import TrainerCallback
@@ -104,16 +105,14 @@ def test_it_takes_a_third_of_the_joules_of_the_sweep_and_keeps_the_bound(tmp_pat
     assert comparison.slowdown_factor <= FACTOR + comparison.slowdown_uncertainty
 
 
+EVERY_SEVEN = {"eval_strategy": "steps", "eval_steps": 7}
 LOOPS = [
     {"epoch_steps": 10},
     {"epoch_steps": 45},
     {"epoch_steps": 1000},
-    {"eval_strategy": "steps", "eval_steps": 7},
+    EVERY_SEVEN,
     {"accumulation": 4},
 ]
-
-
-in_any_loop = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: "-".join(map(str, loop.items())))
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +121,8 @@ def undisturbed(tmp_path_factory):
     return functools.cache(lambda steps: Run(tmp_path_factory.mktemp("undisturbed"), "A100", steps))
 
 
-@in_any_loop
-@pytest.mark.parametrize("steps", [60, 200, 2000])
+# The longest training with one kind of interruption, the most frequent one: with the others it takes minutes more.
+@pytest.mark.parametrize(("steps", "loop"), [*itertools.product([60, 200], LOOPS), (2000, EVERY_SEVEN)])
 def test_short_epochs_frequent_evaluations_and_accumulation_change_little(tmp_path, undisturbed, steps, loop):
     run = Run(tmp_path, "A100", steps, **loop)
     assert run.optimizer.phase is Phase.REST
@@ -134,7 +133,7 @@ def test_short_epochs_frequent_evaluations_and_accumulation_change_little(tmp_pa
     assert run.saving == pytest.approx(undisturbed(steps).saving, abs=0.02)
 
 
-@in_any_loop
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: "-".join(map(str, loop.items())))
 def test_a_search_that_cannot_pay_steps_aside_and_says_so(tmp_path, loop):
     run = Run(tmp_path, "A100", 60, factor=1.0, spread=0.2, **loop)
     assert run.optimizer.chosen_limit_watts == 400
