@@ -86,6 +86,10 @@ A40 = SimulatedGpu(find_preset("A40"))
         (lambda: Target("", 1), 'Target.metric is .*; it must be the name of a metric, such as "eval_accuracy"'),
         (lambda: RecurringJob("x", [8], 4, Target("a", 1), 3), "default is 4; it must be one of batch_sizes: 8"),
         (lambda: DriftingSlices("now"), "timestamps is 'now'; it must be timestamps, such as '2009-05-01 12:00'"),
+        (
+            lambda: RecurringJob("x", [8], 8, Target("a", 1), 3).measure_epochs(3),
+            "train is 3; it must be the function of a run that trains",
+        ),
         (lambda: RecurringRun(1), r"begun is 1; it must be a BegunRun, such as that of RecurringJob.run\(\)"),
         (
             lambda: TrainingEnergy(monitor_with(), recurring_run=1),

@@ -64,6 +64,29 @@ def test_a_report_after_the_training_has_its_energy(gpu, job, monitor, work):
     assert last_of(job).energy_joules == pytest.approx(energy.summary.account.total.energy_joules)
 
 
+def test_a_loop_that_says_how_far_it_is_can_be_measured(gpu, job, monitor, work):
+    steps = []
+
+    def train(run):
+        with TrainingEnergy(monitor, quiet=True, recurring_run=run) as energy:
+            for number in range(1, 1_000):
+                with energy.step(samples=run.batch_size):
+                    gpu.execute(work)
+                if run.progress(epoch=number * run.batch_size / 400):
+                    break
+        steps.append(number)
+
+    job.measure_epochs(train)
+    assert all(5 / work.seconds <= count < 15 / work.seconds + 6 for count in steps)
+    runs = [stored.record for stored in JobStore(job._storage, job.name).runs()]
+    joules = gpu.preset.physics.operating_point(work, 350).energy_joules
+    last, first = runs[0].evaluations[-1], runs[0].evaluations[0]
+    assert last.energy_joules - first.energy_joules == pytest.approx(
+        joules * (last.epoch - first.epoch) * 100, rel=0.02
+    )
+    assert runs[0].epoch_cost == pytest.approx(2 * runs[1].epoch_cost, rel=0.02)
+
+
 def test_something_else_is_refused(monitor):
     with pytest.raises(UsageError, match="recurring_run is 3; it must be the run of a recurring job"):
         TrainingEnergy(monitor, recurring_run=3)

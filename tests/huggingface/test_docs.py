@@ -30,12 +30,15 @@ def test_the_code_of_the_page_runs(names, capsys):
 
 def test_the_page_on_recurring_jobs(names, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    trainer, by_hand, slices = blocks("recurring-jobs.md")
+    trainer, measuring, by_hand, slices = blocks("recurring-jobs.md")
     names["arguments"].eval_strategy = "epoch"
-    exec(trainer, {**names, "Trainer": Trainer})
+    names["Trainer"] = Trainer
+    exec(trainer, names)
     outcome, cost = capsys.readouterr().out.splitlines()[-1].split()
     assert outcome in {"reached", "stopped"}
     assert float(cost) > 0
+    exec(measuring, names)
+    assert names["run"].batch_size in {8, 32}, "the default is known already"
     seen = iter([(100.0, 0.7), (200.0, 0.85)])
     found = {"train_one_epoch": lambda batch_size, learning_rate: next(seen)}
     exec(by_hand, found)

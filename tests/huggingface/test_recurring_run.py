@@ -85,6 +85,24 @@ def test_a_training_that_cannot_pay_off_ends_in_order_with_its_checkpoint_kept(t
     assert "train_loss" in trainer.state.log_history[-1], "the training ended as any other"
 
 
+def test_an_epoch_of_each_batch_size_is_measured_in_a_few_steps(tmp_path, monitor, gpu, time_source):
+    """A step takes the same here at each batch size, so that an epoch of twice the batch takes half."""
+    job, steps = job_in(tmp_path, Target("eval_loss", 3.4), objective=Energy()), []
+
+    def train(run):
+        settings = {"per_device_train_batch_size": run.batch_size, "eval_strategy": "no", "num_train_epochs": 9}
+        steps.append(trained(tmp_path, run, monitor, gpu, **settings).state.global_step)
+
+    job.measure_epochs(train, seconds=10.0)
+    step = FORWARD.seconds + BACKWARD.seconds
+    assert all(10 / step <= count < 20 / step + 6 for count in steps), steps
+    measured = {stored.record.batch_size: stored.record for stored in JobStore(job._storage, job.name).runs()}
+    joules = sum(gpu.preset.physics.operating_point(work, 350).energy_joules for work in (FORWARD, BACKWARD))
+    for size, record in measured.items():
+        assert record.epoch_cost == pytest.approx(60 / size * joules, rel=0.02)
+    assert list(measured) == [2, 4]
+
+
 @pytest.mark.long
 def test_who_saves_no_checkpoints_gets_none(tmp_path, monitor, gpu):
     with job_in(tmp_path, Target("eval_loss", 99.0)).run() as run:

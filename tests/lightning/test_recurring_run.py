@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from tests.lightning.trainers import loader, make_trainer, module_class
+from tests.lightning.trainers import loader, make_trainer, module_class, step_joules
 from zeus_core.errors import UsageError
 from zeus_core.optimizer import Energy
 from zeus_core.optimizer.batch_size import RecurringJob, Target
@@ -64,6 +64,23 @@ def test_a_training_that_cannot_pay_off_ends_in_order_with_its_checkpoint_kept(p
     assert BATCHES <= steps < 6 * BATCHES
     kept = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=False)
     assert kept["global_step"] == steps
+
+
+def test_an_epoch_is_measured_in_a_few_steps_that_end_in_its_midst(pl, tmp_path, monitor, gpu):
+    job, steps = job_in(tmp_path, Target("val_loss", 0.3), objective=Energy()), []
+
+    def train(run):
+        module = module_class(pl)(gpu)
+        callbacks = [ZeusCallback(monitor, quiet=True, recurring_run=run)]
+        trainer = make_trainer(tmp_path, callbacks, pl, max_epochs=9, max_steps=-1)
+        trainer.fit(module, loader(30))
+        steps.append(trainer.global_step)
+
+    job.measure_epochs(train, seconds=5.0)
+    assert all(9 <= count < 18 for count in steps), steps
+    records = [stored.record for stored in JobStore(job._storage, job.name).runs()]
+    assert [record.batch_size for record in records] == [2, 4]
+    assert [record.epoch_cost for record in records] == pytest.approx([30 * step_joules(gpu)] * 2, rel=0.02)
 
 
 @pytest.mark.long

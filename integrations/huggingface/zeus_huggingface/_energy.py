@@ -121,6 +121,7 @@ class ZeusTrainerCallback(TrainerCallback):
         self.listener = TrainerListener(
             type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet, self.micro_batch
         )
+        self.listener.after_step = None if self._reports is None else self._reports.on_step_end
         patch_trainer(self)
 
     def __reduce__(self) -> Any:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from zeus_core._validate import checked_flag
 from zeus_core.adapters import contained
@@ -146,6 +146,7 @@ class TrainerListener:
         self._roles = roles
         self._is_quiet = checked_flag("quiet", quiet)
         self.micro_batch = micro_batch
+        self.after_step: Callable[[TrainingArguments, TrainerState, TrainerControl], object] | None = None
         self._has_begun = False
         self._trainings: list[tuple[Training, Reporter]] = []  # nested calls, with the reporter before each
         self._knows_world = False
@@ -286,8 +287,12 @@ def listening(callback_class: _CallbackClass) -> _CallbackClass:
 def _to_listener(event: str) -> Callable[..., None]:
     def on_event(self: Any, args: TrainingArguments, state: TrainerState, *others: Any, **__: Any) -> None:
         getattr(self.listener, event)(args, state)
-        if event == "on_step_end" and others and self.listener.reporter.observer.is_end_due:
-            others[0].should_save = True  # the `TrainerControl`
+        if event == "on_step_end" and others:
+            control: TrainerControl = others[0]
+            if self.listener.reporter.observer.is_end_due:
+                control.should_save = True
+            if self.listener.after_step is not None:
+                self.listener.after_step(args, state, control)
 
     return on_event
 

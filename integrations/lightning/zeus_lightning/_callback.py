@@ -189,6 +189,8 @@ class ZeusCallback(Callback):
         if values:
             self._current.publish({f"train/{name}": value for name, value in values.items()})
             self._current.show(values)
+        if self._reports is not None:
+            self._reports.on_batch_end(trainer)
 
     @contained
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

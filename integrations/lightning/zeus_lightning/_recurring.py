@@ -28,6 +28,12 @@ class ValidationReports:
         self.run = checked_object("recurring_run", run, "report", "the run of `with job.run() as run:`")
 
     @contained
+    def on_batch_end(self, trainer: Trainer) -> None:
+        """Say how far the training is, for runs that measure what an epoch costs."""
+        if self.run.progress(epoch=_epochs_of(trainer)):
+            trainer.should_stop = True
+
+    @contained
     def on_validation_end(self, trainer: Trainer) -> None:
         """Report a validation within training: a collective call. The metrics are those that early stopping sees."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:

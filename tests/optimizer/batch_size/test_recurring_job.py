@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import shutil
 import sqlite3
 import threading
 import types
@@ -22,31 +21,7 @@ from zeus_core.ports._world import SoloWorld
 from zeus_core.search.batch_size import BatchProposal
 from zeus_core.testing import ThreadWorld
 
-
-@pytest.fixture(scope="module")
-def _empty_database(tmp_path_factory):
-    """A database with its tables: to make them takes longer than most of the tests."""
-    folder = tmp_path_factory.mktemp("empty")
-    optuna.storages.RDBStorage(f"sqlite:///{folder}/zeus.db")
-    return folder / "zeus.db"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_check():
-    """Optuna reads its ten migrations, 45 ms, whenever a storage is opened: once is enough here."""
-    manager = optuna.storages._rdb.storage._VersionManager
-    head = optuna.storages.RDBStorage("sqlite://").get_head_version()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manager, "get_head_version", lambda self: head)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch, _empty_database):
-    shutil.copy(_empty_database, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def history(job):

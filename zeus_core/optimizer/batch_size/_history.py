@@ -109,7 +109,7 @@ class JobHistory:
         joules = [record.last.energy_joules for record in reached if record.last.energy_joules is not None]
         return SizeSummary(
             size,
-            len(records),
+            sum(record.outcome != "measured" for record in records),
             sum(record.outcome == "reached" for record in records),
             None if mean is None else math.exp(mean),
             None if mean is None or half is None else math.exp(mean - half),
@@ -132,7 +132,8 @@ class JobHistory:
 
 def _note(records: Sequence[RunRecord]) -> str:
     counts = {
-        outcome: sum(record.outcome == outcome for record in records) for outcome in ("stopped", "failed", "running")
+        outcome: sum(record.outcome == outcome for record in records)
+        for outcome in ("stopped", "failed", "running", "measured")
     }
     parts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
     if any(record.outcome == "infeasible" for record in records):

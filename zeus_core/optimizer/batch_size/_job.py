@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,18 +15,22 @@ from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core._validate import (
+    checked_function,
     checked_instance,
     checked_list,
+    checked_number,
     checked_object,
     checked_path,
     checked_text,
     checked_whole_number,
 )
 from zeus_core.errors import UsageError
+from zeus_core.optimizer.batch_size._epoch_costs import epoch_costs, unknown_sizes
+from zeus_core.optimizer.batch_size._epoch_probe import EpochProbe
 from zeus_core.optimizer.batch_size._learning_rate import LearningRateRule, checked_rule, rule_name
 from zeus_core.optimizer.batch_size._pending import PendingRuns
 from zeus_core.optimizer.batch_size._record import JobDeclaration, RunRecord
-from zeus_core.optimizer.batch_size._run import BegunRun, RecurringRun, RunRules
+from zeus_core.optimizer.batch_size._run import BegunRun, RecurringRun, RunRules, is_out_of_memory
 from zeus_core.optimizer.batch_size._run_cost import JobGpus, checked_objective, discovered_gpus
 from zeus_core.optimizer.batch_size._run_reporter import RunReporter
 from zeus_core.optimizer.batch_size._store import JobStore, check_storage, shown_storage
@@ -37,6 +42,7 @@ from zeus_core.ports._time_source import checked_time_source, clock_seconds
 from zeus_core.ports._world import checked_world
 from zeus_core.search._objectives import Objective
 from zeus_core.search.batch_size import AdaptiveBatchSize, BatchProblem, BatchProposal, BatchRun, BatchSizePolicy
+from zeus_core.search.batch_size._policy import feasible_sizes
 
 __all__ = ["RecurringJob"]
 
@@ -153,16 +159,11 @@ class RecurringJob:
                 database is of a newer version; no batch size is left, or none fits the ranks.
             WorldError: One of these was raised on rank 0, or a rank did not answer in time.
         """
-        self._check_ranks()
-        gpus = discovered_gpus()
-        if self._gpu_model is not None:
-            gpus = replace(gpus, model=self._gpu_model)
-        exchange = Exchange(self._world)
+        gpus, exchange = self._place()
         reporters: list[RunReporter] = []  # on rank 0
         begun = exchange.decide(lambda: self._begin(gpus, reporters))
-        rules = RunRules(self.target, self.max_epochs, self._objective, self._rule, self.default)
         record, reporter = decode(RunRecord, begun["record"]), reporters[0] if reporters else None
-        run = RecurringRun(BegunRun(record, begun["number"], rules, exchange, reporter, gpus, self._time_source))
+        run = RecurringRun(BegunRun(record, begun["number"], self._rules, exchange, reporter, gpus, self._time_source))
         try:
             yield run
         except BaseException as error:
@@ -170,14 +171,74 @@ class RecurringJob:
             raise
         run.end(None)
 
+    def measure_epochs(self, train: Callable[[RecurringRun], object], *, seconds: float = 5.0) -> None:
+        """Measure what an epoch costs at each batch size of which that is not known yet. A collective call.
+
+        Call it before `run`, each time: it trains only where there is something to measure, which is once on each GPU
+        model. The strategy then needs fewer trials. A batch size that is out of memory is never proposed, nor is a
+        larger one; other errors pass through.
+
+        Args:
+            train: Trains, from the beginning, with the run that it gets; the same function as for `run`. The adapters
+                end it after some steps, as `run.progress` does in a loop of your own. It must do nothing else, such as
+                publish its model.
+            seconds: How long the steps are measured at each batch size; an epoch of them is enough.
+
+        Raises:
+            UsageError: As `run`, or an argument is wrong.
+            WorldError: As `run`.
+        """
+        checked_function("train", train, "the function of a run that trains")
+        seconds = checked_number("seconds", seconds, 0.0, math.inf, "seconds above 0, such as 5", is_open=True)
+        gpus, exchange = self._place()
+        reporters: list[RunReporter] = []  # on rank 0
+        for size in exchange.decide(lambda: self._unmeasured(gpus, reporters)):
+            proposal = BatchProposal(size, reason="the cost of an epoch is measured")
+            record = self._record(replace(self._problem, gpu_model=gpus.model), proposal)
+            reporter = reporters[0] if reporters else None
+            begun = BegunRun(record, None, self._rules, exchange, reporter, gpus, self._time_source)
+            if not _has_trained(EpochProbe(begun, seconds), train):
+                return  # and neither would a larger one
+
+    @property
+    def _rules(self) -> RunRules:
+        return RunRules(self.target, self.max_epochs, self._objective, self._rule, self.default)
+
+    def _place(self) -> tuple[JobGpus, Exchange]:
+        """Return the GPUs and the ranks of a run."""
+        self._check_ranks()
+        gpus = discovered_gpus()
+        return gpus if self._gpu_model is None else replace(gpus, model=self._gpu_model), Exchange(self._world)
+
+    def _opened(self) -> JobStore:
+        """Return the history on rank 0, with all that waited for it."""
+        store = JobStore(self._storage, self.name, self._heartbeat_seconds, self._max_retries)
+        store.declare(self._declaration())
+        self._pending.report(store)
+        return store
+
+    def _unmeasured(self, gpus: JobGpus, reporters: list[RunReporter]) -> list[int]:
+        """Return the batch sizes to measure, on rank 0."""
+        problem = replace(self._problem, batch_sizes=self._divisible(), gpu_model=gpus.model)
+        try:
+            store = self._opened()
+            records = [stored.record for stored in store.runs()]
+        except UsageError:
+            raise
+        except Exception as error:
+            text = "the storage %s cannot be reached, so that the cost of epochs is not measured: %s"
+            _logger.error(text, shown_storage(self._storage), error)
+            return []
+        reporters.append(RunReporter(store, None, self._pending, ThreadBackground(), float(self._heartbeat_seconds)))
+        feasible = feasible_sizes(problem, [run for record in records for run in self._batch_runs(problem, record)])
+        return [size for size in unknown_sizes(records, problem, self._world.size) if size in feasible]
+
     def _begin(self, gpus: JobGpus, reporters: list[RunReporter]) -> dict[str, Any]:
         """Begin a run on rank 0. Return it in JSON types."""
         problem = replace(self._problem, batch_sizes=self._divisible(), gpu_model=gpus.model)
         store, number = None, None
         try:
-            store = JobStore(self._storage, self.name, self._heartbeat_seconds, self._max_retries)
-            store.declare(self._declaration())
-            self._pending.report(store)
+            store = self._opened()
             stored = store.begin(lambda runs, killed: self._proposed(problem, runs, killed))
             number, record = stored.number, stored.record
         except UsageError:
@@ -206,7 +267,8 @@ class RecurringJob:
         if killed is not None and killed.batch_size in problem.batch_sizes and not is_barred:
             proposal = BatchProposal(killed.batch_size, killed.max_cost, "the run that had it was killed")
         else:
-            proposal = self._policy.propose(problem, runs, self._seed)
+            costs = epoch_costs(records, problem, self._world.size)
+            proposal = self._policy.propose(replace(problem, epoch_costs=costs), runs, self._seed)
         if proposal.batch_size not in problem.batch_sizes:
             raise UsageError(
                 f"policy is a {type(self._policy).__name__}, which proposed a batch size of {proposal.batch_size!r}; "
@@ -284,6 +346,19 @@ class RecurringJob:
         if left_out:
             _logger.warning("%d ranks cannot share batches of %s: left out", ranks, ", ".join(map(str, left_out)))
         return tuple(size for size in self.batch_sizes if not size % ranks)
+
+
+def _has_trained(probe: EpochProbe, train: Callable[[RecurringRun], object]) -> bool:
+    """Train with a run that measures; return False if it is out of memory."""
+    try:
+        train(probe)
+    except Exception as error:
+        probe.end(error)
+        if not is_out_of_memory(error):
+            raise
+        return False
+    probe.end(None)
+    return True
 
 
 def _checked_name(name: str) -> str:

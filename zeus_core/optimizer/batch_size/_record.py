@@ -89,7 +89,8 @@ class RunRecord:
     Attributes:
         uid: Tells it from all others.
         batch_size: The global batch size.
-        outcome: See `zeus_core.search.batch_size.BatchRun`.
+        outcome: See `zeus_core.search.batch_size.BatchRun`; or "measured", of a run that only measured what an epoch
+            costs, from its first evaluation to its last.
         reason: Why it has this batch size; after it has ended, why it ended.
         started_at: When it began, in seconds since 1970.
         max_cost: The cost at which it cannot pay off any more; None if it may cost anything.
@@ -115,6 +116,15 @@ class RunRecord:
         """The latest evaluation; of nothing, before the first."""
         return self.evaluations[-1] if self.evaluations else Evaluation(0.0, None, 0.0, None, None)
 
+    @property
+    def epoch_cost(self) -> float | None:
+        """The cost of an epoch; None if it is not known."""
+        last, first = self.last, self.evaluations[0] if self.outcome == "measured" and self.evaluations else None
+        begin_cost, begin_epoch = ((first.cost or 0.0), first.epoch) if first else (0.0, 0.0)
+        if last.cost is None or last.cost <= begin_cost or last.epoch <= begin_epoch:
+            return None
+        return (last.cost - begin_cost) / (last.epoch - begin_epoch)
+
     def best_metric(self, target: Target) -> float | None:
         """Return the best value of the metric; None if it has none."""
         best: float | None = None
@@ -124,9 +134,9 @@ class RunRecord:
         return best
 
     def to_batch_run(self) -> BatchRun:
-        """Return what a policy sees. A cost that is not known says nothing: the run counts as failed."""
+        """Return what a policy sees. A run without a cost, or that only measured, counts as failed: it says nothing."""
         last, outcome = self.last, self.outcome
-        if outcome in {"reached", "stopped"} and not (last.cost and last.epoch):
+        if outcome == "measured" or (outcome in {"reached", "stopped"} and not (last.cost and last.epoch)):
             outcome = "failed"
         return BatchRun(
             self.batch_size,

@@ -19,7 +19,7 @@ from zeus_core.ports import TimeSource
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import Objective
 
-__all__ = ["BegunRun", "RecurringRun", "RunRules"]
+__all__ = ["BegunRun", "RecurringRun", "RunRules", "is_out_of_memory"]
 
 _ROUNDING = 1e-9  # epochs are quotients of steps
 
@@ -181,6 +181,19 @@ class RecurringRun:
             self._reporter.update(self._record)
         return self.should_stop
 
+    def progress(self, *, epoch: float, energy_joules: float | None = None, seconds: float | None = None) -> bool:
+        """Say how far the training is after an optimizer step, and return whether it should end; does not raise.
+
+        Adapters do so. A loop of your own needs it for `RecurringJob.measure_epochs`, whose runs end in mid-epoch and
+        for which this is a collective call.
+
+        Args:
+            epoch: Epochs trained so far, such as 0.01.
+            energy_joules: As in `report`.
+            seconds: As in `report`.
+        """
+        return self.should_stop
+
     def end(self, error: BaseException | None) -> None:
         """End the run, as `RecurringJob.run` does at the end of its block. Not collective.
 
@@ -253,7 +266,7 @@ class RecurringRun:
 
     def _ended(self, error: BaseException | None) -> RunRecord:
         record, name = self._record, self._rules.target.metric
-        if error is not None and _is_out_of_memory(error):
+        if error is not None and is_out_of_memory(error):
             return ended(record, "infeasible", "out of memory")
         if error is not None:
             return ended(record, "failed", f"the training ended by {type(error).__name__}")
@@ -276,7 +289,7 @@ class RecurringRun:
         )
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error is that of a device without memory: `torch.OutOfMemoryError`, and older forms."""
     return type(error).__name__ == "OutOfMemoryError" or (
         isinstance(error, RuntimeError) and "out of memory" in str(error).lower()

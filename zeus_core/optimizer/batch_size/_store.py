@@ -379,4 +379,4 @@ def _record_of(trial: FrozenTrial) -> RunRecord | None:
 def _state_name(record: RunRecord) -> str:
     if record.outcome == "reached":
         return "COMPLETE" if record.last.cost is not None else "PRUNED"
-    return "PRUNED" if record.outcome == "stopped" else "FAIL"
+    return "PRUNED" if record.outcome in {"stopped", "measured"} else "FAIL"
