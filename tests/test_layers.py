@@ -46,11 +46,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "allocation": {*VALUES, *TOOLS, "search"},  # by the same objectives
     "replay": {*VALUES, *TOOLS, "search"},
     "optimizer": {*MEASURING, *PURE},
-    "training": OPTIMIZING,
+    "tracing": {*BASE, "device", "monitor"},
+    "training": {*OPTIMIZING, "tracing"},
     "pytorch": {*OPTIMIZING, "training"},
     "selfcheck": {*OPTIMIZING, "training", "pytorch"},  # torch only where a load runs
     "report": {*OPTIMIZING, "training", "replay"},
-    "cli": {*OPTIMIZING, "training", "report", "replay", "daemon", "selfcheck", "_launch"},
+    "cli": {*OPTIMIZING, "tracing", "training", "report", "replay", "daemon", "selfcheck", "_launch"},
     "testing": {*OPTIMIZING, "training"},
 }
 

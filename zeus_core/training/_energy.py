@@ -29,6 +29,7 @@ from zeus_core.training._summary import TrainingSummary, known_values
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
     from zeus_core.optimizer.batch_size import RecurringRun
+    from zeus_core.training._run_trace import RunTrace
 
 __all__ = ["TrainingEnergy"]
 
@@ -70,6 +71,8 @@ class TrainingEnergy(Hooked):
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
         recurring_run: The run of a recurring job whose time and energy this is, from `RecurringJob.run`. Report its
             evaluations to it by `recurring_run.report`.
+        trace: Write a trace of the training, for Perfetto or Chrome: True for `zeus-energy/trace-RANK.json.gz` in the
+            folder, or another folder. See docs/tracing.md.
 
     Attributes:
         monitor: As passed, or made.
@@ -95,6 +98,7 @@ class TrainingEnergy(Hooked):
         quiet: bool = False,
         electricity: Electricity | None = None,
         recurring_run: RecurringRun | None = None,
+        trace: bool | str | Path = False,
     ) -> None:
         checked_flag("strict", strict)
         check_optimizer(optimizer, monitor)
@@ -110,11 +114,13 @@ class TrainingEnergy(Hooked):
         self._pausing = optimizer if isinstance(optimizer, PausesTraining) else None
         self._is_result_due = False
         self._electricity = checked_electricity(electricity)
+        self._trace = None if trace is False else _run_trace(trace, self.monitor)
         self._recorder = RunRecorder(
             self.monitor,
             SoloWorld(),
             None if folder is None else Path(checked_path("folder", folder, "output", "folder")),
             self._electricity,
+            self._trace,
         )
         self._evaluations = EvaluationDetector(self._on_detected)
         self._detects_evaluations = checked_flag("detects_evaluations", detects_evaluations)
@@ -207,6 +213,8 @@ class TrainingEnergy(Hooked):
             self._wait_out(self._pausing)
         self._observer.on_step_begin()
         self._recorder.begin_step()
+        if self._trace is not None:
+            self._trace.tell_setting(self.optimizer)
 
     def _wait_out(self, pausing: PausesTraining) -> None:
         """Have the optimizer pause training; within a hook."""
@@ -219,6 +227,8 @@ class TrainingEnergy(Hooked):
         """Report that an optimizer step has ended."""
         self._observer.on_step_end()
         self._recorder.end_step()
+        if self._trace is not None:
+            self._trace.tell_setting(self.optimizer)
         if self._is_in_step:  # else the loop does not report where steps begin, and passes cannot be told apart
             self._is_in_step = False
             if self._detects_evaluations:
@@ -267,6 +277,8 @@ class TrainingEnergy(Hooked):
         if self._evaluations.stop():
             self._leave_evaluation()
         self._observer.on_train_end()
+        if self._trace is not None:
+            self._trace.tell_setting(self.optimizer)
         ended = self._recorder.end()
         if self.summary is None and ended is not None:
             self.summary = self._summarized(*ended)
@@ -415,6 +427,13 @@ def _search_of(optimizer: TrainingOptimizer | None) -> dict[str, Any] | None:
 
     record = search_record(optimizer)
     return None if record is None else encode(record)
+
+
+def _run_trace(trace: bool | str | Path, monitor: ZeusMonitor) -> RunTrace:
+    from zeus_core.training._run_trace import RunTrace, checked_trace  # imported here, as few trainings are traced
+
+    folder = checked_trace(trace)
+    return RunTrace(monitor.time_source, None if isinstance(folder, bool) else folder)
 
 
 def _measure(run: RecurringRun, monitor: ZeusMonitor, recorder: RunRecorder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core.monitor import ZeusMonitor
@@ -26,15 +27,22 @@ class Ranks(Exchange):
     latest: Sequence[Account] = ()
     """The accounts of the ranks that `combine` has added up last."""
 
-    def share(self, monitor: ZeusMonitor, units: Sequence[str] = ()) -> list[int]:
+    are_traced: bool = False
+    """Whether every rank makes a trace, so that they can compare their clocks; known after `share`."""
+
+    def share(self, monitor: ZeusMonitor, units: Sequence[str] = (), is_traced: bool = False) -> list[int]:
         """Return the indices of the GPUs this rank counts: those that no rank before it measures too.
 
         Args:
             monitor: Measures the devices of this rank.
             units: The units this rank charges its energy in: "g", and a currency.
+            is_traced: Whether this rank makes a trace.
         """
-        told = self.gather(lambda: [[gpu.uuid for gpu in monitor.gpus.values()], _cpu_uuids(monitor), list(units)])
-        gpus, cpus, charged = ([rank[number] for rank in told] for number in range(3))
+        told: list[list[Any]] = self.gather(
+            lambda: [[gpu.uuid for gpu in monitor.gpus.values()], _cpu_uuids(monitor), list(units), is_traced]
+        )
+        gpus, cpus, charged, traced = ([rank[number] for rank in told] for number in range(4))
+        self.are_traced = all(traced)
         self.gpu_count = len({uuid for uuids in gpus for uuid in uuids})
         without = [str(rank) for rank, uuids in enumerate(gpus) if not uuids]
         if self.rank == 0 and 0 < len(without) < self.size:

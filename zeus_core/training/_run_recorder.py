@@ -41,6 +41,7 @@ from zeus_core.training._tally import Tally
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
     from zeus_core.training._part_charges import PartCharges
+    from zeus_core.training._run_trace import RunTrace
 
 __all__ = ["RunRecorder"]
 
@@ -83,12 +84,19 @@ class RunRecorder:
         world: The ranks.
         folder: The folder of the journal; no journal is kept if None.
         electricity: The intensity and price that all energy is charged at; none if None.
+        trace: Makes a trace; none is made if None.
     """
 
     def __init__(
-        self, monitor: ZeusMonitor, world: World, folder: Path | None, electricity: Electricity | None = None
+        self,
+        monitor: ZeusMonitor,
+        world: World,
+        folder: Path | None,
+        electricity: Electricity | None = None,
+        trace: RunTrace | None = None,
     ) -> None:
         self._monitor = monitor
+        self._trace = trace
         self._electricity = electricity
         self._calls = ParallelCalls()
         self._folder = folder
@@ -139,7 +147,10 @@ class RunRecorder:
         if self._split is not None:
             self._split.stop()
         # On all ranks, or on none.
-        self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices))
+        trace = None if self._trace is None else self._trace.begin(self._ranks, self._run_folder, step)
+        self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace))
+        if self._trace is not None:
+            self._trace.compare_clocks(self._ranks)
         # The boards of a job are alike.
         intervals = LogIntervals(self._split.max_watts * self._ranks.gpu_count)
         self._part = part = _Part(run, step, step, earlier, self._split, intervals)
@@ -203,6 +214,8 @@ class RunRecorder:
         """Count a step."""
         if self._part is not None:
             self._part.step += 1
+            if self._trace is not None and self._trace.recorder is not None:
+                self._trace.recorder.end_step()
 
     def count(self, samples: int = 0, tokens: int = 0) -> None:
         """Count work of this rank."""
@@ -224,6 +237,8 @@ class RunRecorder:
         if part is None:
             return {}
         part.summarized = None
+        if self._trace is not None:
+            self._trace.log(self._ranks)
         now = part.told = self._ranks.combine(
             lambda: self._own(part) if part.split.extend() else self._write_down(part)
         )
@@ -262,6 +277,8 @@ class RunRecorder:
         part = self._part
         if part is None:
             return None
+        if self._trace is not None:
+            self._trace.compare_clocks(self._ranks)
         part.told = self._ranks.combine(lambda: self._write_down(part, is_last=True))
         account = part.earlier + part.told
         self._spent = account.total
@@ -278,6 +295,8 @@ class RunRecorder:
         own = part.summarized or self._write_down(part, is_last=True)
         part.split.stop()
         self._ended = part
+        if self._trace is not None:
+            self._trace.end(own)
         return (part.step - part.begin_step, part.earlier + own) if self._ranks.size == 1 else None
 
     def keep_run(self, outcome: Outcome) -> None:
@@ -321,6 +340,8 @@ class RunRecorder:
             return {}
         self._begin_writing()
         own = part.summarized or self._write_down(part)
+        if self._trace is not None:
+            self._trace.keep(own)
         known = own if self._ranks.size == 1 else part.intervals.seen
         return Checkpoint(part.run, self._ranks.size, part.earlier + known).to_json()
 
@@ -332,8 +353,12 @@ class RunRecorder:
         except UsageError as error:
             _logger.warning("the energy state of the checkpoint is damaged: %s", error)
 
+    @property
+    def _run_folder(self) -> Path | None:
+        return None if self._folder is None else self._folder / JOURNAL_FOLDER
+
     def _open_journal(self) -> None:
-        folder = None if self._folder is None else self._folder / JOURNAL_FOLDER
+        folder = self._run_folder
         self._journal = None if folder is None else Journal(folder, self._ranks.rank, self._ranks.size, self._waits)
         self._keeper = None if folder is None or self._ranks.rank != 0 else RunKeeper(folder)
 
@@ -344,7 +369,8 @@ class RunRecorder:
     def _shared_gpu_indices(self) -> list[int]:
         if self._gpu_indices is None:
             signals = () if self._electricity is None else self._electricity.signals
-            self._gpu_indices = self._ranks.share(self._monitor, [signal.facts.amount_unit for signal in signals])
+            units = [signal.facts.amount_unit for signal in signals]
+            self._gpu_indices = self._ranks.share(self._monitor, units, self._trace is not None)
         return self._gpu_indices
 
     def _own(self, part: _Part) -> Account:

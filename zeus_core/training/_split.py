@@ -7,7 +7,7 @@ import math
 import weakref
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.lock import ProcessLock
@@ -31,6 +31,9 @@ from zeus_core.ports import TimeSource
 from zeus_core.training._account import TRAINING
 from zeus_core.training._power_series import EnergyPoint, PowerSeries
 from zeus_core.training._tally import Tally
+
+if TYPE_CHECKING:
+    from zeus_core.tracing._recorder import TraceRecorder
 
 __all__ = ["ActivitySplit"]
 
@@ -87,6 +90,7 @@ class ActivitySplit:
     Args:
         monitor: Measures the GPUs.
         gpu_indices: The GPUs of the monitor to count.
+        trace: Records the activities, the steps and the energy in time; nothing does if None.
 
     Attributes:
         tallies: Time and energy of each activity, up to the latest `update` or `extend`. The energies add up to that of
@@ -96,8 +100,9 @@ class ActivitySplit:
         reading: The latest one of all devices, by the creation or an `update`.
     """
 
-    def __init__(self, monitor: ZeusMonitor, gpu_indices: Collection[int]) -> None:
+    def __init__(self, monitor: ZeusMonitor, gpu_indices: Collection[int], trace: TraceRecorder | None = None) -> None:
         self._monitor = monitor
+        self._trace = trace
         self._time_source = monitor.time_source
         self._lock = ProcessLock()
         self.activity = Activity.IDLE
@@ -115,11 +120,13 @@ class ActivitySplit:
         peaks = ParallelCalls().call_within(CALL_SECONDS, calls, lambda _number, _reason: UNKNOWN_PEAK_WATTS)
         self._gpus = [
             _Counted(
-                *(number, gpu, most_watts, self._divided(gpu, reading.gpus[number], most_watts, len(counted))),
+                *(number, gpu, most_watts, self._divided(index, gpu, reading.gpus[number], most_watts, len(counted))),
                 PowerSeries(),
             )
-            for (number, _, gpu), most_watts in zip(counted, peaks, strict=True)
+            for (number, index, gpu), most_watts in zip(counted, peaks, strict=True)
         ]
+        if trace is not None:
+            trace.begin_activity(reading.at, self.activity.value)
         self.max_watts = max(peaks, default=math.inf)
         """The most that one of these GPUs can draw."""
         self.tallies: dict[Activity, Tally] = {}
@@ -132,12 +139,14 @@ class ActivitySplit:
         self._stop_reading: Callable[[], None] | None = None
         self.start()
 
-    def _divided(self, gpu: Gpu, edge: GpuEdge, most_watts: float, gpu_count: int) -> DividedEnergy:
+    def _divided(self, index: int, gpu: Gpu, edge: GpuEdge, most_watts: float, gpu_count: int) -> DividedEnergy:
         reads_per_second = _READS_PER_SECOND / gpu_count
-        power = PowerSum(gpu.power_average_seconds, reads_per_second)
+        power: EnergySource = PowerSum(gpu.power_average_seconds, reads_per_second)
+        counter: EnergySource = CounterPhase(gpu.energy_counter_period_seconds, reads_per_second)
+        if self._trace is not None:
+            power, counter = (self._trace.follow(index, gpu, most_watts, source) for source in (power, counter))
         if edge.counter_joules is None and edge.fault is None:
             return DividedEnergy(power, most_watts, self._timeline, _BEFORE)
-        counter = CounterPhase(gpu.energy_counter_period_seconds, reads_per_second)
         return DividedEnergy(counter, most_watts, self._timeline, _BEFORE, spare=power)
 
     def start(self) -> None:
@@ -161,7 +170,10 @@ class ActivitySplit:
         """Begin a step: it likely draws in each of its phases what the steps before it did."""
         if self.activity is not _STEPS or self._span is not None or self._interrupted:
             self.switch(_STEPS)
-        self._timeline.begin_step(self._time_source.now())
+        now = self._time_source.now()
+        self._timeline.begin_step(now)
+        if self._trace is not None:
+            self._trace.begin_step(now)
 
     def enter(self, activity: Activity) -> None:
         """Begin an activity, until `leave`."""
@@ -294,6 +306,8 @@ class ActivitySplit:
         self._charge_time(now)
         self._timeline.change(now, activity, span)
         self.activity, self._span, self._pace = activity, span, None
+        if self._trace is not None:
+            self._trace.begin_activity(now, activity.value)
         if self._gpus and now - self._next_look_at > _STALE_SECONDS and not self._is_reading:
             self._feed(self._monitor.read(sync_execution=False))
 

@@ -1,0 +1,152 @@
+"""The files of traces."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_core.errors import UsageError
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.tracing._bounded import Ring, Thinned
+from zeus_core.tracing._events import check_event, complete, counter, mark, named
+from zeus_core.tracing._facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts, Update, Updates
+from zeus_core.tracing._trace_file import Trace, read_document, read_trace, write_trace
+
+FACTS = RankFacts(
+    1,
+    4,
+    "node",
+    1_700_000_000_000_000_000,
+    ((0.0, 0.0), (10.0, 10.001)),
+    (ClockPoint(0.0, 0.05, 1e-4),),
+    (DeviceFacts(0, "GPU-1", "A100", 440.0, True, Updates.from_updates([Update(0.1, 0.001, 5.0)])),),
+    {"steps": PhaseEnergy(10.0, DeviceEnergy(3000.0, 5.0))},
+    PhaseEnergy(10.0, DeviceEnergy(3000.0, 5.0)),
+    50,
+    {"steps": 3},
+)
+EVENTS = (
+    named("process_name", 1, 0, "rank 1"),
+    complete(1, 1, "steps", 0.0, 10.0, {}),
+    complete(1, 2, "step", 0.0, 0.1, {"step": 1}),
+    mark(1, 4, "power limit 300 W", 1.5, {"why": "a trial"}),
+    counter(1, "GPU 0 power", 2.0, "W", 301.5),
+)
+
+
+@pytest.mark.parametrize("name", ["trace-1.json.gz", "trace-1.json"])
+def test_a_trace_is_read_as_it_was_written(tmp_path, name):
+    path = tmp_path / "folder" / name
+    size = write_trace(path, Trace(FACTS.base_nanoseconds, [FACTS], EVENTS))
+    assert size == path.stat().st_size
+    trace = read_trace(path)
+    assert (trace.base_nanoseconds, tuple(trace.ranks), tuple(trace.events)) == (
+        FACTS.base_nanoseconds,
+        (FACTS,),
+        EVENTS,
+    )
+    document = read_document(path)
+    assert document["distributedInfo"] == {"rank": 1, "world_size": 4}
+
+
+def damaged(path, how):
+    data = gzip.compress(json.dumps({"traceEvents": list(EVENTS)}).encode())
+    contents = {
+        "empty": b"",
+        "cut": data[: len(data) // 2],
+        "garbage": b"\x1f\x8b garbage",
+        "no json": b"{",
+        "no trace": b"{}",
+        "a number": b"7",
+        "of a profiler": b'{"traceEvents": []}',
+        "another version": b'{"traceEvents": [], "zeus_core": {"format": "zeus-core trace", "version": 2}}',
+        "ranks missing": b'{"traceEvents": [], "zeus_core": {"format": "zeus-core trace", "version": 1}}',
+        "a wrong event": b'{"traceEvents": [{"ph": "X", "ts": "now"}]}',
+    }
+    path.write_bytes(contents[how])
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("empty", "cut", "garbage", "no json", "no trace", "a number", "of a profiler", "another version"),
+        *("ranks missing", "a wrong event"),
+    ],
+)
+def test_a_damaged_file_says_so_and_names_itself(tmp_path, how):
+    path = tmp_path / "trace-0.json.gz"
+    damaged(path, how)
+    with pytest.raises(UsageError, match=r"trace-0\.json\.gz"):
+        read_trace(path)
+
+
+def test_a_missing_file_and_a_folder_say_so(tmp_path):
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(UsageError, match="cannot be read"):
+            read_trace(path)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        7,
+        {},
+        {"ph": "XX"},
+        {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1},
+        {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": -1},
+        {"ph": "X", "name": "a", "pid": 1, "ts": 1, "dur": 1},
+        {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": float("nan"), "dur": 1},
+        {"ph": "X", "name": 7, "pid": 1, "tid": 1, "ts": 1, "dur": 1},
+        {"ph": "C", "name": "a", "pid": 1, "ts": 1, "args": {"W": "many"}},
+        {"ph": "C", "name": "a", "pid": 1, "ts": 1},
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {}},
+        {"ph": "i", "name": "a", "pid": 1, "tid": 1, "ts": 1, "args": []},
+    ],
+)
+def test_what_is_no_event_is_refused(event):
+    with pytest.raises(UsageError, match="no event"):
+        check_event(event)
+
+
+updates = st.lists(st.builds(Update, st.floats(0, 1e5), st.floats(0, 0.05), st.floats(0, 1e9)), max_size=20).map(sorted)
+
+
+@given(updates)
+def test_updates_are_packed_to_a_microsecond_and_a_millijoule(updates):
+    unpacked = list(Updates.from_updates(updates).unpacked())
+    assert len(unpacked) == len(updates)
+    for before, after in zip(updates, unpacked, strict=True):
+        assert after.at == pytest.approx(before.at, abs=1e-6)
+        assert before.half_width_seconds <= after.half_width_seconds + 1e-12 <= before.half_width_seconds + 2e-6
+        assert after.energy_joules == pytest.approx(before.energy_joules, abs=1e-3)
+
+
+def test_columns_of_other_lengths_are_refused():
+    with pytest.raises(UsageError, match="length"):
+        Updates((1,), (), (2,))
+
+
+def test_a_ring_keeps_the_last_and_counts_the_others():
+    ring = Ring(3)
+    for number in range(5):
+        ring.add(number)
+    assert ring.items() == [2, 3, 4]
+    assert ring.dropped == 2
+
+
+@given(st.integers(2, 50), st.integers(0, 2000))
+def test_thinned_points_cover_all_time_with_a_bounded_number(size, count):
+    thinned = Thinned(size, 1.0)
+    for at in range(count):
+        thinned.add(float(at), at)
+    points = list(thinned.before(float("inf")))
+    assert len(points) <= size
+    moments = [at for at, _ in points]
+    assert moments == sorted(moments)
+    if count:
+        assert moments[0] == 0
+        assert max(later - at for at, later in zip(moments, [*moments[1:], count], strict=True)) <= 4 * max(
+            count / size, 1
+        )
