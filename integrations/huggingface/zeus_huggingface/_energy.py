@@ -71,6 +71,8 @@ class ZeusTrainerCallback(TrainerCallback):
         micro_batch: The samples of one pass, for the global batch of the Trainer's arguments: "auto" for those that
             take the least joules, found by probes before training begins; a number; or a `MicroBatchOptimizer`. Those
             of the Trainer if None.
+        trace: Write a trace of the training, for Perfetto or Chrome: True for `zeus-energy/trace-RANK.json.gz` under
+            `output_dir`, or another folder. See docs/tracing.md.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback.
@@ -93,6 +95,7 @@ class ZeusTrainerCallback(TrainerCallback):
         electricity: Electricity | None = None,
         recurring_run: RecurringRun | None = None,
         micro_batch: MicroBatchSetting | None = None,
+        trace: bool | str | Path = False,
     ) -> None:
         if isinstance(optimizer, HFGlobalPowerLimitOptimizer):
             optimizer = optimizer.optimizer
@@ -103,6 +106,7 @@ class ZeusTrainerCallback(TrainerCallback):
             "quiet": quiet,
             "electricity": electricity,
             "micro_batch": "auto" if isinstance(micro_batch, MicroBatchOptimizer) else micro_batch,
+            "trace": trace,
         }
         self.energy = TrainingEnergy(
             monitor,
@@ -112,6 +116,7 @@ class ZeusTrainerCallback(TrainerCallback):
             quiet=True,  # the result of all callbacks is shown in one
             electricity=electricity,
             recurring_run=recurring_run,
+            trace=trace,
         )
         self._reports = None if recurring_run is None else EvaluationReports(recurring_run)
         store = None if optimizer is None else optimizer.trial_store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeus_core._validate import checked_flag
@@ -74,6 +75,8 @@ class ZeusCallback(Callback):
         micro_batch: The samples of one pass, for the global batch of the trainer: "auto" for those that take the least
             joules, found by probes before training begins; a number; or a `MicroBatchOptimizer`. Those of the loader if
             None.
+        trace: Write a trace of `fit`, for Perfetto or Chrome: True for `zeus-energy/trace-RANK.json.gz` under
+            `default_root_dir`, or another folder. See docs/tracing.md.
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback, with its monitor and optimizer; None until a trainer begins.
@@ -96,12 +99,13 @@ class ZeusCallback(Callback):
         electricity: Electricity | None = None,
         recurring_run: RecurringRun | None = None,
         micro_batch: Literal["auto"] | int | MicroBatchOptimizer | None = None,
+        trace: bool | str | Path = False,
     ) -> None:
         super().__init__()
         self.micro_batch = checked_micro_batch(micro_batch)
         self._is_auto = micro_batch == "auto"
         self._batches: TrainerMicroBatch | None = None
-        self._source = EnergySource(monitor, optimizer, strict, electricity)
+        self._source = EnergySource(monitor, optimizer, strict, electricity, trace)
         self._reports = None if recurring_run is None else ValidationReports(recurring_run)
         self._is_quiet = checked_flag("quiet", quiet)
         self._has_trained = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._validate import checked_flag
@@ -15,6 +16,7 @@ from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimize
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
 from zeus_core.training._electricity import checked_electricity
+from zeus_core.training._run_trace import checked_trace
 from zeus_lightning._namespaces import Trainer
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class EnergySource:
         optimizer: An optimizer, or a function that makes one for a monitor.
         strict: Raise where no GPU can be measured.
         electricity: Intensity and price of the electricity; none if None.
+        trace: Whether to write traces of trainings, or the folder to write them to.
 
     Attributes:
         strict: As passed.
@@ -49,7 +52,10 @@ class EnergySource:
         optimizer: Callable[[ZeusMonitor], SearchOptimizer] | SearchOptimizer | None,
         strict: bool = False,
         electricity: Electricity | None = None,
+        trace: bool | str | Path = False,
     ) -> None:
+        checked_trace(trace)
+        self._trace = trace
         self.strict: bool = checked_flag("strict", strict)
         self._make_optimizer = optimizer if callable(optimizer) else None
         self._optimizer = None if callable(optimizer) else optimizer
@@ -103,6 +109,7 @@ class EnergySource:
             quiet=True,  # the callback shows the result once the progress bars have ended
             electricity=self._electricity,
             recurring_run=recurring_run,
+            trace=self._trace,
         )
         energy.use_world(world)
         folder = trainer.default_root_dir

@@ -87,6 +87,8 @@ class ZeusAccelerate(AcceleratorLoop):
             joules, found by probes before the loop begins; a number; or a `MicroBatchOptimizer`. Those of the loader if
             None. The loop must use `accelerator.accumulate`, and count its steps by `accelerator.sync_gradients`.
         compute_loss: Returns the loss of a batch on the device, for the probes. If None, `model(**batch).loss`.
+        trace: Write a trace of the training, for Perfetto or Chrome: True for `zeus-energy/trace-RANK.json.gz` under
+            `project_dir`, or another folder. See docs/tracing.md.
 
     Attributes:
         energy: The `TrainingEnergy` behind it.
@@ -112,6 +114,7 @@ class ZeusAccelerate(AcceleratorLoop):
         recurring_run: RecurringRun | None = None,
         micro_batch: MicroBatchSetting | None = None,
         compute_loss: ComputeLoss | None = None,
+        trace: bool | str | Path = False,
     ) -> None:
         if compute_loss is not None:
             checked_function("compute_loss", compute_loss, "a function of a batch that returns its loss")
@@ -136,6 +139,7 @@ class ZeusAccelerate(AcceleratorLoop):
             quiet=True,  # the loop shows the result
             electricity=electricity,
             recurring_run=recurring_run,
+            trace=trace,
         )
         store = None if not isinstance(optimizer, SearchOptimizer) else optimizer.trial_store
         self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
