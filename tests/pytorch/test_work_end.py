@@ -1,7 +1,11 @@
 """When the own work of a step is over, and the page of the documentation about levelling, on real ranks."""
 
+import time
+
 import pytest
 import torch
+import torch.distributed.fsdp
+import torch.distributed.tensor.parallel
 
 from tests.support.pages import blocks
 from tests.support.ranks import run_ranks
@@ -54,6 +58,74 @@ def test_the_last_gradient_of_a_step_is_the_end_of_its_work(accumulated):
     assert levelling.happened == first + 2 * later
 
 
+SLOW_SECONDS = 0.06
+
+
+class SlowLayer(torch.nn.Linear):
+    def forward(self, batch):
+        time.sleep(SLOW_SECONDS * torch.distributed.get_rank())
+        return super().forward(batch)
+
+
+def sharded_rank(shards_root):
+    """The own work of each step, in seconds, on a rank whose layers are slow, or on one that waits for it."""
+    torch.distributed.init_process_group("gloo")
+    model = torch.nn.Sequential(SlowLayer(4, 4), SlowLayer(4, 4), SlowLayer(4, 4))
+    for layer in model:
+        torch.distributed.fsdp.fully_shard(layer)
+    if shards_root:
+        torch.distributed.fsdp.fully_shard(model)
+    levelling = LevellingOptimizer(ZeusMonitor(gpus=[SimulatedGpu(find_preset("A100"))]))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    reports = report_work_end(model, optimizer, levelling)
+    own = []
+    for _ in range(4):
+        levelling.on_step_begin()
+        model(torch.rand(2, 4)).sum().backward()
+        own.append(levelling._work.seconds)
+        optimizer.step()
+        optimizer.zero_grad()
+    reports.remove()
+    return own
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shards_root", [True, False])
+def test_waits_for_sharded_parameters_are_no_work(shards_root):
+    if not hasattr(torch.distributed.fsdp, "fully_shard"):
+        pytest.skip("this torch has no FSDP2")
+    waiting, working = run_ranks(2, sharded_rank, shards_root)
+    assert min(working) >= 3 * SLOW_SECONDS
+    assert min(waiting) < SLOW_SECONDS
+
+
+def test_models_whose_waits_are_not_seen_are_refused_by_name():
+    levelling = LevellingOptimizer(ZeusMonitor(gpus=[SimulatedGpu(find_preset("A100"))]))
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model.head.weight.ds_id = 3
+    with pytest.raises(UsageError, match=r"DeepSpeed.*on_work_end"):
+        report_work_end(model, optimizer, levelling)
+
+
+def tensor_parallel_rank():
+    torch.distributed.init_process_group("gloo")
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    tensor = torch.distributed.tensor
+    tensor.parallel.parallelize_module(model, mesh, {"0": tensor.parallel.ColwiseParallel()})
+    levelling = LevellingOptimizer(ZeusMonitor(gpus=[SimulatedGpu(find_preset("A100"))]))
+    try:
+        report_work_end(model, torch.optim.SGD(model.parameters(), 0.1), levelling)
+    except UsageError as error:
+        return str(error)
+
+
+@pytest.mark.long
+def test_a_tensor_parallel_model_is_refused_by_name():
+    assert all("tensor-parallel" in message for message in run_ranks(2, tensor_parallel_rank))
+
+
 def test_arguments_in_another_order_are_named():
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -66,7 +138,7 @@ def test_arguments_in_another_order_are_named():
 def train_as_on_the_page():
     torch.manual_seed(0)
     names = {"model": Model(), "batches": [torch.rand(2, 4) for _ in range(12)]}
-    first, second = blocks("levelling.md")
+    first, *others = blocks("levelling.md")
     own = []
     block = first.replace("report_work_end(model", "count(levelling)\nreport_work_end(model")
 
@@ -75,7 +147,9 @@ def train_as_on_the_page():
         levelling.on_work_end = lambda: (own.append(1), real())
 
     exec(block, {**names, "count": count}, names)
-    exec(second, names, names)
+    for other in others:
+        exec(other, names, names)
+    assert names["both"].result() == names["budgeted"].result() == {}
     return len(own), names["levelling"].result().get("levelling", "")
 
 

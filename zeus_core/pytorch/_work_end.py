@@ -1,18 +1,31 @@
-"""The end of the own work of a step, in a loop with `DistributedDataParallel`: the last gradient of its backward."""
+"""The end of the own work of a step, in a loop with `DistributedDataParallel` or FSDP."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 
 from zeus_core._validate import checked_instance
+from zeus_core.adapters import contained
+from zeus_core.errors import UsageError
 from zeus_core.optimizer.levelling import LevellingOptimizer
+from zeus_core.pytorch._device_events import device_events_for
+from zeus_core.pytorch._sharded_work import ShardedWorkReports, is_sharded
 
-__all__ = ["report_work_end"]
+__all__ = ["TrainingWork", "WorkReports", "report_work_end"]
 
 
-class WorkEndReports:
+class WorkReports(Protocol):
+    """Reports to a `LevellingOptimizer`, until `remove` is called."""
+
+    def remove(self) -> None:
+        """Report no more."""
+        ...
+
+
+class GradientReports:
     """Reports the last gradient of each step to a `LevellingOptimizer`.
 
     As many gradients come in a step as came in the one before; where that changes, as with layers that are left out at
@@ -26,7 +39,8 @@ class WorkEndReports:
         parameters: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._handles = [
             *(parameter.register_post_accumulate_grad_hook(self._note_gradient) for parameter in parameters),
-            optimizer.register_step_pre_hook(self._note_step),
+            # After the step, not before it: the passes may be within it, as a closure.
+            optimizer.register_step_post_hook(self._note_step),
         ]
 
     def remove(self) -> None:
@@ -46,12 +60,12 @@ class WorkEndReports:
 
 def report_work_end(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, levelling: LevellingOptimizer
-) -> WorkEndReports:
+) -> WorkReports:
     """Report to a `LevellingOptimizer` when the own work of a step is over: before other ranks are waited for.
 
-    For `torch.nn.parallel.DistributedDataParallel`, whose communication hook stays free. The gradients of a step
-    that is accumulated from several batches count together. Not for FSDP and ZeRO, where ranks wait within the
-    forward pass.
+    For `torch.nn.parallel.DistributedDataParallel`, whose communication hook stays free, the work ends at the last
+    gradient; those of a step that is accumulated from several batches count together. In a model that FSDP shards, the
+    forward pass is timed without its waits for parameters, and stands for the whole step.
 
     Args:
         model: The model, whose gradients are averaged in the backward pass.
@@ -62,9 +76,63 @@ def report_work_end(
         An object whose `remove()` ends it.
 
     Raises:
-        UsageError: An argument is something else.
+        UsageError: An argument is something else; or it is a model of DeepSpeed, or is tensor-parallel: its ranks wait
+            for each other where this does not see it.
     """
     checked_instance("model", model, torch.nn.Module, "a torch.nn.Module")
     checked_instance("optimizer", optimizer, torch.optim.Optimizer, "a torch optimizer")
     checked_instance("levelling", levelling, LevellingOptimizer, "a LevellingOptimizer")
-    return WorkEndReports(model, optimizer, levelling)
+    _check_waits(model)
+    return ShardedWorkReports(model, levelling) if is_sharded(model) else GradientReports(model, optimizer, levelling)
+
+
+class TrainingWork:
+    """Reports the own work in the trainings of a framework, which says when they begin and end.
+
+    Args:
+        optimizer: The optimizer of the training; unless it is a `LevellingOptimizer`, nothing is done.
+    """
+
+    def __init__(self, optimizer: object) -> None:
+        self._levelling = optimizer if isinstance(optimizer, LevellingOptimizer) else None
+        self._reports: WorkReports | None = None
+
+    @contained
+    def begin(
+        self, models: Sequence[torch.nn.Module], optimizers: Sequence[object], device: torch.device | str
+    ) -> None:
+        """Report from now on; where that is not possible, levelling is off, and says why.
+
+        Args:
+            models: The models, as they are trained.
+            optimizers: Their optimizers. The step of the first ends a training step.
+            device: The device that trains.
+        """
+        levelling = self._levelling
+        if levelling is None:
+            return
+        self.end()
+        try:
+            levelling.use_events(device_events_for(device, levelling.monitor.time_source))
+            model = models[0] if len(models) == 1 else torch.nn.ModuleList(models)
+            first: Any = optimizers[0]
+            self._reports = report_work_end(model, getattr(first, "optimizer", first), levelling)
+        except Exception as error:
+            levelling._refuse(error)
+
+    def end(self) -> None:
+        """Report no more."""
+        if self._reports is not None:
+            self._reports.remove()
+            self._reports = None
+
+
+def _check_waits(model: torch.nn.Module) -> None:
+    """Raise `UsageError` for a model whose ranks wait for each other where nothing sees it."""
+    remedy = "call on_work_begin and on_work_end around the own work of a step yourself, or search one clock for all"
+    if type(model).__module__.startswith("deepspeed") or any(hasattr(one, "ds_id") for one in model.parameters()):
+        raise UsageError(f"the ranks of DeepSpeed wait for each other within the passes, which is not seen: {remedy}")
+    for parameter in model.parameters():
+        mesh = getattr(parameter, "device_mesh", None)
+        if mesh is not None and ("tp" in (mesh.mesh_dim_names or ()) or not is_sharded(model)):
+            raise UsageError(f"tensor-parallel ranks wait for each other in each layer, which is not seen: {remedy}")

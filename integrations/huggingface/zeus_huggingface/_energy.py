@@ -12,6 +12,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._result import energy_text
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import MicroBatchOptimizer, MicroBatchSetting, checked_micro_batch
 from zeus_core.training import TrainingEnergy, TrainingSummary
@@ -60,7 +61,7 @@ class ZeusTrainerCallback(TrainerCallback):
     Args:
         monitor: Measures the GPUs; the optimizer's if None, or a new one.
         optimizer: Chooses a power limit or an SM clock: a `GlobalPowerLimitOptimizer`, `GlobalClockOptimizer` or
-            `HFGlobalPowerLimitOptimizer`.
+            `HFGlobalPowerLimitOptimizer`; or one for each rank, a `LevellingOptimizer`.
         splits_passes: Measure text generation and the passes of a reference model apart from the rest of a step. The
             accelerator is synchronized at both ends of each.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
@@ -76,7 +77,7 @@ class ZeusTrainerCallback(TrainerCallback):
 
     Attributes:
         energy: The `TrainingEnergy` behind the callback.
-        optimizer: The `GlobalPowerLimitOptimizer` or `GlobalClockOptimizer`, if any.
+        optimizer: The `GlobalPowerLimitOptimizer`, `GlobalClockOptimizer` or `LevellingOptimizer`, if any.
         micro_batch: The `MicroBatchOptimizer`, or the number, if any.
 
     Raises:
@@ -87,7 +88,7 @@ class ZeusTrainerCallback(TrainerCallback):
     def __init__(
         self,
         monitor: ZeusMonitor | None = None,
-        optimizer: SearchOptimizer | HFGlobalPowerLimitOptimizer | None = None,
+        optimizer: SearchOptimizer | LevellingOptimizer | HFGlobalPowerLimitOptimizer | None = None,
         splits_passes: bool = True,
         *,
         strict: bool = False,
@@ -119,12 +120,12 @@ class ZeusTrainerCallback(TrainerCallback):
             trace=trace,
         )
         self._reports = None if recurring_run is None else EvaluationReports(recurring_run)
-        store = None if optimizer is None else optimizer.trial_store
+        store = optimizer.trial_store if isinstance(optimizer, SearchOptimizer) else None
         self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         reporter = EnergyReporter(self.energy, splits_passes)
         self.listener = TrainerListener(
-            type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet, self.micro_batch
+            type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet, self.micro_batch, optimizer
         )
         self.listener.after_step = None if self._reports is None else self._reports.on_step_end
         patch_trainer(self)

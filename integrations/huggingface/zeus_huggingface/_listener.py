@@ -16,6 +16,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._work_end import TrainingWork
 from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training import TrainingSummary
 
@@ -128,6 +129,7 @@ class TrainerListener:
             first in the list; the others step aside.
         quiet: Whether no result is shown at the end of training.
         micro_batch: The micro-batch, or the optimizer that chooses it; that of the Trainer if None.
+        optimizer: The optimizer that the observer is, or tells; None for none.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class TrainerListener:
         roles: frozenset[str],
         quiet: bool = False,
         micro_batch: int | MicroBatchOptimizer | None = None,
+        optimizer: TrainingObserver | None = None,
     ) -> None:
         self._name = name
         self._own_reporter = reporter
@@ -147,6 +150,7 @@ class TrainerListener:
         self._is_quiet = checked_flag("quiet", quiet)
         self.micro_batch = micro_batch
         self.after_step: Callable[[TrainingArguments, TrainerState, TrainerControl], object] | None = None
+        self._work = TrainingWork(optimizer)
         self._has_begun = False
         self._trainings: list[tuple[Training, Reporter]] = []  # nested calls, with the reporter before each
         self._knows_world = False
@@ -184,6 +188,7 @@ class TrainerListener:
         training, self.reporter = self._trainings.pop()
         reporter.observer.on_train_end()  # a Trainer with a `train` of its own may have reported nothing
         reporter.leave()
+        self._work.end()
         rows = self._result_of(reporter, training.trainer.is_world_process_zero())
         if not training.is_trial:
             return rows
@@ -204,6 +209,9 @@ class TrainerListener:
         self._has_begun = True
         self._tell_work(args, samples_per_step)
         self.reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
+        if self._trainings:
+            trainer = self._trainings[-1][0].trainer
+            self._work.begin([trainer.model_wrapped], [trainer.optimizer], args.device)
 
     @contained
     def _tell_work(self, args: TrainingArguments, samples_per_step: int) -> None:

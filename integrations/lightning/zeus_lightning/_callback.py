@@ -12,6 +12,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import checked_micro_batch
@@ -63,8 +64,8 @@ class ZeusCallback(Callback):
 
     Args:
         monitor: Measures the GPUs; the optimizer's if None, or a new one for the GPU the trainer uses.
-        optimizer: Chooses a power limit or an SM clock: a `GlobalPowerLimitOptimizer` or `GlobalClockOptimizer`, or a
-            function that makes one for a monitor, such as the class itself.
+        optimizer: Chooses a power limit or an SM clock: a `GlobalPowerLimitOptimizer` or `GlobalClockOptimizer`; or one
+            for each rank, a `LevellingOptimizer`. Or a function that makes one for a monitor, such as the class itself.
         batch_size: Samples in each batch, or a function that counts them; the length of its first tensor if None.
         tokens: Tokens in each batch, or a function that counts them; not counted if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
@@ -91,7 +92,10 @@ class ZeusCallback(Callback):
         self,
         monitor: ZeusMonitor | None = None,
         # The function comes first, as LightningCLI takes the first type that fits.
-        optimizer: Callable[[ZeusMonitor], SearchOptimizer] | SearchOptimizer | None = None,
+        optimizer: Callable[[ZeusMonitor], SearchOptimizer | LevellingOptimizer]
+        | SearchOptimizer
+        | LevellingOptimizer
+        | None = None,
         batch_size: int | Callable[[Any], int] | None = None,
         tokens: int | Callable[[Any], int] | None = None,
         strict: bool = False,

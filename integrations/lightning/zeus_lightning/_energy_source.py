@@ -12,6 +12,7 @@ from zeus_core.device import discover_gpus
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.monitor._selection import warn_unless_measured
+from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
@@ -49,7 +50,10 @@ class EnergySource:
     def __init__(
         self,
         monitor: ZeusMonitor | None,
-        optimizer: Callable[[ZeusMonitor], SearchOptimizer] | SearchOptimizer | None,
+        optimizer: Callable[[ZeusMonitor], SearchOptimizer | LevellingOptimizer]
+        | SearchOptimizer
+        | LevellingOptimizer
+        | None,
         strict: bool = False,
         electricity: Electricity | None = None,
         trace: bool | str | Path = False,

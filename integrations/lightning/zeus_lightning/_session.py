@@ -8,6 +8,7 @@ from typing import Any
 
 from zeus_core.adapters import Patches, contained
 from zeus_core.events import Activity
+from zeus_core.pytorch._work_end import TrainingWork
 from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training import TrainingEnergy
 from zeus_lightning._namespaces import Logger, Trainer
@@ -33,6 +34,7 @@ class Session:
         self.state = state
         self._trainer = trainer
         self._steps: Steps | None = None  # of the current training
+        self._work = TrainingWork(energy.optimizer)
         self._wraps = Patches(trainer)
         self._wraps.wrap("save_checkpoint", self._save)  # the trainer reports its beginning to no callback
         self._shown: dict[str, float] = {}
@@ -62,6 +64,8 @@ class Session:
             self.energy.load_state_dict(energy_state)
             self._tell_work()
             self.energy.on_train_begin(self._steps.done, max_steps=self._max_steps())
+            trainer = self._trainer
+            self._work.begin([trainer.model], trainer.optimizers, trainer.strategy.root_device)
 
     @contained
     def _tell_work(self) -> None:
@@ -90,6 +94,7 @@ class Session:
         """End training, normally or by an error."""
         self.state = self.current_state()
         self._steps = None
+        self._work.end()
         self.energy.on_train_end()
 
     def current_state(self) -> Any:

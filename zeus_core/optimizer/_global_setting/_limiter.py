@@ -53,10 +53,12 @@ class Limiter:
         self._knob: CommonKnob | None = knob
         self._is_denied = False
         self._has_set = False
+        self._ceiling: int | None = None
         self.kind: KnobKind = kind
         """The kind of setting."""
-        self.settings = knob.settings
+        self.settings: tuple[int, ...] = tuple(knob.settings)
         """The settings to try, highest first."""
+        self._wanted = self.settings[0]
         self.setting: int | None = self.settings[0]
         """The setting in force, the highest if GPUs differ; None once the original ones were restored."""
         calls = ParallelCalls()
@@ -95,6 +97,9 @@ class Limiter:
         Raises:
             DeviceError: A GPU refuses for another reason. Some may have changed.
         """
+        self._wanted = setting
+        if self._ceiling is not None:
+            setting = min(setting, self._ceiling)
         own = min(max(setting, self.settings[-1]), self.settings[0])
         try:
             if not self._is_denied and self._knob is not None:
@@ -109,6 +114,11 @@ class Limiter:
         self._has_set = True
         self.setting = own
         return None
+
+    def lower(self, ceiling: int | None) -> str | None:
+        """Keep this process at a ceiling or below, whatever is set, until it is None. Returns and raises as `set`."""
+        self._ceiling = ceiling
+        return None if self.setting is None else self.set(self._wanted)
 
     def stay(self, denial: str) -> None:
         """Restore the original settings, and change none from now on.

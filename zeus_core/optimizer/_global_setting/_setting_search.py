@@ -98,7 +98,8 @@ class SettingSearch:
         """The conditions of the blocks."""
         self.run = run
         """The steps of the training so far."""
-        self._limiter = limiter
+        self.limiter: Limiter = limiter
+        """Applies the settings on this rank."""
         self._confirmed: dict[int, Trial] = {}  # measured at each choice
         self._held: Trial | None = None  # at all choices, if the search moves its choice while training continues
         self._exchange = exchange
@@ -124,7 +125,7 @@ class SettingSearch:
     @property
     def kind(self) -> KnobKind:
         """The kind of setting."""
-        return self._limiter.kind
+        return self.limiter.kind
 
     @property
     def left_steps(self) -> int | None:
@@ -135,7 +136,7 @@ class SettingSearch:
     @property
     def in_force(self) -> int | None:
         """The setting in force as far as this rank knows, the highest of its GPUs; None while it rests."""
-        return self._limiter.setting
+        return self.limiter.setting
 
     @property
     def counts(self) -> StepCounts:
@@ -197,7 +198,7 @@ class SettingSearch:
     def rest(self) -> None:
         """Restore the original setting, until the search goes on."""
         self._setting = None
-        self._exchange.attempt(lambda: self._limiter.set(self.original))
+        self._exchange.attempt(lambda: self.limiter.set(self.original))
 
     def begin(self) -> Outcome:
         """Ask for the first block."""
@@ -317,7 +318,7 @@ class SettingSearch:
         self.prediction, self.best, self._expected = order.prediction, order.best, order.expected
         self._pause = order.pause
         if order.announcement is not None:
-            _logger.info("the search for a %s takes %s", self._limiter.kind.name, order.announcement)
+            _logger.info("the search for a %s takes %s", self.limiter.kind.name, order.announcement)
         if order.stepped_aside is not None and self.stepped_aside is None:
             _logger.info("training stays at the original %s: %s", self._original_text, order.stepped_aside)
         self.stepped_aside = order.stepped_aside
@@ -338,7 +339,7 @@ class SettingSearch:
 
     def _choose(self, setting: int) -> None:
         if setting != self.chosen:
-            kind, is_first, self.chosen = self._limiter.kind, self.chosen is None, setting
+            kind, is_first, self.chosen = self.limiter.kind, self.chosen is None, setting
             text = "a %s of %d %s is chosen for the rest of this training" if is_first else "the %s moves to %d %s"
             _logger.info(text, kind.name, setting, kind.unit)
 
@@ -356,7 +357,7 @@ class SettingSearch:
             self._setting = None  # it is set again
             return Outcome.CHOSEN if self._order.is_choice else Outcome.ASKED
         if not self._order.is_choice:
-            at = f"{self._order.setting} {self._limiter.kind.unit}"
+            at = f"{self._order.setting} {self.limiter.kind.unit}"
             raise DeviceError(f"the energy at {at} was lost {self._tries} times in a row")
         self._order = replace(self._order, steps=0)  # the choice holds even if its saving stays unknown
         return Outcome.HELD
@@ -400,7 +401,7 @@ class SettingSearch:
         self.run.excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
         trial = trial_from_parts(self._order.setting, parts)
         if trial is not None:
-            unit = self._limiter.kind.unit
+            unit = self.limiter.kind.unit
             _logger.info(
                 "%d %s: %.4g s, %.4g J per step", trial.setting, unit, trial.seconds_per_step, trial.joules_per_step
             )
@@ -413,13 +414,13 @@ class SettingSearch:
         """Return this rank's part in the block, in JSON types, and the words for the setting of somebody else."""
         part = self._recorder.finish_trial(left_out)
         try:
-            is_undisturbed = self._limiter.is_undisturbed()
+            is_undisturbed = self.limiter.is_undisturbed()
         except DeviceHeldError as error:
             return encode(part), str(error)
         if not is_undisturbed:
             _logger.warning(
                 "the %s in force has changed during a trial, which is repeated",
-                self._limiter.kind.name,
+                self.limiter.kind.name,
             )
             part = replace(part, is_spoiled=True)
         return encode(part), None
@@ -428,12 +429,12 @@ class SettingSearch:
         """Apply the setting on all ranks, or observe at the original one if a rank may not. Returns that in force."""
         setting = self._order.setting
         denials: Sequence[str | None] = self._exchange.gather(
-            lambda: None if self.observes else self._limiter.set(setting), phase
+            lambda: None if self.observes else self.limiter.set(setting), phase
         )
         if not any(denials):
             return setting
         denial = self._exchange.complaint(denials)
-        self._exchange.attempt(lambda: self._limiter.stay(denial))
+        self._exchange.attempt(lambda: self.limiter.stay(denial))
         self.observes = True
         self.not_changed_because = "as setting it is not permitted here"
         self.settings = self.settings[:1]
@@ -442,7 +443,7 @@ class SettingSearch:
         self._order = replace(self._order, setting=self.original)
         _logger.warning(
             "%ss are not changed: %s. Training continues at the original %s, where it is measured",
-            self._limiter.kind.name,
+            self.limiter.kind.name,
             denial,
             self._original_text,
         )

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, TypeVar, get_args
 
-from zeus_core._validate import checked_flag, checked_function, checked_number, checked_one_of
+from zeus_core._validate import checked_flag, checked_function, checked_instance, checked_number, checked_one_of
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
 from zeus_core.adapters._result import show_result
-from zeus_core.device import Gpu
-from zeus_core.errors import DeviceError, UsageError
-from zeus_core.events import NoObserver
-from zeus_core.knobs._kinds import CommonClock, KnobKind
+from zeus_core.errors import UsageError
+from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
-from zeus_core.optimizer._global_setting._clock_sampler import ClockSampler
-from zeus_core.optimizer._global_setting._limiter import Limiter
 from zeus_core.optimizer._global_setting._preparation import kinds_of
-from zeus_core.optimizer.levelling._leveller import Leveller
+from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
+from zeus_core.optimizer.levelling._hold import CommonLevel, common_level
+from zeus_core.optimizer.levelling._own_work import OwnWork
+from zeus_core.optimizer.levelling._session import Session
 from zeus_core.ports import DeviceEvent, DeviceEvents, World
 from zeus_core.ports._device_events import HostEvents
 from zeus_core.ports._exchange import Exchange
@@ -31,18 +29,13 @@ from zeus_core.ports._world import checked_world
 __all__ = ["LevellingOptimizer"]
 
 LevelKnob = Literal["clock", "power limit"]
-
-# The ranks exchange the times of their steps as often as takes at most this share of the time of training. Over gloo an
-# exchange takes 0.2 to 1 ms, so that steps of 0.5 s are told one by one.
-_EXCHANGE_FRACTION = 0.002
-_MAX_STEPS_APART = 64
-_COMPARED_STEPS = 8  # at the original settings, before the first change
+LevelMode = Literal["level", "observe"]
 
 _logger = logging.getLogger(__name__)
 _Self = TypeVar("_Self", bound="LevellingOptimizer")
 
 
-class LevellingOptimizer(NoObserver):
+class LevellingOptimizer:
     """Lowers the clock, or the power limit, of GPUs that wait for slower ones, as far as it lengthens no step.
 
     A data-parallel step lasts as long as that of the slowest rank: of GPUs of one model, which differ by some percent,
@@ -65,12 +58,16 @@ class LevellingOptimizer(NoObserver):
     fast: steps are shorter than with equal limits of the same sum.
 
     The hooks never raise. After a fault on any rank, which is logged with its remedy, all ranks restore the original
-    settings, and training continues without the optimizer; and also where a rank may not change its GPU.
+    settings, and training continues without the optimizer. Where a rank may not change its GPU, none is changed: who
+    waits is measured, and what levelling would save is predicted, with an interval.
 
     Args:
         monitor: The monitor of the one GPU of this rank.
         knob: "clock" for the SM clock, or "power limit"; if None "clock", and "power limit" with a budget.
         budget_watts: The power of all GPUs of the job together; None for none.
+        after: A search for a common setting, such as a `GlobalPowerLimitOptimizer` with the same monitor, which this
+            object then tells of all events. Levelling begins below the setting that it chooses. None for none.
+        mode: "level", or "observe" to change nothing, measure who waits, and predict what levelling would save.
         original_clock_mhz: The clock that the GPUs were locked at before; None if they were not locked.
         world: The ranks, such as `zeus_core.pytorch.torch_world()`.
         events: Makes events of the device, such as `zeus_core.pytorch.device_events_for(...)`, which the host
@@ -87,6 +84,8 @@ class LevellingOptimizer(NoObserver):
         *,
         knob: LevelKnob | None = None,
         budget_watts: float | None = None,
+        after: SearchOptimizer | None = None,
+        mode: LevelMode = "level",
         original_clock_mhz: int | None = None,
         world: World | None = None,
         events: DeviceEvents | None = None,
@@ -102,61 +101,141 @@ class LevellingOptimizer(NoObserver):
             raise UsageError('knob is "clock": a budget is kept by power limits; use knob="power limit", or none')
         (self._kind,) = kinds_of(name, None, original_clock_mhz, has_own_search=False)
         self._budget_watts = budget_watts
+        self._observes = checked_one_of("mode", mode, get_args(LevelMode)) == "observe"
+        self._after = _checked_after(after, monitor, budget_watts)
+        self._search: TrainingObserver = NoObserver() if self._after is None else self._after
+        self._has_own_events = events is not None
         self._events = (
             HostEvents(monitor.time_source) if events is None else checked_function("events", events, "a maker")
         )
         self._exchange = Exchange(checked_world(world), self._step_aside)
+        if world is not None:
+            self._search.use_world(world)
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
-        self._session: _Session | None = None
+        self._session: Session | None = None
+        self._level: CommonLevel | None = None
+        self._earlier_changes = 0
         self._is_off = False
         self._rows: dict[str, str] = {}
-        self._begin: DeviceEvent | None = None
-        self._end: DeviceEvent | None = None
+        self._work: OwnWork | None = None
 
     @property
     def settings(self) -> list[int]:
         """The setting of each rank, by rank; empty while nothing is levelled."""
-        return [] if self._session is None else self._session.leveller.settings
+        return [] if self._session is None or self._session.observes else self._session.leveller.settings
 
     @property
     def changes(self) -> int:
-        """How often settings were changed in this training; 0 while nothing is levelled."""
-        return 0 if self._session is None else self._session.leveller.changes
+        """How often settings were changed in this training."""
+        return self._earlier_changes + (0 if self._session is None else self._session.leveller.changes)
+
+    @property
+    def saving_fraction(self) -> float | None:
+        """Energy per step that the search before it saves, with levelling; None without one, or if it is not known."""
+        return None if self._after is None else self._after.saving_fraction
+
+    @property
+    def saving_uncertainty(self) -> float | None:
+        """How far `saving_fraction` can be off; None if that is."""
+        return None if self._after is None else self._after.saving_uncertainty
+
+    @property
+    def power_limit_watts(self) -> int | None:
+        """The power limit that the search before it has set; None without one."""
+        return None if self._after is None else self._after.power_limit_watts
+
+    @property
+    def is_end_due(self) -> bool:
+        """Whether the process ends before the next step: never."""
+        return False
 
     def use_world(self, world: World) -> None:
         """Level with these ranks from the next training on. Call it before training begins."""
         self._exchange.use_world(checked_world(world))
+        self._search.use_world(world)
+
+    def use_events(self, events: DeviceEvents) -> None:
+        """Time the work by these events of the device, if none were passed to the constructor."""
+        if not self._has_own_events:
+            self._events = checked_function("events", events, "a maker")
+
+    def use_work(self, work: Mapping[str, int | str]) -> None:
+        """Tell the work of a step from other work; see `GlobalPowerLimitOptimizer.use_work`."""
+        self._search.use_work({**work, "levelled": 1})  # trials take less energy than they would without
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the search before it, for a checkpoint; empty without one."""
+        return {} if self._after is None else self._after.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue the search of a checkpoint in the next training."""
+        if self._after is not None:
+            self._after.load_state_dict(state)
+
+    def forget(self) -> None:
+        """Discard all that was learned from steps: from now on a step is another amount of work."""
+        self._end_session()
+        self._search.forget()
+
+    def on_train_begin(self, *, max_steps: int | None = None) -> None:
+        """Report that training begins. Loops that do not report it begin with their first step."""
+        self._earlier_changes = 0
+        self._search.on_train_begin(max_steps=max_steps)
+
+    def on_epoch_begin(self) -> None:
+        """Report that an epoch begins."""
+        self._search.on_epoch_begin()
 
     def on_step_begin(self) -> None:
         """Report that a training step begins."""
+        self._search.on_step_begin()
         if not self._is_off:
-            self._begin, self._end = self._event(), None
+            self._work = OwnWork(self._event())
+
+    def on_work_begin(self) -> None:
+        """Report that the own work of the step goes on, after a wait for other ranks within the step."""
+        if self._work is not None:
+            self._work.begin(self._event())
 
     def on_work_end(self) -> None:
-        """Report that the own work of the step is over. The latest of several reports in a step counts."""
-        if not self._is_off:
-            self._end = self._event()
+        """Report that the own work of the step is over, or its part. The latest of several reports counts."""
+        if self._work is not None:
+            self._work.end(self._event())
 
-    @contained(on_fault=lambda self, error: self._fail(error))
     def on_step_end(self) -> None:
         """Report that the step has ended, on every rank."""
-        if self._is_off:
-            return
-        if self._session is None:
-            self._session = self._started()
-            self._session.apply()
-            return
-        if self._session.take_step(self._begin, self._end):
-            self._rows = self._session.rows()
+        self._search.on_step_end()
+        work, self._work = self._work, None
+        if not self._is_off:
+            self._take_step(work)
+
+    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
+        """Report that something other than training is about to happen. A step under way is not counted."""
+        self._work = None
+        self._search.on_pause(activity, on_all_ranks)
+
+    def on_resume(self) -> None:
+        """Report that it is over."""
+        self._search.on_resume()
+
+    def on_interference(self) -> None:
+        """Report that something other than training has happened. A step under way is not counted."""
+        self._work = None
+        self._search.on_interference()
+
+    def on_epoch_end(self) -> None:
+        """Report that the epoch has ended."""
+        self._search.on_epoch_end()
 
     def on_train_end(self) -> None:
         """Training has ended: restore the original settings, and show the result."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        has_trained = self._session is not None
+        self._end_session()
+        self._search.on_train_end()
+        self._work = None
+        if has_trained:
             self._show_result()
-        self._begin = self._end = None
 
     def close(self) -> None:
         """Restore the original settings."""
@@ -164,7 +243,7 @@ class LevellingOptimizer(NoObserver):
 
     def result(self) -> dict[str, str]:
         """Return the result for people, as labelled lines; empty before anything was levelled."""
-        return dict(self._rows)
+        return {**self._search.result(), **self._rows}
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -180,18 +259,51 @@ class LevellingOptimizer(NoObserver):
         except Exception:  # of the device: the step is not counted
             return None
 
+    @contained(on_fault=lambda self, error: self._fail(error))
+    def _take_step(self, work: OwnWork | None) -> None:
+        level = None if self._after is None else common_level(self._after)
+        if level != self._level or (level is None and self._after is not None):
+            self._end_session()
+            self._level = level
+        if level is None and self._after is not None:
+            return  # the search is under way
+        if self._session is None:
+            self._session = self._started(level)
+        elif self._session.take_step(work):
+            self._rows = self._session.rows()
+
     @contained
     def _show_result(self) -> None:
-        if not self.quiet and self._exchange.rank == 0 and self._rows:
-            show_result(self._rows)
+        if not self.quiet and self._exchange.rank == 0 and self.result():
+            show_result(self.result())
 
-    def _started(self) -> _Session:
+    def _started(self, level: CommonLevel | None) -> Session:
         """Begin to level, on all ranks. Raises what keeps one of them from it."""
         if self._exchange.size == 1:
             raise UsageError(
                 "there is one rank, which waits for nobody: pass world=zeus_core.pytorch.torch_world() on each process"
             )
-        return _Session(self.monitor, self._kind, self._budget_watts, self._exchange)
+        observes = self._observes or (level is not None and level.observes)
+        return Session(
+            self.monitor, self._kind, self._budget_watts, level, observes, self._exchange, self._report_denial
+        )
+
+    def _end_session(self) -> None:
+        session, self._session, self._level = self._session, None, None
+        if session is not None:
+            self._earlier_changes += session.leveller.changes
+            session.close()
+
+    def _report_denial(self, denial: str) -> None:
+        _logger.warning(
+            "%ss are not changed: %s. Training continues as it is, and what levelling would save is predicted",
+            self._kind.name,
+            denial,
+        )
+
+    def _refuse(self, error: Exception) -> None:
+        """Be off on all ranks from the next exchange on."""
+        self._exchange.fail(error)
 
     def _fail(self, error: Exception) -> None:
         """Be off for good: all ranks have failed in the same exchange."""
@@ -206,137 +318,18 @@ class LevellingOptimizer(NoObserver):
             log_fault(self, f"the levelling of {self._kind.name}s is off for the rest of this run", error)
 
 
-@dataclass
-class _Step:
-    begin: DeviceEvent | None
-    end: DeviceEvent | None
-
-    @property
-    def seconds(self) -> float | None:
-        begin = None if self.begin is None else self.begin.seconds()
-        end = None if self.end is None else self.end.seconds()
-        return None if begin is None or end is None else end - begin
-
-
-class _Session:
-    """The levelling of one training. Made by all ranks at the same time.
-
-    Raises:
-        WorldError: Another rank cannot take part; the message says why.
-        DeviceError: This one cannot.
-        UsageError: The ranks differ in their arguments, or share a GPU.
-    """
-
-    def __init__(self, monitor: ZeusMonitor, kind: KnobKind, budget_watts: float | None, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._time_source = monitor.time_source
-        gpus = list(monitor.gpus.values())
-        self._limiter = exchange.make(lambda: _limiter(gpus, kind))
-        self._sampler = ClockSampler(gpus, monitor.time_source) if isinstance(kind, CommonClock) else None
-        about = {**kind.arguments, "budget_watts": budget_watts}
-        ranks = exchange.gather(lambda: [list(self._limiter.settings), gpus[0].uuid, about])
-        settings, uuids, abouts = zip(*ranks, strict=True)
-        _check_ranks(uuids, abouts)
-        _check_budget(settings, budget_watts)
-        self.leveller: Leveller = Leveller(settings, self._sampler is None, budget_watts)
-        """Chooses the settings."""
-        self._steps: list[_Step] = []
-        self._steps_apart = self._proposed_steps_apart = 1
-        self._exchange_seconds = math.inf
-        self._began = self._time_source.now()
-        self._before: list[float] = []  # the share of a step that ranks wait, at the original settings
-        self._waiting = 0.0
-
-    def apply(self) -> None:
-        """Begin with the first settings. A failure is told at the next exchange."""
-        self._exchange.attempt(self._set_own)
-        if self._sampler is not None:
-            self._sampler.start()
-
-    def take_step(self, begin: DeviceEvent | None, end: DeviceEvent | None) -> bool:
-        """Take in a step. Returns whether something was learned."""
-        self._steps.append(_Step(begin, end))
-        if len(self._steps) <= self._steps_apart:  # the device may still be at work at the latest one
-            return False
-        told, self._steps = self._steps[:-1], self._steps[-1:]
-        before = self._time_source.now()
-        ranks = self._exchange.gather(lambda: self._report(told))
-        self._steps_apart = ranks[0]["steps_apart"]
-        clocks = [rank["clock_mhz"] for rank in ranks]
-        for own_seconds in zip(*(rank["seconds"] for rank in ranks), strict=True):
-            if None not in own_seconds:
-                self._note_waiting(own_seconds)
-                if self.leveller.tell(own_seconds, None if None in clocks else clocks):
-                    self._exchange.attempt(self._set_own)
-                    break
-        self._choose_steps_apart(before, len(told))
-        return True
-
-    def rows(self) -> dict[str, str]:
-        """Return the result as labelled lines."""
-        kind, settings = self._limiter.kind, self.leveller.settings
-        before = sum(self._before) / max(len(self._before), 1)
-        return {
-            "levelling": f"{kind.name}s of {min(settings)} to {max(settings)} {kind.unit} on {len(settings)} ranks, "
-            f"changed {self.leveller.changes} times",
-            "waiting for other ranks": f"{self._waiting:.1%} of the time of a step, {before:.1%} before",
-        }
-
-    def close(self) -> None:
-        """Restore the original settings."""
-        if self._sampler is not None:
-            self._sampler.stop()
-        self._limiter.restore()
-
-    def _report(self, told: Sequence[_Step]) -> dict[str, Any]:
-        clocks_mhz = () if self._sampler is None else self._sampler.take_means_mhz()
-        return {
-            "seconds": [step.seconds for step in told],
-            "clock_mhz": min(clocks_mhz, default=None),
-            "steps_apart": self._proposed_steps_apart,
-        }
-
-    def _choose_steps_apart(self, before: float, steps: int) -> None:
-        """Say how many steps exchanges should be apart, from what the quickest one took. The word of rank 0 counts."""
-        now = self._time_source.now()
-        self._exchange_seconds = min(self._exchange_seconds, now - before)
-        step_seconds = (now - self._began) / steps
-        self._began = now
-        if step_seconds > 0:
-            apart = math.ceil(self._exchange_seconds / (_EXCHANGE_FRACTION * step_seconds))
-            self._proposed_steps_apart = min(max(apart, 1), _MAX_STEPS_APART)
-
-    def _note_waiting(self, own_seconds: Sequence[float]) -> None:
-        longest = max(own_seconds)
-        waiting = 1 - sum(own_seconds) / len(own_seconds) / longest if longest > 0 else 0.0
-        if self.leveller.changes == 0 and len(self._before) < _COMPARED_STEPS:
-            self._before.append(waiting)
-        self._waiting += (waiting - self._waiting) / _COMPARED_STEPS  # the latest steps count most
-
-    def _set_own(self) -> None:
-        denial = self._limiter.set(self.leveller.settings[self._exchange.rank])
-        if denial is not None:
-            raise DeviceError(denial)
-
-
-def _limiter(gpus: Sequence[Gpu], kind: KnobKind) -> Limiter:
-    if len(gpus) != 1:
-        raise DeviceError(f"the monitor of this rank has {len(gpus)} GPUs: give each rank one of its own")
-    return Limiter(gpus, kind)
-
-
-def _check_ranks(uuids: Sequence[str], abouts: Sequence[Mapping[str, Any]]) -> None:
-    for rank, about in enumerate(abouts):
-        if about != abouts[0]:
-            raise UsageError(f"rank {rank} levels by {about}, and rank 0 by {abouts[0]}: pass the same to all")
-    if len(set(uuids)) < len(uuids):
-        raise UsageError("two ranks have the same GPU: give each its own, by ZeusMonitor(gpu_indices=[local_rank])")
-
-
-def _check_budget(settings: Sequence[Sequence[int]], budget_watts: float | None) -> None:
-    lowest_watts = sum(own[-1] for own in settings)
-    if budget_watts is not None and budget_watts < lowest_watts:
-        raise UsageError(
-            f"budget_watts is {budget_watts:g}: the lowest limits of these {len(settings)} GPUs are {lowest_watts:g} W "
-            "together"
-        )
+def _checked_after(
+    after: SearchOptimizer | None, monitor: ZeusMonitor, budget_watts: float | None
+) -> SearchOptimizer | None:
+    if after is None:
+        return None
+    wanted = "a search for the common level, such as GlobalPowerLimitOptimizer(monitor)"
+    checked_instance("after", after, SearchOptimizer, wanted)
+    if after.monitor is not monitor:
+        raise UsageError("after has another monitor than the one given; give both the same")
+    if budget_watts is not None:
+        raise UsageError("after is passed with budget_watts: a budget sets limits of its own; pass one of them")
+    if after._pauser is not None:
+        raise UsageError("after has carbon_aware=..., which moves the common level all the time; pass one without")
+    after.quiet = True  # its result is part of that of levelling
+    return after

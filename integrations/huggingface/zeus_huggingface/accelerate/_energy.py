@@ -13,8 +13,10 @@ from zeus_core._validate import checked_function, checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import MicroBatchOptimizer, MicroBatchSetting, checked_micro_batch
+from zeus_core.pytorch._work_end import TrainingWork
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training._account import TRAINING
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
@@ -74,7 +76,7 @@ class ZeusAccelerate(AcceleratorLoop):
         accelerator: The accelerator of the loop.
         monitor: Measures the GPUs; if None, the optimizer's, or a new one for the GPU this process trains on.
         optimizer: Chooses a power limit or an SM clock: a `PowerLimitOptimizer`, `GlobalPowerLimitOptimizer` or
-            `GlobalClockOptimizer`.
+            `GlobalClockOptimizer`; or one for each rank, a `LevellingOptimizer`.
         samples_per_step: Samples of this process in an optimizer step. If None, each `accelerator.backward` counts the
             batch of the prepared dataloader in use; 0 if you count them yourself.
         exchange_steps: Optimizer steps from one exchange of several processes to the next.
@@ -104,7 +106,7 @@ class ZeusAccelerate(AcceleratorLoop):
         self,
         accelerator: Accelerator,
         monitor: ZeusMonitor | None = None,
-        optimizer: PowerLimitOptimizer | SearchOptimizer | None = None,
+        optimizer: PowerLimitOptimizer | SearchOptimizer | LevellingOptimizer | None = None,
         *,
         samples_per_step: int | None = None,
         exchange_steps: int = 10,
@@ -149,6 +151,8 @@ class ZeusAccelerate(AcceleratorLoop):
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes
         super().__init__(accelerator, self.energy, self.energy.monitor, quiet)
+        self._work = TrainingWork(optimizer)
+        self._work.begin(self._models, accelerator._optimizers, accelerator.device)
         self._wraps.wrap("log", self._log)
         self._hooks.append(accelerator.register_save_state_pre_hook(self._on_save_state))
         self._hooks.append(accelerator.register_load_state_pre_hook(self._on_load_state))
@@ -204,6 +208,7 @@ class ZeusAccelerate(AcceleratorLoop):
         """End training, normally or by an error, and leave the accelerator as it was. Not collective."""
         self._tell_detected_evaluations()
         super().close()
+        self._work.end()
         if self._batches is not None:
             self._batches.undo()
 
