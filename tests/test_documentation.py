@@ -43,6 +43,7 @@ HERE = {
 ELSEWHERE = {  # these bring a model of their framework, or compare the page with an example that is run
     "accelerate.md": "accelerate/test_example.py",
     "deepspeed.md": "deepspeed/test_docs.py",
+    "exporters.md": "exporter/test_exporter.py",
     "huggingface.md": "huggingface/test_docs.py",
     "levelling.md": "pytorch/test_work_end.py",
     "lightning.md": "lightning/test_docs.py",
@@ -306,7 +307,7 @@ def test_every_command_runs(tmp_path, call):
         stderr=subprocess.PIPE,
         text=True,
     )
-    if call[1] == "power":  # which goes on until Ctrl-C
+    if call[1] in {"power", "exporter"}:  # which go on until Ctrl-C
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)

@@ -50,8 +50,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {*OPTIMIZING, "tracing"},
     "pytorch": {*OPTIMIZING, "training"},
     "selfcheck": {*OPTIMIZING, "training", "pytorch"},  # torch only where a load runs
+    "exporter": {*BASE, "device", "monitor"},
     "report": {*OPTIMIZING, "training", "replay"},
-    "cli": {*OPTIMIZING, "tracing", "training", "report", "replay", "daemon", "selfcheck", "_launch"},
+    "cli": {*OPTIMIZING, "tracing", "training", "report", "replay", "daemon", "selfcheck", "exporter", "_launch"},
     "testing": {*OPTIMIZING, "training"},
 }
 

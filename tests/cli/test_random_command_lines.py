@@ -81,6 +81,8 @@ OPTIONS = {
     "--budget-watts": ["500", *NUMBERS],
     "--level": [],
     "--json": [],
+    "--port": ["0", "99999", *NUMBERS, *TEXTS],
+    "--address": ["127.0.0.1", *TEXTS],
     "--quiet": [],
     "--quick": [],
     "--allow-changes": [],
@@ -96,6 +98,7 @@ OF_COMMAND = {
     "run": ["--gpus", "--output", "--quiet"],
     "doctor": [],
     "selfcheck": ["--output", "--quick", "--allow-changes"],
+    "exporter": ["--gpus", "--period", "--port", "--address"],
     "leases": ["--json"],
     "restore": ["--stale"],
     "top": ["--gpus", "--period", "--once"],
@@ -110,7 +113,7 @@ OF_COMMAND = {
     ],
 }
 MACHINES = ["A40:2", "A40:2", "A100", "", "x", "A40:99999", "A40:", "\u0663", "A40:1,V100:1"]
-UNTIL_CTRL_C = {"power", "energy", "top"}
+UNTIL_CTRL_C = {"power", "energy", "top", "exporter"}
 PLANNING = ["--pictures", "none", "--microbatches", "2", "--output", "out"]
 ALLOCATING = ["--global-batch", "64", "--blocking-power", "60", "--output", "out"]
 DEVICE = """batch_size,power_limit,seconds,watts
@@ -161,6 +164,8 @@ def random_line(choose):
         line += ["--global-batch", "24", "--blocking-power", "60", "--pictures", "none"]
     if command == "selfcheck":  # of a GPU that no machine here has: else it would take minutes
         line += ["--gpu", "999999999"]
+    if command == "exporter":
+        line += ["--textfile", choose.choice(["out/zeus.prom", "/dev/full", "/proc/none/x", ""])]
     for _ in range(choose.randrange(4)):
         is_usual = command in OF_COMMAND and OF_COMMAND[command] and choose.random() < 0.8
         name = choose.choice(OF_COMMAND[command] if is_usual else list(OPTIONS))

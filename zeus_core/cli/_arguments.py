@@ -24,6 +24,7 @@ __all__ = [
     "notes_on_silent",
     "number",
     "path",
+    "port",
     "seconds",
     "seconds_or_zero",
 ]
@@ -39,10 +40,12 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_period(parser: argparse.ArgumentParser) -> None:
+def add_period(
+    parser: argparse.ArgumentParser, usual_seconds: float = 1.0, meaning: str = "time from one line to the next"
+) -> None:
     """Declare `--period`."""
     parser.add_argument(
-        "--period", type=_period, default=1.0, metavar="SECONDS", help="time from one line to the next (1)"
+        "--period", type=_period, default=usual_seconds, metavar="SECONDS", help=f"{meaning} ({usual_seconds:g})"
     )
 
 
@@ -79,6 +82,13 @@ def gpu_index(text: str) -> int:
     return indices[0]
 
 
+def port(text: str) -> int:
+    """Parse a port of TCP; 0 is any free one."""
+    if not (text.isdecimal() and text.isascii()) or len(text) > 5 or int(text) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a port, 0 to {_MAX_PORT}, such as 9920")
+    return int(text)
+
+
 def path(text: str) -> Path:
     """Parse a path."""
     if not text or "\0" in text:  # such as that of a shell variable that is not set
@@ -107,6 +117,7 @@ def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> lis
     return list(indices)
 
 
+_MAX_PORT = 65535
 _MAX_SECONDS = 1e9  # 31 years, and less than Python can wait
 _MAX_COUNT = 10**9
 

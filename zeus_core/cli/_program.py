@@ -15,6 +15,7 @@ import zeus_core.cli._daemon as _daemon
 import zeus_core.cli._devices as _devices
 import zeus_core.cli._doctor as _doctor
 import zeus_core.cli._energy as _energy
+import zeus_core.cli._exporter as _exporter
 import zeus_core.cli._jobs as _jobs
 import zeus_core.cli._leases as _leases
 import zeus_core.cli._plan as _plan
@@ -62,6 +63,7 @@ _COMMANDS: dict[str, Command] = {
     "replay": _replay,
     "leases": _leases,
     "restore": _restore,
+    "exporter": _exporter,
     "daemon": _daemon,
     "top": _top,
 }

@@ -1,0 +1,70 @@
+"""`zeus-core exporter`: energy, power, limits and clocks for Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from zeus_core.cli._arguments import add_gpus, add_period, path, port
+from zeus_core.cli._text import write
+from zeus_core.errors import NoDeviceError
+
+__all__ = ["SUMMARY", "add_arguments", "execute"]
+
+SUMMARY = "Export energy and power to Prometheus until Ctrl-C"
+
+_PORT = 9920  # none of those that the Prometheus project lists for exporters
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_gpus(parser)
+    parser.add_argument("--port", type=port, default=_PORT, metavar="PORT", help=f"port that Prometheus asks ({_PORT})")
+    parser.add_argument(
+        "--address", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone; 0.0.0.0: any)"
+    )
+    parser.add_argument(
+        "--textfile",
+        type=path,
+        metavar="FILE",
+        help="instead, write FILE each period, for the textfile collector of the node exporter; for batch jobs",
+    )
+    add_period(parser, 5.0, "time between two readings of the devices")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Export until Ctrl-C or SIGTERM."""
+    from zeus_core.cli._metering import open_meter
+    from zeus_core.exporter._serving import check_prometheus_client, serve, write_file
+    from zeus_core.exporter._totals import DeviceTotals
+
+    check_prometheus_client()
+    meter = open_meter(arguments.gpus)
+    if not meter.names:
+        raise NoDeviceError("; ".join(["there is nothing to export", *meter.notes]))
+    for note in meter.notes:
+        write(f"zeus-core: {note}", sys.stderr)
+    totals, stop = DeviceTotals(meter.monitor), threading.Event()
+    with _stopped_by_signals(stop):
+        if arguments.textfile is not None:
+            write_file(totals, arguments.textfile, arguments.period, stop)
+            return 0
+        with serve(totals, arguments.address, arguments.port, arguments.period) as used_port:
+            write(f"metrics at http://{arguments.address}:{used_port}/metrics, until Ctrl-C", sys.stdout)
+            stop.wait()
+    return 0
+
+
+@contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM set an event within a block."""
+    handlers = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,0 +1,71 @@
+"""Metrics of OpenTelemetry, by its semantic conventions for hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from zeus_core._validate import checked_instance, checked_object
+from zeus_core.errors import UsageError
+from zeus_core.exporter._totals import DeviceState, DeviceTotals
+from zeus_core.monitor import ZeusMonitor
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
+__all__ = ["export_to_opentelemetry"]
+
+# https://opentelemetry.io/docs/specs/semconv/hardware/ ("Development" as of 1.38)
+_TYPES = {"gpu": "gpu", "cpu": "cpu", "dram": "memory"}
+
+
+def export_to_opentelemetry(monitor: ZeusMonitor | None = None, meter_provider: MeterProvider | None = None) -> None:
+    """Export the energy and power of the monitored devices, as `hw.energy` (J) and `hw.power` (W).
+
+    Devices are read when the provider's readers ask, in their threads: training never waits for it. Attributes are
+    `hw.id` (the UUID), `hw.type` and `hw.name`. Nothing is exported unless this is called.
+
+        from zeus_core.exporter import export_to_opentelemetry
+
+        export_to_opentelemetry()  # with the provider that the program has set up
+
+    Args:
+        monitor: Says which devices, and reads them. Pass a callback's `monitor`; a new `ZeusMonitor()` if None,
+            which is of this rank's own GPU under a launcher of several ranks.
+        meter_provider: Where to; the global provider if None.
+
+    Raises:
+        UsageError: An argument is wrong, or OpenTelemetry is not installed; the message names it.
+        DeviceError: There is no device, and `monitor` is None.
+    """
+    try:
+        from opentelemetry import metrics
+    except ModuleNotFoundError as error:
+        raise UsageError("opentelemetry is not installed: pip install 'zeus-core[otel]'") from error
+    if monitor is not None:
+        checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor()")
+    provider = metrics.get_meter_provider() if meter_provider is None else meter_provider
+    checked_object("meter_provider", provider, "get_meter", "a MeterProvider of opentelemetry.sdk.metrics")
+    totals = DeviceTotals(ZeusMonitor() if monitor is None else monitor)
+    meter = provider.get_meter("zeus_core")
+    meter.create_observable_counter(
+        "hw.energy", [_observed(totals, lambda state: state.energy_joules)], "J", "Energy consumed by the component."
+    )
+    meter.create_observable_gauge(
+        "hw.power", [_observed(totals, lambda state: state.power_watts)], "W", "Power consumed by the component."
+    )
+
+
+def _observed(totals: DeviceTotals, value: Callable[[DeviceState], float | None]) -> Callable[[object], Iterator[Any]]:
+    """Return a callback of an instrument."""
+
+    def observe(options: object) -> Iterator[Any]:
+        from opentelemetry.metrics import Observation
+
+        for state in totals.refresh():
+            known = value(state)
+            if known is not None:
+                kind, uuid = state.device.kind, state.device.uuid
+                yield Observation(known, {"hw.id": uuid, "hw.type": _TYPES[kind], "hw.name": state.name})
+
+    return observe
