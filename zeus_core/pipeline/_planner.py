@@ -20,7 +20,7 @@ from zeus_core.pipeline._simple_plans import simple_plans
 from zeus_core.pipeline._switching import plan_switches
 from zeus_core.pipeline._waiting import choose_waiting_clocks
 
-__all__ = ["make_plan", "make_plans"]
+__all__ = ["make_plan", "make_plans", "with_waiting_clocks"]
 
 _NAME = "frontier"
 _MAX_EFFORT = 1000.0  # minutes become days, for gains that ended long before

@@ -17,13 +17,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from zeus_core.pipeline._dependencies import ROUNDING
 from zeus_core.pipeline._execution import Execution, SwitchPrice, execute
 from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._waiting_power import WaitingPower
 
-__all__ = ["WaitingClocks", "choose_waiting_clocks", "execute_waits", "watts_after_work"]
+__all__ = ["WaitingClocks", "choose_waiting_clocks", "execute_waits", "waiting_seconds", "watts_after_work"]
 
 WaitingClocks = tuple[tuple[int | None, ...], ...]
 """For each rank the clock of the wait before each instruction, and after the last; None for that of what follows."""
@@ -199,6 +201,17 @@ def watts_after_work(problem: Problem, plan_clocks: Sequence[Sequence[int | None
             after = next((clock for clock in reversed(clocks) if clock is not None), None)
         watts += power.watts(problem.schedule.ranks[rank][0].stage, after)
     return watts
+
+
+def waiting_seconds(problem: Problem, execution: Execution) -> list[list[float]]:
+    """Return how long each rank waits before each instruction, and after the last until the end of the iteration."""
+    ends = execution.start_seconds + execution.duration_seconds
+    waits = []
+    for number in range(len(problem.schedule.ranks)):
+        members = (problem.graph.rank == number).nonzero()[0]
+        begins = np.concatenate([[0.0], ends[members]])
+        waits.append((np.append(execution.start_seconds[members], execution.time_seconds) - begins).tolist())
+    return waits
 
 
 def _ranks(

@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from zeus_core.optimizer.pipeline_frequency._counter_updates import CounterUpdate, likely_updates
 from zeus_core.optimizer.pipeline_frequency._timeline import Span
 
-__all__ = ["WAITING", "MeanPower", "mean_powers"]
+__all__ = ["WAITING", "WAITING_SLOPE", "MeanPower", "mean_powers"]
 
 WAITING = "waiting"
 """The kind of work between the spans of a GPU."""
+
+WAITING_SLOPE = "waiting slope"
+"""How much more the GPU draws while it waits for each unit of what is given with the known times; often below 0."""
 
 # Fraction of all time below which the power of a kind of work cannot be determined.
 _MIN_TIME_FRACTION = 1e-6
@@ -53,7 +56,11 @@ class MeanPower(NamedTuple):
 
 
 def mean_powers(
-    updates: Sequence[CounterUpdate], spans: Sequence[Span], known: Sequence[Span], held_up: Sequence[Span] = ()
+    updates: Sequence[CounterUpdate],
+    spans: Sequence[Span],
+    known: Sequence[Span],
+    held_up: Sequence[Span] = (),
+    units: Sequence[float] = (),
 ) -> Mapping[Hashable, MeanPower]:
     """Determine the mean power of each kind of work, and of waiting.
 
@@ -63,9 +70,12 @@ def mean_powers(
         known: The times in which `spans` is complete; in order and not overlapping. Intervals that extend beyond them
             do not count.
         held_up: Those of `spans` in which the GPU waited for something. Intervals that overlap them do not count.
+        units: For each of `known`, such as how far the clock is below the highest, a number to which the power of
+            waiting is linear: `WAITING` is then that at 0. Empty if it is the same in all.
 
     Returns:
-        The power by the label of the spans, and by `WAITING`; kinds that cannot be determined are left out.
+        The power by the label of the spans, by `WAITING`, and by `WAITING_SLOPE` with units; kinds that cannot be
+        determined are left out.
     """
     edges = _edges(likely_updates(updates))
     if len(edges) < 2:
@@ -73,6 +83,10 @@ def mean_powers(
     at = np.array([edge.at_seconds for edge in edges])
     joules = np.diff([edge.energy_joules for edge in edges])
     names, seconds = _seconds_of_each(at, spans)
+    if units:
+        spread = np.sum([unit * _overlaps(at, [span]) for unit, span in zip(units, known, strict=True)], axis=0)
+        seconds = np.column_stack([seconds, seconds[:, -1] * spread / np.diff(at)])
+        names = [*names, WAITING_SLOPE]
     is_known = _overlaps(at, known) - _overlaps(at, held_up) > np.diff(at) * (1 - 1e-9)
     is_known &= joules >= 0  # a counter that was reset has gone back
     return _regress(names, seconds[is_known], joules[is_known])

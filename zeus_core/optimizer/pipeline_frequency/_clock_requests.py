@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-__all__ = ["ClockRequest", "clocks_in_reach", "clocks_to_follow", "requests_of"]
+__all__ = ["ClockRequest", "Wait", "clocks_in_reach", "clocks_to_follow", "requests_of", "with_waits"]
 
 # Multiple of the driver's latency between two iterations below which the original clock would hardly be in force there:
 # one latency to restore it, and one to set the next clock.
@@ -20,6 +20,24 @@ _MIN_REST_LATENCIES = 2.0
 
 # Lateness, as a multiple of the driver's latency, that is the scatter of computations and calls.
 _MAX_LATENESS_LATENCIES = 0.1
+
+
+# Fraction of a wait, and multiple of the driver's latency, that the clock is raised before its end: a wait is shorter
+# at times, and work at the low clock would delay other ranks.
+_WAIT_MARGIN_FRACTION = 0.05
+_WAIT_MARGIN_LATENCIES = 0.5
+
+
+class Wait(NamedTuple):
+    """A wait that has a clock of its own.
+
+    Attributes:
+        clock_mhz: The clock.
+        seconds: How long it lasts by the plan.
+    """
+
+    clock_mhz: int
+    seconds: float
 
 
 class ClockRequest(NamedTuple):
@@ -51,6 +69,45 @@ def clocks_to_follow(
         clocks.append(before if planned is None else None if planned == original_mhz else planned)
     is_rest_short = rest_seconds is not None and rest_seconds < _MIN_REST_LATENCIES * latency_seconds
     return [*clocks, clocks[0] if is_rest_short else None]
+
+
+def with_waits(
+    clocks_mhz: Sequence[int | None],
+    seconds: Sequence[float],
+    waits: Sequence[Wait | None],
+    waited_seconds: Sequence[float | None],
+    latency_seconds: float,
+) -> tuple[list[int | None], list[float], list[tuple[int, float]]]:
+    """Return clocks and durations in which waits with a clock of their own count as computations.
+
+    Args:
+        clocks_mhz: The clock of each computation, and that after the last one; None for the original clock.
+        seconds: The duration of each computation.
+        waits: The waits before each computation, and after the last one.
+        waited_seconds: How long they have lasted; None where that is not known.
+        latency_seconds: How long the driver takes to set a clock.
+
+    Returns:
+        The clocks, the durations, and where each begins: the number of a computation, -1 for the beginning of the step,
+        and the seconds since then.
+    """
+    clocks: list[int | None] = []
+    durations: list[float] = []
+    begins: list[tuple[int, float]] = []
+    for place, wait in enumerate(waits):
+        if wait is not None:
+            waited = waited_seconds[place]
+            lasts = wait.seconds if waited is None else min(waited, wait.seconds)
+            lasts -= _WAIT_MARGIN_FRACTION * lasts + _WAIT_MARGIN_LATENCIES * latency_seconds
+            if lasts > latency_seconds:
+                clocks.append(wait.clock_mhz)
+                durations.append(lasts)
+                begins.append((place - 1, seconds[place - 1] if place else 0.0))
+        clocks.append(clocks_mhz[place])
+        if place < len(seconds):
+            durations.append(seconds[place])
+            begins.append((place, 0.0))
+    return clocks, durations, begins
 
 
 def clocks_in_reach(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
+from zeus_core.optimizer.pipeline_frequency._clock_requests import Wait
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._savings import Saving
@@ -43,6 +44,8 @@ class Deployment:
         excess_seconds: How much longer the instructions take by the profile than all work was measured to take; above 0
             the prediction is too slow by as much.
         saving: The predicted saving, with the error of the profile; None for a plan that was made beforehand.
+        waits: For each rank its waits before each computation and after the last, as far as they have a clock of their
+            own; empty without any.
     """
 
     clocks_mhz: tuple[tuple[int | None, ...], ...]
@@ -51,6 +54,7 @@ class Deployment:
     is_waiting: bool = False
     excess_seconds: float = 0.0
     saving: Saving | None = None
+    waits: tuple[tuple[Wait | None, ...], ...] = ()
 
     @classmethod
     def at_original_clocks(cls, job: PipelineJob, baseline: Iteration, pipeline: int) -> Deployment:

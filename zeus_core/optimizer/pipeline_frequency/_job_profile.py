@@ -13,6 +13,7 @@ from zeus_core.optimizer.pipeline_frequency._interpolation import interpolated
 from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._rank_profile import InstructionRow, RankProfile
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction, InstructionProfile, MeasuredOption, PipelineProfile
+from zeus_core.pipeline._instruction import BLOCKING_KIND
 
 __all__ = ["JobProfile"]
 
@@ -54,11 +55,32 @@ class JobProfile:
             for stage in {instruction.stage for instruction in self.job.ranks[rank].order}:
                 ranks_of_stage.setdefault(stage, []).append(rank)
         stages = [ranks for _, ranks in sorted(ranks_of_stage.items())]
+        blocking = self._blocking_profiles(stages)
+        work = [InstructionProfile(*name, tuple(map(_option, by_clock.values()))) for name, by_clock in rows.items()]
         return PipelineProfile(
-            [InstructionProfile(*name, tuple(map(_option, by_clock.values()))) for name, by_clock in rows.items()],
-            [self._blocking_power_watts(ranks) for ranks in stages],
+            [*work, *blocking],
+            None if blocking else [self._blocking_power_watts(ranks) for ranks in stages],
             [len(ranks) for ranks in stages],
         )
+
+    def _blocking_profiles(self, stages: Sequence[Sequence[int]]) -> list[InstructionProfile]:
+        """Return the power of waiting at the highest and the lowest clock; nothing if it falls with it on no rank.
+
+        Args:
+            stages: The ranks of each stage.
+        """
+        clocks = [clock for profile in self.ranks for clock, _ in profile.blocking_watts_by_clock]
+        if not clocks:
+            return []
+        ends = max(clocks), min(clocks)
+        return [
+            InstructionProfile(
+                stage,
+                BLOCKING_KIND,
+                tuple(MeasuredOption(clock, 1.0, self._blocking_power_watts(ranks, clock)) for clock in ends),
+            )
+            for stage, ranks in enumerate(stages)
+        ]
 
     def planning_options(self, pipeline: int) -> PipelineProfile:
         """Return the profile of one pipeline to plan with, which has interpolated options too.
@@ -67,7 +89,8 @@ class JobProfile:
             UsageError: Something was not measured.
         """
         measured = self.of_pipeline(pipeline)
-        return replace(measured, instructions=tuple(map(self._interpolated, measured.instructions)))
+        interpolated = [one if one.kind == BLOCKING_KIND else self._interpolated(one) for one in measured.instructions]
+        return replace(measured, instructions=tuple(interpolated))
 
     def seconds(self, rank: int) -> dict[tuple[int, str, int | None], float]:
         """Return how long the computations of a rank take at the clocks of any plan, by stage, kind and clock."""
@@ -76,7 +99,7 @@ class JobProfile:
         return {
             (one.stage, one.kind, option.clock_mhz): option.time_seconds
             for one in self.of_pipeline(information.pipeline_rank.pipeline).instructions
-            if one.stage in stages
+            if one.stage in stages and one.kind != BLOCKING_KIND
             for option in self._interpolated(one).options
         }
 
@@ -108,7 +131,11 @@ class JobProfile:
     def _pipeline_joules(self, pipeline: int, step_seconds: float) -> float:
         profile, schedule = self.of_pipeline(pipeline), self.job.schedules[pipeline]
         options = self._highest_clock_options(pipeline)
-        watts, gpus = profile.blocking_power_watts, profile.gpus
+        gpus, blocking = profile.gpus, [profile.find(stage, BLOCKING_KIND) for stage in range(profile.stages)]
+        watts = [
+            lowest if one is None else one.at_highest_clock.energy_joules  # over 1 s
+            for one, lowest in zip(blocking, profile.blocking_power_watts, strict=True)
+        ]
         first_stages = [order[0].stage for order in schedule.ranks]
         joules = sum(gpus[stage] * watts[stage] for stage in first_stages) * step_seconds
         for kind, stage, _ in (instruction for order in schedule.ranks for instruction in order):
@@ -215,10 +242,19 @@ class JobProfile:
             return 0.0
         return row.energy_joules - self._blocking_power_watts([rank]) * row.time_seconds
 
-    def _blocking_power_watts(self, ranks: Iterable[int]) -> float:
-        """Mean power of some ranks while they wait; of all ranks if none of these ever waits."""
-        own = [watts for rank in ranks if (watts := self.ranks[rank].blocking_power_watts) is not None]
-        others = [profile.blocking_power_watts for profile in self.ranks if profile.blocking_power_watts is not None]
+    def _blocking_power_watts(self, ranks: Iterable[int], clock_mhz: int | None = None) -> float:
+        """Mean power of some ranks while they wait; of all ranks if none of these ever waits.
+
+        Args:
+            ranks: The ranks.
+            clock_mhz: The highest or the lowest measured clock; None for the highest.
+        """
+        of_ranks = [
+            dict(profile.blocking_watts_by_clock).get(clock_mhz or 0, profile.blocking_power_watts)
+            for profile in self.ranks
+        ]
+        own = [watts for rank in ranks if (watts := of_ranks[rank]) is not None]
+        others = [watts for watts in of_ranks if watts is not None]
         return fmean(own or others or [0.0])
 
 

@@ -8,9 +8,11 @@ from statistics import median
 
 from zeus_core.optimizer.pipeline_frequency._clock_requests import (
     ClockRequest,
+    Wait,
     clocks_in_reach,
     clocks_to_follow,
     requests_of,
+    with_waits,
 )
 from zeus_core.optimizer.pipeline_frequency._clock_setter import ClockSetter
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
@@ -43,20 +45,24 @@ class PlanFollower:
         self._latency_seconds = latency_seconds
         self._planned_mhz: Sequence[int | None] = ()
         self._clocks_mhz: Sequence[int | None] = (None,)
+        self._waits: Sequence[Wait | None] = ()
+        self._waited_seconds: Sequence[float | None] = (None,) * (len(order) + 1)
+        self._first_requests: Sequence[ClockRequest] = ()  # at the beginning of a step, after the first clock
         self._requests: Sequence[Sequence[ClockRequest]] = ()
         self._position = 0
         self.is_changed = False
         """Whether the steps no longer match the plan. The original clock is in force then."""
 
-    def follow(self, planned_mhz: Sequence[int | None]) -> None:
+    def follow(self, planned_mhz: Sequence[int | None], waits: Sequence[Wait | None] = ()) -> None:
         """Follow a plan from the next computation on.
 
         Each clock is requested at the end of the computation before, where the durations are not known yet.
 
         Args:
             planned_mhz: The clock of each computation; None where it stays as it is.
+            waits: The waits before each computation, and after the last, as far as they have a clock of their own.
         """
-        self._planned_mhz = planned_mhz
+        self._planned_mhz, self._waits = planned_mhz, waits
         seconds = [
             self._known_seconds.get((instruction.stage, instruction.kind, clock_mhz))
             for instruction, clock_mhz in zip(self._order, planned_mhz, strict=True)
@@ -74,12 +80,18 @@ class PlanFollower:
         if whole:
             rests = [rest for pair in pairwise(done) if (rest := _rest_seconds(*pair)) is not None]
             seconds = [median(values) for values in zip(*whole, strict=True)]
+            if any(self._waits):
+                waited = [waits for step in done if len(waits := _waits_before(step)) == len(self._order)]
+                self._waited_seconds = [*(min(values) for values in zip(*waited, strict=True)), None]
             self._plan_requests(seconds, median(rests) if rests else None)
 
     def begin_step(self, begin: DeviceEvent) -> None:
         """Request the clock of the first computation."""
         self._position = 0
         self._setter.request(None if self.is_changed else self._clocks_mhz[0], begin)
+        if not self.is_changed:
+            for clock_mhz, delay_seconds in self._first_requests:
+                self._setter.request(clock_mhz, begin, delay_seconds)
 
     def begin_computation(self, instruction: Instruction, begin: DeviceEvent) -> None:
         """Request clocks that are due during a computation; check that the plan has it."""
@@ -106,13 +118,31 @@ class PlanFollower:
         latency_seconds = max(self._latency_seconds, self._setter.latency_seconds)
         highest_mhz = self._setter.clocks_mhz[0]  # the original one: no higher clock is offered
         self._clocks_mhz = clocks_to_follow(self._planned_mhz, highest_mhz, latency_seconds, rest_seconds)
-        if seconds is not None:
-            self._clocks_mhz = clocks_in_reach(self._clocks_mhz, seconds, latency_seconds)
-        self._requests = () if seconds is None else requests_of(self._clocks_mhz, seconds, latency_seconds)
+        self._requests, self._first_requests = (), ()
+        if seconds is None:
+            return
+        waits = self._waits or (None,) * (len(seconds) + 1)
+        clocks, durations, begins = with_waits(self._clocks_mhz, seconds, waits, self._waited_seconds, latency_seconds)
+        self._clocks_mhz = clocks_in_reach(clocks, durations, latency_seconds)
+        requests: list[list[ClockRequest]] = [[] for _ in range(len(seconds) + 1)]  # the last at the step's beginning
+        of_each = requests_of(self._clocks_mhz, durations, latency_seconds)
+        for (number, earlier_seconds), of_one in zip(begins, of_each, strict=True):
+            requests[number] += [ClockRequest(clock, earlier_seconds + delay) for clock, delay in of_one]
+        *self._requests, self._first_requests = requests
 
 
 def _is_timed(instruction: Instruction) -> bool:
     return instruction.kind in COMPUTE_KINDS
+
+
+def _waits_before(step: RecordedStep) -> list[float]:
+    """Return how long a rank waited before each computation of a step that the device has finished."""
+    spans = [span for span in step.spans() if isinstance(span.label, Instruction) and _is_timed(span.label)]
+    begin_seconds = step.begin.seconds()
+    if begin_seconds is None:
+        return []
+    ends = [begin_seconds, *(span.end_seconds for span in spans)]
+    return [span.begin_seconds - end for span, end in zip(spans, ends, strict=False)]
 
 
 def _rest_seconds(step: RecordedStep, following: RecordedStep) -> float | None:

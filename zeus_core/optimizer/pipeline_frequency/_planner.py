@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from zeus_core.optimizer.pipeline_frequency._clock_requests import Wait
 from zeus_core.optimizer.pipeline_frequency._context import RankContext
 from zeus_core.optimizer.pipeline_frequency._deployment import Deployment, Prediction
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
 from zeus_core.optimizer.pipeline_frequency._savings import Saving
 from zeus_core.pipeline import COMPUTE_KINDS, Frontier, PipelineProfile, Plan, Schedule, make_plan
+from zeus_core.pipeline._execution import SwitchPrice
+from zeus_core.pipeline._planner import with_waiting_clocks
+from zeus_core.pipeline._waiting import waiting_seconds
+from zeus_core.pipeline._waiting_power import WaitingPower
 
 __all__ = ["PipelinePlanner", "PlanningTask", "plan_all"]
 
@@ -79,6 +84,19 @@ class PipelinePlanner:
             is_waiting,
             excess_seconds=max(-self.residual_seconds, 0.0),
             saving=self.saving(plan),
+            waits=self._waits(plan, until_seconds),
+        )
+
+    def _waits(self, plan: Plan, until_seconds: float | None) -> tuple[tuple[Wait | None, ...], ...]:
+        """Return the waits of each rank that have a clock of their own; nothing if there are none."""
+        if not plan.waiting_clocks_mhz:
+            return ()
+        seconds = waiting_seconds(self.frontier.problem, plan.execution(self.profile))
+        for of_rank in seconds:
+            of_rank[-1] += max((until_seconds or 0.0) - self.overhead_seconds - plan.time_seconds, 0.0)
+        return tuple(
+            tuple(None if clock is None else Wait(clock, lasts) for clock, lasts in zip(clocks, of_rank, strict=True))
+            for clocks, of_rank in zip(plan.waiting_clocks_mhz, seconds, strict=True)
         )
 
     def plan(self, limit_seconds: float, is_waiting: bool = False) -> Plan:
@@ -95,13 +113,16 @@ class PipelinePlanner:
         quickest_seconds = self.frontier.shortest_seconds if is_free else self.frontier.highest_clock_point[0]
         seconds = max(limit_seconds - self.overhead_seconds, quickest_seconds)
         until, limit = (seconds, None) if is_waiting else (None, seconds)
-        return make_plan(
+        plan = make_plan(
             self.frontier,
             time_seconds=limit,
             straggler_seconds=until,
             switch_seconds=switch_seconds,
             dwell_seconds=dwell_seconds,
         )
+        # The driver takes that long to lower the clock, and begins that much earlier to raise it.
+        price = SwitchPrice(max(switch_seconds, self.latency_seconds), 0.0, dwell_seconds)
+        return with_waiting_clocks(self.frontier.problem, plan, price, until)
 
     @property
     def _dwell_seconds(self) -> float:
@@ -139,7 +160,10 @@ class PipelinePlanner:
                     saved_joules += before[0] - after[0]
                     error_joules += _STANDARD_ERRORS * math.hypot(before[1], after[1])
         longer_seconds = max(plan.time_seconds - self.frontier.highest_clock_point[0], 0.0)
-        return Saving(saved_joules - self.frontier.problem.blocking_power_watts * longer_seconds, error_joules)
+        saved_joules -= self.frontier.problem.blocking_power_watts * longer_seconds
+        if plan.waiting_clocks_mhz:  # the power of waiting depends on the clocks
+            saved_joules = self.frontier.highest_clock_point[1] - plan.energy_joules
+        return Saving(saved_joules, error_joules)
 
     def prediction(self, plan: Plan, until_seconds: float = 0.0) -> Prediction:
         """Predict the time and energy of a whole iteration.
@@ -150,7 +174,9 @@ class PipelinePlanner:
         """
         seconds = max(until_seconds - self.overhead_seconds, plan.time_seconds)
         rest_seconds = self.overhead_seconds + self.tail_seconds
-        rest_joules = self.frontier.problem.blocking_power_watts * rest_seconds + self.tail_joules
+        problem, power = self.frontier.problem, WaitingPower.from_profile(self.profile)
+        above = sum(power.watts(order[0].stage, None) for order in self.schedule.ranks)  # at the original clocks
+        rest_joules = (problem.blocking_power_watts + above) * rest_seconds + self.tail_joules
         step_seconds = seconds + rest_seconds
         node_joules = self.profile.node_power_watts * sum(self.profile.gpus) * step_seconds
         return Prediction(step_seconds, plan.energy_joules_until(seconds) + rest_joules - node_joules)

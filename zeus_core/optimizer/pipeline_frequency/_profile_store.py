@@ -63,12 +63,19 @@ def _fields(profile: JobProfile) -> dict[str, Any]:
 
 def _profile(job: PipelineJob, fields: Mapping[str, Any]) -> JobProfile:
     _check_fingerprint(fields.get("fingerprint"), json.loads(json.dumps(job.fingerprint)))
-    ranks = decode(tuple[RankProfile, ...], fields.get("ranks"), "ranks")
+    ranks = decode(tuple[RankProfile, ...], _with_new_fields(fields.get("ranks")), "ranks")
     if len(ranks) != len(job.ranks):
         raise UsageError(f"it holds profiles of {len(ranks)} ranks; this job has {len(job.ranks)}")
     profile = JobProfile(job, ranks)
     profile.check_usable()
     return profile
+
+
+def _with_new_fields(ranks: Any) -> Any:
+    """Return the ranks of a file, which may have been written before there was a power of waiting by the clock."""
+    if not isinstance(ranks, list):
+        return ranks
+    return [{"blocking_watts_by_clock": [], **rank} if isinstance(rank, Mapping) else rank for rank in ranks]
 
 
 def _check_fingerprint(saved: Any, wanted: Sequence[Mapping[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
-from zeus_core.optimizer.pipeline_frequency._attribution import WAITING, MeanPower, mean_powers
+from zeus_core.optimizer.pipeline_frequency._attribution import WAITING, WAITING_SLOPE, MeanPower, mean_powers
 from zeus_core.optimizer.pipeline_frequency._counter_updates import POLL_SECONDS, CounterUpdate, CounterWatch
 from zeus_core.optimizer.pipeline_frequency._rank_profile import InstructionRow, RankProfile
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep, Span
@@ -42,6 +42,11 @@ _OUTER_FENCE = 3.0
 
 # Relative standard error of the power of waiting up to which it is used; above it, that of other ranks is.
 _MAX_BLOCKING_POWER_STDERR_FRACTION = 0.1
+
+# By how much the power of waiting has to fall from the highest measured clock to the lowest for plans to use that: less
+# is hardly worth a switch. It also has to be this multiple of its standard error, as chance is then excluded.
+_MIN_BLOCKING_FALL_FRACTION = 0.05
+_MIN_BLOCKING_FALL_STDERRS = 3.0
 
 MIN_COUNTER_UPDATES = 15
 """The minimum number of updates of the energy counter for which a clock is measured: the regression needs several for
@@ -114,7 +119,8 @@ class Profiler:
             if settled:
                 is_whole = len(settled) == len(spans)
                 begin_seconds = whole.begin_seconds if is_whole else settled[0].begin_seconds
-                self._extend_known(whole._replace(begin_seconds=begin_seconds), is_new=not is_whole)
+                known = Span(clock_mhz, begin_seconds, whole.end_seconds)
+                self._extend_known(known, is_new=not is_whole)
 
     @property
     def fault(self) -> DeviceError | None:
@@ -134,6 +140,8 @@ class Profiler:
         # The GPU waited in these, as when the machine stalls.
         held_up = [span for span in self._spans if span.seconds > longest_seconds[cast(_Name, span.label)]]
         powers = mean_powers(self._counter_updates, self._spans, self._known, held_up)
+        by_clock = self._powers_with_waiting_by_clock(held_up)
+        powers = by_clock or powers
         rows = [
             _row(
                 name,
@@ -143,7 +151,32 @@ class Profiler:
             for name, durations in self._durations.items()
             if name.kind in COMPUTE_KINDS or name.clock_mhz == self._highest_clock(name)
         ]
-        return RankProfile(tuple(rows), _certain_watts(powers.get(WAITING)), median(self._switch_seconds or [0.0]))
+        watts, switch_seconds = _certain_watts(powers.get(WAITING)), median(self._switch_seconds or [0.0])
+        if not by_clock or watts is None:
+            return RankProfile(tuple(rows), watts, switch_seconds)
+        highest, lowest = self._clock_range()
+        lower_watts = watts + by_clock[WAITING_SLOPE].watts * (1 - lowest / highest)
+        return RankProfile(tuple(rows), watts, switch_seconds, ((highest, watts), (lowest, lower_watts)))
+
+    def _clock_range(self) -> tuple[int, int]:
+        """Return the highest and the lowest clock so far; 0 without any."""
+        clocks = [cast(int, span.label) for span in self._known if span.label is not None]
+        return max(clocks, default=0), min(clocks, default=0)
+
+    def _powers_with_waiting_by_clock(self, held_up: Sequence[Span]) -> Mapping[Hashable, MeanPower]:
+        """Return the powers if that of waiting falls with the clock for certain; else nothing."""
+        highest, lowest = self._clock_range()
+        if highest == lowest:
+            return {}
+        units = [1 - cast(int, span.label or highest) / highest for span in self._known]
+        powers = mean_powers(self._counter_updates, self._spans, self._known, held_up, units)
+        waiting, slope = powers.get(WAITING), powers.get(WAITING_SLOPE)
+        if waiting is None or slope is None:
+            return {}
+        fall_watts = -slope.watts * (1 - lowest / highest)
+        is_certain = -slope.watts > _MIN_BLOCKING_FALL_STDERRS * slope.stderr_watts
+        is_large = _MIN_BLOCKING_FALL_FRACTION * waiting.watts < fall_watts < waiting.watts
+        return powers if is_certain and is_large else {}
 
     def _power_of(self, name: _Name, powers: Mapping[Hashable, MeanPower]) -> MeanPower | None:
         """Return the power of work; for work too short to show in a counter, the others' mean power at its clock."""
@@ -176,6 +209,7 @@ class Profiler:
     def _extend_known(self, whole: Span, is_new: bool) -> None:
         """Extend the known time by a step. A short gap between two steps counts as waiting."""
         gap_seconds = whole.begin_seconds - self._known[-1].end_seconds if self._known else math.inf
+        is_new = is_new or (bool(self._known) and self._known[-1].label != whole.label)
         if not is_new and gap_seconds < _MAX_GAP_FRACTION * whole.seconds:
             whole = whole._replace(begin_seconds=self._known.pop().begin_seconds)
         self._known.append(whole)

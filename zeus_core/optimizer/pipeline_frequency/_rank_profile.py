@@ -51,6 +51,8 @@ class RankProfile:
         rows: One for each kind of instruction at each clock.
         blocking_power_watts: Power while the rank waits; None if it waited too little to tell.
         switch_seconds: Median time the driver took to set a clock; 0.0 if none was set.
+        blocking_watts_by_clock: The highest and the lowest measured clock with the power while the rank waits, which
+            is linear in between; empty if it was not seen to fall with the clock. The first is `blocking_power_watts`.
 
     Raises:
         ValueError: A number is below 0.
@@ -59,6 +61,7 @@ class RankProfile:
     rows: tuple[InstructionRow, ...]
     blocking_power_watts: float | None
     switch_seconds: float = 0.0
+    blocking_watts_by_clock: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the numbers, which may come from a file."""

@@ -167,7 +167,9 @@ class Replaying(Stage):
 
     def _deploy(self, deployments: Sequence[Deployment]) -> None:
         self._deployments = deployments
-        self._follower.follow(self.clocks_mhz)
+        own = self._context.pipeline_rank
+        waits = self._deployments[own.pipeline].waits
+        self._follower.follow(self.clocks_mhz, waits[own.rank] if waits else ())
         self._recent.clear()
         self._unfinished.clear()
         self._work = WorkWatch()
@@ -242,7 +244,8 @@ class Replaying(Stage):
 
     @property
     def _is_at_original_clocks(self) -> bool:
-        return all(clock is None for plan in self._deployments for rank in plan.clocks_mhz for clock in rank)
+        values = (rank for plan in self._deployments for rank in (*plan.clocks_mhz, *plan.waits))
+        return all(value is None for rank in values for value in rank)
 
     def _follow_stragglers(self, work_seconds: Sequence[float], announcement: Announcement) -> None:
         """Ask for other plans if pipelines may take another time from now on."""
