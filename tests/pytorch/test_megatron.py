@@ -1,5 +1,6 @@
 """The tap of Megatron-core, on its own schedules: two processes over gloo, without CUDA."""
 
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -85,13 +86,50 @@ def attach_to_simulated_gpus(folder, chunks):
 def follow_without_megatron_lm(folder, chunks):
     megatron_on_cpu.add_megatron_lm(folder)
     megatron_on_cpu.prepare(chunks)
-    from zeus_core.pytorch import megatron
+    from zeus_core.pytorch import _megatron_tap
 
     recorder = Recorder()
-    megatron._TRAINING = "megatron.no_such_package"
-    megatron.MegatronTap(lambda run: recorder)
+    _megatron_tap._TRAINING = "megatron.no_such_package"
+    _megatron_tap.MegatronTap(lambda run: recorder)
     megatron_on_cpu.run_schedule(megatron_on_cpu.make_run(chunks))
     return recorder.told
+
+
+def follow_with(folder, chunks, *options_of_megatron):
+    """On each rank: training as it is, and with a tap for each of these options: is it the same, is the tap told?"""
+    megatron_on_cpu.add_megatron_lm(folder)
+    megatron_on_cpu.prepare(chunks)
+    from megatron.core.transformer.enums import CudaGraphScope
+
+    from zeus_core.pytorch.megatron import MegatronTap
+
+    plain, answers = megatron_on_cpu.train(megatron_on_cpu.make_run(chunks), 2), []
+    for options in options_of_megatron:
+        if isinstance(options.get("cuda_graph_scope"), list):
+            options["cuda_graph_scope"] = [CudaGraphScope[name] for name in options["cuda_graph_scope"]]
+        recorder, log = Recorder(), Log()
+        tap, run = MegatronTap(lambda run, recorder=recorder: recorder), megatron_on_cpu.make_run(chunks)
+        vars(run.config).update(options)
+        is_same = megatron_on_cpu.train(run, 2) == plain
+        tap.detach()
+        answers.append((is_same, len(recorder.told) > 0, log.messages()))
+    return answers
+
+
+class Log(logging.Handler):
+    """Everything that is logged from now on."""
+
+    def __init__(self):
+        super().__init__()
+        self._records = []
+        logging.getLogger("zeus_core").addHandler(self)
+
+    def emit(self, record):
+        self._records.append(record.getMessage())
+
+    def messages(self):
+        logging.getLogger("zeus_core").removeHandler(self)
+        return self._records
 
 
 @pytest.fixture(scope="module", params=CHUNKS, ids=["1f1b", "interleaved"])
@@ -149,6 +187,23 @@ def test_a_step_that_fails_ends_in_a_pause(answers):
 def test_without_megatron_lm_a_step_is_a_call_of_the_schedule(tmp_path):
     for told in run_ranks(2, follow_without_megatron_lm, tmp_path, 1):
         assert (told[0], told[-2].kind, told[-1]) == ("step begin", "all-reduce", "step end")
+
+
+def test_passes_that_megatron_hides_are_refused_by_name_and_training_is_the_same(tmp_path):
+    scopes = ["full_iteration"], "full_iteration", ["attn"]
+    options = [{"overlap_moe_expert_parallel_comm": True}, *({"cuda_graph_scope": scope} for scope in scopes), {}]
+    for experts, graph, named_graph, part, usual in run_ranks(2, follow_with, tmp_path, 1, *options):
+        assert experts[:2] == graph[:2] == named_graph[:2] == (True, False)
+        assert ["overlap_moe_expert_parallel_comm" in message for message in experts[2]] == [True]
+        for _, _, messages in (graph, named_graph):
+            assert ["full iteration" in message for message in messages] == [True]
+        assert part == usual == (True, True, [])
+
+
+def test_without_pipelines_training_is_the_same_and_the_log_says_why_nothing_is_planned(tmp_path):
+    (((is_same, is_told, messages),),) = run_ranks(1, follow_with, tmp_path, 1, {})
+    assert (is_same, is_told) == (True, False)
+    assert ["pipeline_model_parallel_size is 1" in message for message in messages] == [True]
 
 
 def test_without_a_gpu_training_is_the_same(tmp_path, monkeypatch):

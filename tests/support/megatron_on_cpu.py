@@ -85,7 +85,7 @@ class _CudaIsCpu(TorchFunctionMode):
 
 
 def prepare(chunks):
-    """Make this process a rank of a pipeline of two."""
+    """Make this process a rank of a pipeline of all processes: two, or one for none."""
     warnings.simplefilter("ignore")  # Megatron-core warns that Transformer Engine is missing, on import
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
@@ -94,7 +94,7 @@ def prepare(chunks):
     from megatron.core import parallel_state
 
     options = {"virtual_pipeline_model_parallel_size": chunks} if chunks > 1 else {}
-    parallel_state.initialize_model_parallel(1, 2, **options)
+    parallel_state.initialize_model_parallel(1, torch.distributed.get_world_size(), **options)
 
 
 def make_run(chunks):
@@ -117,19 +117,19 @@ def make_run(chunks):
         def forward(self, tokens):
             return self.dropout(torch.tanh(self.layer(tokens if self.is_first else self.input)))
 
-    rank = torch.distributed.get_rank()
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     options = {"virtual_pipeline_model_parallel_size": chunks, "microbatch_group_size_per_vp_stage": 2}
     config = TransformerConfig(
-        num_layers=2 * chunks,
+        num_layers=ranks * chunks,
         hidden_size=WIDTH,
         num_attention_heads=1,
-        pipeline_model_parallel_size=2,
+        pipeline_model_parallel_size=ranks,
         pipeline_dtype=torch.float32,
         finalize_model_grads_func=lambda *arguments, **options: None,
         deallocate_pipeline_outputs=True,  # as Megatron-LM has it: only the identity of an output stays
         **(options if chunks > 1 else {}),
     )
-    models = [Chunk(config, rank + 2 * chunk, 2 * chunks) for chunk in range(chunks)]
+    models = [Chunk(config, rank + ranks * chunk, ranks * chunks) for chunk in range(chunks)]
     parameters = [parameter for model in models for parameter in model.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
