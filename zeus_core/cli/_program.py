@@ -25,6 +25,7 @@ import zeus_core.cli._restore as _restore
 import zeus_core.cli._run as _run
 import zeus_core.cli._selfcheck as _selfcheck
 import zeus_core.cli._top as _top
+import zeus_core.cli._trace as _trace
 from zeus_core import __version__
 from zeus_core._validate import checked_list, checked_text
 from zeus_core.cli._text import complain
@@ -65,6 +66,7 @@ _COMMANDS: dict[str, Command] = {
     "restore": _restore,
     "exporter": _exporter,
     "daemon": _daemon,
+    "trace": _trace,
     "top": _top,
 }
 

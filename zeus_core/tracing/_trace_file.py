@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ __all__ = ["Trace", "base_of", "read_document", "read_trace", "trace_path", "wri
 _FORMAT = JsonFormat("zeus-core trace", 1)
 _FACTS = "zeus_core"
 _COMPRESSION = 6  # level 9 takes three times as long for 2 % less
+_EVENTS_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,21 @@ class Trace:
         base_nanoseconds: The moment that all events are relative to: nanoseconds since 1970.
         ranks: The facts of each rank.
         events: The events.
+        skew_seconds: How far the clocks of the ranks can be apart; None if that is not known, or of one rank.
     """
 
     base_nanoseconds: int
     ranks: Sequence[RankFacts]
-    events: Sequence[Event]
+    events: Iterable[Event]
+    skew_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """The part of a document that is ours."""
+
+    ranks: tuple[RankFacts, ...]
+    skew_seconds: float | None
 
 
 def trace_path(folder: Path, rank: int) -> Path:
@@ -53,8 +65,8 @@ def write_trace(path: Path, trace: Trace) -> int:
     document: dict[str, Any] = {"displayTimeUnit": "ms", "baseTimeNanoseconds": trace.base_nanoseconds}
     if only is not None:
         document["distributedInfo"] = {"rank": only.rank, "world_size": only.world_size}
-    document[_FACTS] = _FORMAT.document({"ranks": encode(list(trace.ranks))})
-    return write_document(path, {**document, "traceEvents": trace.events})
+    document[_FACTS] = _FORMAT.document(encode(_Facts(tuple(trace.ranks), trace.skew_seconds)))
+    return write_document(path, document, trace.events)
 
 
 def read_trace(path: Path) -> Trace:
@@ -69,11 +81,10 @@ def read_trace(path: Path) -> Trace:
             f"{path} is no energy trace: train with trace=True, and give a trace-0.json.gz of the folder zeus-energy"
         )
     try:
-        fields = _FORMAT.fields(document[_FACTS])
-        ranks = decode(tuple[RankFacts, ...], fields.get("ranks"))
+        facts = decode(_Facts, _FORMAT.fields(document[_FACTS]), _FACTS)
     except UsageError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    return Trace(base_of(document), ranks, document["traceEvents"])
+    return Trace(base_of(document), facts.ranks, document["traceEvents"], facts.skew_seconds)
 
 
 def base_of(document: dict[str, Any]) -> int:
@@ -82,17 +93,43 @@ def base_of(document: dict[str, Any]) -> int:
     return base if isinstance(base, int) and not isinstance(base, bool) else 0
 
 
-def write_document(path: Path, document: dict[str, Any]) -> int:
+def write_document(path: Path, document: Mapping[str, Any], events: Iterable[Event]) -> int:
     """Replace a file by a document of the format, gzipped if its name ends in ".gz". Return its size in bytes.
+
+    Only the compressed events are held in memory, of which a job of many ranks has millions.
+
+    Args:
+        path: The file.
+        document: All but the events.
+        events: The events.
 
     Raises:
         OSError: It cannot be written.
+        ValueError: A number is not finite.
     """
-    text = json.dumps(document, separators=(",", ":")).encode()
-    data = gzip.compress(text, _COMPRESSION, mtime=0) if path.suffix == ".gz" else text
+    is_compressed = path.suffix == ".gz"
+    # 16 more than the window is gzip's header.
+    compressor = zlib.compressobj(_COMPRESSION if is_compressed else 0, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    pieces = (piece.encode() for piece in _pieces(document, events))
+    data = b"".join([*map(compressor.compress, pieces), compressor.flush()]) if is_compressed else b"".join(pieces)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, data)
     return len(data)
+
+
+def _pieces(document: Mapping[str, Any], events: Iterable[Event]) -> Iterator[str]:
+    head = _text(dict(document))
+    yield f'{head[:-1]}{"," if document else ""}"traceEvents":['
+    separator = ""
+    remaining = iter(events)
+    while some := list(itertools.islice(remaining, _EVENTS_AT_ONCE)):
+        yield separator + _text(some)[1:-1]
+        separator = ",\n"
+    yield "]}"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def read_document(path: Path) -> dict[str, Any]:

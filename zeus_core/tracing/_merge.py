@@ -1,0 +1,146 @@
+"""Brings the traces of the ranks of a job together, with their clocks aligned."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zeus_core.errors import UsageError
+from zeus_core.tracing._clocks import point_at
+from zeus_core.tracing._events import Event
+from zeus_core.tracing._facts import RankFacts
+from zeus_core.tracing._trace_file import Trace, read_trace
+
+__all__ = ["Merged", "merge", "traces_in"]
+
+_FOLDER = "zeus-energy"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The traces of several ranks in one.
+
+    Attributes:
+        trace: All events, by the clock of rank 0. Its events can be iterated once.
+        notes: Sentences about what is missing or uncertain.
+    """
+
+    trace: Trace
+    notes: Sequence[str]
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """Return the files of the ranks in the folder of a run, or in its folder "zeus-energy".
+
+    Raises:
+        UsageError: There are none.
+    """
+    for place in (folder, folder / _FOLDER):
+        paths = [path for path in place.glob("trace-*.json.gz") if path.name[6:-8].isdigit()]
+        if paths:
+            return sorted(paths, key=lambda path: int(path.name[6:-8]))
+    raise UsageError(f"{folder} holds no trace-0.json.gz: train with trace=True, and give the folder of the run")
+
+
+def merge(paths: Sequence[Path]) -> Merged:
+    """Merge the files of some ranks of one job. Those that cannot be used are left out, with a note.
+
+    Raises:
+        UsageError: None of them can be read.
+    """
+    facts: dict[Path, RankFacts] = {}
+    notes, errors = [], []
+    for path in paths:
+        try:
+            (facts[path],) = read_trace(path).ranks
+        except UsageError as error:
+            errors.append(str(error))
+        except ValueError:
+            errors.append(f"{path} is merged already")
+    if not facts:
+        raise UsageError("; ".join(errors) or "no trace was given")
+    notes += [f"left out: {error}" for error in errors]
+    facts = _of_one_job(facts, notes)
+    _note_missing(facts, notes)
+    base = min(rank.base_nanoseconds - round(1e9 * _ahead(rank)(0.0)) for rank in facts.values())
+    skew = _skew(list(facts.values()), notes)
+    return Merged(Trace(base, list(facts.values()), _events(facts, base), skew), notes)
+
+
+def _of_one_job(facts: dict[Path, RankFacts], notes: list[str]) -> dict[Path, RankFacts]:
+    """Leave out ranks of another number of ranks, or that are there twice: of an earlier training."""
+    newest = max(facts.values(), key=lambda rank: rank.base_nanoseconds)
+    kept: dict[int, Path] = {}
+    for path, rank in sorted(facts.items(), key=lambda item: -item[1].base_nanoseconds):
+        if rank.world_size != newest.world_size:
+            notes.append(f"left out: {path} is of a job of {rank.world_size} ranks, not of {newest.world_size}")
+        elif rank.rank in kept:
+            notes.append(f"left out: {path} is rank {rank.rank} as {kept[rank.rank]} is, and older")
+        else:
+            kept[rank.rank] = path
+    return {kept[number]: facts[kept[number]] for number in sorted(kept)}
+
+
+def _note_missing(facts: dict[Path, RankFacts], notes: list[str]) -> None:
+    ranks = {rank.rank for rank in facts.values()}
+    size = next(iter(facts.values())).world_size
+    missing = [str(number) for number in range(size) if number not in ranks]
+    if missing:
+        shown = ", ".join(missing[:20]) + (" and more" if len(missing) > 20 else "")
+        notes.append(f"{len(missing)} of {size} ranks are missing: {shown}")
+
+
+def _ahead(rank: RankFacts) -> Callable[[float], float]:
+    """Return the function that tells how far the clock of a rank is ahead, at a moment of its trace."""
+    points = rank.clock if rank.rank > 0 else ()
+
+    def ahead(at: float) -> float:
+        point = point_at(points, at)
+        return 0.0 if point is None else point.ahead_seconds
+
+    return ahead
+
+
+def _skew(ranks: Sequence[RankFacts], notes: list[str]) -> float | None:
+    """Return how far any two clocks can be apart; None if they were not compared."""
+    if len(ranks) == 1:
+        return None
+    unknown = [str(rank.rank) for rank in ranks if rank.rank > 0 and not rank.clock]
+    if unknown:
+        notes.append(
+            f"the clocks of ranks {', '.join(unknown)} were not compared with that of rank 0: they are aligned as "
+            "their machines are set, and the skew is not known"
+        )
+        return None
+    worst = sorted(_uncertainty(rank) for rank in ranks)
+    return worst[-1] + worst[-2]
+
+
+def _uncertainty(rank: RankFacts) -> float:
+    """Return how far the clock of a rank can be off at most: at an end, at a comparison or halfway between two."""
+    if rank.rank == 0:
+        return 0.0
+    at = [0.0, *(point.at for point in rank.clock), *(at for at, _ in rank.unix_points)]
+    moments = sorted(at)
+    moments += [(before + after) / 2 for before, after in itertools.pairwise(moments)]
+    points = [point_at(rank.clock, moment) for moment in moments]
+    return max(point.uncertainty_seconds for point in points if point is not None)
+
+
+def _events(facts: dict[Path, RankFacts], base: int) -> Iterator[Event]:
+    """Read the files once more, one after the other: all ranks at once may not fit into memory."""
+    for path, rank in facts.items():
+        ahead, begin = _ahead(rank), (rank.base_nanoseconds - base) / 1000
+
+        def aligned(ts: float) -> float:
+            return ts + begin - 1e6 * ahead(ts / 1e6)  # noqa: B023, as it is used within the loop
+
+        for event in read_trace(path).events:
+            if event["ph"] == "M":
+                yield event
+                continue
+            ts = aligned(event["ts"])
+            end = {"dur": round(max(aligned(event["ts"] + event["dur"]) - ts, 0.0), 3)} if "dur" in event else {}
+            yield {**event, "ts": round(ts, 3), **end}
