@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import path
+from zeus_core.cli._arguments import count, path
 from zeus_core.cli._text import NOT_MEASURED, complain, table, write
 from zeus_core.errors import UsageError
 
@@ -27,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     merging = actions.add_parser("merge", help="bring all ranks together in one file, their clocks aligned")
     merging.add_argument("source", type=path, nargs="+", metavar="FOLDER", help="of the run, or files of ranks")
     _add_output(merging)
+    adding = actions.add_parser("add", help="add joules to the ranges of a trace of torch.profiler")
+    adding.add_argument("energy", type=path, metavar="ENERGY_TRACE", help="that of the rank, such as trace-0.json.gz")
+    adding.add_argument("profile", type=path, metavar="PROFILER_TRACE", help="as export_chrome_trace has written it")
+    adding.add_argument("--rank", type=_rank, metavar="N", help="that was profiled, if the profiler did not say")
+    _add_output(adding)
     showing = actions.add_parser("show", help="print time and energy by activity")
     showing.add_argument("source", type=path, nargs="+", metavar="TRACE", help="files, or the folder of the run")
     showing.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -40,7 +45,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Execute the action."""
-    return {"merge": _merge, "show": _show}[arguments.action](arguments)
+    return {"merge": _merge, "add": _add, "show": _show}[arguments.action](arguments)
 
 
 def _merge(arguments: argparse.Namespace) -> int:
@@ -59,6 +64,32 @@ def _merge(arguments: argparse.Namespace) -> int:
         "https://ui.perfetto.dev or in chrome://tracing",
         sys.stdout,
     )
+    return 0
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    from zeus_core.tracing._add import add_energy, rank_of
+    from zeus_core.tracing._trace_file import read_document, read_trace, write_document
+
+    document = read_document(arguments.profile)
+    added = add_energy(rank_of(read_trace(arguments.energy).ranks, document, arguments.rank), document)
+    for note in added.notes:
+        complain(f"zeus-core: {note}")
+    _written(arguments.output, lambda file: write_document(file, added.document, added.events))
+    rows = [
+        (
+            row.name,
+            str(row.count),
+            f"{row.seconds:.3f}",
+            f"{row.energy_joules:.2f}",
+            f"{row.uncertainty_joules:.2f}",
+            f"{row.energy_joules / row.count:.4g}",
+            f"{row.energy_joules / row.seconds:.1f}" if row.seconds > 0 else NOT_MEASURED,
+        )
+        for row in added.rows
+    ]
+    header = ("range", "count", "seconds", "joules", "+-", "joules each", "watts")
+    write(table([header, *rows], "<>>>>>>"), sys.stdout)
     return 0
 
 
@@ -112,3 +143,7 @@ def _written(file: Path, write_file: Callable[[Path], int]) -> int:
         return write_file(file)
     except OSError as error:
         raise UsageError(f"--output is {str(file)!r}, which cannot be written: {error}") from error
+
+
+def _rank(text: str) -> int:
+    return 0 if text == "0" else count(text)
