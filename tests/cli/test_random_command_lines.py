@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from zeus_core.cli import main
+from zeus_core.tracing._events import complete
+from zeus_core.tracing._facts import DeviceFacts, RankFacts, Update, Updates
+from zeus_core.tracing._trace_file import Trace, write_document, write_trace
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")  # `main` changes them
 
@@ -79,6 +82,7 @@ OPTIONS = {
     "--eta": ["0.7", *NUMBERS],
     "--objective": ["energy", "time", "x"],
     "--budget-watts": ["500", *NUMBERS],
+    "--rank": ["1", *NUMBERS],
     "--level": [],
     "--json": [],
     "--port": ["0", "99999", *NUMBERS, *TEXTS],
@@ -102,6 +106,7 @@ OF_COMMAND = {
     "leases": ["--json"],
     "restore": ["--stale"],
     "top": ["--gpus", "--period", "--once"],
+    "trace": ["--output", "--rank", "--json"],
     "allocate": [
         *("--global-batch", "--gpus", "--blocking-power", "--max-batch", "--samples-per-epoch", "--where"),
         *("--multiple-of", "--min-batch", "--reduce-seconds", "--eta", "--slowdown", "--objective"),
@@ -138,6 +143,11 @@ def files(tmp_path, monkeypatch):
     (tmp_path / "huge.csv").write_text(csv("1410,0.1,1e308", "1200,1e308,3e307"))
     (tmp_path / "tiny.csv").write_text(csv("1410,5e-324,40", "1200,1e-300,36"))
     (tmp_path / "device.csv").write_text(DEVICE)
+    updates = Updates.from_updates([Update(0.1 * number, 0.001, 30.0 * number) for number in range(20)])
+    facts = RankFacts(0, 1, "host", 0, devices=(DeviceFacts(0, "GPU-1", "A100", 400.0, True, updates),))
+    ranges = [{**complete(0, 0, "x", at, at + 0.07, {}), "cat": "user_annotation"} for at in (0.2, 0.4, 0.8)]
+    write_trace(tmp_path / "trace.json", Trace(0, [facts], ranges))
+    write_document(tmp_path / "profile.json", {}, ranges)
     (tmp_path / "broken.csv").write_text(DEVICE.replace("0.04", "nan"))
     (tmp_path / "single.csv").write_text("".join(DEVICE.splitlines(keepends=True)[:2]))
     (tmp_path / "falling.csv").write_text(DEVICE.replace("0.07", "0.01"))
@@ -166,6 +176,10 @@ def random_line(choose):
         line += ["--gpu", "999999999"]
     if command == "exporter":
         line += ["--textfile", choose.choice(["out/zeus.prom", "/dev/full", "/proc/none/x", ""])]
+    if command == "trace":
+        traces = ["trace.json"] * 9 + ["profile.json"] * 9 + FILES
+        line += [choose.choice(["merge", "add", "add", "show", "x"]), choose.choice(traces), choose.choice(traces)]
+        line += [] if line[1] == "show" else ["-o", choose.choice(["out", *OUTPUTS])]
     for _ in range(choose.randrange(4)):
         is_usual = command in OF_COMMAND and OF_COMMAND[command] and choose.random() < 0.8
         name = choose.choice(OF_COMMAND[command] if is_usual else list(OPTIONS))
