@@ -172,7 +172,7 @@ class _Fit:
     covariance: _Array
     """In units of the noise of an interval."""
     squares: float
-    """Of what is not explained, in the same."""
+    """The squares of all that is not explained, in the same."""
 
     @classmethod
     def of(cls, seconds: _Array, joules: _Array, peak_watts: float) -> _Fit:
