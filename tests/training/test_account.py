@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -105,6 +106,29 @@ def test_what_is_done_again_is_what_came_after_the_checkpoint():
     assert earlier_account([[inherited]], "run", 40).redone.measured_joules == 100
     from_the_start_again = earlier_account([[*first, *second]], "run", 10)
     assert from_the_start_again.redone.measured_joules == (250 - 100) + 190
+
+
+def written(part, joules, at_seconds, is_end=False):
+    return replace(entry(part, 0, joules, joules), at_seconds=at_seconds, is_end=is_end)
+
+
+def test_a_part_that_was_killed_may_have_taken_more_than_it_wrote_down():
+    """It wrote at 100 W each 10 s at the latest: what it did after its last entry lasted no longer."""
+    killed = [written("a", 0, 0.0), written("a", 5, 5.0), written("a", 15, 15.0), written("a", 20, 20.0)]
+    account = earlier_account([killed], "run", 0, now_seconds=500.0)
+    assert (account.interruptions, account.unrecorded_joules) == (1, 10.0)
+    soon = earlier_account([killed], "run", 0, now_seconds=23.0)
+    assert (soon.interruptions, soon.unrecorded_joules) == (1, 3.0)
+    ended = [*killed, written("a", 25, 25.0, is_end=True)]
+    assert earlier_account([ended], "run", 0, now_seconds=500.0).unrecorded_joules == 0.0
+    assert earlier_account([ended], "run", 0, now_seconds=500.0).interruptions == 0
+    at_once = [*killed, written("b", 0, 30.0)]  # which was killed before its first log
+    account = earlier_account([at_once], "run", 0, now_seconds=500.0)
+    assert (account.interruptions, account.unrecorded_joules) == (2, 10.0 + 10.0)
+    nothing = earlier_account([[written("b", 0, 30.0)]], "run", 0, now_seconds=500.0)
+    assert (nothing.interruptions, nothing.unrecorded_joules) == (1, None)
+    both = earlier_account([killed, killed], "run", 0, now_seconds=500.0)
+    assert (both.interruptions, both.unrecorded_joules) == (1, 20.0)
 
 
 def test_ranks_and_other_runs_are_told_apart():

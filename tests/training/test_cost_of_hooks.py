@@ -105,5 +105,5 @@ def test_the_journal_is_written_at_most_once_a_second(monitor, gpu, tmp_path):
             train(energy, gpu, 0.1)
             energy.log()
     steps = [json.loads(line)["step"] for line in (tmp_path / "zeus-energy" / "rank-0.jsonl").read_text().splitlines()]
-    assert len(steps) <= 5
+    assert len(steps) <= 1 + 5  # the first says that the part has begun
     assert steps[-1] == 30

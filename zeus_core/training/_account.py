@@ -27,6 +27,10 @@ class Account:
         tokens: Tokens trained on; 0 where they are not counted.
         host: Time and energy of CPU packages and their memory, where these are measured and charged.
         charges: Emissions and cost of the energy of all devices, by unit ("g", "EUR"), where that is known.
+        interruptions: Parts of the run that ended without a word, as by a kill. The account holds what they had written
+            down last.
+        unrecorded_joules: The most that these parts can have taken after that, if they would have gone on to write as
+            often as before; None if nobody knows.
     """
 
     total: Tally = field(default_factory=Tally)
@@ -36,6 +40,8 @@ class Account:
     tokens: int = 0
     host: Tally = field(default_factory=Tally)
     charges: Mapping[str, Charge] = field(default_factory=dict)
+    interruptions: int = 0
+    unrecorded_joules: float | None = 0.0
 
     @classmethod
     def from_ranks(cls, accounts: Iterable[Account]) -> Account:
@@ -52,6 +58,8 @@ class Account:
             sum(rank.tokens for rank in ranks),
             Tally.from_ranks(rank.host for rank in ranks),
             _charges(*ranks),
+            max(rank.interruptions for rank in ranks),
+            _known_sum(rank.unrecorded_joules for rank in ranks),
         )
 
     @property
@@ -72,6 +80,8 @@ class Account:
             self.tokens + other.tokens,
             self.host + other.host,
             _charges(self, other),
+            self.interruptions + other.interruptions,
+            _known_sum([self.unrecorded_joules, other.unrecorded_joules]),
         )
 
     def known_charge(self, unit: str) -> Charge | None:
@@ -83,6 +93,12 @@ class Account:
 
 def _activities(*accounts: Account) -> set[Activity]:
     return {activity for account in accounts for activity in account.activities}
+
+
+def _known_sum(values: Iterable[float | None]) -> float | None:
+    """Add up values; None if one of them is not known."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _charges(*accounts: Account) -> dict[str, Charge]:

@@ -11,7 +11,7 @@ from zeus_core.training._account import Account
 
 __all__ = ["Checkpoint"]
 
-_FORMAT = JsonFormat("zeus-core energy", 3)
+_FORMAT = JsonFormat("zeus-core energy", 4)
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,11 @@ class TrainingEnergy(Hooked):
     def use_work(self, work: Mapping[str, int | str]) -> None:
         """Tell the optimizer's work from other work; see `GlobalPowerLimitOptimizer.use_work`."""
         self._observer.use_work(work)
+        self._note_work(work)
+
+    @contained
+    def _note_work(self, work: Mapping[str, int | str]) -> None:
+        self._recorder.use_work(work)
 
     def use_folder(self, folder: str | Path, *, from_checkpoint: bool = False) -> None:
         """Keep the journal in this folder from the next training on.

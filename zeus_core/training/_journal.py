@@ -31,6 +31,8 @@ class Entry:
         begin_step: The optimizer step at which the part began.
         step: The optimizer step of the entry.
         account: All that the part has taken by then.
+        at_seconds: When it was written, in seconds since 1970.
+        is_end: Whether the part has ended with it. Without such an entry, it was interrupted.
     """
 
     run: str
@@ -38,6 +40,8 @@ class Entry:
     begin_step: int
     step: int
     account: Account
+    at_seconds: float = 0.0
+    is_end: bool = False
 
 
 class Journal:

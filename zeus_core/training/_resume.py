@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from dataclasses import replace
 
 from zeus_core._codec import decode, encode
 from zeus_core.training._account import Account
@@ -17,7 +18,9 @@ __all__ = ["take_up_run"]
 _logger = logging.getLogger(__name__)
 
 
-def take_up_run(step: int, checkpoint: Checkpoint | None, journal: Journal | None, ranks: Ranks) -> tuple[str, Account]:
+def take_up_run(
+    step: int, checkpoint: Checkpoint | None, journal: Journal | None, ranks: Ranks, now_seconds: float
+) -> tuple[str, Account]:
     """Return the name of the run, and the account of all ranks before this part: a collective call.
 
     Args:
@@ -25,6 +28,7 @@ def take_up_run(step: int, checkpoint: Checkpoint | None, journal: Journal | Non
         checkpoint: The state in the checkpoint of that step, of which the first rank's counts; None if there is none.
         journal: The journals of the run; None if none are kept.
         ranks: The ranks.
+        now_seconds: The clock, in seconds since 1970.
 
     Raises:
         WorldError: A rank failed, or did not answer in time.
@@ -47,14 +51,16 @@ def take_up_run(step: int, checkpoint: Checkpoint | None, journal: Journal | Non
             ranks.size,
             checkpoint.world_size,
         )
-    return checkpoint.run, _earlier(step, checkpoint, journal, ranks)
+    return checkpoint.run, _earlier(step, checkpoint, journal, ranks, now_seconds)
 
 
-def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: Ranks) -> Account:
+def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: Ranks, now_seconds: float) -> Account:
     """Return the account in the journals; if there are none, the one in the checkpoint."""
 
     def journalled() -> object:
-        known = earlier_account(journal.read(checkpoint.run), checkpoint.run, step) if journal is not None else None
+        if journal is None:
+            return None
+        known = earlier_account(journal.read(checkpoint.run), checkpoint.run, step, now_seconds)
         return known and encode(known)
 
     known = [decode(Account, fields) for fields in ranks.gather(journalled) if fields is not None]
@@ -65,6 +71,8 @@ def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: 
         "%d",
         step,
     )
+    kept = checkpoint.account
+    account = replace(kept, interruptions=kept.interruptions + 1, unrecorded_joules=None)
     if journal is not None and ranks.rank == 0:  # for the parts to come
-        journal.append(Entry(checkpoint.run, "before", 0, step, checkpoint.account))
-    return checkpoint.account
+        journal.append(Entry(checkpoint.run, "before", 0, step, account, now_seconds, is_end=True))
+    return account

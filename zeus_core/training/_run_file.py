@@ -96,6 +96,7 @@ class PartRecord:
         until_seconds: When the file was written last.
         ranks: The ranks, by number.
         versions: The versions of programs, by name.
+        work: Facts of the work of a step, such as the size of the model, as far as the adapter tells them.
         results: The result for people, as labelled lines.
         search: The latest search for a setting, in JSON types, as `search_record` decodes it; None if there was none.
             Most trainings have none, and do without its modules.
@@ -111,6 +112,7 @@ class PartRecord:
     until_seconds: float
     ranks: tuple[RankRecord, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
+    work: Mapping[str, int | str] = field(default_factory=dict)
     results: Mapping[str, str] = field(default_factory=dict)
     search: Mapping[str, Any] | None = None
     overhead_seconds: float = 0.0

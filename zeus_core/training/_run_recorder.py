@@ -68,6 +68,7 @@ class _Part:
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     begun_at_seconds: float = 0.0  # by the clock
     ranks: Sequence[RankRecord] = ()
+    work: Mapping[str, int | str] = field(default_factory=dict)
     own: Account = field(default_factory=Account)  # of this rank, as written down last
     told: Account | None = None  # of all ranks, as they have told it last
     devices: dict[int, Energies] = field(default_factory=dict)  # of the ranks that have told it
@@ -106,6 +107,7 @@ class RunRecorder:
         self._split: ActivitySplit | None = None  # the latest one, which also measures evaluations outside of training
         self._checkpoint: Checkpoint | None = None
         self._ended: _Part | None = None  # the latest one that has ended
+        self._work: dict[str, int | str] = {}
         self.use_world(world)
 
     @property
@@ -123,6 +125,13 @@ class RunRecorder:
         """Keep the journal in this folder from the next training on, or from its first checkpoint on."""
         self._folder, self._waits = folder, from_checkpoint
         self._open_journal()
+
+    def use_work(self, work: Mapping[str, int | str]) -> None:
+        """Note facts of the work of a step, such as the size of the model, by name."""
+        kept = {name: value for name, value in work.items() if isinstance(value, int | str)}
+        self._work = {name: int(value) if isinstance(value, int) else value for name, value in kept.items()}
+        if self._part is not None:
+            self._part.work = self._work
 
     def begin(self, step: int) -> None:
         """Begin a part of a run; a collective call. If the previous part has not ended, its steps are redone.
@@ -143,7 +152,7 @@ class RunRecorder:
         else:
             if step > 0:
                 self._begin_writing()
-            run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks)
+            run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks, self._clock())
         if self._split is not None:
             self._split.stop()
         # On all ranks, or on none.
@@ -155,11 +164,14 @@ class RunRecorder:
         intervals = LogIntervals(self._split.max_watts * self._ranks.gpu_count)
         self._part = part = _Part(run, step, step, earlier, self._split, intervals)
         part.charges = self._new_charges(earlier, self._split)
-        part.begun_at_seconds = clock_seconds(self._monitor.time_source)
+        part.begun_at_seconds = self._clock()
+        part.work = self._work
         told = self._ranks.gather(lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices)))
         part.ranks = decode(tuple[RankRecord, ...], told)
         if self._keeper is not None:
             self._keeper.begin(run, step)
+        if self._journal is not None:  # a part that is killed before its first log has begun now
+            self._journal.append(Entry(run, part.name, step, step, Account(), part.begun_at_seconds))
 
     def switch(self, activity: Activity) -> None:
         """Begin an activity of the training, and forget the one it interrupts; nothing outside of training."""
@@ -316,9 +328,10 @@ class RunRecorder:
             begin_step=part.begin_step,
             step=part.step,
             begun_at_seconds=part.begun_at_seconds,
-            until_seconds=clock_seconds(self._monitor.time_source),
+            until_seconds=self._clock(),
             ranks=part_ranks(part.ranks, [own, *self._ranks.latest[1:]], part.devices | energies),
             versions=versions(),
+            work=part.work,
             results=outcome.results,
             search=outcome.search,
             overhead_seconds=outcome.overhead_seconds,
@@ -393,8 +406,12 @@ class RunRecorder:
         part.summarized = own if is_last else None
         part.is_limit_due = True
         if self._journal is not None:
-            self._journal.append(Entry(part.run, part.name, part.begin_step, part.step, own))
+            entry = Entry(part.run, part.name, part.begin_step, part.step, own, self._clock(), is_last)
+            self._journal.append(entry)
         return own
+
+    def _clock(self) -> float:
+        return clock_seconds(self._monitor.time_source)
 
     def _new_charges(self, earlier: Account, split: ActivitySplit) -> PartCharges | None:
         if self._electricity is None:
