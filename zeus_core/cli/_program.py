@@ -21,9 +21,11 @@ import zeus_core.cli._leases as _leases
 import zeus_core.cli._plan as _plan
 import zeus_core.cli._power as _power
 import zeus_core.cli._replay as _replay
+import zeus_core.cli._report as _report
 import zeus_core.cli._restore as _restore
 import zeus_core.cli._run as _run
 import zeus_core.cli._selfcheck as _selfcheck
+import zeus_core.cli._statement as _statement
 import zeus_core.cli._top as _top
 import zeus_core.cli._trace as _trace
 from zeus_core import __version__
@@ -62,6 +64,8 @@ _COMMANDS: dict[str, Command] = {
     "carbon": _carbon,
     "jobs": _jobs,
     "replay": _replay,
+    "report": _report,
+    "statement": _statement,
     "leases": _leases,
     "restore": _restore,
     "exporter": _exporter,

@@ -251,6 +251,9 @@ def _missing(place: Path, path: Path) -> str:
             f"{path} is missing, though there are journals beside it: the training was killed before its first "
             "checkpoint, or an older zeus-core ran it. Resume it, or let it end"
         )
+    below = sorted(place.glob(f"*/{JOURNAL_FOLDER}/{RUN_FILE}"))[:3]
+    if below:
+        return f"{place} itself holds no run; there is one in {', '.join(str(file.parents[1]) for file in below)}"
     return (
         f"{place} holds no run: {path} is missing. It is written at each checkpoint and at the end of a training that "
         "is measured, in the output folder of the Trainer or the folder= of TrainingEnergy"

@@ -1,0 +1,310 @@
+"""`zeus-core report` and `zeus-core statement`, on the files of simulated runs."""
+
+import contextlib
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.kept_runs import interrupted_run, kept_run
+from zeus_core.cli import main
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.electricity import ConstantSignal, Electricity
+from zeus_core.errors import UsageError
+from zeus_core.events import Activity
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
+from zeus_core.report._fail_if import judge
+from zeus_core.report._run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
+from zeus_core.search import GridSearch
+from zeus_core.testing import VirtualTime
+from zeus_core.training import TrainingEnergy
+from zeus_core.training._run_file import read_run
+
+pytestmark = pytest.mark.usefixtures("loggers_of_others")
+
+REGRESSION = "energy_per_token_j > 1.05 * baseline"
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """A run with a search, electricity and an evaluation."""
+    folder, time_source = tmp_path_factory.mktemp("runs") / "searched", VirtualTime()
+    time_source.set_clock(1_772_409_600.0)
+    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
+    optimizer = GlobalPowerLimitOptimizer(
+        monitor, Energy(), warmup_steps=2, profile_steps=10, pl_step=75, search=GridSearch
+    )
+    price = ConstantSignal(0.3, "EUR/kWh", source="contract <&>")
+    electricity = Electricity(ConstantSignal(380, "g/kWh", source="Germany"), price, 1.2, "Frankfurt")
+    with TrainingEnergy(monitor, optimizer, folder=folder, electricity=electricity, quiet=True) as energy:
+        for number in range(200):
+            with energy.step(samples=4, tokens=512):
+                gpu.execute(Work(0.5, 484.9, 0.938, 0.744))
+            if number % 100 == 50:
+                with energy.during(Activity.EVALUATION):
+                    gpu.execute(Work(3.0, 300.0))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return kept_run(tmp_path_factory.mktemp("runs") / "plain")
+
+
+class Page(HTMLParser):
+    """Collects the tags and texts of a page, and whatever it would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.opened, self.loaded, self.text = [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in {"meta", "link", "br", "img", "input"}:
+            self.opened.append(tag)
+        self.loaded += [value for name, value in attributes if name in {"src", "href"} and value != "data:,"]
+        assert tag != "script"
+
+    def handle_endtag(self, tag):
+        assert self.opened.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def page_of(*arguments, tmp_path):
+    assert main(["report", *map(str, arguments), "--output", str(tmp_path / "report.html")]) == 0
+    text = (tmp_path / "report.html").read_text()
+    assert len(text) < 2e6
+    page = Page(text)
+    assert page.opened == page.loaded == []
+    assert "url(" not in text
+    return page.text, text
+
+
+def test_the_page_needs_nothing_else_and_says_where_the_energy_went(searched, tmp_path):
+    text, source = page_of(searched, tmp_path=tmp_path)
+    run = read_run(searched)
+    for words in (
+        *("Where the energy went", "Ranks and devices", "Power over time", "The search and its choice"),
+        *(
+            "Settings changed and restored",
+            "the original was restored",
+            "Emissions and cost",
+            "contract <&>",
+            "Frankfurt",
+        ),
+        *("What was not measured, and why", "fans, power supplies", "Hardware and versions", "A100-SXM4-80GB"),
+        f"{run.latest.search_record().result.chosen} W",
+    ):
+        assert words in text
+    assert source.count("<svg") == 3
+    assert "prefers-color-scheme: dark" in source
+    assert "@media print" in source
+
+
+def test_runs_are_shown_side_by_side(searched, plain, tmp_path):
+    text, _ = page_of(searched, plain, tmp_path=tmp_path)
+    assert "The runs side by side" in text
+    assert "energy_per_token_j" in text
+
+
+@pytest.mark.parametrize("form", ["markdown", "line"])
+def test_texts_name_energy_hardware_and_tokens(searched, capsys, form):
+    assert main(["report", str(searched), "--format", form]) == 0
+    printed = capsys.readouterr().out
+    assert "A100-SXM4-80GB (simulated)" in printed
+    assert re.search(r"\d ±\d.* kJ", printed)
+    assert ("| activity |" in printed) == (form == "markdown")
+
+
+def test_json_has_all_numbers_with_their_intervals_and_the_record(searched, capsys):
+    assert main(["report", str(searched), "--format", "json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["metrics"].keys() <= RUN_METRICS.keys()
+    energy = run["metrics"]["energy_j"]
+    assert energy["low"] < energy["value"] < energy["high"]
+    assert energy["value"] == read_run(searched).account.total.energy_joules
+    assert run["metrics"]["co2_eq_g"]["value"] == pytest.approx(energy["value"] / 3.6e6 * 380 * 1.2, rel=0.01)
+    assert run["record"]["parts"][0]["ranks"][0]["devices"]
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 2)) for seed in range(20)])
+def test_a_planted_regression_fails_and_noise_does_not(plain, tmp_path, seed, capsys):
+    noise = kept_run(tmp_path / "noise", seed=seed + 1, steps=20)
+    condition = ["--fail-if", REGRESSION, "--baseline", str(plain), "--format", "line"]
+    assert main(["report", str(noise), *condition]) == 0
+    assert "passed" in capsys.readouterr().err
+    regression = kept_run(tmp_path / "regression", seed=seed + 1, factor=1.1, steps=20)
+    assert main(["report", str(regression), *condition]) == 1
+    assert "FAILED" in capsys.readouterr().err
+
+
+def test_a_baseline_of_other_gpus_or_other_work_is_compared_only_when_asked_and_marked(plain, tmp_path, capsys):
+    other = kept_run(tmp_path / "other", model="A40", steps=10)
+    condition = ["--fail-if", REGRESSION, "--baseline", str(plain), "--format", "markdown"]
+    assert main(["report", str(other), *condition]) == 2
+    assert "differ in GPUs: 1 x A40 (simulated) against 1 x A100" in capsys.readouterr().err
+    assert main(["report", str(other), *condition, "--any-baseline"]) in {0, 1}
+    printed = capsys.readouterr()
+    assert "the baseline is of other GPUs or work" in printed.out
+    small, large = (kept_run(tmp_path / f"{size}", parameters=size, steps=5) for size in (1000, 2000))
+    assert main(["report", str(small), "--fail-if", REGRESSION, "--baseline", str(large)]) == 2
+    assert "parameters: 1000 against 2000" in capsys.readouterr().err
+
+
+def test_several_baselines_span_what_differs_from_run_to_run(plain, tmp_path, capsys):
+    slower = kept_run(tmp_path / "slower", factor=1.1, steps=20)
+    new = kept_run(tmp_path / "new", factor=1.05, steps=20)
+    condition = ["report", str(new), "--fail-if", "energy_per_token_j > baseline", "--format", "line", "--baseline"]
+    assert main([*condition, str(plain)]) == 1
+    assert main([*condition, str(plain), "--baseline", str(slower)]) == 0
+    assert "as the intervals leave it open" in capsys.readouterr().err
+
+
+NUMBERS = {"energy_j": Quantity(100.0, 98.0, 102.0), "power_w": Quantity(300.0, 300.0, 300.0)}
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("energy_j > 97", True),
+        ("energy_j > 99", None),
+        ("energy_j > 103", False),
+        ("energy_j * 2 + 1 >= 197", True),
+        ("-energy_j < -97.9", True),
+        ("energy_j / power_w < 0.33", None),
+        ("energy_j > 1.05 * baseline", None),
+        ("energy_j > 0.9 * baseline", True),
+        ("energy_j + power_w > baseline.energy_j", True),
+        ("energy_j > 103 or power_w > 299", True),
+        ("energy_j > 99 and power_w > 301", False),
+        ("energy_j > 99 and power_w > 299", None),
+        ("1 / (energy_j - energy_j) > 0", None),
+    ],
+)
+def test_a_condition_holds_fails_or_is_open(condition, holds):
+    baseline = {"energy_j": Quantity(96.0, 95.0, 97.0)}
+    assert judge(condition, NUMBERS, baseline).holds is holds
+
+
+@pytest.mark.parametrize(
+    ("condition", "complaint"),
+    [
+        ("energy > 3", "energy is no number of a run; these are: energy_j, power_w"),
+        ("tokens > 3", "tokens is not known of this run; these are: energy_j, power_w"),
+        ("energy_j > baseline", "give its run by --baseline RUN"),
+        ("energy_j + power_w > baseline", "a comparison names one number"),
+        ("energy_j", "is no comparison"),
+        ("1 < energy_j < 3", "is no comparison"),
+        ("energy_j == 3", "is no comparison"),
+        ("not energy_j > 3", "is no comparison"),
+        ("energy_j > __import__('os').system('x')", "is neither a name nor a number"),
+        ("energy_j > energy_j.real", "is neither a name nor a number"),
+        ("energy_j > [1][0]", "is neither a name nor a number"),
+        ("energy_j > 2 ** 99999", "is neither a name nor a number"),
+        ("energy_j > True", "is neither a name nor a number"),
+        ("energy_j > 1e999", "is neither a name nor a number"),
+        ("energy_j >", "cannot be read"),
+        ("", "cannot be read"),
+        ("(" * 400 + "1" + ")" * 400, "cannot be read"),
+        ("energy_j > " + "1+" * 800 + "1", "longer than 1000"),
+        ("energy_j > \0", "cannot be read"),
+    ],
+)
+def test_a_condition_that_means_nothing_is_a_clear_error(condition, complaint):
+    with pytest.raises(UsageError, match=re.escape(complaint)):
+        judge(condition, NUMBERS, None)
+
+
+@given(st.text(alphabet="energy_j baseline.power_w0123456789+-*/<>=()andor \n", max_size=40))
+def test_any_other_text_is_judged_or_a_clear_error(text):
+    with contextlib.suppress(UsageError):
+        assert judge(text, NUMBERS, NUMBERS).holds in {True, False, None}
+
+
+def test_an_unknown_name_on_the_command_line_lists_those_there_are(plain, capsys):
+    assert main(["report", str(plain), "--fail-if", "joules > 3"]) == 2
+    assert (
+        "joules is no number of a run; these are: energy_j, energy_kwh, energy_per_token_j" in capsys.readouterr().err
+    )
+
+
+def test_runs_that_cannot_be_read_are_left_out_of_a_report_and_end_a_statement(plain, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["report", str(plain), str(tmp_path / "empty"), "--format", "line"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("Training for") == 1
+    assert "left out: " in printed.err
+    assert main(["report", str(tmp_path / "empty")]) == 2
+    assert main(["statement", str(plain), str(tmp_path / "empty")]) == 2
+    assert main(["statement", str(plain), str(plain)]) == 2
+    assert "count twice" in capsys.readouterr().err
+
+
+def test_every_metric_is_known_of_some_run(searched):
+    """A name that no run can have would be a promise that nobody keeps."""
+    known = metrics_of(read_run(searched)).keys()
+    rare = {"energy_redone_j", "host_energy_j", "energy_generation_j", "energy_reference_j", "energy_checkpoint_j"}
+    assert RUN_METRICS.keys() - known <= rare
+
+
+# Statements.
+
+
+def test_a_statement_has_what_a_model_card_and_the_ai_act_ask_for(searched, capsys):
+    assert main(["statement", str(searched)]) == 0
+    printed = capsys.readouterr().out
+    for words in ("with 95 % between", "inside the boundary", "outside the boundary", "energy counters", "GPU hours"):
+        assert words in printed
+    for words in ("Frankfurt", "at 380 g/kWh (Germany; average)", "PUE 1.2", "simulated: this is an example", "UTC"):
+        assert words in printed
+    assert main(["statement", str(searched), "--format", "yaml", "--training-type", "fine-tuning"]) == 0
+    card = yaml.safe_load(capsys.readouterr().out)["co2_eq_emissions"]
+    metrics = metrics_of(read_run(searched))
+    assert card["emissions"] == pytest.approx(metrics["co2_eq_g"].value, abs=1e-3)
+    assert card.keys() == {"emissions", "source", "training_type", "geographical_location", "hardware_used"}
+    assert main(["statement", str(searched), "--format", "json"]) == 0
+    stated = json.loads(capsys.readouterr().out)
+    assert stated["energy_joules"]["value"] == metrics["energy_j"].value
+    assert stated["co2_eq_emissions"] == {key: value for key, value in card.items() if key != "training_type"}
+
+
+def test_emissions_are_stated_afterwards_by_a_factor_and_never_guessed(plain, tmp_path, capsys):
+    assert main(["statement", str(plain), "--format", "yaml"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) is None
+    arguments = ["--intensity", "380g/kWh", "--pue", "1.5", "--location", "Oslo", "--format", "json"]
+    assert main(["statement", str(plain), *arguments]) == 0
+    stated = json.loads(capsys.readouterr().out)
+    energy, grams = stated["energy_kwh"], stated["co2_eq_grams"]
+    for end in ("value", "low", "high"):
+        assert grams[end] == pytest.approx(energy[end] * 380 * 1.5)
+    assert stated["location"] == "Oslo"
+
+
+def test_runs_are_added_up(plain, searched, capsys):
+    assert main(["statement", str(plain), str(searched), "--format", "json"]) == 0
+    stated = json.loads(capsys.readouterr().out)
+    runs = [energy_interval(read_run(folder)) for folder in (plain, searched)]
+    assert stated["energy_joules"]["low"] == pytest.approx(sum(run.low for run in runs))
+    assert stated["co2_eq_grams"] is None  # one of them was not charged
+    assert len(stated["runs"]) == 2
+
+
+def test_the_interval_of_an_interrupted_run_holds_the_truth(tmp_path):
+    """`benchmarks/interrupted_runs.py` does this a thousand times."""
+    for seed in range(6):
+        truth = interrupted_run(tmp_path / str(seed), seed)
+        run = read_run(tmp_path / str(seed))
+        energy = energy_interval(run)
+        assert energy.low <= truth <= energy.high
+        assert run.account.interruptions == 5
+        assert energy.high - energy.low < 0.5 * truth  # parts of ten seconds, each with a log of some
+        assert math.isclose(energy.value, truth, rel_tol=0.15)

@@ -1,0 +1,169 @@
+"""`zeus-core report`: where the energy of runs went, as a page, and as a check for CI."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeus_core._files import write_atomically
+from zeus_core.cli._arguments import path
+from zeus_core.cli._text import complain, write
+from zeus_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from zeus_core.report._run_metrics import Quantity
+    from zeus_core.training._run_file import RunRecord
+
+__all__ = ["SUMMARY", "add_arguments", "execute", "read_runs", "write_output"]
+
+SUMMARY = "Report where the energy of trainings went, and compare them"
+
+_FORMATS = ("html", "markdown", "json", "line")
+_FAILED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "runs", type=path, nargs="+", metavar="RUN", help="the output folder of a training, or its zeus-energy/run.json"
+    )
+    parser.add_argument(
+        "--format", choices=_FORMATS, help="html (the default with --output), markdown, json, or a line for a paper"
+    )
+    parser.add_argument("--output", type=path, metavar="FILE", help="write to this file, in place of the terminal")
+    parser.add_argument(
+        "--fail-if",
+        metavar="CONDITION",
+        help="exit with 1 if it holds for certain, such as 'energy_per_token_j > 1.05 * baseline'",
+    )
+    parser.add_argument(
+        "--baseline",
+        type=path,
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="the run that --fail-if compares with; several span the range from run to run",
+    )
+    parser.add_argument(
+        "--any-baseline", action="store_true", help="compare with a baseline of other GPUs or other work too"
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Write the report, and check the condition."""
+    from zeus_core.report._fail_if import check_condition
+    from zeus_core.report._run_page import run_page
+    from zeus_core.report._run_text import run_line, runs_json, runs_markdown
+
+    if arguments.fail_if is not None:
+        check_condition(arguments.fail_if)
+    elif arguments.baseline:
+        raise UsageError("--baseline is what --fail-if compares with; to see runs side by side, name all of them")
+    runs = read_runs(arguments.runs)
+    notes, failed = ([], False) if arguments.fail_if is None else _judged(arguments, runs)
+    kind = arguments.format or ("html" if arguments.output is not None else "markdown")
+    if kind == "html":
+        text = run_page(runs, notes)
+    elif kind == "json":
+        text = runs_json(runs, notes)
+    elif kind == "line":
+        text = "\n".join(run_line(run) if len(runs) == 1 else f"{name}: {run_line(run)}" for name, run in runs)
+    else:
+        text = runs_markdown(runs, notes)
+    write_output(text, arguments.output)
+    for note, _ in notes:
+        complain(f"zeus-core: {note}")
+    return _FAILED if failed else 0
+
+
+def read_runs(places: Sequence[Path]) -> list[tuple[str, RunRecord]]:
+    """Read runs; if some of several cannot be used, those that can are reported, with a line for each other one.
+
+    Raises:
+        UsageError: None can be used.
+    """
+    from zeus_core.training._run_file import read_run
+
+    runs, complaints = [], []
+    for place in places:
+        try:
+            runs.append((_name(place), read_run(place)))
+        except UsageError as error:
+            complaints.append(str(error))
+    if not runs:
+        raise UsageError("; ".join(complaints))
+    for complaint in complaints:
+        complain(f"zeus-core: left out: {complaint}")
+    return runs
+
+
+def _name(place: Path) -> str:
+    """Return the name of a run for people: that of its output folder, with the folder around it."""
+    place = place.parent if place.name == "run.json" else place
+    place = place.parent if place.name == "zeus-energy" else place
+    place = place if place.name else place.resolve()  # such as "."
+    return "/".join(part for part in place.parts[-2:] if part != "/") or str(place)
+
+
+def _judged(
+    arguments: argparse.Namespace, runs: Sequence[tuple[str, RunRecord]]
+) -> tuple[list[tuple[str, bool]], bool]:
+    """Return a sentence for each run, whether it is bad news, and whether the condition holds for one of them."""
+    from zeus_core.report._fail_if import judge
+    from zeus_core.report._run_metrics import metrics_of
+    from zeus_core.training._run_file import read_run
+
+    baselines = [read_run(place) for place in arguments.baseline]
+    against = _span([metrics_of(baseline) for baseline in baselines]) if baselines else None
+    notes: list[tuple[str, bool]] = []
+    for name, run in runs:
+        other = _differences(run, baselines)
+        if other and not arguments.any_baseline:
+            raise UsageError(
+                f"{name} and its baseline differ in {'; '.join(other)}: give a baseline of the same GPUs and work, or "
+                "add --any-baseline"
+            )
+        verdict = judge(arguments.fail_if, metrics_of(run), against)
+        words = {True: "FAILED", False: "passed", None: "passed, as the intervals leave it open"}[verdict.holds]
+        mark = f" (the baseline is of other GPUs or work: {'; '.join(other)})" if other else ""
+        notes.append((f"{name}: {arguments.fail_if}: {words}: {verdict.text}{mark}", verdict.holds is True))
+    return notes, any(is_bad for _, is_bad in notes)
+
+
+def _differences(run: RunRecord, baselines: Sequence[RunRecord]) -> list[str]:
+    from zeus_core.report._run_metrics import differences
+
+    return list(dict.fromkeys(text for baseline in baselines for text in differences(run, baseline)))
+
+
+def _span(baselines: Sequence[dict[str, Quantity]]) -> dict[str, Quantity]:
+    """Return the numbers that all baselines have, from the lowest to the highest."""
+    from zeus_core.report._run_metrics import Quantity
+
+    spans = {}
+    for name in baselines[0]:
+        known = [baseline[name] for baseline in baselines if name in baseline]
+        if len(known) == len(baselines):
+            mean = sum(one.value for one in known) / len(known)
+            spans[name] = Quantity(mean, min(one.low for one in known), max(one.high for one in known))
+    return spans
+
+
+def write_output(text: str, output: Path | None) -> None:
+    """Write a text to a file, or to the terminal.
+
+    Raises:
+        UsageError: The file cannot have that name.
+        OSError: The file cannot be written.
+    """
+    if output is None:
+        write(text.rstrip("\n"), sys.stdout)
+        return
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(output, text.rstrip("\n") + "\n")
+    except ValueError as error:
+        raise UsageError(f"--output is {str(output)!r}, which cannot be written: {error}") from error

@@ -1,0 +1,56 @@
+"""`zeus-core statement`: the energy of trainings as model cards, regulators and papers ask for it."""
+
+from __future__ import annotations
+
+import argparse
+
+from zeus_core.cli._arguments import path
+from zeus_core.cli._electricity import add_electricity, electricity_from
+from zeus_core.cli._report import read_runs, write_output
+from zeus_core.errors import UsageError
+
+__all__ = ["SUMMARY", "add_arguments", "execute"]
+
+SUMMARY = "State the energy of trainings: for a model card, a regulator, a paper"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "runs",
+        type=path,
+        nargs="+",
+        metavar="RUN",
+        help="the output folder of a training, or its zeus-energy/run.json; several are added up",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("markdown", "json", "yaml"),
+        default="markdown",
+        help="markdown (the default), json, or yaml: co2_eq_emissions alone, for a model card",
+    )
+    parser.add_argument("--output", type=path, metavar="FILE", help="write to this file, in place of the terminal")
+    parser.add_argument("--location", metavar="PLACE", help="where the computers are, such as 'Frankfurt, Germany'")
+    parser.add_argument("--training-type", choices=("pre-training", "fine-tuning"), help="for the model card")
+    add_electricity(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Write the statement."""
+    from zeus_core.report._statement import statement_of
+
+    if arguments.price is not None:
+        raise UsageError("--price is given, and a statement has no cost; see zeus-core report")
+    electricity = electricity_from(arguments)
+    runs = read_runs(arguments.runs)
+    if len(runs) < len(arguments.runs):
+        raise UsageError(
+            "a sum without some of its runs states nothing; leave them out, or give those that can be read"
+        )
+    repeated = {run.run for _, run in runs}
+    if len(repeated) < len(runs):
+        raise UsageError("two of the runs are the same training, which would count twice; name it once")
+    statement = statement_of(runs, electricity, arguments.location, arguments.training_type)
+    forms = {"markdown": statement.to_markdown, "json": statement.to_json, "yaml": statement.to_yaml}
+    write_output(forms[arguments.format](), arguments.output)
+    return 0

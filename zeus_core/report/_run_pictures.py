@@ -1,0 +1,187 @@
+"""The pictures of a report on runs: SVG whose colours are those of the page, in light and dark. Pure."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from itertools import pairwise
+
+from zeus_core.adapters._result import duration_text, energy_text
+from zeus_core.optimizer._global_setting._search_result import SearchResult
+from zeus_core.optimizer._global_setting._setting_history import SettingChange
+from zeus_core.report._run_sections import activities_in_order
+from zeus_core.search._comparison import energy_error_fraction
+from zeus_core.training._power_series import EnergyPoint
+from zeus_core.training._run_file import PartRecord, RunRecord
+
+__all__ = ["activity_bars", "power_picture", "search_picture"]
+
+_WIDTH = 860
+_HEIGHT = 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 20, 30
+_POWER_BINS = 240
+_MAX_MARKS = 24  # of changes of the setting: more would hide the power
+
+
+def activity_bars(runs: Sequence[tuple[str, RunRecord]]) -> str:
+    """Draw the energy of each run as a bar, divided among the activities."""
+    largest = max((run.account.total.measured_joules for _, run in runs), default=0.0)
+    if largest <= 0:
+        return ""
+    label_width = 0 if len(runs) == 1 else 190
+    width, parts, seen = _WIDTH - label_width - 120, [], dict[str, None]()
+    for number, (name, run) in enumerate(runs):
+        y, x = 8 + 40 * number, float(label_width)
+        if label_width:
+            parts.append(f'<text x="{x - 10:.0f}" y="{y + 18}" text-anchor="end">{escape(_short(name, 26))}</text>')
+        for activity, tally in activities_in_order(run):
+            length = width * tally.measured_joules / largest
+            seen[activity.value] = None
+            told = f"{activity.value}: {energy_text(tally.measured_joules, tally.measured.uncertainty_joules)}"
+            shape = f'x="{x:.1f}" y="{y}" width="{length:.2f}" height="26"'
+            parts.append(f'<rect class="fill-{activity.value}" {shape}><title>{escape(told)}</title></rect>')
+            x += length
+        parts.append(
+            f'<text x="{x + 8:.1f}" y="{y + 18}">{escape(energy_text(run.account.total.measured_joules))}</text>'
+        )
+    height = 8 + 40 * len(runs)
+    legend = "".join(f'<span class="key"><i class="back-{name}"></i>{name}</span>' for name in seen)
+    return f'{_svg("Energy by activity", height, parts)}<p class="legend">{legend}</p>'
+
+
+def power_picture(run: RunRecord, changes: Sequence[SettingChange]) -> str:
+    """Draw the power of all GPUs over the time of the run, without the time between its parts."""
+    pieces, offset, edges = [], 0.0, []
+    for part in run.parts:
+        points = _total_points(part)
+        if len(points) > 1:
+            pieces.append([EnergyPoint(offset + point.seconds, point.joules) for point in points])
+            edges.append((offset, part))
+            offset += points[-1].seconds
+    if not pieces:
+        return ""
+    top = 1.1 * max((b.joules - a.joules) / (b.seconds - a.seconds) for piece in pieces for a, b in pairwise(piece))
+    scale = _Scale(0.0, offset, 0.0, top)
+    parts = [scale.grid("W", duration_text)]
+    for piece in pieces:
+        steps = [f"M{scale.x(piece[0].seconds):.1f},{scale.y(0.0):.1f}"]
+        for a, b in pairwise(piece):
+            y = scale.y((b.joules - a.joules) / (b.seconds - a.seconds))
+            steps.append(f"L{scale.x(a.seconds):.1f},{y:.1f}L{scale.x(b.seconds):.1f},{y:.1f}")
+        area = "".join(steps)
+        parts.append(f'<path class="area" d="{area}L{scale.x(piece[-1].seconds):.1f},{scale.y(0.0):.1f}Z"/>')
+        parts.append(f'<path class="line" d="M{area.split("L", 1)[1]}"/>')
+    for begin, part in edges[1:]:
+        parts.append(_mark(scale, begin, f"part from step {part.begin_step}", "mark-part"))
+    begin, latest = edges[-1]
+    for change in changes[:_MAX_MARKS]:
+        at = begin + change.at_seconds - latest.begun_at_seconds
+        setting = "original" if change.setting is None else f"{change.setting} {change.unit}"
+        if begin <= at <= offset:
+            parts.append(_mark(scale, at, f"{setting}: {change.reason}", "mark-change"))
+    return _svg("Power over time", _HEIGHT, parts)
+
+
+def _total_points(part: PartRecord) -> list[EnergyPoint]:
+    """Return the energy of all devices that have told it, at the same moments."""
+    series = [device.power for rank in part.ranks for device in rank.devices if len(device.power) > 1]
+    if not series:
+        return []
+    end = min(points[-1].seconds for points in series)
+    moments = [point.seconds for point in series[0] if point.seconds <= end]
+    if len(series) > 1:
+        count = min(_POWER_BINS, max(map(len, series)))
+        moments = [end * number / count for number in range(count + 1)]
+    return [EnergyPoint(at, math.fsum(_joules_at(points, at) for points in series)) for at in dict.fromkeys(moments)]
+
+
+def _joules_at(points: Sequence[EnergyPoint], seconds: float) -> float:
+    """Return the energy until a moment, at the mean power between the points around it."""
+    after = bisect.bisect_left(points, (seconds, -math.inf))
+    if after == 0:
+        return points[0].joules
+    if after == len(points):
+        return points[-1].joules
+    a, b = points[after - 1], points[after]
+    return a.joules + (b.joules - a.joules) * (seconds - a.seconds) / (b.seconds - a.seconds)
+
+
+def search_picture(search: SearchResult) -> str:
+    """Draw time and energy of a step at each setting, with the intervals of the energy."""
+    trials = sorted(search.trials.values(), key=lambda trial: trial.setting)
+    if len(trials) < 2:
+        return ""
+    errors = [min(energy_error_fraction(trial), 0.5) * trial.joules_per_step for trial in trials]
+    lows = [trial.joules_per_step - error for trial, error in zip(trials, errors, strict=True)]
+    highs = [trial.joules_per_step + error for trial, error in zip(trials, errors, strict=True)]
+    seconds = [trial.seconds_per_step for trial in trials]
+    scale = _Scale(*_padded(min(seconds), max(seconds)), *_padded(min(lows), max(highs)))
+    parts = [scale.grid("J per step", lambda value: f"{value:.3g} s")]
+    route = " ".join(f"{scale.x(t.seconds_per_step):.1f},{scale.y(t.joules_per_step):.1f}" for t in trials)
+    parts.append(f'<polyline class="thin" points="{route}"/>')
+    for trial, low, high in zip(trials, lows, highs, strict=True):
+        x, kind = scale.x(trial.seconds_per_step), "chosen" if trial.setting == search.chosen else "trial"
+        told = f"{trial.setting} {search.unit}: {trial.joules_per_step:.4g} J, {trial.seconds_per_step:.4g} s"
+        parts.append(
+            f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{scale.y(low):.1f}" y2="{scale.y(high):.1f}"/>'
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{scale.y(trial.joules_per_step):.1f}" r="5">'
+            f"<title>{escape(told)}</title></circle>"
+            f'<text x="{x + 9:.1f}" y="{scale.y(trial.joules_per_step) - 9:.1f}">{trial.setting} {search.unit}'
+            f"{' (chosen)' if kind == 'chosen' else ''}</text>"
+        )
+    return _svg("Time and energy of a step at each setting", _HEIGHT, parts)
+
+
+class _Scale:
+    """The axes of a picture."""
+
+    def __init__(self, begin: float, end: float, bottom: float, top: float) -> None:
+        self._begin, self._end = begin, end if end > begin else begin + 1.0
+        self._bottom, self._top = bottom, top if top > bottom else bottom + 1.0
+
+    def x(self, value: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (value - self._begin) / (self._end - self._begin)
+
+    def y(self, value: float) -> float:
+        return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * (value - self._bottom) / (self._top - self._bottom)
+
+    def grid(self, unit: str, label: Callable[[float], str]) -> str:
+        """Draw lines at round numbers, with their labels."""
+        lines = [
+            f'<path class="axis" d="M{_LEFT},{self.y(value):.1f}H{_WIDTH - _RIGHT}"/>'
+            f'<text x="{_LEFT - 8}" y="{self.y(value) + 4:.1f}" text-anchor="end">{value:.6g}</text>'
+            for value in _round_numbers(self._bottom, self._top)
+        ]
+        y = _HEIGHT - _BOTTOM + 20
+        lines += [
+            f'<text x="{self.x(value):.1f}" y="{y}" text-anchor="middle">{escape(label(value))}</text>'
+            for value in _round_numbers(self._begin, self._end)
+        ]
+        return f'{"".join(lines)}<text class="unit" x="{_LEFT - 8}" y="12" text-anchor="end">{unit}</text>'
+
+
+def _mark(scale: _Scale, at: float, told: str, kind: str) -> str:
+    return f'<path class="{kind}" d="M{scale.x(at):.1f},{_TOP}V{scale.y(0.0):.1f}"><title>{escape(told)}</title></path>'
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """Return three to six round numbers within a range."""
+    step = 10.0 ** math.floor(math.log10((high - low) / 3)) if high > low else 1.0
+    step = next(step * factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 6)
+    first = math.ceil(low / step)
+    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    pad = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - pad, high + pad
+
+
+def _svg(title: str, height: int, parts: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
+
+
+def _short(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"...{text[3 - characters :]}"
