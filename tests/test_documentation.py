@@ -18,6 +18,7 @@ import pytest
 import zeus_core
 from tests.pipeline.instances import smooth_profile
 from tests.pytorch.test_torchtitan import ModelSpecStandIn
+from tests.support.kept_runs import kept_run
 from tests.support.pages import ROOT, blocks
 from tests.support.ranks import torchrun_environments
 from tests.support.recorded import write_recorded
@@ -291,6 +292,9 @@ def test_every_command_runs(tmp_path, call):
     smooth_profile(4, clocks=4).to_csv(tmp_path / "profile.csv")
     write_device_tables(tmp_path)
     (tmp_path / "carbon.csv").write_text("timestamp,value\n2026-03-01 00:00,312\n2026-03-01 01:00,298\n")
+    if call[1] in {"report", "statement"}:
+        for folder in ("output", "nightly"):
+            kept_run(tmp_path / folder, steps=4)
     if call[1] == "jobs":
         job = RecurringJob(
             "nightly", [64, 128], 128, Target("accuracy", 0.6), 10, Time(), f"sqlite:///{tmp_path}/zeus.db"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kept_runs import kept_run
 from zeus_core.cli import main
 from zeus_core.tracing._events import complete
 from zeus_core.tracing._facts import DeviceFacts, RankFacts, Update, Updates
@@ -87,6 +88,15 @@ OPTIONS = {
     "--json": [],
     "--port": ["0", "99999", *NUMBERS, *TEXTS],
     "--address": ["127.0.0.1", *TEXTS],
+    "--format": ["html", "markdown", "json", "line", "yaml", "x"],
+    "--fail-if": ["energy_j > 1", "energy_j > baseline", "energy_per_token_j", "1 / 0 > 1", *TEXTS],
+    "--baseline": ["run", *FILES],
+    "--any-baseline": [],
+    "--location": TEXTS,
+    "--training-type": ["fine-tuning", *TEXTS],
+    "--intensity": ["380g/kWh", "1EUR/kWh", *NUMBERS, *TEXTS],
+    "--price": ["0.3EUR/kWh", *TEXTS],
+    "--pue": ["1.2", *NUMBERS],
     "--quiet": [],
     "--quick": [],
     "--allow-changes": [],
@@ -112,6 +122,8 @@ OF_COMMAND = {
         *("--multiple-of", "--min-batch", "--reduce-seconds", "--eta", "--slowdown", "--objective"),
         *("--level", "--budget-watts", "--output"),
     ],
+    "report": ["--format", "--output", "--fail-if", "--baseline", "--any-baseline"],
+    "statement": ["--format", "--output", "--location", "--training-type", "--intensity", "--price", "--pue"],
     "plan": [
         *("--microbatches", "--schedule", "--stages-per-rank", "--blocking-power", "--gpus", "--device", "--slowdown"),
         *("--time", "--straggler", "--switch-seconds", "--dwell-seconds"),
@@ -159,6 +171,7 @@ def files(tmp_path, monkeypatch):
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "nan.json").write_text('{"format": "zeus-core pipeline profile", "version": NaN}')
     (tmp_path / "binary").write_bytes(bytes(range(256)))
+    kept_run(tmp_path / "run", steps=2)
     return tmp_path
 
 
@@ -180,6 +193,8 @@ def random_line(choose):
         traces = ["trace.json"] * 9 + ["profile.json"] * 9 + FILES
         line += [choose.choice(["merge", "add", "add", "show", "x"]), choose.choice(traces), choose.choice(traces)]
         line += [] if line[1] == "show" else ["-o", choose.choice(["out", *OUTPUTS])]
+    if command in {"report", "statement"}:
+        line += [choose.choice(["run"] * 20 + FILES) for _ in range(choose.randrange(1, 3))]
     for _ in range(choose.randrange(4)):
         is_usual = command in OF_COMMAND and OF_COMMAND[command] and choose.random() < 0.8
         name = choose.choice(OF_COMMAND[command] if is_usual else list(OPTIONS))
