@@ -19,7 +19,7 @@ LONG := $(shell grep -rl --include='test_*.py' mark.long tests)
 REAL_TIME := $(shell grep -rl --include='test_*.py' mark.real_time tests)
 REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/%)
 
-.PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed coverage lint public-api wheel benchmarks selfcheck clean
+.PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed coverage lint public-api wheel benchmarks docs selfcheck clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --output zeus-demo
@@ -70,6 +70,9 @@ benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same
 	$(RUN) benchmarks/clock_or_limit.py $(PROFILES) || status=1; \
 	$(RUN) benchmarks/allocation.py $(if $(TRACES),--traces $(TRACES)) || status=1; \
 	exit $$status
+
+docs: $(VENV)/.ready-dev  ## the documentation site, in build/site; needs no network
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 selfcheck:  ## how well energy is measured on this machine's GPU; with the packages of PYTHON, nothing is installed
 	PYTHONPATH=. $(PYTHON) -m zeus_core selfcheck --output zeus-selfcheck

@@ -17,7 +17,7 @@ from zeus_core.cli._checks.nvidia import Driver
 __all__ = ["check_extras", "check_live_view", "check_python", "check_torch"]
 
 _BINDING = "nvidia-ml-py"
-_FOR_DEVELOPERS = frozenset({"dev", "all"})
+_FOR_DEVELOPERS = frozenset({"dev", "docs", "all"})
 _CUDA_INDEX = "https://download.pytorch.org/whl/cu"
 
 

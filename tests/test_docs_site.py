@@ -1,0 +1,88 @@
+"""The documentation site: the pages that are generated, and those that name things that must exist."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from zeus_core.cli._program import _COMMANDS
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+def tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SITE, EVIDENCE = tool("docs_site"), tool("evidence")
+
+
+def test_every_command_is_on_the_page_of_commands():
+    page = SITE.commands_page()
+    assert re.findall(r"^## zeus-core (\w+)$", page, re.MULTILINE) == list(_COMMANDS)
+    assert page.count("usage: zeus-core ") == len(_COMMANDS)
+
+
+def test_the_reference_has_every_public_name_once():
+    described = {
+        match for _, text in SITE.reference_pages() for match in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
+    }
+    listed, module = set(), ""
+    for line in (ROOT / "docs" / "public-api.txt").read_text(encoding="utf-8").splitlines()[2:]:
+        if re.fullmatch(r"zeus_[\w.]+", line):
+            module = line
+        elif (match := re.match(r"    (?:class |module )?(\w+)", line)) and ": see " not in line:
+            listed.add(f"{module}.{match[1]}")
+    names = {path.rpartition(".")[2] for path in described}
+    assert {path for path in listed if path.rpartition(".")[2] not in names} == set()
+
+
+def test_links_from_the_root_lead_to_pages():
+    home = SITE.from_root("README.md")
+    targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", home) if "://" not in target}
+    assert {target for target in targets if not (ROOT / "docs" / target).exists()} <= set(SITE.FROM_ROOT.values())
+    assert "measurement.md" in targets
+
+
+def test_the_list_for_agents_names_every_page_with_a_sentence():
+    text = SITE.llms_text()
+    assert all(f"({page.stem}.html): " in text for page in PAGES)
+    assert text.startswith("# zeus-core\n\n> Training uses more GPU energy than it needs.")
+
+
+def test_the_evidence_is_of_every_benchmark_as_it_describes_itself():
+    """If this fails: python tools/evidence.py."""
+    page = EVIDENCE.PAGE.read_text(encoding="utf-8")
+    assert page == EVIDENCE.page_text(EVIDENCE.kept_sections(page))
+
+
+def test_a_table_of_evidence_is_kept_until_its_benchmark_runs_again(tmp_path):
+    output = tmp_path / "output.txt"
+    output.write_text("a  b\n1  2\n")
+    section = EVIDENCE.result_of("part_energy", ["--traces", "/somewhere/else", "--seeds", "2"], output)
+    assert section.startswith("`python benchmarks/part_energy.py --traces FOLDER --seeds 2`, 2")
+    page = EVIDENCE.page_text({"part_energy": section})
+    assert "a  b\n1  2\n" in page
+    assert EVIDENCE.kept_sections(page) == {"part_energy": section}
+
+
+def test_getting_started_has_an_example_for_every_framework():
+    page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    examples = re.findall(r"`(examples/[\w/]+\.py)`", page)
+    assert {Path(example).parts[1] for example in examples} == {
+        path.name for path in (ROOT / "examples").iterdir() if list(path.glob("*.py"))
+    }
+    assert all((ROOT / example).exists() for example in examples)
+
+
+def test_every_page_named_in_the_navigation_exists():
+    yaml = pytest.importorskip("yaml")
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("!!python/name:", "")
+    named = set(SITE.pages_in(yaml.safe_load(text)["nav"]))
+    made = {*SITE.FROM_ROOT.values(), "commands.md"}
+    assert {page for page in named - made if not (ROOT / "docs" / page).exists()} == set()
