@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ _STEPS = 2_000
 _ACTIVITIES = 4_000
 _INSTRUCTIONS = 10_000
 _MARKS = 4_000
+_PENDING = 2_000  # instructions that the device has not finished: training rarely runs a step ahead of it
 
 
 class _Instruction(NamedTuple):
@@ -52,7 +54,8 @@ class TraceRecorder:
         self._activity: tuple[float, str] | None = None
         self._steps: Ring[Span] = Ring(_STEPS)
         self._step_begin: float | None = None
-        self._instructions: Ring[_Instruction] = Ring(_INSTRUCTIONS)
+        self._instructions: Ring[Span] = Ring(_INSTRUCTIONS)
+        self._pending: deque[_Instruction] = deque(maxlen=_PENDING)
         self._marks: Ring[tuple[float, str, str]] = Ring(_MARKS)
         self._gpus: list[GpuRecord] = []
         self._stop: Callable[[], None] | None = None
@@ -97,6 +100,7 @@ class TraceRecorder:
             self._stop = None
         self._look()
         self._step_begin = None  # it was interrupted
+        self._finish_instructions()
         self.begin_activity(self._time_source.now(), None)
 
     def begin_activity(self, at: float, name: str | None) -> None:
@@ -116,10 +120,22 @@ class TraceRecorder:
         if self._step_begin is not None:
             self._steps.add(Span("step", self._step_begin, self.now(), {"step": self.steps}))
             self._step_begin = None
+        if self._pending:
+            self._finish_instructions()
 
     def add_instruction(self, name: str, begin: DeviceEvent, end: DeviceEvent, arguments: Mapping[str, int]) -> None:
         """Add an instruction of a pipeline; the device may not have finished it."""
-        self._instructions.add(_Instruction(name, begin, end, arguments))
+        self._pending.append(_Instruction(name, begin, end, arguments))
+
+    def _finish_instructions(self) -> None:
+        """Take in the instructions that the device has finished, in order, and let their events go."""
+        while self._pending:
+            name, begin, end, arguments = self._pending[0]
+            begin_seconds, end_seconds = begin.seconds(), end.seconds()
+            if begin_seconds is None or end_seconds is None:
+                return
+            self._instructions.add(Span(name, begin_seconds - self._begin, end_seconds - self._begin, arguments))
+            self._pending.popleft()
 
     def set_to(self, setting: str, why: str) -> None:
         """Mark the setting in force and its reason, if either is another one than before."""
@@ -148,7 +164,7 @@ class TraceRecorder:
         record = RankRecord(
             activities,
             self._steps.items(),
-            [span for item in self._instructions.items() if (span := self._span_of(item)) is not None],
+            self._instructions.items(),
             self._marks.items(),
             [gpu.counters() for gpu in self._gpus],
         )
@@ -176,9 +192,3 @@ class TraceRecorder:
             **{f"updates of GPU {gpu.index}": gpu.updates.dropped for gpu in self._gpus},
         }
         return {name: count for name, count in counts.items() if count}
-
-    def _span_of(self, item: _Instruction) -> Span | None:
-        begin, end = item.begin.seconds(), item.end.seconds()
-        if begin is None or end is None:
-            return None
-        return Span(item.name, begin - self._begin, end - self._begin, item.arguments)

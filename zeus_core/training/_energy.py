@@ -29,6 +29,7 @@ from zeus_core.training._summary import TrainingSummary, known_values
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
     from zeus_core.optimizer.batch_size import RecurringRun
+    from zeus_core.tracing._recorder import TraceRecorder
     from zeus_core.training._run_trace import RunTrace
 
 __all__ = ["TrainingEnergy"]
@@ -137,6 +138,11 @@ class TrainingEnergy(Hooked):
     def saving_fraction(self) -> float | None:
         """Energy per step saved by the setting the optimizer chose; None if unknown."""
         return self._observer.saving_fraction
+
+    @property
+    def _trace_recorder(self) -> TraceRecorder | None:
+        """The record of the training under way; None without one."""
+        return None if self._trace is None else self._trace.recorder
 
     @property
     def is_end_due(self) -> bool:

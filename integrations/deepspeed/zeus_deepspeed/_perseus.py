@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from zeus_core._validate import shown
 from zeus_core.adapters import Patches
@@ -14,6 +14,7 @@ from zeus_core.errors import UsageError, ZeusError
 from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
+from zeus_core.ports import DeviceEvents, World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.pytorch import device_events_for, torch_world
 from zeus_deepspeed._checkpoints import CheckpointedState, Stateful
@@ -21,6 +22,9 @@ from zeus_deepspeed._config import PerseusConfig, read_perseus_block
 from zeus_deepspeed._engine_facts import identity_of, is_pipeline, pipeline_rank_of
 from zeus_deepspeed._monitor_events import MonitorEvents
 from zeus_deepspeed._tap import PipelineTap, check_engine
+
+if TYPE_CHECKING:
+    from zeus_core.training._pipeline_trace import TracedPipeline
 
 __all__ = ["Optimizer", "Perseus", "attach"]
 
@@ -51,6 +55,7 @@ class Perseus:
         engine: A `PipelineEngine`.
         optimizer: Receives what the engine does, and sets the clocks.
         monitor_events: Writes the energy of its steps; None if nothing is written.
+        trace: Records what the engine does and tells it to the optimizer; nothing is recorded if None.
 
     Attributes:
         optimizer: As passed.
@@ -58,11 +63,18 @@ class Perseus:
         monitor_events: As passed.
     """
 
-    def __init__(self, engine: Any, optimizer: Optimizer, monitor_events: MonitorEvents | None) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        optimizer: Optimizer,
+        monitor_events: MonitorEvents | None,
+        trace: TracedPipeline | None = None,
+    ) -> None:
         self._engine = engine
+        self._trace = trace
         self.optimizer = optimizer
         self.monitor_events = monitor_events
-        self.tap: PipelineTap = PipelineTap(engine, optimizer)
+        self.tap: PipelineTap = PipelineTap(engine, optimizer if trace is None else trace)
         state = CheckpointedState(optimizer)
         self._wraps = Patches(engine)
         self._wraps.wrap("save_checkpoint", state.save)
@@ -71,7 +83,7 @@ class Perseus:
         if monitor_events is not None:
             self._wraps.wrap("train_batch", monitor_events.measure)
         # Most scripts never destroy their engine.
-        self._at_exit = weakref.finalize(self, _show_result, optimizer)
+        self._at_exit = weakref.finalize(self, _end, optimizer, trace)
         engine.perseus = self
 
     def detach(self) -> None:
@@ -80,6 +92,8 @@ class Perseus:
         self.tap.detach()
         vars(self._engine).pop("perseus", None)
         self.optimizer.close()
+        if self._trace is not None:
+            self._trace.close()
         self._at_exit.detach()
 
     def _destroy(self, destroy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -87,9 +101,11 @@ class Perseus:
         return destroy(*args, **kwargs)
 
 
-def _show_result(optimizer: Optimizer) -> None:
+def _end(optimizer: Optimizer, trace: TracedPipeline | None) -> None:
     if isinstance(optimizer, ShowsResult):
         optimizer.show_result()
+    if trace is not None:
+        trace.close()
 
 
 def _pipeline_frequency_optimizer(*args: Any, **kwargs: Any) -> Optimizer:
@@ -156,12 +172,26 @@ def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., 
     has_events = exchange.decide(lambda: config.monitor_events and bool(engine.monitor.enabled))
     events = MonitorEvents(engine, monitor, world, config.settings.check_steps) if has_events else None
 
+    device_events = device_events_for(engine.device, monitor.time_source)
+
     def make() -> Optimizer:
-        device_events = device_events_for(engine.device, monitor.time_source)
         arguments = {"world": world, "identity": identity_of(engine), "device_events": device_events}
         return make_optimizer(monitor, pipeline_rank_of(engine), config.settings, **arguments)
 
-    return Perseus(engine, exchange.make(make, unmake=lambda made: made.close()), events)
+    optimizer = exchange.make(make, unmake=lambda made: made.close())
+    return Perseus(engine, optimizer, events, _trace_of(config, optimizer, monitor, device_events, world))
+
+
+def _trace_of(
+    config: PerseusConfig, optimizer: Optimizer, monitor: ZeusMonitor, device_events: DeviceEvents, world: World
+) -> TracedPipeline | None:
+    if config.trace is None:
+        return None
+    from zeus_core.training import TrainingEnergy  # imported here, as few trainings are traced
+    from zeus_core.training._pipeline_trace import TracedPipeline
+
+    energy = TrainingEnergy(monitor, world=world, quiet=True, detects_evaluations=False, trace=config.trace)
+    return TracedPipeline(optimizer, energy, device_events)
 
 
 def _monitor_of(engine: Any, config: PerseusConfig) -> ZeusMonitor:
