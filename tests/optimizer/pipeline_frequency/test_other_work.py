@@ -110,7 +110,7 @@ def test_other_shapes_are_noticed_even_if_the_work_takes_as_long():
     assert run.first.state_dict()["profile"] == {} or "8x132" in str(run.first.state_dict())
 
 
-@pytest.mark.parametrize("warmup_steps", [3, 5])
+@pytest.mark.parametrize("warmup_steps", [1, 5])
 def test_a_kept_profile_is_for_the_same_shapes_also_if_other_work_takes_as_long(warmup_steps):
     settings = PipelineFrequencySettings(warmup_steps=warmup_steps, quiet=True)
 

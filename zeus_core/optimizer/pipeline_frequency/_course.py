@@ -41,6 +41,9 @@ from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
 
 __all__ = ["Course"]
 
+# The taps tell the shapes of the tensors once they were the same in as many steps, and a kept profile has to fit them.
+_MIN_WARMUP_STEPS = 3
+
 
 class Course:
     """Enters and leaves the phases.
@@ -116,7 +119,8 @@ class Course:
                 return WarmingUp(context, 1, profile, self.checkpoint)
             case Phase.WARMING_UP, _:
                 self._begin_training()
-                return WarmingUp(self.context, self.context.settings.warmup_steps, None, self.checkpoint)
+                steps = max(self.context.settings.warmup_steps, _MIN_WARMUP_STEPS)
+                return WarmingUp(self.context, steps, None, self.checkpoint)
             case Phase.BASELINE, Introduced(job, profile):
                 self.profile = profile
                 return MeasuringBaseline(context, job, profile)

@@ -18,7 +18,8 @@ class PipelineFrequencySettings:
     Attributes:
         slowdown_factor: Longest allowed iteration, as a multiple of that at the original clocks; 1 is no slowdown.
         tolerance_fraction: By what fraction of the allowed time a plan may be slower before a faster one replaces it.
-        warmup_steps: Initial iterations that are left alone; at least one is.
+        warmup_steps: Initial iterations that are left alone. At least three are: then the shapes of the tensors are
+            known, which a kept profile has to fit.
         profile_instructions: How many instructions of each kind to measure at each clock.
         max_clocks: How many clocks to measure at most.
         lowest_clock_mhz: The lowest clock to use; as low as still saves energy if None.
