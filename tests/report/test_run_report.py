@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -21,9 +22,11 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_core.report._fail_if import judge
 from zeus_core.report._run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
+from zeus_core.report._run_page import run_page
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
+from zeus_core.training._power_series import EnergyPoint
 from zeus_core.training._run_file import read_run
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")
@@ -44,7 +47,7 @@ def searched(tmp_path_factory):
     price = ConstantSignal(0.3, "EUR/kWh", source="contract <&>")
     electricity = Electricity(ConstantSignal(380, "g/kWh", source="Germany"), price, 1.2, "Frankfurt")
     with TrainingEnergy(monitor, optimizer, folder=folder, electricity=electricity, quiet=True) as energy:
-        for number in range(200):
+        for number in range(150):
             with energy.step(samples=4, tokens=512):
                 gpu.execute(Work(0.5, 484.9, 0.938, 0.744))
             if number % 100 == 50:
@@ -108,6 +111,18 @@ def test_the_page_needs_nothing_else_and_says_where_the_energy_went(searched, tm
     assert source.count("<svg") == 3
     assert "prefers-color-scheme: dark" in source
     assert "@media print" in source
+
+
+def test_a_page_on_many_gpus_and_interruptions_stays_small(searched):
+    run = read_run(searched)
+    (rank,) = run.latest.ranks
+    (device,) = rank.devices
+    points = tuple(EnergyPoint(float(number), 300.0 * number) for number in range(240))
+    many = replace(rank, devices=(replace(device, power=points),) * 8)
+    part = replace(run.latest, ranks=(many,) * 64)
+    page = run_page([("run", replace(run, parts=(part,) * 2))])
+    assert len(page) < 2e6
+    assert "The first 40 of 512 GPUs" in page
 
 
 def test_runs_are_shown_side_by_side(searched, plain, tmp_path):
@@ -304,14 +319,14 @@ def test_runs_are_added_up(plain, searched, capsys):
     assert len(stated["runs"]) == 2
 
 
-def test_the_interval_of_an_interrupted_run_holds_the_truth(tmp_path):
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 0)) for seed in range(8)])
+def test_the_interval_of_an_interrupted_run_holds_the_truth(tmp_path, seed):
     """`benchmarks/interrupted_runs.py` does this a thousand times."""
-    for seed in range(6):
-        truth = interrupted_run(tmp_path / str(seed), seed)
-        run = read_run(tmp_path / str(seed))
-        energy = energy_interval(run)
-        assert energy.low <= truth <= energy.high
-        assert run.account.interruptions == 5
-        assert energy.high - energy.low < 0.5 * truth  # parts of ten seconds, each with a log of some
-        off = run.account.total.measured.uncertainty_joules
-        assert energy.value + off < truth  # by what was not recorded
+    truth = interrupted_run(tmp_path, seed)
+    run = read_run(tmp_path)
+    energy = energy_interval(run)
+    assert energy.low <= truth <= energy.high
+    assert run.account.interruptions == 5
+    assert energy.high - energy.low < 0.5 * truth  # parts of ten seconds, each with a log of some
+    off = run.account.total.measured.uncertainty_joules
+    assert energy.value + off < truth  # by what was not recorded

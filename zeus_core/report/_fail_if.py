@@ -86,11 +86,13 @@ class _Judge:
         self._text = text
         self._run = run
         self._baseline = baseline
-        self._compared: list[str] = []
+        self._compared: list[tuple[str, str]] = []
 
     def verdict(self) -> Verdict:
         holds = self._holds(_parsed(self._text))
-        return Verdict(holds, "; ".join(self._compared))
+        if len(self._compared) == 1:
+            return Verdict(holds, self._compared[0][1])
+        return Verdict(holds, "; ".join(f"{text}: {numbers}" for text, numbers in self._compared))
 
     def _holds(self, node: ast.expr) -> bool | None:
         if isinstance(node, ast.BoolOp):
@@ -101,7 +103,7 @@ class _Judge:
             compare = _COMPARISONS[type(node.ops[0])]
             names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} - {_BASELINE}
             left, right = (self._interval(side, names) for side in (node.left, node.comparators[0]))
-            self._compared.append(f"{ast.unparse(node)}: {_shown(left)} against {_shown(right)}")
+            self._compared.append((ast.unparse(node), f"{_shown(left)} against {_shown(right)}"))
             outcomes = {compare(one, other) for one in left for other in right}
             return outcomes.pop() if len(outcomes) == 1 else None
         raise _unreadable(self._text, f"{ast.unparse(node)!r} is no comparison with <, <=, > or >=")

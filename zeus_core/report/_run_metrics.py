@@ -76,7 +76,7 @@ def metrics_of(run: RunRecord) -> dict[str, Quantity]:
         "energy_kwh": None if total is None else total.by(1 / kilowatt_hours_from_joules(1.0)),
         "energy_redone_j": _energy_of(account.redone) if account.redone.seconds > 0 else None,
         "host_energy_j": _energy_of(account.host) if account.host.seconds > 0 else None,
-        "power_w": None if total is None or account.total.seconds <= 0 else total.by(account.total.seconds),
+        "power_w": _power(account.total),
         "seconds": Quantity.around(account.total.seconds),
         "overhead_s": Quantity.around(run.latest.overhead_seconds),
         "interruptions": Quantity.around(account.interruptions),
@@ -101,6 +101,12 @@ def metrics_of(run: RunRecord) -> dict[str, Quantity]:
 def _energy_of(tally: Tally) -> Quantity | None:
     joules = tally.energy_joules
     return None if joules is None else Quantity.around(joules, tally.measured.uncertainty_joules or 0.0)
+
+
+def _power(tally: Tally) -> Quantity | None:
+    """Return the mean power of what was recorded."""
+    energy = _energy_of(tally)
+    return None if energy is None or tally.seconds <= 0 else energy.by(tally.seconds)
 
 
 def differences(run: RunRecord, baseline: RunRecord) -> list[str]:

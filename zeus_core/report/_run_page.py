@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
 from zeus_core.adapters._result import amount_text, duration_text, energy_text
 from zeus_core.report._run_metrics import RUN_METRICS, Quantity, metrics_of
 from zeus_core.report._run_pictures import activity_bars, power_picture, search_picture
-from zeus_core.report._run_sections import Section, energy_line, hardware, moment, saving_line, sections_of
+from zeus_core.report._run_sections import Section, energy_line, hardware, moment, sections_of, unrecorded_line
 from zeus_core.training._run_file import RunRecord
 
 __all__ = ["comparison_rows", "quantity_text", "run_page"]
@@ -16,10 +17,10 @@ __all__ = ["comparison_rows", "quantity_text", "run_page"]
 _STYLE = """
 :root { color-scheme: light dark; --ink: #16202c; --soft: #5b6876; --paper: #f6f7f9; --card: #ffffff; --line: #dfe4ea;
   --accent: #1769aa; --chosen: #c2410c; --steps: #1f77b4; --generation: #d97706; --reference: #7c3aed;
-  --evaluation: #0f8f6f; --checkpoint: #c0397b; --idle: #94a3b3; --good: #0f7a55; --bad: #b42318; }
+  --evaluation: #0f8f6f; --checkpoint: #c0397b; --idle: #7d8b99; --good: #0f7a55; --bad: #b42318; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6ebf1; --soft: #9aa7b5; --paper: #10151b; --card: #171e26;
   --line: #2b3540; --accent: #6db3f2; --chosen: #ffa657; --steps: #58a6e8; --generation: #f0b04a; --reference: #b197fc;
-  --evaluation: #46c9a3; --checkpoint: #f08bbd; --idle: #66737f; --good: #5fd0a3; --bad: #ff8a80; } }
+  --evaluation: #46c9a3; --checkpoint: #f08bbd; --idle: #7c8a97; --good: #5fd0a3; --bad: #ff8a80; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; color: var(--ink); background: var(--paper);
   margin: 0; padding: 2.2rem 1rem 4rem; }
@@ -28,25 +29,25 @@ h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anyw
 h2 { font-size: 1.35rem; margin: 2.6rem 0 .2rem; overflow-wrap: anywhere; }
 h3 { font-size: 1.02rem; margin: 0 0 .5rem; }
 p { margin: .2rem 0 .8rem; } .soft, footer { color: var(--soft); }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(11.5rem, 1fr)); gap: .8rem; margin: 1.2rem 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.4rem, 1fr)); gap: .8rem; margin: 1.2rem 0; }
 .card, section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
-.card { padding: .8rem 1rem; } .card b { display: block; font-size: 1.18rem; line-height: 1.35; }
+.card { padding: .8rem 1rem; } .card b { display: block; font-size: 1.1rem; line-height: 1.4; white-space: nowrap; }
 .card span { color: var(--soft); font-size: .85rem; }
 section { padding: 1.1rem 1.25rem; margin: 1rem 0; } .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--soft); font-weight: 600; } th, td { padding: .3rem .9rem .3rem 0;
   border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: break-word; }
 tr:last-child td { border-bottom: 0; } td:first-child { white-space: nowrap; padding-right: 1.4rem; }
-tr.total td { font-weight: 600; }
+.grid td:nth-child(-n+5) { white-space: nowrap; } tr.total td { font-weight: 600; }
 svg { width: 100%; height: auto; display: block; } svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 .axis { stroke: var(--line); } .area { fill: var(--accent); opacity: .16; } .line { fill: none; stroke: var(--accent);
   stroke-width: 1.6; stroke-linejoin: round; } .thin { fill: none; stroke: var(--line); stroke-width: 1.5; }
-line.trial { stroke: var(--accent); stroke-width: 2; } circle.trial { fill: var(--accent); }
-line.chosen { stroke: var(--chosen); stroke-width: 2; } circle.chosen { fill: var(--chosen); }
+path.trial { stroke: var(--accent); stroke-width: 2; } circle.trial { fill: var(--accent); }
+path.chosen { stroke: var(--chosen); stroke-width: 2; } circle.chosen { fill: var(--chosen); }
 .mark-change { stroke: var(--chosen); stroke-dasharray: 4 4; } .mark-part { stroke: var(--bad); stroke-width: 2; }
 .legend { margin: .4rem 0 .8rem; } .key { margin-right: 1.1rem; white-space: nowrap; font-size: .88rem; }
 .key i { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin-right: .4rem; }
-.bad { color: var(--bad); } .good { color: var(--good); } .mark { border-left: 4px solid var(--chosen);
+.bad { color: var(--bad); } .good { color: var(--good); } .mark { border-left: 4px solid;
   padding-left: .8rem; } footer { margin-top: 2.5rem; font-size: .85rem; }
 @media print { :root { --ink: #000; --soft: #444; --paper: #fff; --card: #fff; --line: #bbb; } body { padding: 0;
   font-size: 11px; } section, .card { break-inside: avoid; } .wide { overflow: visible; } }
@@ -102,26 +103,28 @@ def _run(run: RunRecord) -> str:
 def _cards(run: RunRecord) -> str:
     metrics = metrics_of(run)
     per = next((name for name in ("energy_per_token_j", "energy_per_sample_j") if name in metrics), "energy_per_step_j")
-    shown = [("energy of all GPUs", energy_line(run))]
-    shown += [
+    shown = [
         (label, quantity_text(name, metrics[name], run))
         for label, name in (
             (f"per {per.split('_')[2]}", per),
             ("mean power", "power_w"),
+            ("saved, of the energy of a step", "saving_fraction"),
             ("CO2 equivalent", "co2_eq_g"),
             ("cost", "cost"),
         )
         if name in metrics
     ]
-    saving = saving_line(run)
-    shown += [] if saving is None else [("saved by the chosen setting", saving)]
-    return "".join(
-        [
-            '<div class="cards">',
-            *(f'<div class="card"><span>{label}</span><b>{escape(text)}</b></div>' for label, text in shown),
-            "</div>",
-        ]
-    )
+    cards = [_card("energy of all GPUs", energy_line(run), unrecorded_line(run))]
+    return f'<div class="cards">{"".join([*cards, *(_card(label, text) for label, text in shown)])}</div>'
+
+
+def _card(label: str, text: str, more: str = "") -> str:
+    """Return a card: the number, its unit, and below them how far it can be off."""
+    value, plus_minus, rest = text.partition(" ±")
+    off, _, unit = rest.partition(" ")
+    detail = f"±{off} {unit} {more}".strip() if plus_minus else more
+    shown = f"{value} {unit}".strip()
+    return f'<div class="card"><span>{escape(label)}</span><b>{escape(shown)}</b><span>{escape(detail)}</span></div>'
 
 
 def _section(section: Section, picture: str) -> str:
@@ -138,7 +141,8 @@ def _table(section: Section) -> str:
         for row in section.rows
     )
     head = f"<thead><tr>{heads}</tr></thead>" if heads else ""
-    return f'<div class="wide"><table>{head}<tbody>{rows}</tbody></table></div>'
+    kind = ' class="grid"' if len(section.columns) > 3 else ""
+    return f'<div class="wide"><table{kind}>{head}<tbody>{rows}</tbody></table></div>'
 
 
 def comparison_rows(runs: Sequence[tuple[str, RunRecord]]) -> list[tuple[str, ...]]:
@@ -167,7 +171,10 @@ def _comparison(runs: Sequence[tuple[str, RunRecord]]) -> Section:
 def quantity_text(name: str, quantity: Quantity, run: RunRecord) -> str:
     """Format a number of a run with its uncertainty and unit."""
     unit = RUN_METRICS[name][0]
-    off = max(quantity.high - quantity.value, quantity.value - quantity.low)
+    off = quantity.value - quantity.low
+    if quantity.high - quantity.value > 1.01 * off:  # what killed parts may have taken is one-sided
+        most = energy_text(quantity.high) if quantity.high < math.inf else "nobody knows how much"
+        return f"{energy_text(quantity.low)} to {most}" if unit == "J" else f"at least {quantity.low:.5g} {unit}"
     if unit == "J":
         return energy_text(quantity.value, off)
     if unit == "s":

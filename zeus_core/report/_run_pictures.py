@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
@@ -22,6 +22,7 @@ _WIDTH = 860
 _HEIGHT = 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 20, 30
 _POWER_BINS = 240
+_LOG_FROM = 2.5
 _MAX_MARKS = 24  # of changes of the setting: more would hide the power
 
 
@@ -113,36 +114,57 @@ def search_picture(search: SearchResult) -> str:
     trials = sorted(search.trials.values(), key=lambda trial: trial.setting)
     if len(trials) < 2:
         return ""
-    errors = [min(energy_error_fraction(trial), 0.5) * trial.joules_per_step for trial in trials]
-    lows = [trial.joules_per_step - error for trial, error in zip(trials, errors, strict=True)]
-    highs = [trial.joules_per_step + error for trial, error in zip(trials, errors, strict=True)]
+    off = {trial.setting: min(energy_error_fraction(trial), 0.5) * trial.joules_per_step for trial in trials}
     seconds = [trial.seconds_per_step for trial in trials]
-    scale = _Scale(*_padded(min(seconds), max(seconds)), *_padded(min(lows), max(highs)))
+    lowest = min(trial.joules_per_step - off[trial.setting] for trial in trials)
+    highest = max(trial.joules_per_step + off[trial.setting] for trial in trials)
+    is_log = max(seconds) > _LOG_FROM * min(seconds)  # the lowest limits take several times as long
+    ends = (min(seconds) / 1.08, max(seconds) * 1.15) if is_log else _padded(min(seconds), max(seconds))
+    scale = _Scale(*ends, *_padded(lowest, highest), is_log=is_log)
     parts = [scale.grid("J per step", lambda value: f"{value:.3g} s")]
-    route = " ".join(f"{scale.x(t.seconds_per_step):.1f},{scale.y(t.joules_per_step):.1f}" for t in trials)
-    parts.append(f'<polyline class="thin" points="{route}"/>')
-    for trial, low, high in zip(trials, lows, highs, strict=True):
-        x, kind = scale.x(trial.seconds_per_step), "chosen" if trial.setting == search.chosen else "trial"
+    places = {t.setting: (scale.x(t.seconds_per_step), scale.y(t.joules_per_step)) for t in trials}
+    parts.append(f'<polyline class="thin" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places.values())}"/>')
+    for trial in trials:
+        (x, y), kind = places[trial.setting], "chosen" if trial.setting == search.chosen else "trial"
+        low, high = (scale.y(trial.joules_per_step + sign * off[trial.setting]) for sign in (-1, 1))
         told = f"{trial.setting} {search.unit}: {trial.joules_per_step:.4g} J, {trial.seconds_per_step:.4g} s"
         parts.append(
-            f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{scale.y(low):.1f}" y2="{scale.y(high):.1f}"/>'
-            f'<circle class="{kind}" cx="{x:.1f}" cy="{scale.y(trial.joules_per_step):.1f}" r="5">'
-            f"<title>{escape(told)}</title></circle>"
-            f'<text x="{x + 9:.1f}" y="{scale.y(trial.joules_per_step) - 9:.1f}">{trial.setting} {search.unit}'
-            f"{' (chosen)' if kind == 'chosen' else ''}</text>"
+            f'<path class="{kind}" d="M{x:.1f},{low:.1f}V{high:.1f}"/>'
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{escape(told)}</title></circle>'
         )
+    marked = [setting for setting in (search.chosen, search.original) if setting in places]
+    names = {search.original: " (original)", search.chosen: " (chosen)"}
+    for setting, (x, y) in _without_overlaps(places, [setting for setting in marked if setting is not None]).items():
+        name = f"{setting} {search.unit}{names.get(setting, '')}"
+        parts.append(f'<text x="{x + 9:.1f}" y="{y - 8:.1f}">{name}</text>')
     return _svg("Time and energy of a step at each setting", _HEIGHT, parts)
+
+
+def _without_overlaps(
+    places: Mapping[int, tuple[float, float]], first: Sequence[int]
+) -> dict[int, tuple[float, float]]:
+    """Return the places of the labels that hide no other one; those of some settings come first."""
+    kept: dict[int, tuple[float, float]] = {}
+    for setting in dict.fromkeys([*first, *places]):
+        x, y = places[setting]
+        if all(abs(x - other_x) > 95 or abs(y - other_y) > 14 for other_x, other_y in kept.values()):
+            kept[setting] = x, y
+    return kept
 
 
 class _Scale:
     """The axes of a picture."""
 
-    def __init__(self, begin: float, end: float, bottom: float, top: float) -> None:
+    def __init__(self, begin: float, end: float, bottom: float, top: float, is_log: bool = False) -> None:
         self._begin, self._end = begin, end if end > begin else begin + 1.0
+        self._is_log = is_log  # of time
         self._bottom, self._top = bottom, top if top > bottom else bottom + 1.0
 
     def x(self, value: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (value - self._begin) / (self._end - self._begin)
+        share = (value - self._begin) / (self._end - self._begin)
+        if self._is_log:
+            share = math.log(value / self._begin) / math.log(self._end / self._begin)
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * share
 
     def y(self, value: float) -> float:
         return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * (value - self._bottom) / (self._top - self._bottom)
@@ -157,7 +179,7 @@ class _Scale:
         y = _HEIGHT - _BOTTOM + 20
         lines += [
             f'<text x="{self.x(value):.1f}" y="{y}" text-anchor="middle">{escape(label(value))}</text>'
-            for value in _round_numbers(self._begin, self._end)
+            for value in (_round_powers if self._is_log else _round_numbers)(self._begin, self._end)
         ]
         return f'{"".join(lines)}<text class="unit" x="{_LEFT - 8}" y="12" text-anchor="end">{unit}</text>'
 
@@ -172,6 +194,12 @@ def _round_numbers(low: float, high: float) -> list[float]:
     step = next(step * factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 6)
     first = math.ceil(low / step)
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _round_powers(low: float, high: float) -> list[float]:
+    """Return round numbers within a range, evenly in their ratios."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [value for power in powers for factor in (1, 2, 5) if low <= (value := factor * 10.0**power) <= high]
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:

@@ -27,6 +27,7 @@ __all__ = [
     "moment",
     "saving_line",
     "sections_of",
+    "unrecorded_line",
 ]
 
 DATA_CENTRE = "cooling and losses of the data centre"
@@ -76,6 +77,14 @@ def energy_line(run: RunRecord) -> str:
     if interval is None:
         return f"at least {energy_text(run.account.total.measured_joules)}"
     return energy_text(interval.value, run.account.total.measured.uncertainty_joules)
+
+
+def unrecorded_line(run: RunRecord) -> str:
+    """Return what killed parts may have taken beyond the energy that is known; empty if there are none."""
+    joules = run.account.unrecorded_joules
+    if joules is None:
+        return "and an amount nobody knows after the last logs of killed parts"
+    return f"and at most {energy_text(joules)} after the last logs of killed parts" if joules > 0 else ""
 
 
 def saving_line(run: RunRecord) -> str | None:
@@ -161,7 +170,8 @@ def _power_text(run: RunRecord) -> str:
         return ""
     count, of = len(told), len(_devices_of(run.latest))
     which = "all GPUs together" if count == of else f"{count} of {of} GPUs, those that had told it"
-    return f"Mean power between two points, of {which}. Dashed lines are changes of the setting."
+    text = f"Mean power between two points, of {which}. Dashed lines are changes of the setting."
+    return text if len(run.parts) == 1 else f"{text} Red lines are interruptions, whose time is left out."
 
 
 def _search(run: RunRecord, search: SearchResult) -> Section:

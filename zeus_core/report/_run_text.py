@@ -11,7 +11,15 @@ from zeus_core._files import JsonFormat
 from zeus_core.adapters._result import duration_text
 from zeus_core.report._run_metrics import RUN_METRICS, Quantity, metrics_of
 from zeus_core.report._run_page import comparison_rows, quantity_text
-from zeus_core.report._run_sections import Section, energy_line, hardware, moment, saving_line, sections_of
+from zeus_core.report._run_sections import (
+    Section,
+    energy_line,
+    hardware,
+    moment,
+    saving_line,
+    sections_of,
+    unrecorded_line,
+)
 from zeus_core.training._run_file import RunRecord
 
 __all__ = ["markdown_table", "quantities_to_json", "run_line", "runs_json", "runs_markdown"]
@@ -29,7 +37,8 @@ def runs_markdown(runs: Sequence[tuple[str, RunRecord]], notes: Sequence[tuple[s
         level = "##" if len(runs) == 1 else "###"
         lines += [] if len(runs) == 1 else [f"## {name}"]
         began = moment(run.parts[0].begun_at_seconds)
-        lines.append(f"{energy_line(run)} on {hardware(run)}, {run.latest.step} steps, began {began}.")
+        more = f" {unrecorded_line(run)}".rstrip()
+        lines.append(f"{energy_line(run)}{more} on {hardware(run)}, {run.latest.step} steps, began {began}.")
         for section in sections_of(run):
             if section.name != "power":  # a picture
                 lines += _section(section, level)
@@ -75,8 +84,9 @@ def run_line(run: RunRecord) -> str:
     """Return a sentence for a paper."""
     metrics = metrics_of(run)
     simulated = any(device.is_simulated for rank in run.latest.ranks for device in rank.devices)
+    more = f" {unrecorded_line(run)}".rstrip()
     text = (
-        f"Training for {run.latest.step} steps took {energy_line(run)} on {hardware(run)} "
+        f"Training for {run.latest.step} steps took {energy_line(run)}{more} on {hardware(run)} "
         f"({duration_text(run.account.total.seconds)}"
     )
     text += f", mean power {quantity_text('power_w', metrics['power_w'], run)}" if "power_w" in metrics else ""
