@@ -4,12 +4,14 @@ import dataclasses
 import functools
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.optimizer.levelling._leveller import Leveller, _needed_lead
+from zeus_core.optimizer.levelling._leveller import Leveller
+from zeus_core.optimizer.levelling._longest import mean_longest
 from zeus_core.testing import VirtualTime
 
 RANKS = 8
@@ -79,13 +81,18 @@ def waiting(boards):
 
 
 @pytest.mark.parametrize("scatter", [0.0, 0.002, 0.005])
-def test_quick_boards_no_longer_wait_and_steps_are_as_long_as_before(scatter):
-    """Where nothing scatters, it saves what any clocks can: 5.0 to 5.7 % on these boards."""
+@pytest.mark.parametrize(
+    ("clocks", "least"),
+    [(True, {0.0: 0.945, 0.002: 0.948, 0.005: 0.955}), (False, {0.0: 0.94, 0.002: 0.945, 0.005: 0.952})],
+    ids=["clocks", "limits"],
+)
+def test_quick_boards_no_longer_wait_and_steps_are_as_long_as_before(scatter, clocks, least):
+    """Where nothing scatters, it saves what any settings can; see `benchmarks/levelling.py`."""
     for seed in (1, 2):
-        boards = Boards(seed, scatter)
+        boards = Boards(seed, scatter, clocks=clocks)
         changes = boards.run(300)
         assert boards.mean(boards.times, 300) <= 1.002
-        assert boards.mean(boards.energies) <= (0.952 if scatter < 0.005 else 0.968)
+        assert boards.mean(boards.energies) <= least[scatter]
         assert len(changes) <= 12
         if scatter == 0:
             assert waiting(boards) <= 0.01
@@ -99,10 +106,11 @@ def test_the_others_follow_a_slow_rank_within_ten_steps_and_return_within_five(c
     boards.slow[3] = 1.2
     boards.run(10)
     assert all(new < old for new, old in zip(boards.leveller.settings, level, strict=True) if old != level[3])
-    if clocks:  # limits follow in several changes
-        assert boards.energies[-1] < boards.mean(boards.energies[:-10], 50) - 0.05
+    energy = boards.energies[-1]
+    assert energy < boards.mean(boards.energies[:-10], 50) - 0.05
     boards.run(60)
     assert boards.mean(boards.times, 60) <= 1.002
+    assert energy - boards.energies[-1] < 0.25 * (1 - boards.energies[-1]), "in ten steps most of it was done"
     boards.slow[3] = 1.0
     boards.run(5)
     boards.run(20)
@@ -111,13 +119,15 @@ def test_the_others_follow_a_slow_rank_within_ten_steps_and_return_within_five(c
     assert boards.mean(boards.times, 100) <= 1.002
 
 
-def test_settings_seldom_change_when_nothing_else_does():
+@pytest.mark.parametrize(
+    ("scatter", "steps"), [(0.01, 1000), *(pytest.param(one, 6600, marks=pytest.mark.long) for one in (0.002, 0.01))]
+)
+def test_settings_seldom_change_when_nothing_else_does(scatter, steps):
     """An hour of steps of half a second: by the logarithm of their number, not by a share of them."""
-    for scatter in (0.002, 0.01):
-        boards = Boards(scatter=scatter)
-        early, late = boards.run(600), boards.run(6600)
-        assert len(early) <= 12
-        assert len(late) <= 12
+    boards = Boards(scatter=scatter)
+    early, late = boards.run(600), boards.run(steps)
+    assert len(early) <= 12
+    assert len(late) <= 12
 
 
 def test_a_stray_step_and_a_batch_that_is_longer_for_all_change_nothing():
@@ -133,7 +143,7 @@ def test_a_stray_step_and_a_batch_that_is_longer_for_all_change_nothing():
 def test_work_that_waits_for_memory_is_lowered_further_as_its_time_is_measured():
     boards = Boards(work=MEMORY_BOUND)
     boards.run(200)
-    assert boards.mean(boards.times, 200) <= 1.0001
+    assert boards.mean(boards.times, 200) <= 1.002
     assert waiting(boards) <= 0.012
 
 
@@ -162,14 +172,23 @@ def test_all_settings_are_possible_ones_whatever_the_times(data):
             assert sum(leveller.settings) <= max(budget, ranks * grid[-1])
 
 
-def test_the_lead_of_the_quick_ranks_keeps_the_mean_step_within_its_bound():
-    generator = random.Random(1)
+def test_the_mean_of_the_longest_time_is_that_of_many_draws():
+    generator = np.random.default_rng(1)
+    means = np.array([1.0, 0.99, 0.999, 0.9, 1.0005])
     for scatter in (0.002, 0.01, 0.03):
-        lead = _needed_lead(scatter, RANKS)
-        longer = 0.0
-        for _ in range(20_000):
-            slowest = 1 + generator.gauss(0, scatter)
-            others = max(1 - lead + generator.gauss(0, scatter) for _ in range(RANKS - 1))
-            longer += max(others - slowest, 0.0) / 20_000
-        assert longer <= 0.002
-    assert _needed_lead(0.0, RANKS) == 0.0
+        drawn = generator.normal(means, scatter, (200_000, len(means))).max(axis=1)
+        assert mean_longest(means, np.full(5, scatter)) == pytest.approx(drawn.mean(), abs=0.01 * scatter)
+    assert mean_longest(means, np.zeros(5)) == 1.0005
+    assert mean_longest(means, np.array([0.0, 0.01, 0.0, 0.0, 0.0])) > 1.0005
+
+
+def test_a_call_for_many_ranks_does_not_compute_for_each_setting_unless_it_chooses():
+    """A choice looks at all ranks and settings, a usual step at all ranks."""
+    leveller = Leveller([range(1410, 200, -15)] * 1024)
+    generator = random.Random(1)
+    chosen = []
+    choose = leveller._lowest_within
+    leveller._lowest_within = lambda *arguments: chosen.append(1) or choose(*arguments)
+    for _ in range(300):
+        leveller.tell([generator.gauss(1.0, 0.003) for _ in range(1024)])
+    assert len(chosen) <= 20

@@ -103,7 +103,7 @@ class Session:
         ranks = self._exchange.gather(lambda: self._report(told))
         self._steps_apart = ranks[0]["steps_apart"]
         clocks = [rank["clock_mhz"] for rank in ranks]
-        steps = [own for own in zip(*(rank["seconds"] for rank in ranks), strict=True) if None not in own]
+        steps = [own for own in zip(*(rank["seconds"] for rank in ranks), strict=True) if all(own)]  # else one is lost
         for own_seconds in steps:
             self._note_waiting(own_seconds)
             if self._observation is not None:
