@@ -21,10 +21,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "evidence.md"
 INTRODUCTION = """# Evidence
 
-Each benchmark with its command and the table that it last printed. `python tools/evidence.py NAME` runs one again and
-puts its table here. A FOLDER holds published measurements (the Zeus and Perseus artifacts, ml-energy/zeus), which are
-not part of this repository. Of a benchmark of speed no table is kept: its times are those of a machine, and `make
-benchmarks` prints them for yours, each beside something measured in the same run.
+Each benchmark with its command, and the table that it last printed or the page that shows it. `python
+tools/evidence.py NAME` runs one again and puts its table here. A FOLDER holds published measurements (the Zeus and
+Perseus artifacts, ml-energy/zeus), which are not part of this repository. Of a benchmark of speed no table is kept: its
+times are those of a machine, and `make benchmarks` prints them for yours, each beside something measured in the same
+run.
 
 ## On real hardware
 
@@ -60,11 +61,24 @@ def page_text(results: dict[str, str]) -> str:
     """Return the whole page."""
     parts = [INTRODUCTION]
     for path in benchmarks():
-        description = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
-        usual = f"No table is kept here; this prints it: `python benchmarks/{path.name}`\n"
+        shown = ", ".join(f"[{page.name}]({page.name})" for page in pages_with(path.name))
+        results_are = f"Results are in {shown}." if shown else "No table is kept."
+        usual = f"{results_are} This prints them: `python benchmarks/{path.name}`\n"
         result = results.get(path.stem, usual)
-        parts.append(f"## {path.stem}\n\n{description}\n\n{result}")
+        parts.append(f"{heading_of(path)}\n{result}")
     return "\n".join(parts)
+
+
+def heading_of(path: Path) -> str:
+    """Return the heading of a benchmark, with the first paragraph of its docstring."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return f"## {path.stem}\n\n{docstring.partition(chr(10) * 2)[0]}\n"
+
+
+def pages_with(script: str) -> list[Path]:
+    """Return the other pages that tell what a benchmark has shown."""
+    pages = sorted(PAGE.parent.glob("*.md"))
+    return [page for page in pages if page != PAGE and f"benchmarks/{script}" in page.read_text(encoding="utf-8")]
 
 
 def kept_sections(page: str) -> dict[str, str]:

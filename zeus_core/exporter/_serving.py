@@ -50,7 +50,7 @@ def serve(totals: DeviceTotals, address: str, port: int, period_seconds: float) 
         server, thread = prometheus_client.start_http_server(port, address, _registry(totals))
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"port {port} of {address} cannot be used: {error}; choose a free one, such as --port {port + 1}"
+            f"port {port} of {address} cannot be used: {error}; choose another one, or --port 0 for any that is free"
         ) from error
     sampler = Sampler(totals.refresh, period_seconds, name="zeus-core exporter")
     sampler.start()
