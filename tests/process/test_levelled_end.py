@@ -15,15 +15,19 @@ DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 TRAINING = """
     import sys, threading, time
     from zeus_core.monitor import ZeusMonitor
-    from zeus_core.optimizer import LevellingOptimizer
+    from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, LevellingOptimizer
+    from zeus_core.search import GridSearch
     from zeus_core.testing import ThreadWorld
 
     levelled = []
 
     def rank_main(world):
-        optimizer = LevellingOptimizer(ZeusMonitor(gpu_indices=[world.rank]), world=world, quiet=True, ARGUMENTS)
+        monitor = ZeusMonitor(gpu_indices=[world.rank])
+        grid = lambda settings, selector: GridSearch([450, 300], selector)
+        trials = {"wait_steps": 0, "warmup_steps": 0, "profile_steps": 1, "search": grid}
+        optimizer = LevellingOptimizer(monitor, world=world, quiet=True, ARGUMENTS)
         levelled.append(optimizer)
-        for step in range(60):
+        for step in range(90):
             optimizer.on_step_begin()
             time.sleep(0.01 * (1 + world.rank))
             optimizer.on_work_end()
@@ -38,7 +42,14 @@ TRAINING = """
 """
 
 
-@pytest.mark.parametrize("arguments", ['knob="clock"', "budget_watts=800"], ids=["clocks", "limits"])
+AFTER = "after=GlobalPowerLimitOptimizer(monitor, Energy(), world=world, **trials)"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['knob="clock"', "budget_watts=800", pytest.param(AFTER, marks=pytest.mark.long)],
+    ids=["clocks", "limits", "clocks below a limit"],
+)
 @pytest.mark.parametrize(
     "end", [pytest.param("normal", marks=pytest.mark.long), pytest.param("SIGTERM", marks=pytest.mark.long), "SIGKILL"]
 )
@@ -55,9 +66,11 @@ def test_levelled_gpus_are_as_before(make_driver, end, arguments):
         time.sleep(0.01)
     assert is_as_before(driver), errors
     changes = driver.calls(
-        "nvmlDeviceSetGpuLockedClocks" if "clock" in arguments else "nvmlDeviceSetPowerManagementLimit"
+        "nvmlDeviceSetGpuLockedClocks" if "budget" not in arguments else "nvmlDeviceSetPowerManagementLimit"
     )
     assert len(changes) >= 2, "it had changed them"
+    if arguments == AFTER:
+        assert len(driver.calls("nvmlDeviceSetPowerManagementLimit")) >= 3, "the search too, which is restored"
 
 
 def is_as_before(driver):
