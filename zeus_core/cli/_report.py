@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._files import write_atomically
 from zeus_core.cli._arguments import path
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from zeus_core.report._run_metrics import Quantity
     from zeus_core.training._run_file import RunRecord
 
-__all__ = ["SUMMARY", "add_arguments", "execute", "read_runs", "write_output"]
+__all__ = ["SUMMARY", "add_arguments", "execute", "read_runs", "shown", "write_output"]
 
 SUMMARY = "Report where the energy of trainings went, and compare them"
+
+_Shown = TypeVar("_Shown")
 
 _FORMATS = ("html", "markdown", "json", "line")
 _FAILED = 1
@@ -63,20 +65,37 @@ def execute(arguments: argparse.Namespace) -> int:
     elif arguments.baseline:
         raise UsageError("--baseline is what --fail-if compares with; to see runs side by side, name all of them")
     runs = read_runs(arguments.runs)
-    notes, failed = ([], False) if arguments.fail_if is None else _judged(arguments, runs)
+    notes, failed = ([], False) if arguments.fail_if is None else shown(lambda: _judged(arguments, runs))
     kind = arguments.format or ("html" if arguments.output is not None else "markdown")
-    if kind == "html":
-        text = run_page(runs, notes)
-    elif kind == "json":
-        text = runs_json(runs, notes)
-    elif kind == "line":
-        text = "\n".join(run_line(run) if len(runs) == 1 else f"{name}: {run_line(run)}" for name, run in runs)
-    else:
-        text = runs_markdown(runs, notes)
-    write_output(text, arguments.output)
+    forms: dict[str, Callable[[], str]] = {
+        "html": lambda: run_page(runs, notes),
+        "markdown": lambda: runs_markdown(runs, notes),
+        "json": lambda: runs_json(runs, notes),
+        "line": lambda: "\n".join(
+            run_line(run) if len(runs) == 1 else f"{name}: {run_line(run)}" for name, run in runs
+        ),
+    }
+    write_output(shown(forms[kind]), arguments.output)
     for note, _ in notes:
         complain(f"zeus-core: {note}")
     return _FAILED if failed else 0
+
+
+def shown(make: Callable[[], _Shown]) -> _Shown:
+    """Return what is made of runs, such as a text.
+
+    Raises:
+        UsageError: Their files hold numbers that are of the right type, and cannot be.
+    """
+    try:
+        return make()
+    except UsageError:
+        raise
+    except (ArithmeticError, ValueError, LookupError) as error:
+        raise UsageError(
+            f"a run file holds numbers that no training has written, and that cannot be shown ({error}); take the file "
+            "from a copy, or resume the training"
+        ) from error
 
 
 def read_runs(places: Sequence[Path]) -> list[tuple[str, RunRecord]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from zeus_core.cli._arguments import path
 from zeus_core.cli._electricity import add_electricity, electricity_from
-from zeus_core.cli._report import read_runs, write_output
+from zeus_core.cli._report import read_runs, shown, write_output
 from zeus_core.errors import UsageError
 
 __all__ = ["SUMMARY", "add_arguments", "execute"]
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the statement."""
-    from zeus_core.report._statement import statement_of
+    from zeus_core.report._statement import Statement, statement_of
 
     if arguments.price is not None:
         raise UsageError("--price is given, and a statement has no cost; see zeus-core report")
@@ -50,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     repeated = {run.run for _, run in runs}
     if len(repeated) < len(runs):
         raise UsageError("two of the runs are the same training, which would count twice; name it once")
-    statement = statement_of(runs, electricity, arguments.location, arguments.training_type)
-    forms = {"markdown": statement.to_markdown, "json": statement.to_json, "yaml": statement.to_yaml}
-    write_output(forms[arguments.format](), arguments.output)
+    forms = {"markdown": Statement.to_markdown, "json": Statement.to_json, "yaml": Statement.to_yaml}
+    stated = partial(statement_of, runs, electricity, arguments.location, arguments.training_type)
+    write_output(shown(lambda: forms[arguments.format](stated())), arguments.output)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zeus_core._codec import decode, encode
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.errors import DeviceError, UsageError, WorldError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
@@ -155,6 +156,7 @@ class RunRecorder:
             run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks, self._clock())
         if self._split is not None:
             self._split.stop()
+        told = self._ranks.gather(lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices)))
         # On all ranks, or on none.
         trace = None if self._trace is None else self._trace.begin(self._ranks, self._run_folder, step)
         self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace))
@@ -166,7 +168,6 @@ class RunRecorder:
         part.charges = self._new_charges(earlier, self._split)
         part.begun_at_seconds = self._clock()
         part.work = self._work
-        told = self._ranks.gather(lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices)))
         part.ranks = decode(tuple[RankRecord, ...], told)
         if self._keeper is not None:
             self._keeper.begin(run, step)
@@ -294,8 +295,9 @@ class RunRecorder:
         part.told = self._ranks.combine(lambda: self._write_down(part, is_last=True))
         account = part.earlier + part.told
         self._spent = account.total
-        told = self._ranks.gather(lambda: encode(part.split.devices()))
-        part.devices = {rank: decode(Energies, energies, "devices") for rank, energies in enumerate(told)}
+        with suppress(WorldError):  # the account is known, also if a rank ends before it has told its devices
+            told = self._ranks.gather(lambda: encode(part.split.devices()))
+            part.devices = {rank: decode(Energies, energies, "devices") for rank, energies in enumerate(told)}
         return part.step - part.begin_step, account
 
     def end(self) -> tuple[int, Account] | None:
