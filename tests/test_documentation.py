@@ -20,6 +20,7 @@ from tests.pipeline.instances import smooth_profile
 from tests.pytorch.test_torchtitan import ModelSpecStandIn
 from tests.support.kept_runs import kept_run
 from tests.support.pages import ROOT, blocks
+from tests.support.profiled import Profiled
 from tests.support.ranks import torchrun_environments
 from tests.support.recorded import write_recorded
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, Work, find_preset
@@ -50,6 +51,7 @@ ELSEWHERE = {  # these bring a model of their framework, or compare the page wit
     "lightning.md": "lightning/test_docs.py",
     "micro-batch.md": "pytorch/test_micro_batches.py",
     "pytorch.md": "plain_torch/test_examples.py",
+    "tracing.md": "tracing/test_page.py",
     "uneven-batches.md": "pytorch/test_uneven_batches_page.py",
     "recurring-jobs.md": "huggingface/test_docs.py",
 }
@@ -295,6 +297,8 @@ def test_every_command_runs(tmp_path, call):
     if call[1] in {"report", "statement"}:
         for folder in ("output", "nightly"):
             kept_run(tmp_path / folder, steps=4)
+    if call[1] == "trace":
+        Profiled(tmp_path / "output", steps=10)
     if call[1] == "jobs":
         job = RecurringJob(
             "nightly", [64, 128], 128, Target("accuracy", 0.6), 10, Time(), f"sqlite:///{tmp_path}/zeus.db"
