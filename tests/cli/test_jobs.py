@@ -109,6 +109,11 @@ def test_the_page_shows_costs_with_intervals_and_the_regret_and_needs_nothing_el
     assert found.count(("circle", "mean best")) == 1
     assert found.count(("line", "interval best")) == 1
     assert found.count(("polyline", "line")) == 1
+    assert found.count(("path", "short")) == 1, "the run that was stopped"
+    ticks = re.findall(r'text-anchor="end">([^<]+)</text>', text)
+    print(ticks)
+    assert ticks[:3] == ["0", "2 k", "4 k"]
+    assert ticks[-1] == "run 6"
     assert "prefers-color-scheme: dark" in text
     assert re.search(r"https?://|<script|<link|src=", text) is None
     (points,) = re.findall(r'polyline class="line" points="([^"]+)"', text)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._codec import encode
 from zeus_core._files import write_atomically
+from zeus_core.adapters._result import energy_text
 from zeus_core.cli._arguments import path
-from zeus_core.cli._text import NOT_MEASURED, joules, table, write
+from zeus_core.cli._text import NOT_MEASURED, table, write
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _list(storage: str) -> int:
 
 def _show(store: JobStore, arguments: argparse.Namespace) -> int:
     from zeus_core.optimizer.batch_size._history import JobHistory
-    from zeus_core.report._job_page import cost_text, job_page
+    from zeus_core.report._job_page import cost_text, job_page, note_text
 
     declaration, history = store.declaration(), JobHistory.from_runs(store.runs())
     if declaration is None:
@@ -90,9 +91,9 @@ def _show(store: JobStore, arguments: argparse.Namespace) -> int:
     rows = [["batch size", "runs", "reached", "cost (95 %)", "epochs", "energy", ""]]
     for size in history.sizes:
         epochs = NOT_MEASURED if size.mean_epochs is None else f"{size.mean_epochs:.3g}"
-        note = ", ".join(filter(None, ["best" if size == history.best else "", size.note]))
         counts = [str(size.batch_size), str(size.runs), str(size.reached)]
-        rows.append([*counts, cost_text(size), epochs, joules(size.mean_joules), note])
+        energy = NOT_MEASURED if size.mean_joules is None else energy_text(size.mean_joules)
+        rows.append([*counts, cost_text(size), epochs, energy, note_text(size, history.best)])
     write(table(rows, ">>>>>><"), sys.stdout)
     if history.elsewhere:
         write(f"{history.elsewhere} runs on other GPUs than {history.gpu_model} are left out.", sys.stdout)

@@ -1,5 +1,6 @@
 """A recurring job: what it proposes, keeps and says, with a database of its own and trainings that take no time."""
 
+import contextlib
 import json
 import logging
 import math
@@ -15,6 +16,7 @@ from zeus_core.errors import UsageError
 from zeus_core.optimizer import Energy, MaxSlowdownConstraint, Time, ZeusCost
 from zeus_core.optimizer.batch_size import RecurringJob, Target
 from zeus_core.optimizer.batch_size import _run_reporter as run_reporter
+from zeus_core.optimizer.batch_size import _store as store
 from zeus_core.optimizer.batch_size._run_cost import JobGpus, Spent
 from zeus_core.optimizer.batch_size._store import JobStore
 from zeus_core.ports._world import SoloWorld
@@ -323,6 +325,43 @@ def test_runs_that_begin_at_the_same_time_take_turns(tmp_path):
     for thread in threads:
         thread.join()
     assert sorted(sizes) == [16, 32, 128]
+
+
+def test_a_run_that_was_killed_is_tried_again_once_however_many_begin_at_the_same_time(tmp_path, monkeypatch):
+    """Both find it killed, and would both mark it, if a database in a file did not lock before it reads."""
+    job = job_in(tmp_path)
+    trained(job)
+    killed = job.run()
+    killed.__enter__()  # and its process is gone
+    kind, both_look, meet = optuna.storages.RDBStorage, threading.Barrier(2), threading.Barrier(2)
+    check = kind.check_trial_is_updatable
+
+    def find_stale(*_):
+        both_look.wait(60)
+        return [2]
+
+    def check_together(storage, trial_id, state):
+        if trial_id == 2 and state == optuna.trial.TrialState.RUNNING:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meet.wait(0.5)
+        return check(storage, trial_id, state)
+
+    monkeypatch.setattr(store, "_quiet_lock", contextlib.nullcontext())  # threads stand for processes here
+    monkeypatch.setattr(kind, "_get_stale_trial_ids", find_stale)
+    monkeypatch.setattr(kind, "check_trial_is_updatable", check_together)
+    begun, sizes = threading.Barrier(2), []
+
+    def begin():
+        with job_in(tmp_path).run() as run:
+            sizes.append(run.batch_size)
+            begun.wait(60)
+
+    threads = [threading.Thread(target=begin) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(sizes) == [16, 32], "that of the run that was killed, and another one"
 
 
 def test_all_ranks_have_the_batch_size_and_the_outcome_of_rank_0(tmp_path):

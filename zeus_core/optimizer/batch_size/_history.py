@@ -132,10 +132,11 @@ class JobHistory:
 
 def _note(records: Sequence[RunRecord]) -> str:
     counts = {
-        outcome: sum(record.outcome == outcome for record in records)
-        for outcome in ("stopped", "failed", "running", "measured")
+        outcome: sum(record.outcome == outcome for record in records) for outcome in ("stopped", "failed", "running")
     }
     parts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
+    if all(record.outcome == "measured" for record in records):
+        parts.append("an epoch was measured")
     if any(record.outcome == "infeasible" for record in records):
         parts.append("does not fit into memory")
     return ", ".join(parts)

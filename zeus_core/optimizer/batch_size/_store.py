@@ -337,9 +337,12 @@ def _opened(storage: str, heartbeat_seconds: int, max_retries: int) -> RDBStorag
     begin = time.monotonic()
     for attempt in itertools.count(1):
         try:
-            return optuna.storages.RDBStorage(
+            opened = optuna.storages.RDBStorage(
                 storage, engine, heartbeat_interval=heartbeat_seconds, grace_period=2 * heartbeat_seconds, **callback
             )
+            if opened.engine.dialect.name == "sqlite":
+                _lock_before_reading(opened.engine)
+            return opened
         except RuntimeError as error:
             raise UsageError(f"storage is {shown_storage(storage)!r}, which cannot be used: {error}") from error
         except Exception:
@@ -347,6 +350,21 @@ def _opened(storage: str, heartbeat_seconds: int, max_retries: int) -> RDBStorag
                 raise
             time.sleep(_OPEN_POLL_SECONDS)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _lock_before_reading(engine: Any) -> None:
+    """Have transactions of SQLite lock the database when they begin, not when they write first.
+
+    Optuna reads the state of a trial, and then changes it: of two processes that do so at the same time, both would
+    find a run killed, and both try it again. Servers lock the row when it is read.
+    """
+    from sqlalchemy import event
+
+    def connect(connection: Any, _: object) -> None:
+        connection.isolation_level = None  # the driver would begin transactions itself, before the first write
+
+    event.listen(engine, "connect", connect)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
 
 
 @contextlib.contextmanager
