@@ -147,7 +147,8 @@ def test_forget_asks_first_and_then_deletes(tmp_path, monkeypatch, capsys):
         (["list", "--storage", "zeus.db"], "storage is 'zeus.db'; it must be the URL of a database"),
         (["show"], "job is missing; name one of those in sqlite:///zeus.db: nightly"),
         (["show", "daily"], "job is 'daily'; it must be one of those in sqlite:///zeus.db: nightly"),
-        (["list", "--storage", "postgresql+psycopg://nobody@localhost:1/none"], "which cannot be read"),
+        (["list", "--storage", "sqlite:///file:zeus.db?mode=rx&uri=true"], "which cannot be read"),
+        (["list", "--storage", "mysql+none://nobody@localhost:1/none"], "for which there is no driver"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments, message, capsys):

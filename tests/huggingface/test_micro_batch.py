@@ -12,10 +12,12 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.power_limit import Energy
 from zeus_core.pytorch import SimulatedBatches, SimulatedCompute
 from zeus_core.testing import VirtualTime
 from zeus_huggingface import ZeusTrainerCallback
+from zeus_huggingface._micro_batch import MicroBatchTraining
 
 FORWARD = Work(0.2, 350.0)
 MODEL_GIB, SAMPLE_GIB = 16.0, 1.5  # 8 samples fit on a V100, 32 on an A100
@@ -331,6 +333,23 @@ def train_rank(folder, optimised):
     _, watch, losses, _, weights = trained(folder, [callback], gpu=gpu, **settings)
     chosen = callback.micro_batch
     return sorted(watch.sizes), losses, weights.tolist(), chosen.probes, sorted(chosen.out_of_memory)
+
+
+def test_a_step_out_of_memory_on_one_of_several_ranks_ends_training_and_says_what_comes_next(tmp_path, caplog):
+    """The others wait for its gradients, so that it cannot run the step again."""
+    trainer = trainer_of(tmp_path, [])
+    micro_batch = MicroBatchOptimizer()
+    training = MicroBatchTraining(trainer, micro_batch)
+
+    def out_of_memory(*_):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(trainer.args), "world_size", property(lambda _: 2))
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            training._run_with(16, out_of_memory)
+    assert micro_batch.out_of_memory == {16}
+    assert "a micro-batch of 16 samples is out of memory, and the other ranks wait for this one" in caplog.text
 
 
 @pytest.mark.long

@@ -178,8 +178,8 @@ def test_the_reference_model_of_dpo_is_told_apart(tmp_path, monitor, gpu):
 
 
 @pytest.mark.skipif(transformers_is_older_than("4.49"), reason="GRPO of TRL 0.16 asks for transformers 4.49")
-def test_the_generation_of_grpo_is_told_apart(tmp_path, monitor, gpu):
-    callback = ZeusTrainerCallback(monitor)
+def test_the_generation_of_grpo_is_told_apart_and_its_micro_batch_stays(tmp_path, monitor, gpu, caplog):
+    callback = ZeusTrainerCallback(monitor, micro_batch="auto")
     trainer = trl.GRPOTrainer(
         model=model(),
         reward_funcs=lambda completions, **_: [float(len(completion)) for completion in completions],
@@ -193,6 +193,9 @@ def test_the_generation_of_grpo_is_told_apart(tmp_path, monitor, gpu):
     SimulatedCompute(trainer.model, gpu, FORWARD)
     begin = gpu.exact_energy_joules()
     metrics = trainer.train().metrics
+    reason = 'GRPOTrainer generates within its steps; pass a size in place of "auto"'
+    assert f"the micro-batch stays as it was: {reason}" in caplog.text
+    assert callback.micro_batch.refused_because == reason
     assert metrics["train_energy_generation_j"] > 0
     assert metrics["train_energy_steps_j"] > 0
     assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.01)

@@ -158,6 +158,18 @@ def test_what_cannot_be_changed_stays_with_the_reason(tmp_path, monitor, caplog,
     assert changed.sizes == {4}
 
 
+@pytest.mark.parametrize("setting", ["auto", 8])
+def test_several_processes_keep_their_micro_batch_and_say_so(tmp_path, monitor, caplog, setting):
+    callback = ZeusCallback(monitor, micro_batch=setting)
+    changed = Module()
+    trainer = make_trainer(tmp_path, [callback], max_steps=2, accumulate_grad_batches=8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(trainer), "world_size", property(lambda _: 2))
+        trainer.fit(changed, data(96))
+    assert "the micro-batch stays as it was: several processes, or a " in caplog.text
+    assert changed.sizes == {4}
+
+
 def test_an_error_out_of_memory_in_training_is_kept(tmp_path):
     module = Module(gpu := gpu_of("A100"))
 

@@ -18,7 +18,8 @@ from torch.utils.data import IterableDataset
 
 from zeus_core.adapters import Patches
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
-from zeus_core.optimizer.micro_batch._search import divisors
+from zeus_core.optimizer.micro_batch._optimizer import refuse_micro_batch
+from zeus_core.optimizer.micro_batch._search import divisors, indivisible
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._batch_parts import part_of, samples_in
 from zeus_core.pytorch._kept_state import kept_state, random_state
@@ -70,11 +71,9 @@ class MicroBatchTraining:
             reason = _obstacle_to_probes(trainer)
         if trainer.args.world_size > 1 and isinstance(setting, int) and setting % self._original:
             reason = reason or f"ranks join their batches of {self._original}, and {setting} is no multiple of it"
-        if reason is None and isinstance(setting, int) and self._batch_size % setting:
-            possible = ", ".join(map(str, divisors(self._batch_size)))
-            reason = f"{setting} does not divide the {self._batch_size} samples of a step on one rank; try {possible}"
+        reason = reason or indivisible(setting, self._batch_size)
         if reason is not None:
-            self._refuse(reason)
+            refuse_micro_batch(setting, self._batch_size, self._original, reason, _logger)
             return loop(trainer, *args, **kwargs)
         if isinstance(setting, int):
             return self._run_with(setting, loop, *args, **kwargs)
@@ -100,12 +99,6 @@ class MicroBatchTraining:
         self._unprepare()
         restore_random_state()
         return self._run_with(chosen, loop, *args, **kwargs)
-
-    def _refuse(self, reason: str) -> None:
-        if isinstance(self._setting, MicroBatchOptimizer):
-            self._setting.refuse(self._batch_size, self._original, reason)
-        else:
-            _logger.warning("the micro-batch stays as it was: %s", reason)
 
     def _run_with(self, size: int, loop: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the loop with a size, which is in the arguments of the Trainer until its end."""
@@ -156,6 +149,12 @@ class MicroBatchTraining:
     def _tell_out_of_memory(self, size: int) -> None:
         if isinstance(self._setting, MicroBatchOptimizer):
             self._setting.tell_out_of_memory(size)
+        if self._trainer.args.world_size > 1:
+            _logger.error(
+                "a micro-batch of %d samples is out of memory, and the other ranks wait for this one, so that training "
+                "ends: start it again from its checkpoint, with a smaller size if you gave one",
+                size,
+            )
 
     def _unprepare(self) -> None:
         """Let the Trainer prepare its model again, as for a first training."""

@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from zeus_core.adapters import Patches
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
+from zeus_core.optimizer.micro_batch._optimizer import refuse_micro_batch
 from zeus_core.optimizer.micro_batch._search import divisors
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._kept_state import kept_state, random_state
@@ -63,10 +64,9 @@ class TrainerMicroBatch:
             size = setting if isinstance(setting, int) else self._probe(setting)
             if size != self._original:
                 self._use(size)
-        elif isinstance(setting, MicroBatchOptimizer):
-            setting.refuse(max(self._original, 1) * self._accumulation, max(self._original, 1), reason)
         else:
-            _logger.warning("the micro-batch stays as it was: %s", reason)
+            size = max(self._original, 1)
+            refuse_micro_batch(setting, size * self._accumulation, size, reason, _logger)
 
     def undo(self, error: BaseException | None = None) -> None:
         """Leave the trainer and the loader as they were, at the end of training or after an error."""

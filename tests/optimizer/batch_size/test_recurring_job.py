@@ -133,6 +133,27 @@ def test_a_wrong_argument_is_named(tmp_path, changes, message):
         job_in(tmp_path, **changes)
 
 
+@pytest.mark.parametrize(
+    ("storage", "message"),
+    [
+        ("mysql+nodriver://user@host/jobs", "storage is .*nodriver.*, for which there is no driver: Can't load plugin"),
+        ("oracle+oracledb://user:secret@host/jobs", r"storage is 'oracle.*\*\*\*@host.*no driver: No module named"),
+    ],
+)
+def test_a_storage_whose_driver_is_not_installed_is_refused_before_any_training(tmp_path, storage, message):
+    with pytest.raises(UsageError, match=message) as raised:
+        job_in(tmp_path, storage=storage)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_file_that_is_no_database_is_said_in_one_line(tmp_path, caplog):
+    (tmp_path / "zeus.db").write_bytes(b"not a database" * 100)
+    with job_in(tmp_path).run() as run:
+        assert run.batch_size == 64
+    (said,) = [entry.getMessage() for entry in caplog.records if "cannot be reached" in entry.getMessage()]
+    assert said.endswith("(sqlite3.DatabaseError) file is not a database")
+
+
 def test_a_target_knows_which_way_is_better():
     assert Target("eval_accuracy", 0.84).is_reached(0.85)
     assert Target("eval_loss", 2.0).is_reached(1.9)

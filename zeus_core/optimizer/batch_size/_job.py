@@ -28,7 +28,7 @@ from zeus_core.errors import UsageError
 from zeus_core.optimizer.batch_size._epoch_costs import epoch_costs, unknown_sizes
 from zeus_core.optimizer.batch_size._epoch_probe import EpochProbe
 from zeus_core.optimizer.batch_size._learning_rate import LearningRateRule, checked_rule, rule_name
-from zeus_core.optimizer.batch_size._pending import PendingRuns
+from zeus_core.optimizer.batch_size._pending import PendingRuns, fault_text
 from zeus_core.optimizer.batch_size._record import JobDeclaration, RunRecord
 from zeus_core.optimizer.batch_size._run import BegunRun, RecurringRun, RunRules, is_out_of_memory
 from zeus_core.optimizer.batch_size._run_cost import JobGpus, checked_objective, discovered_gpus
@@ -227,7 +227,7 @@ class RecurringJob:
             raise
         except Exception as error:
             text = "the storage %s cannot be reached, so that the cost of epochs is not measured: %s"
-            _logger.error(text, shown_storage(self._storage), error)
+            _logger.error(text, shown_storage(self._storage), fault_text(error))
             return []
         reporters.append(RunReporter(store, None, self._pending, ThreadBackground(), float(self._heartbeat_seconds)))
         feasible = feasible_sizes(problem, [run for record in records for run in self._batch_runs(problem, record)])
@@ -249,7 +249,7 @@ class RecurringJob:
                 "and reported by the next one: %s",
                 shown_storage(self._storage),
                 self.default,
-                error,
+                fault_text(error),
             )
             store = None
             record = self._record(problem, BatchProposal(self.default, reason="the storage cannot be reached"))

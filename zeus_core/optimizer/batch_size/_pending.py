@@ -13,11 +13,18 @@ from zeus_core._files import JsonFormat
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.batch_size._record import RunRecord
 
-__all__ = ["PendingRuns", "TakesRuns"]
+__all__ = ["PendingRuns", "TakesRuns", "fault_text"]
 
 _FORMAT = JsonFormat("zeus-core pending run", 1)
 
 _logger = logging.getLogger(__name__)
+
+
+def fault_text(error: BaseException) -> str:
+    """Return why a storage failed, in one line: what the driver says, without the statement and where to read on."""
+    while error.__cause__ is not None and type(error).__name__ == "StorageInternalError":  # Optuna's, which says less
+        error = error.__cause__
+    return str(error).split("\n", 1)[0]
 
 
 class TakesRuns(Protocol):
@@ -65,7 +72,7 @@ class PendingRuns:
             try:
                 store.finish(number, record)
             except Exception as error:
-                _logger.warning("the result in %s could not be reported, and stays there: %s", path, error)
+                _logger.warning("the result in %s could not be reported, and stays there: %s", path, fault_text(error))
             else:
                 self.drop(record)
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from zeus_core.optimizer.batch_size._pending import PendingRuns, TakesRuns
+from zeus_core.optimizer.batch_size._pending import PendingRuns, TakesRuns, fault_text
 from zeus_core.optimizer.batch_size._record import RunRecord
 from zeus_core.ports import Background
 
@@ -105,6 +105,6 @@ class RunReporter:
         except Exception as error:
             if not self._has_complained:
                 self._has_complained = True
-                _logger.warning("the storage of the job cannot be reached; training continues: %s", error)
+                _logger.warning("the storage of the job cannot be reached; training continues: %s", fault_text(error))
             return False
         return True

@@ -273,15 +273,19 @@ def check_storage(storage: str) -> str:
     """Return the URL of a storage.
 
     Raises:
-        UsageError: It is no URL of a database.
+        UsageError: It is no URL of a database, or there is no driver for it.
         ImportError: Optuna is missing or too old; the message names the extra.
     """
     require("optuna")
     from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     try:
-        make_url(storage)
+        make_url(storage).get_dialect().import_dbapi()
+    except (NoSuchModuleError, ImportError) as error:
+        hint = "pip install 'psycopg[binary]'" if "postgresql" in storage else "pip install it"
+        text = f"storage is {shown_storage(storage)!r}, for which there is no driver: {error}; {hint}"
+        raise UsageError(text) from error
     except (ArgumentError, TypeError, ValueError):
         raise UsageError(
             f"storage is {storage!r}; it must be the URL of a database, such as sqlite:///zeus.db or "

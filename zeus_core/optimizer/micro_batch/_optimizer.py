@@ -36,7 +36,7 @@ from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison, percentage
 from zeus_core.search._objectives import Energy, MaxSlowdownConstraint, Objective, OptimumSelector, checked_selector
 
-__all__ = ["MicroBatchOptimizer", "MicroBatchSetting", "checked_micro_batch"]
+__all__ = ["MicroBatchOptimizer", "MicroBatchSetting", "checked_micro_batch", "refuse_micro_batch"]
 
 _KNOB = "micro-batch"
 
@@ -198,7 +198,9 @@ class MicroBatchOptimizer:
         if self.probes:
             spent = sum(self._spent[1:], self._spent[0])
             energy = energy_text(spent.total_energy or 0.0)
-            rows["batch search"] = f"{self.probes} probes, {duration_text(spent.time)}, {energy} before training"
+            rows["batch search"] = (
+                f"{self.probes} probes, {duration_text(spent.time)}, {energy}, before training and in no total"
+            )
         return rows
 
     def _begin(self, batch_size: int, micro_batch: int) -> None:
@@ -327,3 +329,21 @@ def checked_micro_batch(
         return value
     wanted = '"auto", a number of samples, such as 8, or a MicroBatchOptimizer'
     return None if value is None else checked_whole_number("micro_batch", value, 1, wanted)
+
+
+def refuse_micro_batch(
+    setting: int | MicroBatchOptimizer, batch_size: int, micro_batch: int, reason: str, logger: logging.Logger
+) -> None:
+    """Say why the micro-batch of a training stays, whatever the setting of an adapter is.
+
+    Args:
+        setting: A size, or the optimizer, which keeps the reason.
+        batch_size: The samples of a step on one rank.
+        micro_batch: The original size.
+        reason: Why, for people.
+        logger: That of the adapter, which users filter by its name.
+    """
+    if isinstance(setting, MicroBatchOptimizer):
+        setting.refuse(batch_size, micro_batch, reason)
+    else:
+        logger.warning("the micro-batch stays as it was: %s", reason)

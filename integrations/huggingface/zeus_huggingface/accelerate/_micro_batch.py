@@ -21,7 +21,8 @@ from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 from zeus_core.adapters import Patches
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
-from zeus_core.optimizer.micro_batch._search import divisors
+from zeus_core.optimizer.micro_batch._optimizer import refuse_micro_batch
+from zeus_core.optimizer.micro_batch._search import divisors, indivisible
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._kept_state import kept_state
 from zeus_core.pytorch._micro_batch import (
@@ -70,10 +71,9 @@ class AcceleratorMicroBatch:
             size = setting if isinstance(setting, int) else self._choose(setting)
             if size != self._original:
                 self._use(size)
-        elif isinstance(setting, MicroBatchOptimizer):
-            setting.refuse(max(self._original, 1) * self._accumulation, max(self._original, 1), reason)
         else:
-            _logger.warning("the micro-batch stays as it was: %s", reason)
+            size = max(self._original, 1)
+            refuse_micro_batch(setting, size * self._accumulation, size, reason, _logger)
 
     def samples(self) -> int | None:
         """Return the samples in the current batch; None where the accelerator knows."""
@@ -109,9 +109,9 @@ class AcceleratorMicroBatch:
         if self._accumulation == 1:
             return "gradient_accumulation_steps is 1, and no larger one divides the batch"
         samples = self._original * self._accumulation
-        if isinstance(self._setting, int) and samples % self._setting:
-            possible = ", ".join(map(str, divisors(samples)))
-            return f"{self._setting} does not divide the {samples} samples of a step on one rank; try {possible}"
+        reason = indivisible(self._setting, samples)
+        if reason is not None:
+            return reason
         if accelerator.num_processes > 1 and len(loader.dataset) % (samples * accelerator.num_processes):
             return "the last step of an epoch is incomplete, and would have other samples on its ranks; use drop_last"
         for model in trained_models(accelerator):
