@@ -147,13 +147,18 @@ def test_forget_asks_first_and_then_deletes(tmp_path, monkeypatch, capsys):
         (["list", "--storage", "zeus.db"], "storage is 'zeus.db'; it must be the URL of a database"),
         (["show"], "job is missing; name one of those in sqlite:///zeus.db: nightly"),
         (["show", "daily"], "job is 'daily'; it must be one of those in sqlite:///zeus.db: nightly"),
-        (["list", "--storage", "sqlite:///file:zeus.db?mode=rx&uri=true"], "which cannot be read"),
         (["list", "--storage", "mysql+none://nobody@localhost:1/none"], "for which there is no driver"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments, message, capsys):
     assert main(["jobs", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path, capsys):
+    (tmp_path / "other.db").write_bytes(b"not a database" * 100)
+    assert main(["jobs", "list", "--storage", f"sqlite:///{tmp_path}/other.db"]) == 2
+    assert "which cannot be read: (sqlite3.DatabaseError) file is not a database" in capsys.readouterr().err
 
 
 # The numbers.

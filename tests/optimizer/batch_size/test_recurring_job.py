@@ -1,6 +1,7 @@
 """A recurring job: what it proposes, keeps and says, with a database of its own and trainings that take no time."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import math
@@ -20,7 +21,7 @@ from zeus_core.optimizer.batch_size import _store as store
 from zeus_core.optimizer.batch_size._run_cost import JobGpus, Spent
 from zeus_core.optimizer.batch_size._store import JobStore
 from zeus_core.ports._world import SoloWorld
-from zeus_core.search.batch_size import BatchProposal
+from zeus_core.search.batch_size import BatchProblem, BatchProposal
 from zeus_core.testing import ThreadWorld
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -383,6 +384,21 @@ def test_a_run_that_was_killed_is_tried_again_once_however_many_begin_at_the_sam
     for thread in threads:
         thread.join()
     assert sorted(sizes) == [16, 32], "that of the run that was killed, and another one"
+
+
+def test_the_batch_size_of_a_run_that_was_killed_is_left_to_one_that_has_it_already(tmp_path):
+    """One that began between the death of the run and its retry was given the same."""
+    job = job_in(tmp_path)
+    trained(job)
+    with job.run() as killed, job.run():
+        pass
+    reached, again, other = history(job)
+    records = [reached, dataclasses.replace(again, outcome="failed"), dataclasses.replace(other, batch_size=16)]
+    lost, problem = records[1], BatchProblem(job.batch_sizes, 64, 20, gpu_model="A40")
+    assert (killed.batch_size, lost.batch_size) == (16, 16)
+    for outcome, size in (("running", 32), ("failed", 16)):
+        records[2] = dataclasses.replace(records[2], outcome=outcome)
+        assert job._proposed(problem, records, lost).batch_size == size
 
 
 def test_all_ranks_have_the_batch_size_and_the_outcome_of_rank_0(tmp_path):

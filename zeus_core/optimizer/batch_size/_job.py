@@ -262,7 +262,7 @@ class RecurringJob:
         runs = [run for record in records for run in self._batch_runs(problem, record)]
         self._warn_if_out_of_reach(records)
         is_barred = killed is not None and any(
-            run.batch_size == killed.batch_size and run.outcome == "infeasible" for run in runs
+            run.batch_size == killed.batch_size and run.outcome in {"infeasible", "running"} for run in runs
         )
         if killed is not None and killed.batch_size in problem.batch_sizes and not is_barred:
             proposal = BatchProposal(killed.batch_size, killed.max_cost, "the run that had it was killed")
