@@ -100,19 +100,20 @@ def find_bound(task: SwitchTask, price_watts: Numbers, arc_price_watts: Numbers,
 
 def _ascend(p: Any, f: Any, rounds: int) -> float:
     n = len(f.price)
-    came_from = np.zeros((n, p.clocks), np.int64)
+    # A few bytes for each instruction and clock, as a big pipeline has to fit into the cache.
+    switches, cheapest = np.zeros((n, p.clocks), np.bool_), np.zeros(n, np.int64)
     total = 0.0
     for at in range(n):
         if p.first_arc[at] == p.first_arc[at + 1]:
             total += f.price[at]
-    _relaxed_cost(p, f, came_from)
+    _relaxed_cost(p, f, switches, cheapest)
     last = _longest_path(p, f, 1.0)
     if total < p.time_watts:  # as at T*: more time would be free
         _add_flow(p, f, last, p.time_watts - total)
         total = p.time_watts
     best = -np.inf
     for turn in range(rounds):
-        bound = _relaxed_cost(p, f, came_from) + min(0.0, p.time_watts - total) * p.limit_seconds
+        bound = _relaxed_cost(p, f, switches, cheapest) + min(0.0, p.time_watts - total) * p.limit_seconds
         if bound > best:
             best = bound
             for at in range(n):
@@ -142,41 +143,46 @@ def _add_flow(p: Any, f: Any, last: int, watts: float) -> None:
         f.price[at] += watts
 
 
-def _relaxed_cost(p: Any, f: Any, came_from: Any) -> float:
+def _relaxed_cost(p: Any, f: Any, switches: Any, cheapest: Any) -> float:
     """Find the clocks of the lowest cost along each rank, into `chosen`; return the cost of all ranks.
 
     The clock at the beginning of an iteration is free here: one switch of a rank less than there may be.
+
+    Args:
+        p: The problem.
+        f: The flow.
+        switches: Memory: whether each clock of each place is switched to before it. [instructions, clocks]
+        cheapest: Memory: the clock from which. [instructions]
     """
     clocks, cost = p.clocks, 0.0
     for rank in range(len(p.first_in_order) - 1):
         total = np.zeros(clocks)
         first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+        least, clock_of_least = 0.0, 0
         for place in range(first, last):
             at = p.order[place]
-            option = p.kind[at] * clocks
-            switched, cheapest = np.inf, 0
+            option, price = p.kind[at] * clocks, f.price[at]
+            switched = np.inf
+            cheapest[place] = clock_of_least
             if place > first and not p.is_kept[p.kind[at]]:
-                for clock in range(clocks):
-                    if total[clock] < total[cheapest]:
-                        cheapest = clock
-                switched = total[cheapest] + p.switch_seconds * f.arc_price[f.rank_arc[at]] + p.switch_joules[rank]
+                switched = least + p.switch_seconds * f.arc_price[f.rank_arc[at]] + p.switch_joules[rank]
+            least, clock_of_least = np.inf, 0
             for clock in range(clocks):
-                came_from[at, clock] = clock
-                if switched < total[clock]:
-                    total[clock] = switched
-                    came_from[at, clock] = cheapest
-                if p.time[option + clock] < np.inf:
-                    total[clock] += p.cost[option + clock] + f.price[at] * p.time[option + clock]
-                else:
-                    total[clock] = np.inf
-        clock = 0
-        for other in range(clocks):
-            if total[other] < total[clock]:
-                clock = other
-        cost += total[clock]
+                before, time = total[clock], p.time[option + clock]
+                is_switch = switched < before
+                switches[place, clock] = is_switch
+                after = np.inf
+                if time < np.inf:
+                    after = (switched if is_switch else before) + (p.cost[option + clock] + price * time)
+                total[clock] = after
+                if after < least:
+                    least, clock_of_least = after, clock
+        cost += least
+        clock = clock_of_least
         for place in range(last - 1, first - 1, -1):
             f.chosen[p.order[place]] = clock
-            clock = came_from[p.order[place], clock]
+            if switches[place, clock]:
+                clock = cheapest[place]
     return cost
 
 
