@@ -156,3 +156,18 @@ def test_a_power_of_waiting_is_given_once():
         PipelineProfile(steep.instructions, 80.0)
     with pytest.raises(UsageError, match="stage 1 has no 'blocking' rows, but stage 0 has"):
         PipelineProfile([one for one in steep.instructions if (one.stage, one.kind) != (1, "blocking")], None)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "message"),
+    [
+        ("850", "waiting_clocks_mhz is '850'"),
+        ([[850] * 3] * 2, r"has \[3, 3\] clocks for the \[13, 13\] waits"),
+        ([[850.5] * 13] * 2, r"waiting_clocks_mhz\[0\]\[0\] is 850.5"),
+        ([[None] * 12 + [-1]] * 2, r"waiting_clocks_mhz\[0\]\[12\] is -1"),
+    ],
+)
+def test_clocks_of_waits_that_do_not_fit_are_refused(waiting, message):
+    frontier, plan = make(with_blocking(smooth_profile(2), STEEP))
+    with pytest.raises(UsageError, match=message):
+        Plan.from_options("x", frontier.problem, plan.options(frontier.problem), waiting_clocks_mhz=waiting)

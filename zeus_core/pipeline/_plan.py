@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from zeus_core._validate import checked_instance, checked_list, checked_number, checked_text
+from zeus_core._validate import checked_instance, checked_list, checked_number, checked_text, checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._dependencies import ROUNDING
 from zeus_core.pipeline._execution import Execution, SwitchPrice
-from zeus_core.pipeline._options import CostedOption
+from zeus_core.pipeline._options import MAX_CLOCK_MHZ, CostedOption
 from zeus_core.pipeline._problem import Problem, checked_problem
 from zeus_core.pipeline._profile import PipelineProfile
 from zeus_core.pipeline._schedule import Schedule
@@ -91,6 +92,7 @@ class Plan:
         wanted = "a finite number, at least 0"
         switch_seconds = checked_number("switch_seconds", switch_seconds, 0.0, 1e9, "seconds, from 0 to 1e9")
         switch_joules = checked_number("switch_joules", switch_joules, 0.0, math.inf, wanted)
+        waiting_clocks_mhz = _checked_waits(problem, waiting_clocks_mhz)
         result = execute_waits(problem, chosen, SwitchPrice(switch_seconds, switch_joules), waiting_clocks_mhz)
         clocks = dict(zip(problem.graph.instructions, (option.clock_mhz for option in chosen), strict=True))
         clocks_mhz = tuple(tuple(clocks[instruction] for instruction in rank) for rank in problem.schedule.ranks)
@@ -153,3 +155,24 @@ class Plan:
             problem.option_at(instruction.stage, instruction.kind, clocks[instruction])
             for instruction in problem.graph.instructions
         ]
+
+
+def _checked_waits(problem: Problem, clocks_mhz: WaitingClocks) -> WaitingClocks:
+    """Return clocks of waits that fit a problem.
+
+    Raises:
+        UsageError: They do not; the message names the argument.
+    """
+    name, example = "waiting_clocks_mhz", "[[None, 850, None], ...], one clock or None for each wait of each rank"
+    ranks = [
+        tuple(checked_list(f"{name}[{rank}]", of_rank, _checked_clock_of_wait, example))
+        for rank, of_rank in enumerate(checked_list(name, clocks_mhz, lambda _, value: value, example))
+    ]
+    waits = [len(order) + 1 for order in problem.schedule.ranks]
+    if ranks and [len(of_rank) for of_rank in ranks] != waits:
+        raise UsageError(f"{name} has {[len(of_rank) for of_rank in ranks]} clocks for the {waits} waits of the ranks")
+    return tuple(ranks)
+
+
+def _checked_clock_of_wait(name: str, value: Any) -> int | None:
+    return None if value is None else checked_whole_number(name, value, 1, "a clock in whole MHz", MAX_CLOCK_MHZ)
