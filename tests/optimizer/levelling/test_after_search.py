@@ -35,12 +35,12 @@ class Searched(Training):
         return self
 
 
-def both(search, works=(WORK,) * RANKS, steps=300):
+def both(search, works=(WORK,) * RANKS, steps=120):
     """The trainings without levelling and with it: the latest steps."""
 
     def rank_main(world, levels):
         training = Searched(world, search, levels=levels).train(steps, works[world.rank])
-        training.train(100, works[world.rank])
+        training.train(60, works[world.rank])
         training.setting = (training.gpu.read_power_limit_watts(), training.optimizer.result())
         return training.finish()
 
@@ -133,7 +133,7 @@ def test_a_rank_without_the_right_leaves_the_level_of_the_search_alone(caplog):
         training = Searched(world, GlobalPowerLimitOptimizer, levels=True)
         if world.rank == 1:
             training.faulty.fail("lock_sm_clock", PermissionDeniedError("no right to lock"))
-        training.train(400)
+        training.train(120)
         training.limit, training.rows = training.gpu.read_power_limit_watts(), training.optimizer.result()
         return training.finish()
 
@@ -142,3 +142,35 @@ def test_a_rank_without_the_right_leaves_the_level_of_the_search_alone(caplog):
         assert "no right to lock; predicted to save" in training.rows["levelling"]
         assert training.original == (400, 1410)
     assert "no right to lock" in caplog.text
+
+
+def test_a_training_that_ends_before_the_search_shows_its_result_once(capfd):
+    def rank_main(world):
+        training = Searched(world, GlobalPowerLimitOptimizer, levels=True)
+        training.optimizer.quiet = False
+        training.train(12)
+        training.optimizer.close()
+        return training.finish()
+
+    run(2, rank_main)
+    assert capfd.readouterr().err.count("+- zeus-core") == 1
+
+
+def test_a_fault_of_levelling_leaves_the_search_at_its_level(caplog):
+    def rank_main(world):
+        training = Searched(world, GlobalPowerLimitOptimizer, levels=True).train(120)
+        assert training.optimizer.changes > 0
+        if world.rank == 1:
+            training.faulty.fail("lock_sm_clock", DriverFaultError("the driver failed"))
+        training.train(60, Work(0.7, 480.0, 1.0, 0.85) if world.rank == 0 else WORK)  # settings are to change
+        training.limit, training.rows = training.gpu.read_power_limit_watts(), training.optimizer.result()
+        training.mhz = training.locked_mhz
+        training.faulty.heal()
+        return training.finish()
+
+    for training in run(2, rank_main):
+        assert training.limit < 400
+        assert training.mhz == 1410
+        assert training.rows["levelling"].startswith("off: ")
+        assert training.original == (400, 1410)
+    assert "the driver failed" in caplog.text

@@ -117,6 +117,7 @@ class LevellingOptimizer:
         self._level: CommonLevel | None = None
         self._earlier_changes = 0
         self._is_off = False
+        self._is_result_due = False
         self._rows: dict[str, str] = {}
         self._work: OwnWork | None = None
 
@@ -207,6 +208,7 @@ class LevellingOptimizer:
         """Report that the step has ended, on every rank."""
         self._search.on_step_end()
         work, self._work = self._work, None
+        self._is_result_due = True
         if not self._is_off:
             self._take_step(work)
 
@@ -230,11 +232,11 @@ class LevellingOptimizer:
 
     def on_train_end(self) -> None:
         """Training has ended: restore the original settings, and show the result."""
-        has_trained = self._session is not None
         self._end_session()
         self._search.on_train_end()
         self._work = None
-        if has_trained:
+        if self._is_result_due:
+            self._is_result_due = False
             self._show_result()
 
     def close(self) -> None:
