@@ -36,7 +36,7 @@ def test_the_reference_has_every_public_name_once():
     for line in (ROOT / "docs" / "public-api.txt").read_text(encoding="utf-8").splitlines()[2:]:
         if re.fullmatch(r"zeus_[\w.]+", line):
             module = line
-        elif (match := re.match(r"    (?:class |module )?(\w+)", line)) and ": see " not in line:
+        elif (match := re.match(r"    (?:class |module )?([a-z]\w+)", line, re.IGNORECASE)) and ": see " not in line:
             listed.add(f"{module}.{match[1]}")
     names = {path.rpartition(".")[2] for path in described}
     assert {path for path in listed if path.rpartition(".")[2] not in names} == set()

@@ -43,6 +43,9 @@ def on_files(files: Any, config: Any) -> Any:
     for section in navigation:
         if "Reference" in section:
             section["Reference"] = ["commands.md", *reference]
+        if "About" in section:
+            decisions = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+            section["About"] += [f"decisions/{name}" for name in decisions]
     named = set(pages_in(navigation))
     others = [file.src_uri for file in files.documentation_pages() if file.src_uri not in named]
     if others:
@@ -121,10 +124,10 @@ def public_modules() -> Iterator[tuple[str, Path]]:
 
 
 def public_names(tree: ast.Module) -> list[str]:
-    """Return `__all__` of a module; empty without one."""
+    """Return `__all__` of a module, but for its version; empty without one."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
+            return [name for name in ast.literal_eval(node.value) if not name.startswith("__")]
     return []
 
 
