@@ -270,8 +270,10 @@ def commands(program):
 
 def first_of_each(calls):
     """The calls, of which all but the first of each command are for the long tests."""
-    seen = {"selfcheck"}  # its parts are tested without torch, which the load of the command imports
+    seen = set()
     for call in calls:
+        if call[1] == "selfcheck":  # takes minutes; tests/cli/test_selfcheck.py runs it
+            continue
         yield pytest.param(call, marks=[pytest.mark.long] if call[1] in seen else [])
         seen.add(call[1])
 
@@ -307,7 +309,6 @@ def test_every_command_runs(tmp_path, call):
             recurring_run.report(epoch=2, metric=0.7)
     own = [*call[: call.index("--")], "--", "true"] if "--" in call else call  # the user's own command follows
     own = own[: own.index(">")] if ">" in own else own
-    own = (*own, "--quick") if call[1] == "selfcheck" else own  # the whole takes minutes
     own = (*own, "--port", "0") if call[1] == "exporter" else own  # others may run this test now
     process = subprocess.Popen(
         [sys.executable, "-m", "zeus_core", *own[1:]],
