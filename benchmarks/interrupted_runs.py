@@ -50,6 +50,8 @@ def main() -> int:
         measured += abs(energy.value - truth) <= off
         widths.append((energy.high - energy.low) / truth)
         shares.append(1 - energy.value / truth)
+        if (seed + 1) % 50 == 0:
+            print(f"{seed + 1} runs: the truth of {inside} in the interval", file=sys.stderr, flush=True)
     share = inside / arguments.runs
     print(f"runs {arguments.runs}, kills {arguments.kills} each: truth in the interval {share:.1%}")
     print(f"width of the interval over the truth, median: {statistics.median(widths):.1%}")

@@ -141,6 +141,14 @@ def test_texts_name_energy_hardware_and_tokens(searched, capsys, form):
     assert ("| activity |" in printed) == (form == "markdown")
 
 
+@pytest.mark.parametrize(
+    ("name", "begin"), [("a.html", "<!DOCTYPE"), ("a.md", "# Energy"), ("a.json", "{"), ("a.txt", "Training")]
+)
+def test_the_suffix_of_the_file_says_the_format(plain, tmp_path, name, begin):
+    assert main(["report", str(plain), "--output", str(tmp_path / "new" / name)]) == 0
+    assert (tmp_path / "new" / name).read_text().startswith(begin)
+
+
 def test_json_has_all_numbers_with_their_intervals_and_the_record(searched, capsys):
     assert main(["report", str(searched), "--format", "json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]

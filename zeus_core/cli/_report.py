@@ -24,6 +24,7 @@ SUMMARY = "Report where the energy of trainings went, and compare them"
 _Shown = TypeVar("_Shown")
 
 _FORMATS = ("html", "markdown", "json", "line")
+_FORMAT_OF_SUFFIX = {".md": "markdown", ".json": "json", ".txt": "line"}
 _FAILED = 1
 
 
@@ -33,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs", type=path, nargs="+", metavar="RUN", help="the output folder of a training, or its zeus-energy/run.json"
     )
     parser.add_argument(
-        "--format", choices=_FORMATS, help="html (the default with --output), markdown, json, or a line for a paper"
+        "--format",
+        choices=_FORMATS,
+        help="html, markdown, json, or a line for a paper; by default as the suffix of FILE says, or markdown",
     )
     parser.add_argument("--output", type=path, metavar="FILE", help="write to this file, in place of the terminal")
     parser.add_argument(
@@ -66,7 +69,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError("--baseline is what --fail-if compares with; to see runs side by side, name all of them")
     runs = read_runs(arguments.runs)
     notes, failed = ([], False) if arguments.fail_if is None else shown(lambda: _judged(arguments, runs))
-    kind = arguments.format or ("html" if arguments.output is not None else "markdown")
+    usual = "markdown" if arguments.output is None else _FORMAT_OF_SUFFIX.get(arguments.output.suffix, "html")
+    kind = arguments.format or usual
     forms: dict[str, Callable[[], str]] = {
         "html": lambda: run_page(runs, notes),
         "markdown": lambda: runs_markdown(runs, notes),

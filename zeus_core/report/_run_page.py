@@ -29,9 +29,10 @@ h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anyw
 h2 { font-size: 1.35rem; margin: 2.6rem 0 .2rem; overflow-wrap: anywhere; }
 h3 { font-size: 1.02rem; margin: 0 0 .5rem; }
 p { margin: .2rem 0 .8rem; } .soft, footer { color: var(--soft); }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.4rem, 1fr)); gap: .8rem; margin: 1.2rem 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: .8rem; margin: 1.2rem 0; }
 .card, section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
-.card { padding: .8rem 1rem; } .card b { display: block; font-size: 1.1rem; line-height: 1.4; white-space: nowrap; }
+.card { padding: .8rem 1rem; }
+.card b { display: block; font-size: 1.1rem; line-height: 1.4; white-space: nowrap; }
 .card span { color: var(--soft); font-size: .85rem; }
 section { padding: 1.1rem 1.25rem; margin: 1rem 0; } .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
@@ -108,7 +109,7 @@ def _cards(run: RunRecord) -> str:
         for label, name in (
             (f"per {per.split('_')[2]}", per),
             ("mean power", "power_w"),
-            ("saved, of the energy of a step", "saving_fraction"),
+            ("saved by the chosen setting", "saving_fraction"),
             ("CO2 equivalent", "co2_eq_g"),
             ("cost", "cost"),
         )
