@@ -24,14 +24,15 @@ class Profiled:
         time_source.set_clock(1.7e9)
         gpu = SimulatedGpu(find_preset(model), seed % 4, time_source=time_source, noise=SimulatedNoise(seed=seed))
         monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
-        base, self.truth, self.each, events = 1.6e9, {}, [], []
+        base, self.truth, self.each, events = 1.7e9 - 1000, {}, [], []
 
         def done(name, begin, before):
             joules = gpu.exact_energy_joules() - before
             self.truth[name] = self.truth.get(name, 0.0) + joules
             end = time_source.clock_seconds() + ahead
+            ts, end_ts = (round((at - base) * 1e6, 3) for at in (begin + ahead, end))
             event = {"ph": "X", "cat": "user_annotation", "name": name, "pid": 7, "tid": 7}
-            events.append({**event, "ts": (begin + ahead - base) * 1e6, "dur": (end - ahead - begin) * 1e6})
+            events.append({**event, "ts": ts, "dur": round(end_ts - ts, 3)})
             self.each.append(joules)
 
         def warm(count):

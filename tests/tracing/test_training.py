@@ -53,6 +53,7 @@ def test_a_training_writes_its_trace_beside_its_journal(monitor, gpu, tmp_path):
     assert 250 < max(watts) <= 330
     joules = [event["args"]["J"] for event in named(trace, "GPU 0 energy", "C")]
     assert joules == sorted(joules)
+    assert min(event["ts"] for event in trace.events) >= 0
     assert {event["args"]["W"] for event in named(trace, "GPU 0 power limit", "C")} == {350.0}
     assert named(trace, "GPU 0 SM clock", "C")
     assert energy.summary.account.total.measured == facts.total.measured

@@ -68,6 +68,7 @@ class GpuRecord:
         updates = self.updates.items()
         since = updates[0].at if updates else math.inf
         energy = [*self._earlier.before(since), *((update.at, update.energy_joules) for update in updates)]
+        energy = [point for point in energy if point[0] >= 0]  # readers drop what is before the beginning
         return Counters(self.index, energy, self._limit.items(), list(self._clock.before(math.inf)))
 
 

@@ -135,7 +135,7 @@ def _events(facts: dict[Path, RankFacts], base: int) -> Iterator[Event]:
         ahead, begin = _ahead(rank), (rank.base_nanoseconds - base) / 1000
 
         def aligned(ts: float) -> float:
-            return ts + begin - 1e6 * ahead(ts / 1e6)  # noqa: B023, as it is used within the loop
+            return round(ts + begin - 1e6 * ahead(ts / 1e6), 3)  # noqa: B023, as it is used within the loop
 
         for event in read_trace(path).events:
             if event["ph"] == "M":
@@ -143,4 +143,4 @@ def _events(facts: dict[Path, RankFacts], base: int) -> Iterator[Event]:
                 continue
             ts = aligned(event["ts"])
             end = {"dur": round(max(aligned(event["ts"] + event["dur"]) - ts, 0.0), 3)} if "dur" in event else {}
-            yield {**event, "ts": round(ts, 3), **end}
+            yield {**event, "ts": ts, **end}
