@@ -8,6 +8,7 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.ranks import run_ranks
+from tests.support.simulated_ranks import SimulatedRank
 from tests.support.uneven_training import Regression, loss_of, samples
 from zeus_core._codec import encode
 from zeus_core.allocation import kept_profile
@@ -15,29 +16,21 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Time
-from zeus_core.pytorch import BatchAllocation, SimulatedBatches, SimulatedCompute, UnevenBatches
-from zeus_core.testing import VirtualTime
+from zeus_core.pytorch import BatchAllocation, UnevenBatches
 
-# A forward pass over 32 samples; each board takes the power that it took in published trainings.
-SECONDS = {"A100-SXM4-80GB": 0.1, "V100-SXM2-32GB": 0.2, "A40": 0.15}
-WATTS = {"A100-SXM4-80GB": 380.0, "V100-SXM2-32GB": 260.0, "A40": 270.0}
+STEPS = 13 * 9  # epochs of 200 samples in global batches of 16; one for each trial, and some more
 
 
-class Rank:
-    """A rank of a job with a GPU of its own, in virtual time: it waits for the slowest rank in each step."""
+class Rank(SimulatedRank):
+    """A rank of a job with a plain loop."""
 
     def __init__(self, models, **gpu_arguments):
         torch.distributed.init_process_group("gloo")
         torch.set_num_threads(1)
-        self.rank = torch.distributed.get_rank()
-        model, time_source = models[self.rank], VirtualTime()
-        self.gpu = SimulatedGpu(find_preset(model), time_source=time_source, **gpu_arguments)
         network = Regression()
-        forward = Work(SECONDS[model], WATTS[model], 0.95, 0.75)
-        SimulatedCompute(network, self.gpu, forward, batches=SimulatedBatches(32, half_samples=4.0))
+        super().__init__(models, network, **gpu_arguments)
+        self.rank = torch.distributed.get_rank()
         self.network = DistributedDataParallel(network)
-        self.time_source = time_source
-        self.monitor = ZeusMonitor(gpus=[self.gpu], cpu_indices=[], time_source=time_source)
         self.updates = torch.optim.SGD(self.network.parameters(), 0.01)
 
     def train(self, uneven, loader, steps):
@@ -46,23 +39,12 @@ class Rank:
         while done < steps:
             for *batch, index in loader:
                 uneven.weighted(loss_of(self.network, batch)).backward()
-                self.wait_for_all()
                 self.updates.step()
                 self.updates.zero_grad()
                 done += 1
                 yield index.tolist()
                 if done == steps:
                     return
-
-    def wait_for_all(self):
-        now = torch.tensor(self.time_source.now(), dtype=torch.float64)
-        torch.distributed.all_reduce(now, torch.distributed.ReduceOp.MAX)
-        self.time_source.advance(now.item() - self.time_source.now())
-
-    def joules_of_all(self):
-        joules = torch.tensor(self.gpu.exact_energy_joules(), dtype=torch.float64)
-        torch.distributed.all_reduce(joules)
-        return joules.item()
 
 
 def dataset(count):
@@ -89,10 +71,10 @@ def allocate_rank(models, folder, arguments, workers=0, steps=30, gpu_arguments=
 
 
 def test_ranks_agree_on_a_plan_and_another_number_of_ranks_begins_with_it(tmp_path):
-    """Three epochs of 13 global batches hold the trials; workers load ahead. In virtual time none waits."""
+    """Each epoch of 13 global batches holds one trial; workers load ahead."""
     models = ["A100-SXM4-80GB", "V100-SXM2-32GB"]
     arguments = {"limit_fractions": [1.0, 0.7]}
-    results = run_ranks(2, allocate_rank, models, tmp_path, arguments, 1, 39)
+    results = run_ranks(2, allocate_rank, models, tmp_path, arguments, 1, STEPS)
     assert results[0]["plan"] == results[1]["plan"] is not None
     assert not results[0]["at once"]
     assert sum(results[0]["batches"]) == 16
@@ -100,10 +82,9 @@ def test_ranks_agree_on_a_plan_and_another_number_of_ranks_begins_with_it(tmp_pa
         original, limit, at_the_end = result["limits"]
         assert limit == result["plan"]["ranks"][rank]["setting"]
         assert at_the_end == original
-    for epoch in (slice(0, 13), slice(13, 26), slice(26, 39)):
-        assert sorted(sample for result in results for step in result["seen"][epoch] for sample in step) == list(
-            range(200)
-        )
+    for begin in range(0, STEPS, 13):
+        steps = [step for result in results for step in result["seen"][begin : begin + 13]]
+        assert sorted(sample for step in steps for sample in step) == list(range(200))
     assert {kept_profile(tmp_path, f"{model} (simulated)").gpu_model for model in models} == {
         f"{model} (simulated)" for model in models
     }
@@ -123,7 +104,7 @@ def fall_back_rank(models, arguments, count=200, gpu_arguments=None, has_gpu=Tru
     monitor = job.monitor if has_gpu or job.rank == 0 else ZeusMonitor(gpus=[], gpu_indices=[], cpu_indices=[])
     allocation = BatchAllocation(monitor=monitor, steps=2, **arguments)
     uneven = UnevenBatches(job.network, allocation)
-    seen = list(job.train(uneven, uneven.loader(dataset(count)), 30))
+    seen = list(job.train(uneven, uneven.loader(dataset(count)), STEPS))
     limit = job.gpu.read_power_limit_watts()
     uneven.close()
     return messages, uneven.batches, seen, None if allocation.plan is None else encode(allocation.plan), limit
@@ -146,7 +127,32 @@ def test_all_ranks_fall_back_to_equal_batches(arguments, others, message, batche
         assert chosen == batches
         assert plan is None
         assert limit == 300.0
-        assert len(seen) == 30
+        assert len(seen) == STEPS
+
+
+def disturbed_rank(is_disturbed):
+    """A training with an evaluation of 10 s after some steps."""
+    job = Rank(["A100-SXM4-80GB", "V100-SXM2-32GB"])
+    allocation = BatchAllocation(16, job.monitor, Time(), steps=2)
+    uneven = UnevenBatches(job.network, allocation)
+    for step, _ in enumerate(job.train(uneven, uneven.loader(dataset(16 * 40)), 40 * 8)):
+        if is_disturbed(step):
+            job.gpu.execute(Work(10.0, 300.0))
+    windows = [] if allocation.profile is None else allocation.profile.points
+    uneven.close()
+    return allocation.plan and encode(allocation.plan), [window.watts for window in windows]
+
+
+@pytest.mark.long
+def test_trials_that_an_evaluation_gets_into_are_measured_again():
+    calm = run_ranks(2, disturbed_rank, lambda step: False)
+    for (plan, watts), (calm_plan, calm_watts) in zip(
+        run_ranks(2, disturbed_rank, lambda step: step in (20, 50)), calm, strict=True
+    ):
+        assert [share["batch"] for share in plan["ranks"]] == [share["batch"] for share in calm_plan["ranks"]]
+        assert watts == pytest.approx(calm_watts, rel=0.1)
+    for plan, _ in run_ranks(2, disturbed_rank, lambda step: step % 10 == 0):
+        assert plan is None
 
 
 def others_of(count=200, gpu_arguments=None, has_gpu=True):
@@ -163,6 +169,12 @@ def test_ranks_without_the_right_to_set_limits_get_batches_alone():
         assert limit == 300.0
 
 
+def sharded():
+    network = Regression()
+    torch.distributed.fsdp.fully_shard(network)
+    return network
+
+
 def refusals():
     job = Rank(["A40", "A40"])
     gpus = [SimulatedGpu(find_preset("A40"), index) for index in range(2)]
@@ -171,8 +183,9 @@ def refusals():
         (
             Regression(),
             BatchAllocation(16, job.monitor),
-            "nobody can tell when a rank has computed",
+            "whose gradients nothing averages over the 2 ranks",
         ),
+        (sharded(), BatchAllocation(16, job.monitor), "nobody can tell when a rank has computed its gradients"),
         (job.network, BatchAllocation(16, both), "it must measure that of this rank: gpu_indices=[local_rank]"),
         (job.network, BatchAllocation(16 + 2 * job.rank, job.monitor), "the ranks have different arguments"),
         (job.network, BatchAllocation(16, job.monitor, max_batch=7), "the ranks hold 14 at most"),
@@ -204,13 +217,13 @@ def test_wrong_arguments(arguments, message, monitor):
         BatchAllocation(**{"global_batch": 16, "monitor": monitor, **arguments})
 
 
-def measured_rank(models, global_batch, is_equal, steps=15):
+def measured_rank(models, global_batch, is_equal, max_batch=None, steps=15):
     """Step time and energy per step of all GPUs, once the batches have been chosen."""
     job = Rank(models)
     size = global_batch // len(models)
-    allocation = BatchAllocation(global_batch, job.monitor, limit_fractions=[1.0, 0.85], steps=6)
+    allocation = BatchAllocation(global_batch, job.monitor, limit_fractions=[1.0, 0.85], max_batch=max_batch)
     uneven = UnevenBatches(job.network, [size] * len(models) if is_equal else allocation)
-    training = job.train(uneven, uneven.loader(dataset(global_batch * 100)), 100)
+    training = job.train(uneven, uneven.loader(dataset(global_batch * 200)), 400)
     next(training)
     while not is_equal and allocation.plan is None:
         next(training)
@@ -225,18 +238,20 @@ def measured_rank(models, global_batch, is_equal, steps=15):
 
 
 @pytest.mark.parametrize(
-    ("models", "global_batch"),
+    ("models", "max_batch", "quicker"),
     [
-        (["A100-SXM4-80GB", "V100-SXM2-32GB"], 32),
-        (["A100-SXM4-80GB", "V100-SXM2-32GB", "A40", "V100-SXM2-32GB"], 64),
+        (["A100-SXM4-80GB", "V100-SXM2-32GB"], None, 1.4),
+        # The A100 would do most: 26 of 64 samples, which is more than the 24 that are tried in unknown memory.
+        pytest.param(["A100-SXM4-80GB", *["V100-SXM2-32GB"] * 2, "A40"], 32, 1.3, marks=pytest.mark.long),
     ],
     ids=["2 ranks", "4 ranks"],
 )
-def test_a_training_is_as_fast_and_takes_as_much_as_the_plan_says(models, global_batch):
+def test_a_training_is_as_fast_and_takes_as_much_as_the_plan_says(models, max_batch, quicker):
+    global_batch = 16 * len(models)
     (equal_seconds, equal_joules, _), *_ = run_ranks(len(models), measured_rank, models, global_batch, True)
-    (seconds, joules, plan), *_ = run_ranks(len(models), measured_rank, models, global_batch, False)
+    (seconds, joules, plan), *_ = run_ranks(len(models), measured_rank, models, global_batch, False, max_batch)
     print(f"equal {equal_seconds:.4f} s {equal_joules:.1f} J; measured {seconds:.4f} s {joules:.1f} J; plan {plan}")
     assert seconds == pytest.approx(plan.step_seconds, rel=0.03)
     assert joules == pytest.approx(plan.energy_joules, rel=0.03)
-    assert equal_seconds / seconds >= 1.25, "samples per second"
+    assert equal_seconds / seconds >= quicker, "samples per second"
     assert joules <= equal_joules

@@ -17,18 +17,16 @@ from zeus_core._validate import (
     checked_whole_number,
     shown,
 )
-from zeus_core.allocation import AllocationPlan
 from zeus_core.errors import UsageError
 from zeus_core.ports import World
-from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
-from zeus_core.pytorch._batch_allocation import AllocationRun, BatchAllocation
+from zeus_core.pytorch._batch_choice import AnyBatches, choose_batches
 from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight, TokenCounter, scaled
-from zeus_core.pytorch._uneven_models import check_averaging, warn_of_batch_norms
-from zeus_core.pytorch._uneven_sampler import EpochOrder, UnevenBatchSampler, checked_batches
+from zeus_core.pytorch._uneven_models import check_averaging, check_gradients, warn_of_batch_norms
+from zeus_core.pytorch._uneven_sampler import EpochOrder, UnevenBatchSampler
 from zeus_core.pytorch._world import torch_world
 
-__all__ = ["UnevenBatches", "UnevenLoader", "agree_on_batches"]
+__all__ = ["UnevenBatches", "UnevenLoader"]
 
 _MAX_SEED = 2**62  # a seed plus an epoch must still be one
 
@@ -66,7 +64,7 @@ class UnevenBatches:
     def __init__(
         self,
         model: torch.nn.Module,
-        batches: Sequence[int] | AllocationPlan | BatchAllocation,
+        batches: AnyBatches,
         *,
         tokens: TokenCounter | None = None,
         world: World | None = None,
@@ -78,14 +76,11 @@ class UnevenBatches:
             if tokens is not None:
                 checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
 
-        self._run: AllocationRun | None = None
-        if isinstance(batches, BatchAllocation):
-            self._run = AllocationRun(batches, model, world)
-            batches = self._run.batches
-        self._batches = agree_on_batches(world, batches, check)
+        self._choice = choose_batches(world, batches, check, lambda: check_gradients(model, world.size))
+        self._choice.watch(model)
         self._rank, self._ranks = world.rank, world.size
         if world.rank == 0:
-            warn_of_batch_norms(model, self._batches)
+            warn_of_batch_norms(model, self._choice.batches)
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._weights = LossWeights(world.rank, world.size, tokens, device)
         self._weight: PendingWeight | None = None
@@ -93,12 +88,11 @@ class UnevenBatches:
     @property
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch."""
-        return self._batches if self._run is None else self._run.batches
+        return self._choice.batches
 
     def close(self) -> None:
         """Restore the power limit that a `BatchAllocation` has set, if any."""
-        if self._run is not None:
-            self._run.close()
+        self._choice.close()
 
     def loader(
         self,
@@ -134,8 +128,7 @@ class UnevenBatches:
             len(dataset), checked_whole_number("seed", seed, 0, wanted, _MAX_SEED), checked_flag("shuffle", shuffle)
         )
         sampler = UnevenBatchSampler(order, self.batches, self._rank, drop_last)
-        if self._run is not None:
-            self._run.use_sampler(sampler)
+        self._choice.use_sampler(sampler)
         return UnevenLoader(DataLoader(dataset, batch_sampler=sampler, **arguments), sampler, order, self._begin)
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
@@ -150,8 +143,7 @@ class UnevenBatches:
         return scaled(loss, self._weight())
 
     def _begin(self, number: int, sizes: Sequence[int], batch: Any) -> None:
-        if self._run is not None:
-            self._run.on_batch(number, sizes)
+        self._choice.on_batch(number, sizes)
         self._weight = self._weights.of_batch(sizes, batch)
 
 
@@ -214,30 +206,3 @@ class UnevenLoader:
         self._order.seed = seed
         self.set_epoch(epoch)
         self._sampler.skipped_samples = samples
-
-
-def agree_on_batches(
-    world: World, batches: Sequence[int] | AllocationPlan, check: Callable[[], None]
-) -> tuple[int, ...]:
-    """Return the batches of all ranks, once all have found them right: a collective call.
-
-    Args:
-        world: The ranks.
-        batches: Those of this rank's call, or a plan with them.
-        check: Raises what else is wrong on this rank.
-
-    Raises:
-        UsageError: Something is wrong on this rank, or the ranks differ.
-        WorldError: Something is wrong on another rank, or a rank did not answer in time.
-    """
-
-    def tell() -> list[int]:
-        check()
-        given = batches.batches if isinstance(batches, AllocationPlan) else batches
-        return list(checked_batches(given, ranks=world.size))
-
-    told = Exchange(world).gather(tell)
-    for rank, others in enumerate(told):
-        if others != told[0]:
-            raise UsageError(f"batches is {told[0]} on rank 0 and {others} on rank {rank}; all ranks need the same")
-    return tuple(told[0])

@@ -13,7 +13,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from zeus_core._validate import checked_instance
 from zeus_core.errors import UsageError
 
-__all__ = ["check_averaging", "warn_of_batch_norms"]
+__all__ = ["check_averaging", "check_gradients", "warn_of_batch_norms"]
 
 _SHOWN_LAYERS = 5
 _WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
@@ -47,6 +47,20 @@ def check_averaging(model: torch.nn.Module, ranks: int) -> None:
         )
     for module in _fsdp_modules(model):
         _check_fsdp(module)
+
+
+def check_gradients(model: torch.nn.Module, ranks: int) -> None:
+    """Check that a rank can tell when it has computed its gradients, before it waits for the others.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    model = getattr(model, "_orig_mod", model)
+    if ranks > 1 and not isinstance(model, DistributedDataParallel):
+        raise UsageError(
+            f"model is a {type(model).__name__}, of which nobody can tell when a rank has computed its gradients; "
+            "use DistributedDataParallel, or give the batches"
+        )
 
 
 def _check_ddp(model: DistributedDataParallel, ranks: int) -> None:

@@ -90,6 +90,8 @@ class UnevenBatchSampler(Sampler[list[int]]):
         """Samples at the beginning of the epoch that were trained on before a resume."""
         self.first_batch: int = 0
         """The global batch that iterations begin with; all count from the beginning of the epoch."""
+        self.dropped_batches: int = 0
+        """Global batches that an iteration begins with and that are not trained on: accelerate resumes so."""
         self.drawn: int = 0
         """Global batches that the current iteration has begun to load, which may be more than were trained on."""
         self.lay_out: Callable[[], Sequence[tuple[int, tuple[int, ...]]]] = tuple
@@ -101,6 +103,11 @@ class UnevenBatchSampler(Sampler[list[int]]):
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch, from the latest change on."""
         return self._splits[-1][1]
+
+    @property
+    def first_trained(self) -> int:
+        """The first global batch of an iteration that is trained on."""
+        return max(self.first_batch, self.dropped_batches)
 
     def use(self, batches: Sequence[int], first_batch: int = 0) -> None:
         """Split global batches otherwise, in this epoch from the given one on.

@@ -15,11 +15,16 @@ from zeus_core._validate import checked_function, checked_instance, shown
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._batch_choice import AnyBatches, check_total, choose_batches
 from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight, TokenCounter, scaled
-from zeus_core.pytorch._uneven_batches import agree_on_batches
 from zeus_core.pytorch._uneven_models import warn_of_batch_norms
-from zeus_core.pytorch._uneven_sampler import checked_batches
-from zeus_huggingface._uneven_shard import UnevenShard, check_averaging, check_loader, global_batch
+from zeus_huggingface._uneven_shard import (
+    UnevenShard,
+    check_averaging,
+    check_gradients,
+    check_loader,
+    global_batch,
+)
 
 __all__ = ["UnevenBatches"]
 
@@ -46,7 +51,9 @@ class UnevenBatches:
     Args:
         trainer: The Trainer, or one derived from it such as TRL's `SFTTrainer`.
         batches: The samples of each rank in a global batch, by rank; `per_device_train_batch_size` times the number of
-            ranks in all. A rank with 0 computes one sample that does not count.
+            ranks in all. A rank with 0 computes one sample that does not count. Or an `AllocationPlan`, or a
+            `zeus_core.pytorch.BatchAllocation`, which chooses them while training starts; the power limits that it sets
+            are restored when training ends.
         tokens: Returns how many tokens the loss of a batch is a mean over, where the Trainer does not count them; None
             if it is a mean over samples.
 
@@ -56,7 +63,7 @@ class UnevenBatches:
         WorldError: Something is wrong on another rank, or a rank did not answer in time.
     """
 
-    def __init__(self, trainer: Trainer, batches: Sequence[int], *, tokens: TokenCounter | None = None) -> None:
+    def __init__(self, trainer: Trainer, batches: AnyBatches, *, tokens: TokenCounter | None = None) -> None:
         checked_instance("trainer", trainer, Trainer, "transformers.Trainer(...)")
         world = torch_world()
 
@@ -64,21 +71,22 @@ class UnevenBatches:
             if tokens is not None:
                 checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
             _check_trainer(trainer)
-            checked_batches(batches, ranks=world.size)
 
-        self._batches = agree_on_batches(world, batches, check)
+        self._choice = choose_batches(world, batches, check, lambda: check_gradients(trainer.accelerator))
         self._rank = world.rank
         self._weights = LossWeights(world.rank, world.size, tokens, trainer.args.device)
         self._trainer = trainer
         self._shard: UnevenShard | None = None
-        self._arrived: deque[PendingWeight] = deque()  # the Trainer takes the batches of a step before it trains on any
+        # The Trainer takes the batches of a step before it trains on any.
+        self._arrived: deque[tuple[int, Sequence[int], PendingWeight]] = deque()
         self._weight: PendingWeight | None = None  # of the batch in `training_step`
         if world.rank == 0 and isinstance(trainer.model, torch.nn.Module):
-            warn_of_batch_norms(trainer.model, self._batches)
+            warn_of_batch_norms(trainer.model, self.batches)
         if not trainer.args.average_tokens_across_devices and world.size > 1:
             trainer.args.average_tokens_across_devices = True
             _logger.info("average_tokens_across_devices is turned on, as the ranks have different numbers of tokens")
         self._patches = Patches(trainer)
+        self._patches.wrap("train", self._train)
         self._patches.wrap("get_train_dataloader", self._get_train_dataloader)
         self._patches.wrap("training_step", self._training_step)
         self._patches.wrap("compute_loss", self._compute_loss)
@@ -86,36 +94,46 @@ class UnevenBatches:
     @property
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch."""
-        return self._batches
+        return self._choice.batches
 
     def close(self) -> None:
-        """Leave the Trainer as it was."""
+        """Leave the Trainer and the power limit as they were."""
+        self._choice.close()
         self._patches.undo()
         if self._shard is not None:
             self._shard.close()
 
+    def _train(self, train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return train(*args, **kwargs)
+        finally:
+            self._choice.close()
+
     def _get_train_dataloader(self, get: Callable[[], Any]) -> Any:
         loader = get()
         check_loader(loader)
-        checked_batches(self._batches, total=global_batch(loader))
+        check_total(self.batches, global_batch(loader))
         if self._shard is not None:
             self._shard.close()
         self._arrived.clear()
-        self._shard = UnevenShard(loader, self._batches, self._rank, self._on_batch)
+        self._shard = UnevenShard(loader, self.batches, self._rank, self._on_batch)
+        self._choice.use_sampler(self._shard.sampler)
         return loader
 
-    def _on_batch(self, sizes: Sequence[int], batch: Any) -> PendingWeight:
+    def _on_batch(self, number: int, sizes: Sequence[int], batch: Any) -> PendingWeight:
         is_for_nothing = not sizes[self._rank] and isinstance(batch, MutableMapping)
         if is_for_nothing and isinstance(batch.get("labels"), torch.Tensor):
             batch["labels"] = torch.full_like(batch["labels"], _IGNORED_LABEL)  # or the Trainer counts them
         weight = self._weights.of_batch(sizes, batch)
-        self._arrived.append(weight)
+        self._arrived.append((number, sizes, weight))
         return weight
 
     def _training_step(
         self, training_step: Callable[..., torch.Tensor], model: Any, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        weight = self._arrived.popleft()
+        number, sizes, weight = self._arrived.popleft()
+        self._choice.watch(model)
+        self._choice.on_batch(number, sizes)
         self._weight = None if self._is_summed_up(num_items_in_batch) else weight
         try:
             return training_step(model, inputs, num_items_in_batch)

@@ -18,7 +18,7 @@ from zeus_core.errors import UsageError
 from zeus_core.pytorch._loss_weights import PendingWeight
 from zeus_core.pytorch._uneven_sampler import UnevenBatchSampler
 
-__all__ = ["UnevenShard", "check_averaging", "check_loader", "global_batch"]
+__all__ = ["UnevenShard", "check_averaging", "check_gradients", "check_loader", "global_batch"]
 
 _NOT_AVERAGING = (DistributedType.MEGATRON_LM, DistributedType.XLA)
 
@@ -30,7 +30,8 @@ class UnevenShard:
         loader: The prepared dataloader.
         batches: The samples of each rank.
         rank: This rank.
-        weigh: Called with the sizes and the batch when a batch begins; returns the weight of its loss.
+        weigh: Called with the number of a global batch, its sizes and the batch of this rank, when the loop gets that;
+            returns the weight of its loss.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class UnevenShard:
         loader: Any,
         batches: Sequence[int],
         rank: int,
-        weigh: Callable[[Sequence[int], Any], PendingWeight],
+        weigh: Callable[[int, Sequence[int], Any], PendingWeight],
     ) -> None:
         self._loader = loader.base_dataloader
         self._original = self._loader.batch_sampler
@@ -79,10 +80,11 @@ class UnevenShard:
 
     def _follow(self, batches: Iterator[Any], loader: Any, skipped: int) -> Iterator[Any]:
         self.sampler.set_epoch(loader.iteration)  # accelerate forgets it where batches are skipped
+        self.sampler.dropped_batches = skipped
         try:
             for number, batch in enumerate(batches, start=skipped):
                 self.sizes = self.sampler.sizes(number)
-                self.weight = self._weigh(self.sizes, batch)
+                self.weight = self._weigh(number, self.sizes, batch)
                 yield batch
         finally:
             self.weight = self.sizes = None
@@ -144,3 +146,13 @@ def check_averaging(accelerator: Accelerator) -> None:
                 f"accelerator uses {name}_size={getattr(parallelism, f'{name}_size')}: ranks that share their samples "
                 "cannot have batches of their own"
             )
+
+
+def check_gradients(accelerator: Accelerator) -> None:
+    """Raise `UsageError` if nobody can tell when a rank has computed its gradients, before it waits for the others."""
+    kind = accelerator.distributed_type
+    if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+        raise UsageError(
+            f"accelerator uses {kind.value}, with which nobody can tell when a rank has computed its gradients; use "
+            "DistributedDataParallel, or give the batches"
+        )

@@ -13,10 +13,11 @@ from zeus_core._validate import checked_function, shown
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._batch_allocation import BatchAllocation
+from zeus_core.pytorch._batch_choice import AnyBatches, BatchChoice, check_total, checked_given, choose_batches
 from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight
-from zeus_core.pytorch._uneven_batches import agree_on_batches
 from zeus_core.pytorch._uneven_models import warn_of_batch_norms
-from zeus_core.pytorch._uneven_sampler import EpochOrder, IndexOrder, UnevenBatchSampler, checked_batches
+from zeus_core.pytorch._uneven_sampler import EpochOrder, IndexOrder, UnevenBatchSampler
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
 
 __all__ = ["UnevenBatches"]
@@ -43,7 +44,8 @@ class UnevenBatches(Callback):
 
     Args:
         batches: The samples of each rank in a global batch, by rank; the batch size of the dataloader times the number
-            of ranks in all. A rank with 0 computes one sample whose loss is weighted by 0.
+            of ranks in all. A rank with 0 computes one sample whose loss is weighted by 0. Or an `AllocationPlan`, or a
+            `zeus_core.pytorch.BatchAllocation`, which chooses them while training starts, with DistributedDataParallel.
         tokens: Returns how many tokens the loss of a batch is a mean over; None if it is a mean over samples.
 
     Raises:
@@ -51,9 +53,10 @@ class UnevenBatches(Callback):
             if it cannot train on such batches.
     """
 
-    def __init__(self, batches: list[int], tokens: Callable[[Any], int | torch.Tensor] | None = None) -> None:
+    def __init__(self, batches: AnyBatches, tokens: Callable[[Any], int | torch.Tensor] | None = None) -> None:
         super().__init__()
-        self._given = checked_batches(batches)
+        self._given = checked_given(batches)
+        self._choice: BatchChoice | None = None
         if tokens is not None:
             checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
         self._tokens = tokens
@@ -65,8 +68,10 @@ class UnevenBatches(Callback):
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The samples of each rank in a global batch."""
-        return self._given if self._sampler is None else self._sampler.batches
+        """The samples of each rank in a global batch; none before training if they are chosen while it starts."""
+        if self._choice is not None:
+            return self._choice.batches
+        return () if isinstance(self._given, BatchAllocation) else self._given
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Take the place of the sampler that Lightning gives each rank."""
@@ -74,9 +79,11 @@ class UnevenBatches(Callback):
         if stage != "fit":
             return
         world = torch_world()
-        agree_on_batches(world, self._given, lambda: _check_strategy(trainer, world.size))
+        self._choice = choose_batches(
+            world, self._given, lambda: _check_strategy(trainer, world.size), lambda: _check_gradients(trainer)
+        )
         if world.rank == 0:
-            warn_of_batch_norms(pl_module, self._given)
+            warn_of_batch_norms(pl_module, self._choice.batches)
         self._weights = LossWeights(world.rank, world.size, self._tokens, trainer.strategy.root_device)
 
         def prepare(prepare_dataloader: Callable[..., Any], dataloader: Any, shuffle: bool, mode: Any) -> Any:
@@ -87,11 +94,19 @@ class UnevenBatches(Callback):
         self._patches = Patches(trainer._data_connector)
         self._patches.wrap("_prepare_dataloader", prepare)
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """See when gradients are computed, if batches are chosen by that."""
+        assert self._choice is not None
+        self._choice.watch(pl_module)
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Begin a batch."""
         assert self._weights is not None
         assert self._sampler is not None
-        self._weight = self._weights.of_batch(self._sampler.sizes(batch_idx), batch)
+        assert self._choice is not None
+        sizes = self._sampler.sizes(batch_idx)
+        self._choice.on_batch(batch_idx, sizes)
+        self._weight = self._weights.of_batch(sizes, batch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin later epochs with their first batch."""
@@ -119,11 +134,13 @@ class UnevenBatches(Callback):
             self._restore_loader()
         if self._replaced is None:
             _check_loader(loader)
-            checked_batches(self._given, total=loader.batch_size * ranks)
+            assert self._choice is not None
+            check_total(self._given, loader.batch_size * ranks)
             order = _order(loader)
-            self._sampler = UnevenBatchSampler(order, self._given, rank, loader.drop_last)
+            self._sampler = UnevenBatchSampler(order, self._choice.batches, rank, loader.drop_last)
             self._sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
             self._sampler.first_batch = progress.ready if progress.ready < len(self._sampler) else 0
+            self._choice.use_sampler(self._sampler)
             self._replaced = (loader, loader.batch_sampler)
             object.__setattr__(loader, "batch_sampler", self._sampler)  # torch lets nobody exchange it
         return loader
@@ -132,6 +149,8 @@ class UnevenBatches(Callback):
         if self._patches is not None:
             self._patches.undo()
         self._restore_loader()
+        if self._choice is not None:
+            self._choice.close()
         self._patches = self._weights = self._weight = None
 
     def _restore_loader(self) -> None:
@@ -153,6 +172,16 @@ def _check_strategy(trainer: Trainer, ranks: int) -> None:
     hook = getattr(getattr(strategy, "_ddp_comm_hook", None), "__name__", "")
     if hook in ("noop_hook", "post_localSGD_hook"):
         raise UsageError(f"strategy has the communication hook {hook}, which does not average gradients in each step")
+
+
+def _check_gradients(trainer: Trainer) -> None:
+    """Raise `UsageError` if nobody can tell when a rank has computed its gradients, before it waits for the others."""
+    kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
+    if not kinds & {"SingleDeviceStrategy", "DDPStrategy"}:
+        raise UsageError(
+            f"strategy is a {type(trainer.strategy).__name__}, with which nobody can tell when a rank has computed its "
+            "gradients; use ddp, or give the batches"
+        )
 
 
 def _check_loader(loader: Any) -> None:

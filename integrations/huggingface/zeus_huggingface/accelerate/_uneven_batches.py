@@ -13,11 +13,16 @@ from zeus_core._validate import checked_function, checked_instance
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._loss_weights import LossWeights, TokenCounter, scaled
-from zeus_core.pytorch._uneven_batches import agree_on_batches
+from zeus_core.pytorch._batch_choice import AnyBatches, check_total, choose_batches
+from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight, TokenCounter, scaled
 from zeus_core.pytorch._uneven_models import warn_of_batch_norms
-from zeus_core.pytorch._uneven_sampler import checked_batches
-from zeus_huggingface._uneven_shard import UnevenShard, check_averaging, check_loader, global_batch
+from zeus_huggingface._uneven_shard import (
+    UnevenShard,
+    check_averaging,
+    check_gradients,
+    check_loader,
+    global_batch,
+)
 
 __all__ = ["UnevenBatches"]
 
@@ -41,7 +46,8 @@ class UnevenBatches:
     Args:
         accelerator: The accelerator of the loop.
         batches: The samples of each rank in a global batch, by rank; as many in all as the prepared dataloader gives.
-            A rank with 0 computes one sample whose loss is weighted by 0.
+            A rank with 0 computes one sample whose loss is weighted by 0. Or an `AllocationPlan`, or a
+            `zeus_core.pytorch.BatchAllocation`, which chooses them while training starts.
         tokens: Returns how many tokens the loss of a batch is a mean over; None if it is a mean over samples.
         dataloader: The prepared dataloader of the training; the first that was prepared if None.
 
@@ -53,7 +59,7 @@ class UnevenBatches:
     def __init__(
         self,
         accelerator: Accelerator,
-        batches: Sequence[int],
+        batches: AnyBatches,
         *,
         tokens: TokenCounter | None = None,
         dataloader: Any = None,
@@ -65,15 +71,22 @@ class UnevenBatches:
             if tokens is not None:
                 checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
             check_averaging(accelerator)
-            checked_batches(batches, total=global_batch(_training_loader(accelerator, dataloader)))
+            check_total(batches, global_batch(_training_loader(accelerator, dataloader)))
 
-        agreed = agree_on_batches(world, batches, check)
+        choice = choose_batches(world, batches, check, lambda: check_gradients(accelerator))
         weights = LossWeights(world.rank, world.size, tokens, accelerator.device)
-        self._shard = UnevenShard(_training_loader(accelerator, dataloader), agreed, world.rank, weights.of_batch)
-        self._accelerator = accelerator
-        if accelerator.is_main_process:
-            for model in accelerator._models:
-                warn_of_batch_norms(model, agreed)
+
+        def weigh(number: int, sizes: Sequence[int], batch: Any) -> PendingWeight:
+            choice.on_batch(number, sizes)
+            return weights.of_batch(sizes, batch)
+
+        self._shard = UnevenShard(_training_loader(accelerator, dataloader), choice.batches, world.rank, weigh)
+        choice.use_sampler(self._shard.sampler)
+        for model in accelerator._models:
+            choice.watch(model)
+            if accelerator.is_main_process:
+                warn_of_batch_norms(model, choice.batches)
+        self._accelerator, self._choice = accelerator, choice
         self._patches = Patches(accelerator)
         self._patches.wrap("backward", self._backward)
         self._patches.wrap("gather_for_metrics", self._gather_for_metrics)
@@ -81,10 +94,11 @@ class UnevenBatches:
     @property
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch."""
-        return self._shard.sampler.batches
+        return self._choice.batches
 
     def close(self) -> None:
-        """Leave the accelerator and its dataloader as they were."""
+        """Leave the accelerator, its dataloader and the power limit as they were."""
+        self._choice.close()
         self._patches.undo()
         self._shard.close()
 

@@ -1,0 +1,73 @@
+"""Batches chosen while a Trainer starts, on simulated GPUs of different models, with evaluations in between."""
+
+import pytest
+
+from tests.huggingface.test_uneven_batches import make_trainer, rows
+from tests.support.ranks import run_ranks
+from tests.support.simulated_ranks import SimulatedRank
+from tests.support.uneven_training import difference, flat, sentences
+from zeus_core._codec import encode
+from zeus_core.errors import UsageError
+from zeus_core.optimizer.power_limit import Time
+from zeus_core.pytorch import BatchAllocation
+from zeus_huggingface import UnevenBatches
+
+MODELS = ["A100-SXM4-80GB", "V100-SXM2-32GB"]
+KINDS = ["means over samples", "summed up by the Trainer"]
+
+
+def trainer_of(folder, kind, ranks, passes):
+    """Epochs have 25 global batches; global batches are accumulated by two."""
+    settings = {"max_steps": passes // 2, "gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 20}
+    trainer = make_trainer(folder, kind, 16 // ranks, per_device_eval_batch_size=200, **settings)
+    trainer.train_dataset = trainer.eval_dataset = samples_of(kind)
+    return trainer
+
+
+def samples_of(kind):
+    return sentences(400) if kind == KINDS[1] else rows(400)
+
+
+def train_alone(folder, kind, passes):
+    trainer = trainer_of(folder, kind, 1, passes)
+    trainer.train()
+    return flat(trainer.model)
+
+
+def train_rank(folder, kind, passes):
+    trainer = trainer_of(folder, kind, 2, passes)
+    rank = SimulatedRank(MODELS, trainer.model)
+    original = rank.gpu.read_power_limit_watts()
+    allocation = BatchAllocation(16, rank.monitor, Time(), limit_fractions=[1.0, 0.7], steps=2)
+    uneven = UnevenBatches(trainer, allocation)
+    trainer.train()
+    plan = None if allocation.plan is None else encode(allocation.plan)
+    return flat(trainer.model), uneven.batches, plan, original, rank.gpu.read_power_limit_watts()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trainer_follows_a_plan_and_has_the_parameters_of_one_process(tmp_path, kind):
+    passes = 240
+    (alone,) = run_ranks(1, train_alone, tmp_path, kind, passes)
+    results = run_ranks(2, train_rank, tmp_path, kind, passes)
+    for parameters, batches, plan, original, at_the_end in results:
+        assert difference(parameters, alone) < 1e-9
+        assert batches == tuple(share["batch"] for share in plan["ranks"])
+        assert batches[0] > batches[1]
+        assert at_the_end == original
+    assert results[0][2] == results[1][2]
+
+
+def refusal(folder):
+    trainer = make_trainer(folder, KINDS[0], 8)
+    rank = SimulatedRank(MODELS, trainer.model)
+    UnevenBatches(trainer, BatchAllocation(12, rank.monitor))
+    with pytest.raises(UsageError) as error:
+        trainer.train()
+    return str(error.value)
+
+
+def test_another_global_batch_is_refused(tmp_path):
+    for text in run_ranks(2, refusal, tmp_path):
+        assert "which are 12 samples; the global batch has 16 samples" in text
