@@ -1,4 +1,4 @@
-"""Batches chosen while a Trainer starts, on simulated GPUs of different models, with evaluations in between."""
+"""Batches chosen while a Trainer starts, on simulated GPUs of different models."""
 
 import pytest
 
@@ -18,9 +18,8 @@ KINDS = ["means over samples", "summed up by the Trainer"]
 
 def trainer_of(folder, kind, ranks, passes):
     """Epochs have 25 global batches; global batches are accumulated by two."""
-    settings = {"max_steps": passes // 2, "gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 20}
-    trainer = make_trainer(folder, kind, 16 // ranks, per_device_eval_batch_size=200, **settings)
-    trainer.train_dataset = trainer.eval_dataset = samples_of(kind)
+    trainer = make_trainer(folder, kind, 16 // ranks, max_steps=passes // 2, gradient_accumulation_steps=2)
+    trainer.train_dataset = samples_of(kind)
     return trainer
 
 

@@ -1,4 +1,4 @@
-"""What a training says to have the batches of its ranks chosen."""
+"""The arguments by which a training has the batches of its ranks chosen."""
 
 from __future__ import annotations
 
