@@ -49,7 +49,7 @@ def test_waits_at_lower_clocks_save_what_the_power_falls_by(price):
     assert plan.execution(steep).shortest_dwell_seconds >= price.get("dwell_seconds", 0.0)
 
 
-@settings(max_examples=25, **QUIET)
+@settings(max_examples=12, **QUIET)
 @given(
     pipelines(),
     st.lists(st.integers(20, 100), min_size=1, max_size=3),

@@ -9,11 +9,12 @@ from tests.support.ranks import run_ranks
 from tests.support.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
 from zeus_core.pytorch.pipelining import PipelineScheduleTap
 
-MICROBATCHES, WIDTH, STEPS = 8, 4, 50
+MICROBATCHES, WIDTH, STEPS = 8, 4, 62
 STAGES = {
     "Schedule1F1B": {0: (0,), 1: (1,)},
     "ScheduleInterleavedZeroBubble": {0: (0, 2), 1: (1, 3)},
     "ScheduleZBVZeroBubble": {0: (0, 3), 1: (1, 2)},
+    "ScheduleDualPipeV": {0: (0, 3), 1: (1, 2)},
 }
 
 
@@ -68,6 +69,7 @@ def step_all(schedule, stages, count):
         "Schedule1F1B",
         pytest.param("ScheduleInterleavedZeroBubble", marks=pytest.mark.long),  # halves of passes: as the next one
         pytest.param("ScheduleZBVZeroBubble", marks=pytest.mark.long),
+        pytest.param("ScheduleDualPipeV", marks=pytest.mark.long),
     ],
 )
 def test_a_plan_is_found_and_keeps_what_it_promises(name):
