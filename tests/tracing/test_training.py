@@ -167,3 +167,15 @@ def test_a_trace_without_any_folder_costs_a_warning(monitor, gpu, caplog):
 def test_what_is_no_trace_is_refused(monitor, trace):
     with pytest.raises(UsageError, match="trace is"):
         TrainingEnergy(monitor, trace=trace)
+
+
+def test_an_evaluation_within_an_evaluation_is_one(monitor, gpu, tmp_path):
+    with TrainingEnergy(monitor, folder=tmp_path, trace=True, quiet=True) as energy:
+        with energy.step():
+            gpu.execute(STEP)
+        with energy.during(Activity.EVALUATION):
+            gpu.execute(STEP)
+            with energy.during(Activity.EVALUATION):
+                gpu.execute(STEP)
+    trace = read_trace(tmp_path / "zeus-energy" / "trace-0.json.gz")
+    assert [event["dur"] for event in named(trace, "evaluation")] == pytest.approx([200_000], abs=1)

@@ -104,7 +104,9 @@ class TraceRecorder:
         self.begin_activity(self._time_source.now(), None)
 
     def begin_activity(self, at: float, name: str | None) -> None:
-        """Begin an activity, at a moment of the time source; None ends the latest one."""
+        """Begin an activity, at a moment of the time source; None ends the latest one. The same one goes on."""
+        if self._activity is not None and self._activity[1] == name:
+            return  # an evaluation within an evaluation
         at -= self._begin
         if self._activity is not None and at > self._activity[0]:
             self._activities.add(Span(self._activity[1], self._activity[0], at))
