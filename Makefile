@@ -10,7 +10,7 @@ PARALLEL := $(PYTEST) --dist worksteal --numprocesses
 # More processes than cores where tests wait for the clock or for other processes; the long ones wait most of the time.
 WAITING := $$(($(WORKERS) + 1))
 WAITING_LONG := $$(($(WORKERS) + 2))
-PURE := tests/pipeline tests/search tests/allocation tests/electricity tests/training tests/test_measurement.py \
+PURE := tests/pipeline tests/search tests/allocation tests/electricity tests/training tests/tracing tests/test_measurement.py \
 	tests/test_comparison.py $(addprefix tests/optimizer/,test_selectors.py test_search.py test_run_plan.py)
 FRAMEWORKS := $(addprefix tests/,huggingface accelerate lightning plain_torch deepspeed)
 # Tests that compare readings with the machine's clock run after the others, one at a time. Only files that hold such
@@ -49,7 +49,7 @@ test-deepspeed: $(VENV)/.ready-dev  ## the tests of Perseus in DeepSpeed, with r
 	$(PARALLEL) $(WORKERS) tests/deepspeed
 
 coverage: $(VENV)/.ready-dev  ## which lines of the pure packages their own tests reach; fails below a floor
-	$(PARALLEL) $(WORKERS) --cov -m "not long and not real_time" $(PURE)
+	$(PARALLEL) $(WORKERS) --cov -m "not long and not real_time" $(PURE) --ignore tests/tracing/test_adapters.py
 
 lint: $(VENV)/.ready-dev  ## style and types, and whether every public type is known to any type checker
 	$(RUN) -m ruff check .

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.accelerate.loop import BACKWARD, FORWARD, Loop
+from tests.support.variants import long_but_first
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
 from zeus_core.optimizer import Energy, GlobalClockOptimizer, MaxSlowdownConstraint
@@ -63,7 +64,7 @@ def test_a_step_is_one_of_the_optimizer(tmp_path, monitor, gpu):
     check_trials(search, gpu, passes=2)
 
 
-@pytest.mark.parametrize("takes_part", [True, False])
+@pytest.mark.parametrize("takes_part", long_but_first([True, False]))
 def test_both_together_measure_and_save(loop, monitor, gpu, takes_part):
     search = make_search(loop, monitor)
     energy = ZeusAccelerate(loop.accelerator, monitor, search if takes_part else None)

@@ -127,6 +127,7 @@ def train_with_more_microbatches(times):
     return trainer.end()
 
 
+@pytest.mark.long
 def test_another_number_of_microbatches_is_planned_for():
     run = Run(run_engines(2, train_with_more_microbatches, SharedTimes(2, 6)))
     assert run.records[0].phases[-1] == "replaying"

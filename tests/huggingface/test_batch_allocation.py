@@ -67,6 +67,7 @@ def refusal(folder):
     return str(error.value)
 
 
+@pytest.mark.long
 def test_another_global_batch_is_refused(tmp_path):
     for text in run_ranks(2, refusal, tmp_path):
         assert "which are 12 samples; the global batch has 16 samples" in text

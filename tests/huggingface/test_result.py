@@ -128,6 +128,7 @@ def test_a_search_for_hyperparameters_that_is_interrupted_shows_what_there_is(tm
     assert labels(boxes(capsys)[0]) == ENERGY
 
 
+@pytest.mark.long
 def test_a_search_for_hyperparameters_may_be_quiet(tmp_path, monitor, gpu, capsys):
     searched(tmp_path, gpu, [ZeusTrainerCallback(monitor, quiet=True)])
     assert boxes(capsys) == []

@@ -10,6 +10,7 @@ from transformers.trainer_utils import default_compute_objective
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, examples, losses_of, make_trainer, tiny_model
 from tests.support.result_boxes import boxes, rows
+from tests.support.variants import long_but_first
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_huggingface import ZeusTrainerCallback
@@ -82,7 +83,7 @@ PLATEAU = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {
 OWN_METRIC = {"greater_is_better": True, "metric_for_best_model": "mean_score"}
 
 
-@pytest.mark.parametrize("arguments", [{}, PLATEAU, OWN_METRIC])
+@pytest.mark.parametrize("arguments", long_but_first([OWN_METRIC, {}, PLATEAU]))
 def test_the_best_checkpoint_and_the_stopping_step_are_the_same(tmp_path, gpu, make_callback, arguments):
     without = outcomes(tmp_path / "without", gpu, [], **arguments)
     assert without["stopped at"] < 60

@@ -31,6 +31,7 @@ from tests.lightning.trainers import (
     step_joules,
     tensorboard_values,
 )
+from tests.support.variants import long_but_first
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
@@ -211,7 +212,7 @@ def test_an_optimizer_is_made_for_the_monitor(tmp_path, monitor, gpu):
     check_trials(first, gpu)
 
 
-@pytest.mark.parametrize("batches_per_step", [1, 2])
+@pytest.mark.parametrize("batches_per_step", long_but_first([2, 1]))
 def test_several_optimizers_stepped_by_hand_make_one_step(tmp_path, monitor, gpu, batches_per_step):
     pl = lightning.pytorch
 

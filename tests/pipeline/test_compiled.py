@@ -12,6 +12,7 @@ import pytest
 import zeus_core.pipeline
 from tests.pipeline.instances import smooth_profile
 from tests.support.users import OTHER_USER, as_other_user, common_folder, needs_root
+from tests.support.variants import long_but_first
 from zeus_core.pipeline import Frontier, make_plan, schedules
 from zeus_core.pipeline._compiled import cache_folder, has_numba
 
@@ -139,7 +140,7 @@ def run_program(folder, user):
     assert ended.stdout.strip().isdecimal(), ended.stderr
 
 
-@pytest.mark.parametrize("is_writable", [True, False])
+@pytest.mark.parametrize("is_writable", long_but_first([False, True]))
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, is_writable):
     pytest.importorskip("numba")
     folder = tmp_path / "cache"

@@ -268,6 +268,7 @@ def drifting(count=60):
     return slices
 
 
+@pytest.mark.long
 def test_forgetting_pays_where_the_work_drifts():
     """Over 20 seeds, the regret of 60 recurrences is below two thirds of that without."""
     slices = drifting()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.kept_runs import interrupted_run, kept_run
 from tests.support.pages import ROOT
+from tests.support.variants import long_but_first
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.electricity import ConstantSignal, Electricity
@@ -160,7 +161,7 @@ def test_json_has_all_numbers_with_their_intervals_and_the_record(searched, caps
     assert run["record"]["parts"][0]["ranks"][0]["devices"]
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 2)) for seed in range(20)])
+@pytest.mark.parametrize("seed", long_but_first(range(20), 3))
 def test_a_planted_regression_fails_and_noise_does_not(plain, tmp_path, seed, capsys):
     noise = kept_run(tmp_path / "noise", seed=seed + 1, steps=10)
     condition = ["--fail-if", REGRESSION, "--baseline", str(plain), "--format", "line"]
@@ -362,7 +363,7 @@ def test_runs_are_added_up(plain, searched, capsys):
     assert len(stated["runs"]) == 2
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 0)) for seed in range(4)])
+@pytest.mark.parametrize("seed", long_but_first(range(4)))
 def test_the_interval_of_an_interrupted_run_holds_the_truth(tmp_path, seed):
     """`benchmarks/interrupted_runs.py` does this a thousand times."""
     truth = interrupted_run(tmp_path, seed)

@@ -59,6 +59,7 @@ def test_a_driver_that_takes_milliseconds_costs_next_to_nothing(stages, microbat
     assert run.seconds(replayed) == pytest.approx(run.seconds(found), rel=0.002)
 
 
+@pytest.mark.long
 def test_instructions_shorter_than_a_call_of_the_driver_get_plans_that_it_can_follow():
     make = on_driver(lambda gpu, time_source: LatentDriver(gpu, time_source, 0.15))
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, make)
