@@ -15,7 +15,7 @@ PURE := tests/pipeline tests/search tests/allocation tests/electricity tests/tra
 FRAMEWORKS := $(addprefix tests/,huggingface accelerate lightning plain_torch deepspeed)
 # Tests that compare readings with the machine's clock run after the others, one at a time. Only files that hold such
 # tests are named: to collect them all is to import every framework. In the last list these tests are all long.
-LONG := $(shell grep -rl --include='test_*.py' mark.long tests)
+LONG := $(shell grep -rlE --include='test_*.py' 'mark\.long|long_but_first' tests)
 REAL_TIME := $(shell grep -rl --include='test_*.py' mark.real_time tests)
 REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/%)
 
@@ -49,7 +49,7 @@ test-deepspeed: $(VENV)/.ready-dev  ## the tests of Perseus in DeepSpeed, with r
 	$(PARALLEL) $(WORKERS) tests/deepspeed
 
 coverage: $(VENV)/.ready-dev  ## which lines of the pure packages their own tests reach; fails below a floor
-	$(PARALLEL) $(WORKERS) --cov -m "not long and not real_time" $(PURE) --ignore tests/tracing/test_adapters.py
+	$(PARALLEL) $(WORKERS) --cov --hypothesis-profile thorough -m "not long and not real_time" $(PURE) --ignore tests/tracing/test_adapters.py
 
 lint: $(VENV)/.ready-dev  ## style and types, and whether every public type is known to any type checker
 	$(RUN) -m ruff check .

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.variants import long_but_first
 
 HANGING_SECONDS = 12.0
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -26,7 +27,7 @@ def test_the_exit_code_is_that_of_the_command(on_nothing, code):
     assert on_nothing("run", "--", "sh", "-c", f"exit {code}").returncode == code
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGSEGV", "SIGQUIT", "SIGPIPE"])
+@pytest.mark.parametrize("name", long_but_first(["SIGKILL", "SIGINT", "SIGTERM", "SIGSEGV", "SIGQUIT", "SIGPIPE"], 2))
 def test_a_command_killed_by_a_signal_makes_us_die_of_it_after_the_summary(on_simulated, tmp_path, name):
     number = getattr(signal, name)
     ended = on_simulated("run", "--output", tmp_path / "run.json", "--", "sh", "-c", f"kill -{number} $$", cwd=tmp_path)
@@ -256,7 +257,8 @@ sys.exit(run_measured(["sh", "-c", "echo ready; read line; exit 3"], meter))
 
 @pytest.mark.parametrize("usual_seconds", [0.0, 0.002], ids=["one after another", "at the same time"])
 @pytest.mark.parametrize(
-    "function", ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"]
+    "function",
+    long_but_first(["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"]),
 )
 def test_a_driver_that_hangs_at_the_end_does_not_keep_our_process_from_ending(on_driver, function, usual_seconds):
     program, driver = on_driver(*[DeviceSpec(has_energy_counter="Energy" in function)] * 2)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import is_unprivileged
+from tests.support.variants import long_but_first
 
 ORIGINAL_WATTS = 450.0
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
@@ -66,7 +67,9 @@ def driver(make_driver):
         device.release()
 
 
-@pytest.mark.parametrize("function", ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues"])
+@pytest.mark.parametrize(
+    "function", long_but_first(["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues"])
+)
 def test_training_goes_on_while_readings_hang(driver, function):
     process = Process(
         driver,
@@ -155,7 +158,7 @@ def test_a_search_whose_limit_is_not_set_in_time_steps_aside_and_what_is_set_lat
     assert "the driver has not answered" in errors
 
 
-@pytest.mark.parametrize("end", ["tell('ready')", "with optimizer: tell('ready')"])
+@pytest.mark.parametrize("end", long_but_first(["tell('ready')", "with optimizer: tell('ready')"]))
 def test_a_process_that_is_told_to_end_ends_although_its_limit_cannot_be_restored(driver, end):
     process = Process(driver, f"optimizer = search()\n{end}")
     process.expect("ready")

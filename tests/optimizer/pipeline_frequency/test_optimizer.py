@@ -21,6 +21,7 @@ from tests.support.pipeline_training import (
     true_profile,
     works,
 )
+from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedNoise, Work
 from zeus_core.errors import DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError, WorldError
 from zeus_core.events import Activity
@@ -531,7 +532,7 @@ def test_a_kept_profile_of_other_clocks_is_measured_anew(limits, caplog):
     assert min(clocks) >= limits.get("lowest_clock_mhz", 0)
 
 
-@pytest.mark.parametrize("factor", [0.5, 2.0])
+@pytest.mark.parametrize("factor", long_but_first([2.0, 0.5]))
 def test_a_kept_profile_that_is_true_no_more_is_measured_anew(factor, caplog):
     state = train_with({}).first.state_dict()
     work = {name: Work(whole.seconds * factor, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
@@ -891,7 +892,7 @@ def test_a_plan_that_has_become_too_slow_is_given_up_in_the_end():
     assert run.first.phases[-1] is Phase.OFF
 
 
-@pytest.mark.parametrize("slow", [1.0, 60.0])
+@pytest.mark.parametrize("slow", long_but_first([1.0, 60.0]))
 def test_profiling_costs_at_most_two_percent_of_the_first_hour_and_says_so(slow, caplog):
     work = {name: replace(one, seconds=slow * one.seconds) for name, one in works(2).items()}
     settings = PipelineFrequencySettings(warmup_steps=1)

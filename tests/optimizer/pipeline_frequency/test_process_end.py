@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.variants import long_but_first
 
 ORIGINAL_MHZ = 1710
 
@@ -107,7 +108,9 @@ def test_a_process_that_ends_by_itself_puts_the_clock_back(make_driver, end, cod
     check_restored(driver, original_mhz)
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "signal_number", long_but_first([signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT], 2)
+)
 def test_a_process_that_is_told_to_end_while_clocks_change_puts_it_back_and_dies_of_the_signal(
     make_driver, signal_number
 ):
