@@ -17,7 +17,7 @@ FRAMEWORKS := $(addprefix tests/,huggingface accelerate lightning plain_torch de
 # tests are named: to collect them all is to import every framework. In the last list these tests are all long.
 LONG := $(shell grep -rlE --include='test_*.py' 'mark\.long|long_but_first' tests)
 REAL_TIME := $(shell grep -rl --include='test_*.py' mark.real_time tests)
-REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/%)
+REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/% tracing/%)
 
 .PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed coverage lint public-api wheel benchmarks docs selfcheck clean
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -146,7 +147,7 @@ def test_the_script_for_slurm_measures_its_node(tmp_path):
     executable(programs / "srun", '#!/bin/sh\nexec "$@"\n')
     executable(programs / "scontrol", "#!/bin/sh\necho 127.0.0.1\n")
     for name, module in (("zeus-core", "zeus_core"), ("torchrun", "torch.distributed.run")):
-        executable(programs / name, f'#!/bin/sh\nexec python -m {module} "$@"\n')
+        executable(programs / name, f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
     environment = {
         **os.environ,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
