@@ -49,7 +49,7 @@ test-deepspeed: $(VENV)/.ready-dev  ## the tests of Perseus in DeepSpeed, with r
 	$(PARALLEL) $(WORKERS) tests/deepspeed
 
 coverage: $(VENV)/.ready-dev  ## which lines of the pure packages their own tests reach; fails below a floor
-	$(PARALLEL) $(WORKERS) --cov --hypothesis-profile thorough -m "not long and not real_time" $(PURE) --ignore tests/tracing/test_adapters.py
+	$(PARALLEL) $(WORKERS) --cov -m "not long and not real_time" $(PURE) --ignore tests/tracing/test_adapters.py
 
 lint: $(VENV)/.ready-dev  ## style and types, and whether every public type is known to any type checker
 	$(RUN) -m ruff check .

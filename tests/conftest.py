@@ -16,9 +16,8 @@ from zeus_core.testing import VirtualTime
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-# Timing never decides a test. `make coverage` tries twice as many examples.
+# Timing never decides a test. Half the usual number of examples: each run tries others, and all take minutes.
 hypothesis.settings.register_profile("zeus-core", deadline=None, max_examples=50)
-hypothesis.settings.register_profile("thorough", deadline=None, max_examples=100)
 hypothesis.settings.load_profile("zeus-core")
 
 
