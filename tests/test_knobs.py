@@ -523,7 +523,8 @@ class TestClock:
         may_go_on.set()
         changing.join(30.0)
         assert status == 0
-        assert gpu.clocks == [900]
+        assert gpu.clocks[0] == 900
+        assert gpu.clocks[1:] in ([], [None])  # undone on a machine so slow that the call counts as late, after 1 s
 
     def test_a_reading_that_hangs_within_a_change_does_not_keep_the_gpu_from_being_restored(self):
         gpu = FaultyGpu(a40(250.0))
