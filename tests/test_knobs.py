@@ -498,7 +498,9 @@ class TestClock:
         assert knob.restore()
         assert gpu.clocks == [900, None]
 
-    def test_a_child_forked_while_another_thread_changes_the_hardware_can_change_it_too(self):
+    def test_a_child_forked_while_another_thread_changes_the_hardware_can_change_it_too(self, monkeypatch):
+        # A fork may take a second on a busy machine: the call counts as late after that, and would be undone.
+        monkeypatch.setattr("zeus_core.knobs._restoration.CALL_SECONDS", 30.0)
         is_under_way, may_go_on, parent = threading.Event(), threading.Event(), os.getpid()
 
         class SlowGpu(LoggedGpu):
@@ -523,8 +525,7 @@ class TestClock:
         may_go_on.set()
         changing.join(30.0)
         assert status == 0
-        assert gpu.clocks[0] == 900
-        assert gpu.clocks[1:] in ([], [None])  # undone on a machine so slow that the call counts as late, after 1 s
+        assert gpu.clocks == [900]
 
     def test_a_reading_that_hangs_within_a_change_does_not_keep_the_gpu_from_being_restored(self):
         gpu = FaultyGpu(a40(250.0))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._files import parse_json
 from zeus_core._validate import shown
-from zeus_core.cli._arguments import count, factor, number, path, seconds_or_zero
+from zeus_core.cli._arguments import count, count_or_zero, factor, number, path, seconds_or_zero
 from zeus_core.cli._text import write
 from zeus_core.errors import UsageError
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--multiple-of", type=count, default=1, metavar="N", help="that each batch must be (1)")
     parser.add_argument(
-        "--min-batch", type=_count_or_zero, default=0, metavar="N", help="of each GPU (0: some may wait)"
+        "--min-batch", type=count_or_zero, default=0, metavar="N", help="of each GPU (0: some may wait)"
     )
     parser.add_argument(
         "--reduce-seconds",
@@ -224,10 +224,6 @@ def _note(text: str) -> None:
 
 def _counts(text: str) -> list[int]:
     return [count(entry) for entry in text.split(",")]
-
-
-def _count_or_zero(text: str) -> int:
-    return 0 if text == "0" else count(text)
 
 
 def _powers(text: str) -> list[float]:

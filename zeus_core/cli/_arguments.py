@@ -19,6 +19,7 @@ __all__ = [
     "add_period",
     "check_gpu_indices",
     "count",
+    "count_or_zero",
     "factor",
     "gpu_index",
     "notes_on_silent",
@@ -72,6 +73,11 @@ def count(text: str) -> int:
             f"{shown(text)} is not a whole number above 0, at most {_MAX_COUNT}, such as 10"
         )
     return int(text)
+
+
+def count_or_zero(text: str) -> int:
+    """Parse a whole number, 0 or more."""
+    return 0 if text == "0" else count(text)
 
 
 def gpu_index(text: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import count, path
+from zeus_core.cli._arguments import count_or_zero, path
 from zeus_core.cli._text import NOT_MEASURED, complain, table, write
 from zeus_core.errors import UsageError
 
@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     adding = actions.add_parser("add", help="add joules to the ranges of a trace of torch.profiler")
     adding.add_argument("energy", type=path, metavar="ENERGY_TRACE", help="that of the rank, such as trace-0.json.gz")
     adding.add_argument("profile", type=path, metavar="PROFILER_TRACE", help="as export_chrome_trace has written it")
-    adding.add_argument("--rank", type=_rank, metavar="N", help="that was profiled, if the profiler did not say")
+    adding.add_argument(
+        "--rank", type=count_or_zero, metavar="N", help="that was profiled, if the profiler did not say"
+    )
     _add_output(adding)
     showing = actions.add_parser("show", help="print time and energy by activity")
     showing.add_argument("source", type=path, nargs="+", metavar="TRACE", help="files, or the folder of the run")
@@ -143,7 +145,3 @@ def _written(file: Path, write_file: Callable[[Path], int]) -> int:
         return write_file(file)
     except OSError as error:
         raise UsageError(f"--output is {str(file)!r}, which cannot be written: {error}") from error
-
-
-def _rank(text: str) -> int:
-    return 0 if text == "0" else count(text)
