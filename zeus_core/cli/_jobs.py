@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
-    from zeus_core.optimizer.batch_size._store import check_storage
+    from zeus_core.optimizer.batch_size._database import check_storage
 
     storage: str = check_storage(arguments.storage)
     file = storage.removeprefix(_SQLITE).partition("?")[0]

@@ -16,8 +16,8 @@ from tests.support.recurring import BEST, EPOCHS, Untried, job_in, train, traine
 from zeus_core.errors import UsageError
 from zeus_core.optimizer import Energy, MaxSlowdownConstraint, Time, ZeusCost
 from zeus_core.optimizer.batch_size import RecurringJob, Target
+from zeus_core.optimizer.batch_size import _database as database
 from zeus_core.optimizer.batch_size import _run_reporter as run_reporter
-from zeus_core.optimizer.batch_size import _store as store
 from zeus_core.optimizer.batch_size._run_cost import JobGpus, Spent
 from zeus_core.optimizer.batch_size._store import JobStore
 from zeus_core.ports._world import SoloWorld
@@ -368,7 +368,7 @@ def test_a_run_that_was_killed_is_tried_again_once_however_many_begin_at_the_sam
                 meet.wait(0.5)
         return check(storage, trial_id, state)
 
-    monkeypatch.setattr(store, "_quiet_lock", contextlib.nullcontext())  # threads stand for processes here
+    monkeypatch.setattr(database, "_quiet_lock", contextlib.nullcontext())  # threads stand for processes here
     monkeypatch.setattr(kind, "_get_stale_trial_ids", find_stale)
     monkeypatch.setattr(kind, "check_trial_is_updatable", check_together)
     begun, sizes = threading.Barrier(2), []

@@ -25,6 +25,7 @@ from zeus_core._validate import (
     checked_whole_number,
 )
 from zeus_core.errors import UsageError
+from zeus_core.optimizer.batch_size._database import check_storage, shown_storage
 from zeus_core.optimizer.batch_size._epoch_costs import epoch_costs, unknown_sizes
 from zeus_core.optimizer.batch_size._epoch_probe import EpochProbe
 from zeus_core.optimizer.batch_size._learning_rate import LearningRateRule, checked_rule, rule_name
@@ -33,7 +34,7 @@ from zeus_core.optimizer.batch_size._record import JobDeclaration, RunRecord
 from zeus_core.optimizer.batch_size._run import BegunRun, RecurringRun, RunRules, is_out_of_memory
 from zeus_core.optimizer.batch_size._run_cost import JobGpus, checked_objective, discovered_gpus
 from zeus_core.optimizer.batch_size._run_reporter import RunReporter
-from zeus_core.optimizer.batch_size._store import JobStore, check_storage, shown_storage
+from zeus_core.optimizer.batch_size._store import JobStore
 from zeus_core.optimizer.batch_size._target import Target
 from zeus_core.ports import TimeSource, World
 from zeus_core.ports._background import ThreadBackground

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
 import logging
-import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeus_core._codec import decode, encode
 from zeus_core._files import JsonFormat, parse_json
-from zeus_core.adapters import require
 from zeus_core.errors import UsageError
+from zeus_core.optimizer.batch_size._database import open_storage, quiet_optuna
 from zeus_core.optimizer.batch_size._record import (
     JobDeclaration,
     RunRecord,
@@ -27,10 +23,9 @@ from zeus_core.optimizer.batch_size._record import (
 )
 
 if TYPE_CHECKING:
-    from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
 
-__all__ = ["JobStore", "check_storage", "job_names", "shown_storage"]
+__all__ = ["JobStore", "job_names"]
 
 _JOB = JsonFormat("zeus-core job", 1)
 _ATTRIBUTE = "zeus"  # of a study: its declaration; of a trial: its record
@@ -41,13 +36,6 @@ _MAX_BATCH_SIZE = 2**40
 # that was killed in between is not waited for longer, and fails once its heartbeats are missed.
 _TURN_SECONDS = 30.0
 _TURN_POLL_SECONDS = 0.02
-# Processes that open a new database at the same time all make its tables, which one of them can: the others try again.
-_OPEN_ATTEMPTS = 20
-_OPEN_SECONDS = 9.0  # below the next, so that a server that does not answer is tried once
-_OPEN_POLL_SECONDS = 0.05
-_CONNECT_SECONDS = 10  # a server that does not answer holds a training up for no longer
-
-_quiet_lock = threading.Lock()  # filters of warnings are those of the process
 
 _logger = logging.getLogger(__name__)
 
@@ -68,8 +56,8 @@ class JobStore:
 
     def __init__(self, storage: str, name: str, heartbeat_seconds: int = 60, max_retries: int = 1) -> None:
         self._name = name
-        with _quiet():
-            self._storage = _opened(storage, heartbeat_seconds, max_retries)
+        with quiet_optuna():
+            self._storage = open_storage(storage, heartbeat_seconds, max_retries, _is_retried)
             self._study_id = self._study_of(name)
 
     def declare(self, declaration: JobDeclaration) -> None:
@@ -127,7 +115,7 @@ class JobStore:
         """
         import optuna
 
-        with _quiet():
+        with quiet_optuna():
             study = optuna.load_study(study_name=self._name, storage=self._storage)
             optuna.storages.fail_stale_trials(study)  # those that are to be done again then wait
         number = self._new_number()
@@ -173,7 +161,7 @@ class JobStore:
 
     def forget(self) -> None:
         """Delete the job with all its runs."""
-        with _quiet():
+        with quiet_optuna():
             self._storage.delete_study(self._study_id)
 
     def _study_of(self, name: str) -> int:
@@ -269,38 +257,6 @@ class JobStore:
         return self._storage.get_trial(self._id_of(number))
 
 
-def check_storage(storage: str) -> str:
-    """Return the URL of a storage.
-
-    Raises:
-        UsageError: It is no URL of a database, or there is no driver for it.
-        ImportError: Optuna is missing or too old; the message names the extra.
-    """
-    require("optuna")
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-
-    try:
-        make_url(storage).get_dialect().import_dbapi()
-    except (NoSuchModuleError, ImportError) as error:
-        hint = "pip install 'psycopg[binary]'" if "postgresql" in storage else "pip install it"
-        text = f"storage is {shown_storage(storage)!r}, for which there is no driver: {error}; {hint}"
-        raise UsageError(text) from error
-    except (ArgumentError, TypeError, ValueError):
-        raise UsageError(
-            f"storage is {storage!r}; it must be the URL of a database, such as sqlite:///zeus.db or "
-            "postgresql+psycopg://user@host/database"
-        ) from None
-    return storage
-
-
-def shown_storage(storage: str) -> str:
-    """Return the URL of a storage without its password."""
-    from sqlalchemy.engine import make_url
-
-    return make_url(storage).render_as_string(hide_password=True)
-
-
 def job_names(storage: str) -> list[str]:
     """Return the names of the jobs in a storage, in alphabetical order.
 
@@ -308,83 +264,9 @@ def job_names(storage: str) -> list[str]:
         UsageError: The database is of a newer version.
         Exception: It cannot be reached.
     """
-    with _quiet():
-        opened = _opened(storage, 60, 0)
+    with quiet_optuna():
+        opened = open_storage(storage)
         return sorted(study.study_name for study in opened.get_all_studies() if _ATTRIBUTE in study.user_attrs)
-
-
-def _opened(storage: str, heartbeat_seconds: int, max_retries: int) -> RDBStorage:
-    require("optuna")
-    import optuna
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.pool import NullPool
-
-    # Not connected between two requests: loaders of data fork, and servers end connections that are idle for hours.
-    engine: dict[str, Any] = {"poolclass": NullPool}
-    if make_url(storage).get_backend_name() in {"postgresql", "mysql"}:
-        engine["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
-    elif make_url(storage).get_backend_name() == "sqlite":
-        engine["connect_args"] = {
-            "timeout": _TURN_SECONDS
-        }  # for the one that writes; 5 s are too few on a busy machine
-    names = vars(optuna.storages)
-    is_renamed = "RetryHeartbeatStaleTrialCallback" in names  # since Optuna 4.9
-    kind = names["RetryHeartbeatStaleTrialCallback" if is_renamed else "RetryFailedTrialCallback"]
-    retry = kind(max_retry=max_retries)
-
-    def retry_unfinished(study: Any, trial: FrozenTrial) -> None:
-        record = _record_of(trial)
-        if record is None or record.outcome == "failed":  # not one that was killed after it had reached the target
-            retry(study, trial)
-
-    callback: dict[str, Any] = {f"{'heartbeat_stale' if is_renamed else 'failed'}_trial_callback": retry_unfinished}
-    begin = time.monotonic()
-    for attempt in itertools.count(1):
-        try:
-            opened = optuna.storages.RDBStorage(
-                storage, engine, heartbeat_interval=heartbeat_seconds, grace_period=2 * heartbeat_seconds, **callback
-            )
-            if opened.engine.dialect.name == "sqlite":
-                _lock_before_reading(opened.engine)
-            return opened
-        except RuntimeError as error:
-            raise UsageError(f"storage is {shown_storage(storage)!r}, which cannot be used: {error}") from error
-        except Exception:
-            if attempt == _OPEN_ATTEMPTS or time.monotonic() - begin > _OPEN_SECONDS:
-                raise
-            time.sleep(_OPEN_POLL_SECONDS)
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _lock_before_reading(engine: Any) -> None:
-    """Have transactions of SQLite lock the database when they begin, not when they write first.
-
-    Optuna reads the state of a trial, and then changes it: of two processes that do so at the same time, both would
-    find a run killed, and both try it again. Servers lock the row when it is read.
-    """
-    from sqlalchemy import event
-
-    def connect(connection: Any, _: object) -> None:
-        connection.isolation_level = None  # the driver would begin transactions itself, before the first write
-
-    event.listen(engine, "connect", connect)
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Optuna from logging that a study was made, and from warning that heartbeats may change."""
-    import optuna
-
-    logger = logging.getLogger("optuna")
-    with _quiet_lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        level = logger.level
-        logger.setLevel(max(level, logging.WARNING))
-        try:
-            yield
-        finally:
-            logger.setLevel(level)
 
 
 def _record_of(trial: FrozenTrial) -> RunRecord | None:
@@ -396,6 +278,12 @@ def _record_of(trial: FrozenTrial) -> RunRecord | None:
     if trial.state.is_finished() and record.outcome == "running":
         return ended(record, "failed", "its process was killed, or lost the database")
     return record
+
+
+def _is_retried(trial: FrozenTrial) -> bool:
+    """Return whether a run that was killed is to be done again: not one that had reached its target before."""
+    record = _record_of(trial)
+    return record is None or record.outcome == "failed"
 
 
 def _state_name(record: RunRecord) -> str:
