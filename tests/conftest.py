@@ -27,14 +27,24 @@ def pytest_collection_finish(session):
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def _signal_handlers():
-    """Leave signals to the next test as they were: GPUs that fail are never restored, and so stay guarded."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
-    yield
-    for number, handler in handlers.items():
+_HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+
+
+def _reset_signal_handlers():
+    for number, handler in _HANDLERS.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _signal_handlers():
+    """Begin each test with the handlers of a new process: GPUs that fail are never restored, and so stay guarded.
+
+    They are reset before it too, as fixtures of modules and sessions change settings.
+    """
+    _reset_signal_handlers()
+    yield
+    _reset_signal_handlers()
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from tests.lightning.trainers import (
 from tests.support.variants import long_but_first
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
+from zeus_core.knobs import PowerLimitKnob
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit import Phase
@@ -296,6 +297,15 @@ def test_leaving_training_leaves_no_limit_and_no_window(pl, tmp_path, monitor, g
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == handlers
     assert callback.summary.account.total.energy_joules > 20 * 100
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_limit_set_before_the_training_leaves_sigterm_to_lightning(pl, tmp_path, monitor, gpu):
+    knob = PowerLimitKnob([gpu], 25)
+    knob.apply(300)  # signals are caught from here on, and Lightning would call the handler that it finds
+    trainer = make_trainer(tmp_path, [ZeusCallback(monitor), at_step(5, terminate, pl)], pl, max_steps=20)
+    with pytest.raises((SIGTERMException, OtherSIGTERMException)):
+        trainer.fit(module_class(pl)(gpu), loader(10))
+    assert gpu.read_power_limit_watts() == 350
 
 
 @pytest.mark.parametrize("copies", ["the same twice", "another"])

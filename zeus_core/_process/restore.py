@@ -80,6 +80,14 @@ class RestoreRegistry:
         self._registered_by.pop(restore, None)
         if os.getpid() in self._registered_by.values():
             return
+        self.leave_signals()
+        self._watch.end()
+
+    def leave_signals(self) -> None:
+        """Put back the handlers from before ours, for a program that is about to install its own: it may call those.
+
+        To be followed by `catch_signals(wraps_later_handlers=True)`. Does nothing outside the main thread.
+        """
         for signal_number, handler in self._handlers.copy().items():
             # A handler installed after ours stays, and when it calls ours, ours only passes the signal on.
             is_latest = signal.getsignal(signal_number) is handler
@@ -87,7 +95,6 @@ class RestoreRegistry:
                 with contextlib.suppress(ValueError):  # not the main thread: ours stays, and only passes the signal on
                     signal.signal(signal_number, handler.previous)
                     self._handlers.pop(signal_number, None)  # a signal handler may have done so just now
-        self._watch.end()
 
     def catch_signals(self, wraps_later_handlers: bool = False) -> None:
         """Ensure that signals are caught while something is registered, even if handlers have changed since.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from zeus_core._process.restore import restore_registry
 from zeus_core._validate import checked_flag
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
@@ -145,6 +146,9 @@ class ZeusCallback(Callback):
     @contained
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Choose the micro-batch, when all is prepared."""
+        # Next, Lightning installs a handler of SIGTERM that lets the training end in order, and that calls the handler
+        # it finds: ours would end the process.
+        restore_registry.leave_signals()
         if self._batches is not None:
             optimizer = self._current.energy.optimizer
             if isinstance(self.micro_batch, MicroBatchOptimizer):

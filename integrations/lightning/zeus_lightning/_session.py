@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from zeus_core._process.restore import restore_registry
 from zeus_core.adapters import Patches, contained
 from zeus_core.events import Activity
 from zeus_core.pytorch._work_end import TrainingWork
@@ -58,6 +59,7 @@ class Session:
     def begin_training(self) -> None:
         """Begin training, if it has not begun before: a collective call."""
         if self._steps is None:
+            restore_registry.catch_signals(wraps_later_handlers=True)  # those that Lightning has installed meanwhile
             global_step = self._trainer.global_step
             done, energy_state = _read(self.state) if global_step > 0 else (0, {})
             self._steps = Steps(self._trainer, done or global_step)
