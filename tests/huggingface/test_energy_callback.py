@@ -21,6 +21,7 @@ from tests.huggingface.trainers import (
     tensorboard_tags,
     tiny_model,
 )
+from tests.support.variants import long_but_first
 from zeus_core.device import CpuDiscovery, SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.events import Activity
@@ -267,7 +268,7 @@ def test_both_kinds_of_callback_work_side_by_side(tmp_path, monitor, gpu):
     assert metrics["train_energy_steps_j"] > 0
 
 
-@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", long_but_first([KeyboardInterrupt(), RuntimeError("boom")]))
 def test_leaving_training_by_an_exception_leaves_no_window_and_a_journal(tmp_path, callback, monitor, gpu, error):
     settings = {"max_steps": 20, "save_strategy": "steps", "save_steps": 8}
     trainer = simulate(make_trainer(tmp_path, [callback, RaiseAt(10, error)], **settings), gpu)
@@ -297,6 +298,7 @@ def test_training_twice_makes_two_runs(tmp_path, callback, gpu):
     assert "train_energy_redone_j" not in second
 
 
+@pytest.mark.long
 def test_the_energy_of_a_batch_size_given_up_counts_as_spent(tmp_path, callback, gpu):
     class TooLarge(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -372,7 +374,7 @@ def test_resuming_without_what_was_kept_says_so_and_goes_on(tmp_path, monitor, g
     assert "train_energy_redone_j" not in metrics
 
 
-@pytest.mark.parametrize("damage", ["{", '{"format": "zeus-core energy", "version": 99}', "null"])
+@pytest.mark.parametrize("damage", long_but_first(["{", '{"format": "zeus-core energy", "version": 99}', "null"]))
 def test_a_damaged_state_is_reported_and_training_goes_on(tmp_path, monitor, gpu, caplog, damage):
     make = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4}
     simulate(make_trainer(tmp_path, [ZeusTrainerCallback(monitor)], **make), gpu).train()
@@ -383,6 +385,7 @@ def test_a_damaged_state_is_reported_and_training_goes_on(tmp_path, monitor, gpu
     assert "no energy state" in caplog.text
 
 
+@pytest.mark.long
 def test_without_its_journal_a_run_goes_on_from_what_the_checkpoint_says(tmp_path, monitor, gpu, caplog):
     begin = gpu.exact_energy_joules()
     interrupted_and_resumed(tmp_path, gpu, monitor, [25])
@@ -427,7 +430,9 @@ class MeddleAt(TrainerCallback):
         setattr(self, event, lambda *_, **__: meddle())
 
 
-@pytest.mark.parametrize("event", ["on_train_begin", "on_step_begin", "on_log", "on_prediction_step", "on_save"])
+@pytest.mark.parametrize(
+    "event", long_but_first(["on_step_begin", "on_save", "on_train_begin", "on_log", "on_prediction_step"], 2)
+)
 def test_a_driver_that_fails_changes_no_loss(tmp_path, gpu, time_source, undisturbed, event):
     faulty = FaultyGpu(gpu)
     monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
@@ -444,7 +449,7 @@ def test_a_driver_that_fails_changes_no_loss(tmp_path, gpu, time_source, undistu
     assert gpu.read_power_limit_watts() == 350
 
 
-@pytest.mark.parametrize("event", ["on_step_begin", "on_prediction_step"])
+@pytest.mark.parametrize("event", long_but_first(["on_prediction_step", "on_step_begin"]))
 def test_a_monitor_reset_behind_our_back_changes_no_loss(tmp_path, callback, monitor, gpu, undisturbed, event):
     meddling = MeddleAt(event, monitor.reset_windows)
     assert losses_with(tmp_path / "with", [meddling, callback], gpu) == undisturbed

@@ -8,6 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from tests.support.ranks import run_ranks
+from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
@@ -136,8 +137,9 @@ def unoptimised(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("model", "size"),
-    [("A100-SXM4-80GB", 32), pytest.param("V100-PCIE-32GB", 8, marks=pytest.mark.long)],
+    [("A100-SXM4-80GB", 32), ("V100-PCIE-32GB", 8)],
 )
+@pytest.mark.long
 def test_the_best_micro_batch_that_fits_trains_the_same(tmp_path, unoptimised, model, size, caplog):
     gpu = gpu_of(model)
     callback = ZeusTrainerCallback(monitor_of(gpu), micro_batch="auto")
@@ -212,11 +214,13 @@ class PaddedMean(Classifier):
 
 @pytest.mark.parametrize(
     ("model", "reason"),
-    [
-        (lambda: Classifier(torch.nn.BatchNorm1d(8)), "BatchNorm1d at norm normalizes over the micro-batch"),
-        (lambda: Classifier(contrastive=True), "the loss of a step depends on it"),
-        (PaddedMean, "the loss of a step depends on it"),
-    ],
+    long_but_first(
+        [
+            (PaddedMean, "the loss of a step depends on it"),
+            (lambda: Classifier(contrastive=True), "the loss of a step depends on it"),
+            (lambda: Classifier(torch.nn.BatchNorm1d(8)), "BatchNorm1d at norm normalizes over the micro-batch"),
+        ]
+    ),
 )
 def test_a_loss_that_depends_on_the_micro_batch_is_refused_by_name(tmp_path, model, reason, caplog):
     arguments = {"count": 64, "max_steps": 5}

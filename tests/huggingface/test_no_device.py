@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from tests.huggingface.trainers import losses_of, make_trainer
+from tests.support.variants import long_but_first
 from zeus_core.errors import NoDeviceError
 from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
 
@@ -28,11 +29,13 @@ def run(folder, callbacks):
 
 @pytest.mark.parametrize(
     "make_callback",
-    [
-        ZeusTrainerCallback,
-        HFGlobalPowerLimitOptimizer,
-        lambda: ZeusTrainerCallback(optimizer=HFGlobalPowerLimitOptimizer()),
-    ],
+    long_but_first(
+        [
+            lambda: ZeusTrainerCallback(optimizer=HFGlobalPowerLimitOptimizer()),
+            ZeusTrainerCallback,
+            HFGlobalPowerLimitOptimizer,
+        ]
+    ),
 )
 def test_training_goes_on_with_one_warning_and_nothing_else(tmp_path, caplog, capsys, make_callback):
     undisturbed = run(tmp_path / "without", [])

@@ -98,6 +98,7 @@ def test_with_another_batch_size_what_was_measured_is_forgotten(tmp_path, search
     assert first.seconds_per_step == pytest.approx(step_truth(gpu, FOUND_WATTS, passes=2)[0], rel=1e-9)
 
 
+@pytest.mark.long
 def test_an_evaluation_another_callback_asks_for_late_is_in_no_trial(tmp_path, search, gpu):
     class EvaluateLate(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -144,6 +145,7 @@ def test_wrong_arguments_are_named_at_construction(monitor):
         HFGlobalPowerLimitOptimizer(monitor, profile_steps=0)
 
 
+@pytest.mark.long
 def test_a_clock_is_searched_in_place_of_a_limit_if_that_optimizer_is_passed(tmp_path, monitor, gpu):
     optimizer = GlobalClockOptimizer(
         monitor,

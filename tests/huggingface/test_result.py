@@ -112,6 +112,7 @@ def test_a_search_for_hyperparameters_shows_one_box_for_all_trainings(tmp_path, 
     assert labels(boxes(capsys)[0]) == ENERGY, "of a training alone, afterwards"
 
 
+@pytest.mark.long
 def test_a_power_limit_chosen_meanwhile_is_in_that_box(tmp_path, monitor, gpu, capsys):
     callbacks = [ZeusTrainerCallback(monitor), HFGlobalPowerLimitOptimizer(monitor, Energy(), **QUICK)]
     searched(tmp_path, gpu, callbacks, max_steps=SEARCH_STEPS)

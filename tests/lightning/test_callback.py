@@ -31,7 +31,6 @@ from tests.lightning.trainers import (
     step_joules,
     tensorboard_values,
 )
-from tests.support.variants import long_but_first
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
 from zeus_core.knobs import PowerLimitKnob
@@ -213,7 +212,8 @@ def test_an_optimizer_is_made_for_the_monitor(tmp_path, monitor, gpu):
     check_trials(first, gpu)
 
 
-@pytest.mark.parametrize("batches_per_step", long_but_first([2, 1]))
+@pytest.mark.long
+@pytest.mark.parametrize("batches_per_step", [2, 1])
 def test_several_optimizers_stepped_by_hand_make_one_step(tmp_path, monitor, gpu, batches_per_step):
     pl = lightning.pytorch
 

@@ -92,7 +92,7 @@ def test_no_error_leaves_a_hook(callback, hook, caplog):
 @pytest.mark.parametrize(
     ("hook", "times"),
     long_but_first(
-        [("on_train_batch_end", 1), ("setup", None), ("on_train_start", None), ("on_validation_start", None)], 2
+        [("on_train_batch_end", 1), ("setup", None), ("on_train_start", None), ("on_validation_start", None)]
     ),
 )
 def test_a_driver_that_fails(tmp_path, callback, faulty, gpu, hook, times):
@@ -107,7 +107,8 @@ def test_a_driver_that_fails(tmp_path, callback, faulty, gpu, hook, times):
     assert gpu.read_power_limit_watts() == 350
 
 
-@pytest.mark.parametrize("hook", long_but_first(["on_train_batch_start", "on_validation_end"]))
+@pytest.mark.long
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_validation_end"])
 def test_windows_that_somebody_drops(tmp_path, callback, gpu, hook):
     drop = at(hook, lambda _: callback.energy and callback.energy.monitor.reset_windows())
     assert losses_of(tmp_path / "with", [callback, drop], gpu=gpu) == undisturbed_losses()

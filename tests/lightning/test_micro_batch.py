@@ -85,7 +85,7 @@ def same(after, before):
     ("model", "size", "asks_for_steps", "epochs"),
     [
         ("A100-SXM4-80GB", 32, False, 6),
-        ("V100-PCIE-32GB", 8, True, 6),
+        pytest.param("V100-PCIE-32GB", 8, True, 6, marks=pytest.mark.long),
         pytest.param("A100-SXM4-80GB", 32, True, 34, marks=pytest.mark.long),
         pytest.param("V100-PCIE-32GB", 8, False, 34, marks=pytest.mark.long),
     ],
