@@ -6,14 +6,10 @@ is prepared, just before the first callback hears of the training, and left and 
 
 from __future__ import annotations
 
-import itertools
 import logging
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import torch
 from torch.utils.data import IterableDataset
 
 from zeus_core.adapters import Patches
@@ -21,12 +17,9 @@ from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import refuse_micro_batch
 from zeus_core.optimizer.micro_batch._search import divisors, indivisible
 from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._batch_parts import part_of, samples_in
 from zeus_core.pytorch._kept_state import kept_state, random_state
 from zeus_core.pytorch._micro_batch import (
-    ProbeSamples,
     coupling_of,
-    dependence,
     is_out_of_memory,
     optimizer_ballast,
     release_memory,
@@ -34,6 +27,7 @@ from zeus_core.pytorch._micro_batch import (
 )
 from zeus_core.pytorch._window_batches import JoinedBatches
 from zeus_core.pytorch._work_facts import facts_of_models
+from zeus_huggingface._micro_batch_passes import Passes, Retries, is_token_weighted
 
 __all__ = ["MicroBatchTraining"]
 
@@ -119,7 +113,7 @@ class MicroBatchTraining:
         warn_of_dropout([trainer.model], self._original, size)
         retries = None
         if size > self._original and training.world_size == 1:  # else the other ranks would wait for this one
-            retries = _Retries(trainer, self._original, lambda: self._tell_out_of_memory(size))
+            retries = Retries(trainer, self._original, lambda: self._tell_out_of_memory(size))
         try:
             return loop(trainer, *args, **kwargs)
         except Exception as error:
@@ -169,7 +163,7 @@ class MicroBatchTraining:
         loader = trainer.callback_handler.train_dataloader
         with kept_state(trainer.model, trainer, trainer.state):
             ballast = optimizer_ballast(getattr(trainer.optimizer, "optimizer", trainer.optimizer), trainer.args.device)
-            passes = _Passes(trainer, loader, self._batch_size)
+            passes = Passes(trainer, loader, self._batch_size)
             try:
                 return optimizer.choose(
                     self._batch_size,
@@ -190,161 +184,6 @@ class MicroBatchTraining:
                 del ballast
                 passes.release()
                 trainer.args.gradient_accumulation_steps = self._batch_size // self._original
-
-
-class _Passes:
-    """The passes of the Trainer, as its training step makes them.
-
-    Args:
-        trainer: The Trainer, prepared.
-        loader: Its loader, whose samples are probed with.
-        batch_size: The samples of a step on this rank.
-    """
-
-    def __init__(self, trainer: Trainer, loader: Any, batch_size: int) -> None:
-        self._trainer = trainer
-        # The reducer of DistributedDataParallel would wait for the other ranks, one of which may be out of memory.
-        self._model = trainer.model_wrapped if trainer.args.world_size == 1 else trainer.model
-        self._is_mixed = trainer.accelerator.mixed_precision != "no"
-        self._samples = ProbeSamples(loader.dataset, loader.collate_fn, batch_size, trainer.args.process_index)
-        self._size = 0
-        self._next: Iterator[Any] = iter(())
-        self._items: Any = None
-
-    def run(self, size: int) -> None:
-        """Run the passes of a micro-batch of this size; first, of one of the largest samples."""
-        if size != self._size:
-            self.release()
-            self._use(size)
-            self._step(self._samples.largest(size))
-        else:
-            self._step(next(self._next))
-
-    def check(self, sizes: tuple[int, int]) -> str | None:
-        """Return, for people, how the loss depends on the micro-batch; None if it is the same but for rounding."""
-        return dependence(sizes, [self._loss(size) for size in sizes], [self._trainer.model], self._is_mixed)
-
-    def release(self) -> None:
-        """Forget the batches, and release the memory of a failed pass."""
-        self._size, self._next = 0, iter(())
-        for parameter in self._trainer.model.parameters():
-            parameter.grad = None
-        release_memory()
-
-    def _use(self, size: int) -> list[Any]:
-        batches = self._samples.batches(size)
-        self._size, self._next = size, itertools.cycle(batches)
-        self._items = _items_in(self._trainer, batches)
-        _divide_by(self._trainer, len(batches))
-        return batches
-
-    def _step(self, inputs: Any) -> None:
-        inputs = dict(inputs) if isinstance(inputs, dict) else inputs  # some losses take labels out of it
-        self._trainer.training_step(self._model, inputs, self._items)
-
-    def _loss(self, size: int) -> float:
-        """Return the loss of a step, as it would be propagated backward, without dropout."""
-        losses: list[float] = []
-        self._model.eval()
-        with (
-            _patched(self._trainer.accelerator, "backward", lambda _, loss, **__: losses.append(float(loss))),
-            _patched(self._model, "train", lambda _, mode=True: self._model),
-            torch.no_grad(),
-        ):
-            for inputs in self._use(size):
-                self._step(inputs)
-        self.release()
-        return math.fsum(losses)
-
-
-class _Retries:
-    """Runs a step that is out of memory again in parts of the original size, and all passes from then on.
-
-    The gradients of the step are dropped, as nobody knows how far the failed pass has got, and those of its earlier
-    micro-batches are computed again.
-
-    Args:
-        trainer: The Trainer.
-        size: The original size.
-        tell: Called when memory has been used up.
-    """
-
-    def __init__(self, trainer: Trainer, size: int, tell: Callable[[], None]) -> None:
-        self._trainer = trainer
-        self._size = size
-        self._tell = tell
-        self._is_cutting = False
-        self._step = -1
-        self._micro_batches: list[tuple[Any, Any]] = []  # of this step
-        self._patches = Patches(trainer)
-        self._patches.wrap("training_step", self._training_step)
-
-    def leave(self) -> None:
-        """Leave the Trainer as it was."""
-        self._patches.undo()
-        self._micro_batches.clear()
-
-    def _training_step(self, step: Callable[..., Any], model: Any, inputs: Any, items: Any = None) -> Any:
-        if self._is_cutting:
-            return self._in_parts(step, model, inputs, items)
-        if self._trainer.state.global_step != self._step:
-            self._step = self._trainer.state.global_step
-            self._micro_batches.clear()
-        self._micro_batches.append((inputs, items))
-        try:
-            return step(model, dict(inputs) if isinstance(inputs, dict) else inputs, items)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-        self._is_cutting = True
-        for parameter in self._trainer.model.parameters():
-            parameter.grad = None
-        release_memory()
-        self._tell()
-        _logger.warning("the micro-batch is out of memory: training goes on with parts of %d samples", self._size)
-        return [self._in_parts(step, model, *micro_batch) for micro_batch in self._micro_batches][-1]
-
-    def _in_parts(self, step: Callable[..., Any], model: Any, inputs: Any, items: Any) -> Any:
-        """Run the passes of a micro-batch in parts. Return its loss, as the Trainer adds it up."""
-        trainer, samples, losses = self._trainer, samples_in(inputs), []
-        accumulation = trainer.args.gradient_accumulation_steps
-        current = getattr(trainer, "current_gradient_accumulation_steps", accumulation)
-        for begin in range(0, samples, self._size):
-            end = min(begin + self._size, samples)
-            _divide_by(trainer, current * samples / (end - begin))
-            losses.append(step(model, part_of(inputs, begin, end, samples), items))
-        _divide_by(trainer, current)
-        trainer.args.gradient_accumulation_steps = accumulation
-        return torch.stack(losses).sum()
-
-
-@contextmanager
-def _patched(target: Any, name: str, around: Callable[..., Any]) -> Iterator[None]:
-    patches = Patches(target)
-    patches.wrap(name, around)
-    try:
-        yield
-    finally:
-        patches.undo()
-
-
-def _divide_by(trainer: Trainer, batches: float) -> None:
-    """Have the Trainer divide a loss that is a mean by this; older ones go by their arguments."""
-    trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps = batches
-
-
-def _items_in(trainer: Trainer, batches: list[Any]) -> Any:
-    """Return the labels of a step that count, as the Trainer passes them to losses; None where it passes none."""
-    if not _is_token_weighted(trainer):
-        return None
-    try:
-        return sum(int((batch["labels"] != -100).sum()) for batch in batches) or None
-    except (KeyError, TypeError):
-        return None
-
-
-def _is_token_weighted(trainer: Trainer) -> bool:
-    return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func)
 
 
 def _obstacle(trainer: Trainer) -> str | None:
@@ -387,7 +226,7 @@ def _sizes_with_same_tail(trainer: Trainer, loader: Any, batch_size: int, origin
     rest = samples % (batch_size * ranks)
     if rest == 0 or 0 < args.max_steps <= samples // (batch_size * ranks):
         return sizes
-    is_weighted = _is_token_weighted(trainer)
+    is_weighted = is_token_weighted(trainer)
     if ranks > 1:  # each rank joins batches of its own
         batches = len(loader.batch_sampler) % (batch_size // original)
         return [size for size in sizes if is_weighted or batches % (size // original) == 0]
