@@ -15,14 +15,24 @@ __all__ = ["PARTS", "Profiled"]
 PARTS = {"forward": (0.02, 300.0), "backward": (0.045, 380.0), "optimizer": (0.025, 120.0)}
 
 
-class Profiled:
-    """A training of steps of some ranges, with its energy trace, a trace as a profiler writes it, and the truth."""
+def steady(choose, seconds, watts):
+    """Return the seconds and the watts of the pieces of a range: one, that takes about as long each time."""
+    return [(seconds * choose.gauss(1.0, 0.02), watts)]
 
-    def __init__(self, folder, parts=PARTS, steps=100, seed=0, model="A100-SXM4-80GB", ahead=0.0, **document):
+
+class Profiled:
+    """A training of steps of some ranges, with its energy trace, a trace as a profiler writes it, and the truth.
+
+    `pieces` returns the seconds and the watts of the pieces of one range; watts of None are rest.
+    """
+
+    def __init__(self, folder, parts=PARTS, steps=100, seed=0, ahead=0.0, pieces=steady):
         choose = random.Random(seed)
         time_source = VirtualTime()
         time_source.set_clock(1.7e9)
-        gpu = SimulatedGpu(find_preset(model), seed % 4, time_source=time_source, noise=SimulatedNoise(seed=seed))
+        gpu = SimulatedGpu(
+            find_preset("A100-SXM4-80GB"), seed % 4, time_source=time_source, noise=SimulatedNoise(seed=seed)
+        )
         monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
         base, self.truth, self.each, events = 1.7e9 - 1000, {}, [], []
 
@@ -47,12 +57,16 @@ class Profiled:
                 with energy.step():
                     for name, (seconds, watts) in parts.items():
                         begin, before = time_source.clock_seconds(), gpu.exact_energy_joules()
-                        gpu.execute(Work(seconds * choose.gauss(1.0, 0.02), watts))
+                        for piece_seconds, piece_watts in pieces(choose, seconds, watts):
+                            if piece_watts is None:
+                                time_source.advance(piece_seconds)
+                            else:
+                                gpu.execute(Work(piece_seconds, piece_watts))
                         done(name, begin, before)
                 done("step", step_begin, step_before)
             warm(20)
         self.energy = folder / "zeus-energy" / "trace-0.json.gz"
-        self.document = {"baseTimeNanoseconds": round(base * 1e9), "traceEvents": events, **document}
+        self.document = {"baseTimeNanoseconds": round(base * 1e9), "traceEvents": events}
         self.profile = folder / "profile.json"
         self.profile.write_text(json.dumps(self.document))
 

@@ -14,7 +14,8 @@ from zeus_core.monitor._parts._part import Estimate
 from zeus_core.tracing._events import Event
 from zeus_core.tracing._facts import DeviceFacts, RankFacts
 from zeus_core.tracing._range_bounds import Bounds
-from zeus_core.tracing._range_power import ClassPower, Key, Stretch
+from zeus_core.tracing._range_columns import Key, Stretch
+from zeus_core.tracing._range_power import ClassPower
 from zeus_core.tracing._ranges import Range, Ranges, ranges_of
 from zeus_core.tracing._rank_events import Counters, counter_events
 from zeus_core.tracing._trace_file import base_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
 from zeus_core.tracing._events import Event
-from zeus_core.tracing._range_power import Key, Stretch
+from zeus_core.tracing._range_columns import Key, Stretch
 
 __all__ = ["Range", "Ranges", "ranges_of"]
 
