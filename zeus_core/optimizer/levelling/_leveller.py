@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["Leveller"]
 
 # The longest of several times that scatter is longer than the longest of their means: ranks that are exactly level make
-# steps longer. The promise is 0.002 of a step, in the mean. Settings are chosen such that steps get longer by the first
-# fraction as far as is known, and raised once it is more than the second; between the two, what was chosen stays. Of
-# many ranks, some seem quicker than they are while few steps are known: all are taken to be slower by this share of a
-# standard error (benchmarks/levelling.py).
+# steps longer. The promise is 0.002 of a step, for the mean of each run. Settings are chosen such that steps get longer
+# by the first fraction as far as is known, and raised once it is more than the second; between the two, what was chosen
+# stays. Of many ranks, some seem quicker than they are while few steps are known: all are taken to be slower by this
+# share of a standard error. In 48 runs at each of four scatters, the longest was 0.0018 (benchmarks/levelling.py).
 _CHOSEN_LONGER_FRACTION = 0.0015
-_CAUTION_ERRORS = 0.7
-_MAX_LONGER_FRACTION = 0.0025
+_CAUTION_ERRORS = 0.4
+_MAX_LONGER_FRACTION = 0.0018
 _HALVINGS = 11  # of a few percent of a step: to some millionths
 
 _FIRST_STEPS = 8  # of all ranks are known before the first change
@@ -119,16 +119,16 @@ class Leveller:
         """Return the places of the settings at which steps last as long as with the highest ones."""
         times = self._times
         longest = times.top_seconds.max()
-        error = times.scatter / np.sqrt(times.steps)
-        certain = times.seconds * (1 - _CERTAIN_ERRORS * error)
+        certain = times.seconds * (1 - _CERTAIN_ERRORS * times.errors)
         is_late = bool((certain[self._places > 0] > (1 + _MAX_LONGER_FRACTION) * longest).any())
         if not is_late and self._quiet_steps < self._asked_steps:
             return self._places
         self._asked_steps = max(self._quiet_steps * _BACK_OFF, float(_MIN_STEPS))
-        predicted = times.predicted(self._settings) * (1 + _CAUTION_ERRORS * error)[:, None]
+        errors = times.errors_at(self._settings)
+        predicted = times.predicted(self._settings) * (1 + _CAUTION_ERRORS * errors)
         top = mean_longest(times.top_seconds, times.top_deviations)
-        chosen = self._lowest_within((1 + _CHOSEN_LONGER_FRACTION) * top, longest, predicted)
-        now = mean_longest(times.seconds, times.deviations(times.seconds))
+        chosen = self._lowest_within((1 + _CHOSEN_LONGER_FRACTION) * top, longest, predicted, errors)
+        now = mean_longest(times.seconds, times.deviations(times.seconds, times.errors))
         if not is_late and now <= (1 + _MAX_LONGER_FRACTION) * top:
             chosen = np.maximum(chosen, self._places)
         is_allowed = times.steps >= self._needed_steps
@@ -136,7 +136,7 @@ class Leveller:
         is_worth_it = lower < (1 - _MIN_CHANGE_FRACTION) * times.effective
         return np.where((chosen > self._places) & ~(is_allowed & is_worth_it), self._places, chosen)
 
-    def _lowest_within(self, mean_seconds: float, longest: float, predicted: _Numbers) -> _Places:
+    def _lowest_within(self, mean_seconds: float, longest: float, predicted: _Numbers, errors: _Numbers) -> _Places:
         """Return the lowest places with at most this mean of the longest time: all as long as one time, or shorter."""
         ranks = np.arange(len(predicted))
 
@@ -146,8 +146,9 @@ class Leveller:
         low, high = longest * (1 - 8 * self._times.scatter) * 0.98, longest * (1 + _CHOSEN_LONGER_FRACTION)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            seconds = predicted[ranks, places(middle)]
-            is_short = mean_longest(seconds, self._times.deviations(seconds)) <= mean_seconds
+            chosen = places(middle)
+            seconds = predicted[ranks, chosen]
+            is_short = mean_longest(seconds, self._times.deviations(seconds, errors[ranks, chosen])) <= mean_seconds
             low, high = (middle, high) if is_short else (low, middle)
         return places(low)
 
