@@ -17,9 +17,11 @@ RUNS = {
     "plain loop": ["tests/process/test_process_end.py", "tests/optimizer/test_ranks.py", "tests/test_published_api.py"],
     "levelling": ["tests/process/test_levelled_end.py"],
     "every framework, killed": ["-m", "long", "tests/process/test_killed_frameworks.py"],
+    "restoring by hand": ["tests/cli/test_restore.py"],
     "others' limits and hanging drivers": ["tests/process/test_limit_watch.py", "tests/process/test_hanging_driver.py"],
     "ranks of frameworks": ["-m", "not real_time", *RANKS, "-k", "find_one_limit or search_together"],
     "clocks": [CLOCKS, "-k", f"not ({WAS_LOCKED})"],
+    "guardian": ["--original-mhz", "1710", "tests/process/test_guardian.py"],
     "clocks that were locked": ["--original-mhz", "1710", CLOCKS, "-k", WAS_LOCKED],
 }
 

@@ -254,8 +254,8 @@ class NvmlDevice:
         self._write(is_control_denied=True)
 
     def allow_control(self) -> None:
-        """Let calls that change the device work."""
-        self._write(is_control_denied=False)
+        """Let calls that change the device work, of every user."""
+        self._write(is_control_denied=False, needs_root=False)
 
     def _set_limit(self, limit_milliwatts: int, cap_milliwatts: int) -> None:
         self._file.library.zeus_test_nvml_set_limit(self._file.state, self.index, limit_milliwatts, cap_milliwatts)

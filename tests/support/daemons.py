@@ -12,14 +12,25 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
+import weakref
 from pathlib import Path
 
-__all__ = ["UNPRIVILEGED_USER", "DaemonStarter", "is_unprivileged", "served", "without_rights"]
+__all__ = [
+    "UNPRIVILEGED_USER",
+    "DaemonStarter",
+    "ServingDaemon",
+    "daemon_of",
+    "is_unprivileged",
+    "served",
+    "without_rights",
+]
 
 STARTER_VARIABLE = "ZEUS_TEST_DAEMON_STARTER"
 UNPRIVILEGED_USER = 64001  # its group has the same number
@@ -35,6 +46,54 @@ def without_rights(specs):
     return [dataclasses.replace(spec, needs_root=True) for spec in specs] if is_unprivileged() else specs
 
 
+class ServingDaemon:
+    """The daemon of a driver, as the tests reach it: what root does to it, they ask for.
+
+    Args:
+        lines: The connection to root's side.
+        socket_path: The daemon's socket.
+    """
+
+    def __init__(self, lines, socket_path):
+        self._lines = lines
+        self.socket_path = socket_path
+        self.ledger_path = Path(socket_path).parent / "ledger"
+        self.said = ""
+        """What the last one has said at its start."""
+
+    def kill(self):
+        self._ask("kill")
+
+    def start(self):
+        """Start it again, after `kill`. Returns the moment of `time.monotonic()` before that."""
+        begin = time.monotonic()
+        self.said = self._ask("start")
+        return begin
+
+    def stop(self):
+        """Let it do nothing until `go_on`."""
+        self._ask("stop")
+
+    def go_on(self):
+        self._ask("go_on")
+
+    def remove_ledger(self):
+        self._ask("remove_ledger")
+
+    def _ask(self, what):
+        self._lines.write(json.dumps(what) + "\n")
+        self._lines.flush()
+        return json.loads(self._lines.readline())
+
+
+_daemons = weakref.WeakKeyDictionary()
+
+
+def daemon_of(driver):
+    """Return the daemon that serves a driver; None where tests run as usual."""
+    return _daemons.get(driver)
+
+
 @contextlib.contextmanager
 def served(driver):
     """Let a daemon serve a driver, for this process and those it starts. Nothing happens where tests run as usual."""
@@ -46,7 +105,8 @@ def served(driver):
         starter.connect(os.environ[STARTER_VARIABLE])
         lines.write(json.dumps(driver.environment) + "\n")
         lines.flush()
-        os.environ["ZEUS_DAEMON_SOCKET"] = json.loads(lines.readline())
+        _daemons[driver] = daemon = ServingDaemon(lines, json.loads(lines.readline()))
+        os.environ["ZEUS_DAEMON_SOCKET"] = daemon.socket_path
         try:
             yield
         finally:
@@ -84,26 +144,65 @@ class DaemonStarter:
 
     def serve(self, connection, folder):
         with connection, connection.makefile("rw") as lines:
-            environment = json.loads(lines.readline())
-            daemon = self.start(folder, environment)
+            daemon = StartedDaemon(folder, self.folder / "daemon.toml", json.loads(lines.readline()))
+            reply = str(daemon.socket_path)
             with contextlib.suppress(OSError):  # the other side has ended
-                lines.write(json.dumps(str(folder / "daemon.sock")) + "\n")
-                lines.flush()
-                lines.readline()  # until its end
-            daemon.terminate()
-            daemon.communicate()
-
-    def start(self, folder, environment):
-        folder.mkdir()
-        command = [sys.executable, "-m", "zeus_core", "daemon", "--socket", folder / "daemon.sock"]
-        command += ["--policy", self.folder / "daemon.toml", "--audit", folder / "audit.jsonl"]
-        environment = {**os.environ, **environment, "ZEUS_LEDGER_DIR": str(folder / "ledger")}
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        daemon = subprocess.Popen(command, env=environment, text=True, **pipes)
-        while " GPU(s) at " not in (line := daemon.stderr.readline()):
-            assert line, "the daemon has not started"
-        return daemon
+                while True:
+                    lines.write(json.dumps(reply) + "\n")
+                    lines.flush()
+                    asked = lines.readline()
+                    if not asked:
+                        break
+                    reply = getattr(daemon, json.loads(asked))()
+            daemon.end()
 
     def close(self):
         self.listener.close()
         shutil.rmtree(self.folder)
+
+
+class StartedDaemon:
+    """Root's daemon for one driver. `ServingDaemon` names the methods to call.
+
+    Args:
+        folder: For its files; it is made.
+        policy_path: Its policy.
+        environment: The variables of the driver.
+    """
+
+    def __init__(self, folder, policy_path, environment):
+        folder.mkdir()
+        self.socket_path, self.ledger_path = folder / "daemon.sock", folder / "ledger"
+        self.environment = {**os.environ, **environment, "ZEUS_LEDGER_DIR": str(self.ledger_path)}
+        self.command = [sys.executable, "-m", "zeus_core", "daemon", "--socket", self.socket_path]
+        self.command += ["--policy", policy_path, "--audit", folder / "audit.jsonl"]
+        self.start()
+
+    def start(self):
+        """Start it, and return what it said until it was ready."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(self.command, env=self.environment, text=True, **pipes)
+        said = ""
+        while " GPU(s) at " not in said:
+            line = self.process.stderr.readline()
+            assert line, f"the daemon has not started: {said}"
+            said += line
+        return said
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def remove_ledger(self):
+        shutil.rmtree(self.ledger_path)
+
+    def end(self):
+        self.go_on()
+        self.process.terminate()
+        self.process.communicate()

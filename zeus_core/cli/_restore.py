@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from zeus_core.cli._text import complain, write
 
-__all__ = ["SUMMARY", "add_arguments", "execute"]
+if TYPE_CHECKING:
+    from zeus_core.leases._entry import LedgerEntry
+    from zeus_core.leases._keeper import Keeper
+    from zeus_core.leases._restoring import Outcome
+
+__all__ = ["BY_ROOT", "SUMMARY", "add_arguments", "execute"]
+
+BY_ROOT = "sudo zeus-core restore --stale"
+"""The command with which an administrator restores what processes have left."""
 
 SUMMARY = "Restore the GPUs that processes of zeus-core have changed"
 
@@ -29,30 +39,40 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.leases._bare_gpu import BareNvml
     from zeus_core.leases._keeper import Keeper
     from zeus_core.leases._ledger import known_ledgers
-    from zeus_core.leases._restoring import Outcome
 
-    outcomes: list[Outcome] = []
-    threads: list[threading.Thread] = []
-    hanging: dict[threading.Thread, str] = {}
     nvml = BareNvml()
+    outcomes: list[Outcome] = []
+    hanging: dict[threading.Thread, str] = {}
+
+    def restore(keeper: Keeper, entry: LedgerEntry) -> None:
+        outcomes.append(keeper.restore(entry))
+
     for ledger in known_ledgers():
         keeper = Keeper(nvml.gpu, ledger)
         for entry in ledger.entries():
             if entry.is_stale() or not arguments.stale:
-                due = threading.Thread(
-                    target=lambda keeper=keeper, entry=entry: outcomes.append(keeper.restore(entry)), daemon=True
-                )
+                due = threading.Thread(target=restore, args=(keeper, entry), daemon=True)
                 hanging[due] = f"{entry.words} (`{entry.command}`) is not restored: the driver does not answer"
-                threads.append(due)
                 due.start()
     until = time.monotonic() + _PATIENCE_SECONDS
-    for thread in threads:
+    for thread in hanging:
         thread.join(max(0.0, until - time.monotonic()))
     for outcome in outcomes:
-        write(f"{outcome}. It was changed by {outcome.entry.holder}", sys.stdout)
+        write(_told(outcome), sys.stdout)
     late = [words for thread, words in hanging.items() if thread.is_alive()]
     for words in late:
         complain(f"zeus-core: {words}")
-    if not threads:
+    if not hanging:
         write("Nothing is to be restored.", sys.stdout)
     return 1 if late or not all(outcome.is_done for outcome in outcomes) else 0
+
+
+def _told(outcome: Outcome) -> str:
+    """Return the words about an outcome, and what an administrator can do where this user has not the right."""
+    entry, holder = outcome.entry, f"It was changed by {outcome.entry.holder}"
+    is_ours = entry.keeper is None and entry.uid == os.geteuid()
+    if outcome.is_done or is_ours or os.geteuid() == 0:
+        return f"{outcome}. {holder}"
+    if entry.is_stale():
+        return f"{outcome}. {holder}; an administrator restores it by `{BY_ROOT}`, or by starting the daemon"
+    return f"{entry.words} is restored when process {entry.owner.pid} ends. {holder}"

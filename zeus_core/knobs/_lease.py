@@ -174,8 +174,15 @@ class Lease:
             self._gpu.set_power_limit(self._gpu.read_power_limit_watts())
         except PermissionDeniedError:
             self._safeguard = None  # nothing is to be kept: the daemon does it, or nobody
+            self._check_unheld()
         except DeviceError:
             pass  # the change itself says so
+
+    def _check_unheld(self) -> None:
+        """Raise `DeviceHeldError`, with the name of the process, if a ledger says that another one changes the GPU."""
+        for entry in (entry for ledger in known_ledgers() for entry in ledger.entries()):
+            if entry.device_uuid == self._gpu.uuid and entry.owner != self._entry.owner and not entry.is_stale():
+                raise DeviceHeldError(f"{self._gpu.name} ({self._gpu.uuid}) is controlled by {entry.holder}")
 
     def _change(self, value: int | float) -> None:
         if self._remote is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zeus_core.cli._checks.check import Check
+from zeus_core.cli._restore import BY_ROOT
 from zeus_core.cli._text import readable
 
 if TYPE_CHECKING:
@@ -28,14 +30,22 @@ def check_residue(gpus: Sequence[Gpu]) -> Check:
 
     found = [item for ledger in known_ledgers() for item in ledger.read()]
     entries = [item for item in found if isinstance(item, LedgerEntry)]
-    left = [_words(entry, gpus) for entry in entries if entry.is_stale()]
+    stale = [entry for entry in entries if entry.is_stale()]
+    left = [_words(entry, gpus) for entry in stale]
     left += [f"{item.path}: {item.reason}" for item in found if not isinstance(item, LedgerEntry)]
     if left:
-        return Check(_NAME, "limited", "; ".join(left), "sudo zeus-core restore --stale")
+        return Check(_NAME, "limited", "; ".join(left), _remedy(stale))
     if entries:
         held = [f"{entry.device_name} ({entry.device_uuid}) is controlled by {entry.holder}" for entry in entries]
         return Check(_NAME, "ok", "; ".join(dict.fromkeys(held)))
     return Check(_NAME, "ok", "no process has left a GPU changed")
+
+
+def _remedy(stale: Sequence[LedgerEntry]) -> str:
+    """Return a command that restores. Root's own does not trust the ledger of another user."""
+    if stale and os.geteuid() != 0 and all(entry.keeper is None and entry.uid != 0 for entry in stale):
+        return " && ".join(entry.command for entry in stale)
+    return BY_ROOT
 
 
 def _words(entry: LedgerEntry, gpus: Sequence[Gpu]) -> str:

@@ -1,0 +1,47 @@
+"""`zeus-core restore` by a user without rights, where the daemon has made the changes; and by root."""
+
+import subprocess
+import sys
+
+from tests.daemon.conftest import MEMBER, ORIGINAL_WATTS, needs_root
+
+pytestmark = needs_root
+
+HOLDER = """
+    import sys
+    from zeus_core.device.remote._client import RemoteControl
+    remote = RemoteControl({uuid!r}, "power_limit")
+    remote.set(250)
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def restore(world, *arguments, **options):
+    """Let a user run `zeus-core restore`, who sees the daemon's ledger as on a machine."""
+    command = [sys.executable, "-m", "zeus_core", "restore", *arguments]
+    environment = {**world.environment, "ZEUS_LEDGER_DIR": str(world.ledger)}
+    return subprocess.run(
+        command, env=environment, cwd=world.folder, capture_output=True, text=True, timeout=60, **options
+    )
+
+
+def test_a_user_is_told_who_restores_what_the_daemon_has_changed(world):
+    client = world.client(HOLDER.format(uuid=world.uuids[0]))
+    assert client.stdout.readline() == "held\n"
+    assert restore(world, "--stale", user=MEMBER, group=MEMBER).stdout == "Nothing is to be restored.\n"
+    told = restore(world, user=MEMBER, group=MEMBER)
+    assert told.returncode == 1
+    assert f"is restored when process {client.pid} ends" in told.stdout
+    assert "sudo" not in told.stdout, "training goes on"
+    assert world.driver[0].power_limit_watts == 250.0
+
+    world.daemon.kill()
+    world.daemon.wait()
+    told = restore(world, "--stale", user=MEMBER, group=MEMBER)
+    assert told.returncode == 1
+    assert "an administrator restores it by `sudo zeus-core restore --stale`, or by starting the daemon" in told.stdout
+    assert world.driver[0].power_limit_watts == 250.0
+    assert restore(world, "--stale").returncode == 0
+    assert world.driver[0].power_limit_watts == ORIGINAL_WATTS
+    assert world.entries() == []
