@@ -14,7 +14,12 @@ CLOCKS = "tests/optimizer/pipeline_frequency/test_process_end.py"
 WAS_LOCKED = "(by_itself or optimizer_puts) and not before"
 RANKS = [f"tests/{framework}/test_ranks.py" for framework in ("accelerate", "huggingface", "lightning")]
 RUNS = {
-    "plain loop": ["tests/process/test_process_end.py", "tests/optimizer/test_ranks.py", "tests/test_published_api.py"],
+    "plain loop": [
+        "tests/process/test_process_end.py",
+        "tests/process/test_killed_pause.py",
+        "tests/optimizer/test_ranks.py",
+        "tests/test_published_api.py",
+    ],
     "levelling": ["tests/process/test_levelled_end.py"],
     "every framework, killed": ["-m", "long", "tests/process/test_killed_frameworks.py"],
     "restoring by hand": ["tests/cli/test_restore.py"],
