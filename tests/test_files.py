@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from zeus_core._files import JsonFormat, JsonStore, parse_json, write_atomically
+from zeus_core._documents import JsonFormat, JsonStore, parse_json
+from zeus_core._files import write_atomically
 from zeus_core.errors import UsageError
 
 FORMAT = JsonFormat("zeus-core test", 2)

@@ -25,7 +25,7 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
 VALUES = {"errors", "_units", "measurement"}
-TOOLS = {"_codec", "_validate", "_files", "_process"}
+TOOLS = {"_codec", "_validate", "_files", "_documents", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "adapters"}
 PURE = {"search", "pipeline", "electricity", "allocation"}
 MEASURING = {*BASE, "leases", "device", "knobs", "monitor"}

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.users import as_other_user, common_folder, needs_root
-from zeus_core._files import JsonFormat, JsonStore, write_atomically
+from zeus_core._documents import JsonFormat, JsonStore
+from zeus_core._files import write_atomically
 from zeus_core.cli import main
 from zeus_core.errors import UsageError
 from zeus_core.monitor._log import WindowLog

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat, is_special
+from zeus_core._documents import JsonFormat
+from zeus_core._files import is_special
 from zeus_core._validate import checked_instance, checked_path
 from zeus_core.allocation._plan import AllocationPlan
 from zeus_core.errors import UsageError

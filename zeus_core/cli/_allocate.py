@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core._files import parse_json
+from zeus_core._documents import parse_json
 from zeus_core._validate import shown
 from zeus_core.cli._arguments import count, count_or_zero, factor, number, path, seconds_or_zero
 from zeus_core.cli._text import write

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._files import parse_json
+from zeus_core._documents import parse_json
 from zeus_core._validate import shown
 from zeus_core.cli._arguments import factor, number, path
 from zeus_core.cli._text import table, write

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core._files import parse_json, write_atomically
+from zeus_core._documents import parse_json
+from zeus_core._files import write_atomically
 from zeus_core._validate import shown
 from zeus_core.cli._arguments import count, factor, number, path, seconds, seconds_or_zero
 from zeus_core.cli._text import write

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._files import JsonFormat, follow_own_links, is_special, write_atomically
+from zeus_core._documents import JsonFormat
+from zeus_core._files import follow_own_links, is_special, write_atomically
 from zeus_core.cli._summary import devices_to_json, summarize, total_to_json
 from zeus_core.errors import UsageError
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat, JsonStore, folder_lock, is_special
+from zeus_core._documents import JsonFormat, JsonStore
+from zeus_core._files import folder_lock, is_special
 from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 from zeus_core.search import Trial

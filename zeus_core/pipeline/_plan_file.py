@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat
+from zeus_core._documents import JsonFormat
 from zeus_core._validate import checked_instance, checked_number, checked_path, checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline._instruction import Instruction

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat
+from zeus_core._documents import JsonFormat
 from zeus_core._validate import (
     checked_instance,
     checked_list,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zeus_core._codec import encode
-from zeus_core._files import JsonFormat
+from zeus_core._documents import JsonFormat
 from zeus_core.adapters._result import duration_text
 from zeus_core.report._run_metrics import RUN_METRICS, Quantity, metrics_of
 from zeus_core.report._run_page import comparison_rows, quantity_text

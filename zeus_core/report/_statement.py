@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zeus_core._files import JsonFormat
+from zeus_core._documents import JsonFormat
 from zeus_core._units import kilowatt_hours_from_joules
 from zeus_core.adapters._result import amount_text, duration_text, energy_text
 from zeus_core.electricity import Electricity

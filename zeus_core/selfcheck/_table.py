@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from zeus_core._files import JsonFormat
+from zeus_core._documents import JsonFormat
 from zeus_core.selfcheck._bench import Finding
 from zeus_core.selfcheck._program import CheckResult
 

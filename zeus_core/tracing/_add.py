@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from zeus_core._files import JsonFormat
+from zeus_core._documents import JsonFormat
 from zeus_core.errors import UsageError
 from zeus_core.monitor._parts._part import Estimate
 from zeus_core.tracing._events import Event

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat, is_special, parse_json, write_atomically
+from zeus_core._documents import JsonFormat, parse_json
+from zeus_core._files import is_special, write_atomically
 from zeus_core.errors import UsageError
 from zeus_core.tracing._events import Event, check_event
 from zeus_core.tracing._facts import RankFacts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat
+from zeus_core._documents import JsonFormat
 from zeus_core.training._account import Account
 
 __all__ = ["Checkpoint"]

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import parse_json, without_links
+from zeus_core._documents import parse_json
+from zeus_core._files import without_links
 from zeus_core.errors import UsageError
 from zeus_core.training._account import Account
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat
+from zeus_core._documents import JsonFormat
 from zeus_core.errors import UsageError
 from zeus_core.training._account import Account
 from zeus_core.training._power_series import EnergyPoint

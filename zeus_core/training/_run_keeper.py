@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zeus_core import __version__
-from zeus_core._files import JsonStore
+from zeus_core._documents import JsonStore
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat
+from zeus_core._documents import JsonFormat
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.batch_size._record import RunRecord
 

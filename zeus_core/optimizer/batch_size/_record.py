@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat
+from zeus_core._documents import JsonFormat
 from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.batch_size._target import Target

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat, parse_json
+from zeus_core._documents import JsonFormat, parse_json
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.batch_size._database import open_storage, quiet_optuna
 from zeus_core.optimizer.batch_size._record import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zeus_core._codec import decode, encode
-from zeus_core._files import JsonFormat, JsonStore
+from zeus_core._documents import JsonFormat, JsonStore
 from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile

@@ -1,0 +1,177 @@
+"""Documents in JSON files. One says what it is, is replaced as a whole, and is set aside when it cannot be read."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zeus_core._files import is_special, write_atomically
+from zeus_core._validate import shown
+from zeus_core.errors import UsageError
+
+__all__ = ["JsonFormat", "JsonStore", "parse_json"]
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        UsageError: It is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"it is not JSON: {error}") from error
+    except RecursionError:
+        raise UsageError("it is nested too deeply") from None
+
+
+@dataclass(frozen=True)
+class JsonFormat:
+    """A kind of JSON document, which names itself and its version beside its fields.
+
+    Attributes:
+        name: The kind, such as "zeus-core pipeline plan".
+        version: Raised whenever a reader of the last version could misread the fields.
+    """
+
+    name: str
+    version: int
+
+    def document(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the document that holds these fields."""
+        return {"format": self.name, "version": self.version, **fields}
+
+    def fields(self, document: Any) -> dict[str, Any]:
+        """Return the fields of a document.
+
+        Raises:
+            UsageError: It is another kind of document, or of another version.
+        """
+        if not isinstance(document, Mapping) or document.get("format") != self.name:
+            raise UsageError(f'it does not say "format": "{self.name}"')
+        version = document.get("version")
+        if version != self.version or isinstance(version, bool):
+            raise UsageError(f"its version is {shown(version)}; this program reads version {self.version}")
+        return {name: value for name, value in document.items() if name not in {"format", "version"}}
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """Return the fields of the document in a file.
+
+        Raises:
+            OSError: The file cannot be read; FileNotFoundError or NotADirectoryError if there is none.
+            UsageError: It holds something else.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except ValueError as error:  # the text is not UTF-8, or no file can have this name
+            raise UsageError(f"it is not a JSON file: {error}") from error
+        return self.fields(parse_json(text))
+
+    def write(self, path: Path, fields: Mapping[str, Any], indent: int | None = 2) -> None:
+        """Replace a file by a document; its folder is made if need be.
+
+        Raises:
+            OSError: It cannot be written.
+            ValueError: No file can have that name, or a number is not finite.
+        """
+        text = json.dumps(self.document(fields), indent=indent, allow_nan=False) + "\n"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+
+
+@dataclass(frozen=True)
+class JsonStore:
+    """A document that is kept in a file from run to run. Neither method raises.
+
+    Jobs may share a file. The first one keeps its document there, and each other one in a file beside it, whose name
+    depends on what tells the jobs apart.
+
+    Attributes:
+        path: The file.
+        format: The format of its content.
+        contents: How warnings call it, such as "profile".
+        owner: The fields that tell the job of a document from other jobs, in JSON types.
+    """
+
+    path: Path
+    format: JsonFormat
+    contents: str
+    owner: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self, decode: Callable[[dict[str, Any]], T]) -> T | None:
+        """Return what `decode` makes of the fields in the file; None if there is no file.
+
+        A file that cannot be read, or that `decode` refuses with a `UsageError`, is set aside under another name, with
+        one warning; None is returned.
+        """
+        own = self._own_path()
+        if own != self.path:
+            self._log_other_job(decode, own)
+        try:
+            if is_special(own):  # a pipe would be waited for
+                raise UsageError("it is a folder or a device, not a file")
+            return decode(self.format.read(own))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, UsageError) as error:
+            _logger.warning(
+                "the %s %s is not used: %s. The file is kept %s", self.contents, own, error, _set_aside(own)
+            )
+            return None
+
+    def save(self, fields: Mapping[str, Any]) -> None:
+        """Replace the file; log a warning if it cannot be written."""
+        try:
+            self.format.write(self._own_path(), fields)
+        except (OSError, ValueError) as error:
+            _logger.warning(
+                "the %s %s cannot be written; training continues without it: %s", self.contents, self.path, error
+            )
+
+    def _own_path(self) -> Path:
+        """Return the file; if it holds the document of another job, the one beside it that is this job's."""
+        try:
+            fields = {} if is_special(self.path) else self.format.read(self.path)
+        except (OSError, UsageError):  # there is none, or it holds nobody's document
+            return self.path
+        if all(name not in fields or fields[name] == value for name, value in self.owner.items()):
+            return self.path
+        import hashlib  # it loads OpenSSL, which takes 8 ms
+
+        job = hashlib.sha256(json.dumps(self.owner, sort_keys=True).encode()).hexdigest()[:8]
+        return self.path.with_name(f"{self.path.stem}-{job}{self.path.suffix}")
+
+    def _log_other_job(self, decode: Callable[[dict[str, Any]], T], own: Path) -> None:
+        try:
+            decode(self.format.read(self.path))
+        except (OSError, UsageError) as error:
+            _logger.log(
+                logging.INFO if own.exists() else logging.WARNING,  # once is enough
+                "the %s %s is that of another job: %s. It stays, and this job keeps its own in %s",
+                self.contents,
+                self.path,
+                error,
+                own.name,
+            )
+
+
+def _set_aside(path: Path) -> str:
+    if is_special(path):
+        return "where it is"
+    number = 1
+    try:
+        while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
+            number += 1
+        path.replace(aside)
+    except (OSError, ValueError) as error:
+        return f"where it is ({error})"
+    return f"as {aside.name}"
