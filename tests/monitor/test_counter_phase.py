@@ -115,3 +115,20 @@ def test_a_counter_that_begins_again_makes_no_knot_until_an_update():
     knots = phase.knots_before(1.0)
     assert [knot.energy_joules for knot in knots] == [1.0, 2.0, 4.0]
     assert all(first.at < second.at for first, second in itertools.pairwise(knots))
+
+
+def test_a_counter_that_has_begun_again_makes_a_knot_of_the_first_update_that_it_shows():
+    """Before its first two values were passed over: a quarter of a second that was not counted, of updates of 20 ms."""
+    phase = CounterPhase(0.1, 15.0)
+    for at, joules in [(0.0, 41.0), (0.1, 42.0), (0.2, 43.0), (0.3, 1.0), (0.4, 2.0)]:
+        phase.add(at, at + 1e-4, joules)
+    assert [knot.energy_joules for knot in phase.knots_before(1.0)] == [41.0, 42.0, 43.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("nonsense_joules", [0.0, 5.0])
+def test_nonsense_makes_no_knot_of_what_was_known_before(nonsense_joules):
+    phase = CounterPhase(0.1, 15.0)
+    for at, joules in [(0.0, 41.0), (0.1, 42.0), (0.13, nonsense_joules), (0.16, 42.0), (0.2, 43.0), (0.3, 44.0)]:
+        phase.add(at, at + 1e-4, joules)
+    told = [knot.energy_joules for knot in phase.knots_before(1.0) if knot.energy_joules != nonsense_joules]
+    assert told == [41.0, 42.0, 43.0, 44.0]

@@ -20,8 +20,9 @@ from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._meter import UNKNOWN_PEAK_WATTS, peak_watts
+from zeus_core.monitor._parts._amount import Amount, whole_quanta
 from zeus_core.monitor._parts._counter_phase import CounterPhase
-from zeus_core.monitor._parts._divided_energy import Amount, DividedEnergy, Division, whole_quanta
+from zeus_core.monitor._parts._divided_energy import DividedEnergy, Division
 from zeus_core.monitor._parts._energy_source import EnergySource
 from zeus_core.monitor._parts._power_sum import PowerSum
 from zeus_core.monitor._parts._timeline import Timeline

@@ -87,8 +87,8 @@ class CounterPhase:
         self._is_unclear = False  # of which update the latest change is
         self._known_until = -math.inf  # the moment of the latest knot
         self._last_begin: float | None = None
-        self._last_joules = self._shown_since = math.nan
-        self._is_same = self._was_back = False
+        self._last_joules = self._earlier_joules = self._shown_since = math.nan
+        self._is_same = False
         self._changes: deque[_Change] = deque()
         self._latest_knot: int | None = None
         self._still_seconds = 0.0  # before changes that made no knot
@@ -119,9 +119,10 @@ class CounterPhase:
         if self._is_same:
             self._see_still(begin)
             return
-        is_back, self._last_joules = energy_joules < self._last_joules, energy_joules
-        if is_back or self._was_back:  # it has begun again, or told nonsense: at any moment, not at an update
-            self._was_back, self._shown_since = is_back, end
+        is_back, is_nonsense = energy_joules < self._last_joules, self._is_nonsense(energy_joules)
+        self._earlier_joules, self._last_joules = self._last_joules, energy_joules
+        if is_nonsense:  # or the first value after that, which the counter may have shown before: not at an update
+            self._shown_since = end
             return
         still_seconds = 0.0 if last_begin is None else last_begin - self._shown_since
         self._shown_since = end
@@ -129,8 +130,17 @@ class CounterPhase:
         was_seen = last_begin is None or last_begin >= begin - longest
         low = begin - longest if last_begin is None else max(last_begin, begin - longest)
         self._changes.append(_Change(low, end, begin, energy_joules, still_seconds, was_seen))
-        if last_begin is not None:
+        if last_begin is not None and not is_back:
             self._learn(low, end)
+
+    def _is_nonsense(self, energy_joules: float) -> bool:
+        """Tell whether a value is not of an update since the latest read, as far as the two before it tell.
+
+        A counter that has begun again tells the energy at an update once it tells any.
+        """
+        if energy_joules < self._last_joules:
+            return energy_joules == 0 or energy_joules >= self._earlier_joules  # back from nonsense that was too high
+        return self._last_joules < self._earlier_joules <= energy_joules  # back from nonsense that was too low
 
     def _see_still(self, begin: float) -> None:
         """Note that the counter shows the same as before: the latest update is later than it could have been so far."""

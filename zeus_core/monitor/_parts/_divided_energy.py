@@ -12,44 +12,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable
 from typing import NamedTuple
 
-from zeus_core.monitor._parts._class_energy import ClassEnergy, Stretch
+from zeus_core.monitor._parts._amount import Amount, in_quanta, is_class, whole_quanta
+from zeus_core.monitor._parts._bridged_times import BridgedTimes
+from zeus_core.monitor._parts._class_energy import ClassEnergy
 from zeus_core.monitor._parts._counter_phase import STILL_PERIODS, Knot
 from zeus_core.monitor._parts._energy_source import EnergySource
+from zeus_core.monitor._parts._near_model import Stretch
 from zeus_core.monitor._parts._part import Estimate, Part
 from zeus_core.monitor._parts._timeline import Timeline
+from zeus_core.monitor._parts._unsettled_time import SILENT_SECONDS, UnsettledTime
 
-__all__ = ["Amount", "DividedEnergy", "whole_quanta"]
+__all__ = ["DividedEnergy", "Division"]
 
-_QUANTUM_JOULES = 2.0**-10
 _SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can be near, and some updates
 _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
-_SILENT_SECONDS = 2.0  # a source that has not answered by then is given up; before anything is settled
 _OUTAGE_PERIODS = 6  # a driver may skip one update, not five
 _AGE_PERIODS = 0.05  # how old the energy of an update can be; nobody has published that of a board
 _KNOWN_SECONDS = 0.2  # of a class, by which its power is known well enough to tell that half is missing
 _SAMPLED = 0.5  # times the uncertainty of a class, on top, where power is sampled: its errors are not independent
 _LOST = 0.5  # of what the model tells of the time that a counter stood still: if that is missing, it has lost all of it
-
-
-@dataclass
-class Amount:
-    """Energy of one class.
-
-    Attributes:
-        energy_joules: The energy, as far as it is known; a whole multiple of 2^-10 J.
-        uncertainty_joules: How far that can be off.
-        lost_seconds: The time whose energy is not known.
-        is_estimated: Whether a model has told some of it.
-    """
-
-    energy_joules: float = 0.0
-    uncertainty_joules: float = 0.0
-    lost_seconds: float = 0.0
-    is_estimated: bool = False
 
 
 class Division(NamedTuple):
@@ -86,13 +70,11 @@ class DividedEnergy:
         self._classes = ClassEnergy(peak_watts)
         self._knot: Knot | None = None  # up to which all is settled
         self._following: Knot | None = None  # the next one, which is settled once the one after it is known
-        self._missed: list[Part] = []  # before the first knot
-        self._missed_gap = self._classes.near.begin_gap()
         self._settled: dict[Hashable, Amount] = {}
-        self._gaps: list[Stretch] = []  # what was not counted
+        self._bridged = BridgedTimes(self._classes)
+        self._unsettled = UnsettledTime(self._classes, peak_watts, before)
         self._total_joules = 0.0  # as divided last
         self._told_more_joules = 0.0  # since
-        self._power_watts: float | None = None  # for the time before the first update
 
     @property
     def settled_until(self) -> float:
@@ -102,9 +84,10 @@ class DividedEnergy:
     @property
     def settled_joules(self) -> float:
         """The energy that was counted until then, without that before the first moment that counts."""
-        return sum(
-            amount.energy_joules for key, amount in self._settled.items() if _is_class(key) and key != self._before
+        settled = sum(
+            amount.energy_joules for key, amount in self._settled.items() if is_class(key) and key != self._before
         )
+        return settled + self._bridged.counted_joules
 
     @property
     def _age_seconds(self) -> float:
@@ -134,7 +117,7 @@ class DividedEnergy:
             now: This moment.
             is_last: Divide all that is known.
         """
-        if self._spare is not None and (is_last or now - self._timeline.begin > _SILENT_SECONDS):
+        if self._spare is not None and (is_last or now - self._timeline.begin > SILENT_SECONDS):
             self.source, self._spare = self._spare, None
         delay = _SETTLED_AFTER_SECONDS if self.source.is_known else _UNKNOWN_PHASE_SECONDS
         for knot in self.source.knots_before(math.inf if is_last else now - delay):
@@ -154,7 +137,7 @@ class DividedEnergy:
         estimates = {key: self._classes.estimate(key) for key in amounts}
         sample_joules = self.source.half_width_seconds * (self._classes.mean_watts or 0.0)
         for key, estimate in estimates.items():
-            if not _is_class(key):
+            if not is_class(key):
                 amounts[key].energy_joules = whole_quanta(estimate.energy_joules)
             off = 0.0 if is_last else abs(estimate.energy_joules - amounts[key].energy_joules)
             amounts[key].uncertainty_joules = estimate.uncertainty_joules + off
@@ -166,7 +149,7 @@ class DividedEnergy:
         if is_last:
             self._revise(amounts, estimates)
         off = estimates[self._before].uncertainty_joules if self._before in estimates else 0.0
-        off += self.source.uncertainty_joules + self._add_gaps(amounts)
+        off += self.source.uncertainty_joules + self._bridged.add_to(amounts)
         off += 2 * sample_joules if self.source.is_of_power else self._age_seconds * (self._classes.mean_watts or 0.0)
         off += self._add_unsettled(amounts, now, is_last)
         return Division(amounts, off + self._keep_total(amounts))
@@ -184,7 +167,7 @@ class DividedEnergy:
     def add_edge(self, begin: float, end: float, counter_joules: float | None, power_watts: float | None) -> None:
         """Take in a read that was made between two moments; None is what was not read."""
         if power_watts is not None:
-            self._power_watts = power_watts
+            self._unsettled.power_watts = power_watts
         value = power_watts if self.source.is_of_power else counter_joules
         if value is not None:
             self.source.add(begin, end, value)
@@ -198,7 +181,7 @@ class DividedEnergy:
         if last is None:
             self._knot, self._following = knot, None
             if knot.at - knot.half_width_seconds > self._timeline.begin:  # the first reads have failed
-                self._missed = self._timeline.parts(self._timeline.begin, knot.at)
+                self._unsettled.missed = self._timeline.parts(self._timeline.begin, knot.at)
         elif following is not None:
             is_sound = self._may_follow(last, following)
             if not self._may_follow(following, knot) or (not is_sound and self._may_follow(last, knot)):
@@ -216,13 +199,15 @@ class DividedEnergy:
         if not parts:
             return
         if not self._may_follow(first, second) or self._has_lost(first, second, parts):
-            self._gaps.append(Stretch(parts, gap=self._classes.near.begin_gap()))
+            self._bridged.add_lost(parts)
             return
         energy_joules = whole_quanta(second.energy_joules - first.energy_joules)
+        if parts[0].key != self._before and self._bridged.add_hidden(parts, energy_joules):
+            return
         self._classes.timing_seconds = self.source.half_width_seconds
         self._classes.age_seconds = self._age_seconds
         divided = self._classes.add(energy_joules, parts, first.half_width_seconds + second.half_width_seconds)
-        for key, joules in _in_quanta(divided, energy_joules).items():
+        for key, joules in in_quanta(divided, energy_joules).items():
             self._settled.setdefault(key, Amount()).energy_joules += joules
         for part in parts:
             if part.span is not None:
@@ -238,17 +223,6 @@ class DividedEnergy:
         stood_fraction = min(second.still_seconds / sum(part.seconds for part in parts), 1.0)
         return second.energy_joules - first.energy_joules < (1 - _LOST * stood_fraction) * modelled
 
-    def _add_gaps(self, amounts: dict[Hashable, Amount]) -> float:
-        """Add what a model tells of the time that was not counted. Return how far the sum of that can be off."""
-        off = 0.0
-        fits = self._classes.fit(self._gaps)
-        for gap, fit in zip(self._gaps, fits, strict=True):
-            for key, estimate in fit.items():
-                _add(amounts, key, estimate)
-                off += estimate.uncertainty_joules if _is_class(key) else 0.0
-            _lose(amounts, [part for part in gap.parts if part.key not in fit])
-        return off
-
     def _add_unsettled(self, amounts: dict[Hashable, Amount], now: float, is_last: bool) -> float:
         """Add what came after the last settled knot. Return how far the sum of that can be off."""
         chain = [] if self._knot is None else [self._knot]
@@ -260,59 +234,22 @@ class DividedEnergy:
             Stretch(self._timeline.parts(first.at, second.at), second.energy_joules - first.energy_joules)
             for first, second in itertools.pairwise(chain)
         ]
-        tail = self._timeline.parts(begin, now)
-        if self._missed:
-            intervals.append(Stretch(self._missed, gap=self._missed_gap))
-        is_outage = now - begin > max(_OUTAGE_PERIODS * self.source.period_seconds, 2 * _SETTLED_AFTER_SECONDS)
-        if is_outage and not is_last:
-            _lose(amounts, tail)
-        else:
-            intervals.append(Stretch(tail))
-        # So much earlier or later the tail may have begun, at whatever power.
-        off = self._peak_watts * (chain[-1].half_width_seconds if chain else 0.0)
-        for (parts, energy_joules, _), fit in zip(intervals, self._classes.fit(intervals), strict=True):
-            if energy_joules is None:
-                is_short = (
-                    sum(part.seconds for part in parts) <= _SILENT_SECONDS if parts is self._missed else not is_outage
-                )
-                fit = self._with_unknown(fit, parts, is_short)
-            elif not fit:
-                fit = _by_time(energy_joules, parts)
-            for key, estimate in fit.items():
-                _add(amounts, key, estimate, energy_joules is None and (is_outage or parts is self._missed))
-            modelled = [key for key in fit if _is_class(key) and (energy_joules is None or key == self._before)]
-            own_off = sum(fit[key].uncertainty_joules for key in modelled)
-            off += max(own_off, self._tail_joules(tail)) if parts is tail else own_off
-            _lose(amounts, [part for part in parts if part.key not in fit])
-        return off
-
-    def _tail_joules(self, tail: Sequence[Part]) -> float:
-        """Return how far the energy since the latest update can be off: what draws less, or more, is not seen yet."""
-        seconds = min(sum(part.seconds for part in tail), self.source.period_seconds)
-        watts = min(self._classes.mean_watts or 0.0, self._peak_watts)
-        return max(watts, self._peak_watts - watts) * seconds
-
-    def _with_unknown(
-        self, fit: dict[Hashable, Estimate], parts: Sequence[Part], is_short: bool
-    ) -> dict[Hashable, Estimate]:
-        """Add classes that were never seen, for a time so short that the highest power bounds their energy."""
-        watts = self._classes.mean_watts
-        watts = self._power_watts if watts is None else watts
-        if not is_short or watts is None:
-            return fit
-        unknown: dict[Hashable, float] = {}
-        for part in parts:
-            for key in part.keys:
-                if key not in fit:
-                    unknown[key] = unknown.get(key, 0.0) + part.seconds
-        watts = min(watts, self._peak_watts)
-        reach = max(watts, self._peak_watts - watts)
-        return {**fit, **{key: Estimate(watts * seconds, reach * seconds) for key, seconds in unknown.items()}}
+        period_seconds = self.source.period_seconds
+        off_joules = self._unsettled.add_to(
+            amounts,
+            intervals,
+            self._timeline.parts(begin, now),
+            period_seconds=period_seconds,
+            is_outage=now - begin > max(_OUTAGE_PERIODS * period_seconds, 2 * _SETTLED_AFTER_SECONDS),
+            is_last=is_last,
+        )
+        # So much earlier or later the latest part of it may have begun, at whatever power.
+        return off_joules + self._peak_watts * (chain[-1].half_width_seconds if chain else 0.0)
 
     def _keep_total(self, amounts: dict[Hashable, Amount]) -> float:
         """Let none of the total be taken back; return how much would have been."""
         self._total_joules, self._told_more_joules = self._total_joules + self._told_more_joules, 0.0
-        counted = [key for key in amounts if _is_class(key) and key != self._before]
+        counted = [key for key in amounts if is_class(key) and key != self._before]
         if not counted or any(amounts[key].lost_seconds for key in counted):
             return 0.0
         total_joules = sum(amounts[key].energy_joules for key in counted)
@@ -326,7 +263,7 @@ class DividedEnergy:
 
     def _revise(self, amounts: dict[Hashable, Amount], estimates: dict[Hashable, Estimate]) -> None:
         """Divide all that was counted once more, by what is known by now."""
-        counted = [key for key in amounts if _is_class(key) and key != self._before]
+        counted = [key for key in amounts if is_class(key) and key != self._before]
         total_joules = sum(amounts[key].energy_joules for key in counted)
         for key in counted:
             amounts[key].energy_joules = whole_quanta(estimates[key].energy_joules)
@@ -337,43 +274,3 @@ class DividedEnergy:
             amounts[key].energy_joules += given
             amounts[key].uncertainty_joules += abs(given)
             left -= given
-
-
-def whole_quanta(energy_joules: float) -> float:
-    """Return the nearest multiple of 2^-10 J."""
-    return round(energy_joules / _QUANTUM_JOULES) * _QUANTUM_JOULES
-
-
-def _in_quanta(divided: dict[Hashable, float], total_joules: float) -> dict[Hashable, float]:
-    rounded = {key: whole_quanta(joules) for key, joules in divided.items()}
-    largest = max(rounded, key=lambda key: rounded[key])
-    rounded[largest] += total_joules - sum(rounded.values())
-    return rounded
-
-
-def _is_class(key: Hashable) -> bool:
-    return not isinstance(key, int)
-
-
-def _add(amounts: dict[Hashable, Amount], key: Hashable, estimate: Estimate, is_estimated: bool = True) -> None:
-    amount = amounts.setdefault(key, Amount())
-    amount.energy_joules += whole_quanta(estimate.energy_joules)
-    amount.uncertainty_joules += estimate.uncertainty_joules
-    amount.is_estimated = amount.is_estimated or is_estimated
-
-
-def _lose(amounts: dict[Hashable, Amount], parts: Iterable[Part]) -> None:
-    for part in parts:
-        for key in part.keys:
-            amounts.setdefault(key, Amount()).lost_seconds += part.seconds
-
-
-def _by_time(energy_joules: float, parts: Sequence[Part]) -> dict[Hashable, Estimate]:
-    """Divide the energy of the first interval, of which no model tells anything."""
-    seconds = sum(part.seconds for part in parts)
-    times: dict[Hashable, float] = {}
-    for part in parts:
-        for key in part.keys:
-            times[key] = times.get(key, 0.0) + part.seconds
-    shares = {key: energy_joules * time / seconds for key, time in times.items()}
-    return {key: Estimate(joules, min(joules, energy_joules - joules)) for key, joules in shares.items()}

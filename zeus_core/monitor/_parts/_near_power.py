@@ -11,7 +11,10 @@ import numpy as np
 
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, padded
 
-__all__ = ["Gap", "Near", "NearPower", "Seen"]
+__all__ = ["NOISY_SECONDS", "Gap", "Near", "NearPower", "Seen"]
+
+NOISY_SECONDS = 0.02
+"""An interval inside a part tells what it draws near it, less by its noise: as if some time of it told nothing."""
 
 _NEAR_SECONDS = 1.0  # of a class: what it drew longer ago tells less
 _FOLLOWED_GAPS = 8  # the latest ones

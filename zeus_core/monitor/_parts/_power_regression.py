@@ -9,7 +9,7 @@ import numpy as np
 
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, Column, padded
 
-__all__ = ["Group", "PowerRegression"]
+__all__ = ["FINE", "Group", "PowerRegression"]
 
 
 class Group(enum.IntEnum):
@@ -26,8 +26,29 @@ class Group(enum.IntEnum):
 _PHASE_STDERR = 0.4  # of the mean power: how far a tenth of a step may differ from the mean of the steps
 _EDGE_STDERR = 0.12  # of the mean power: how far the power near an edge may differ; beyond that, the lags tell
 _TEMPER = 0.75  # of the evidence for a lag: errors of neighbouring intervals are related
+_BETWEEN = 4  # lags from one of those that are tried to the next: the likeliest one may lie between them
 _SOLVE_EVERY = 16  # intervals of several classes
 _FIRST_SOLVED = (4, 8)  # of them, while they are few
+
+
+def _between(is_smooth: bool) -> Array:
+    """Return the weights that interpolate a function of the lag from its values at those that are tried."""
+    count = len(LAGS_SECONDS)
+    weights = np.zeros(((count - 1) * _BETWEEN + 1, count))
+    for row, place in zip(weights, np.arange(len(weights)) / _BETWEEN, strict=True):
+        below = min(int(place), count - 2)
+        part = place - below
+        row[below : below + 2] = 1 - part, part
+        if is_smooth:  # the mean of the slopes on both sides counts at each of them
+            for at, bend in ((below, part * (1 - part) ** 2), (below + 1, (1 - part) * part**2)):
+                if 0 < at < count - 1:
+                    row[at - 1 : at + 2] -= 0.5 * bend * np.array([1.0, -2.0, 1.0])
+    return weights
+
+
+FINE = _between(is_smooth=False)
+"""Interpolates energies between the lags that are tried."""
+_SMOOTH = _between(is_smooth=True)  # for evidence, which has its maximum between them
 
 
 class PowerRegression:
@@ -70,8 +91,9 @@ class PowerRegression:
 
     @property
     def lag_weights(self) -> Array:
-        """How likely each lag is."""
-        weights: Array = np.exp(_TEMPER * (self._evidence - self._evidence.max()))
+        """How likely each of `FINE_LAGS_SECONDS` is."""
+        evidence = _SMOOTH @ self._evidence
+        weights: Array = np.exp(_TEMPER * (evidence - evidence.max()))
         weights /= weights.sum()
         return weights
 
