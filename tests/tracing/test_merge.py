@@ -29,14 +29,21 @@ def clock_of(rank):
     return lambda at: TRUE_BEGIN + at + ahead + drift * at
 
 
-def write_rank(folder, rank, size=4, begin=0.0, is_compared=True):
-    """Write the trace of a rank: every rank has a span from the same true moment to the same true moment, each 10 s."""
+def write_rank(folder, rank, size=4, begin=0.0, is_compared=True, machine=None, set_by=0.0, late_seconds=8e-4):
+    """Write the trace of a rank; its machine's wall clock was set by some seconds before it began.
+
+    Every rank has a span from the same true moment to the same true moment, each 10 s.
+    """
     choose = random.Random(rank)
-    shows, shows_0 = clock_of(rank), clock_of(0)
+    on_machine, shows_0 = clock_of(rank if machine is None else machine), clock_of(0)
+
+    def shows(at):
+        return on_machine(at) + set_by
+
     base = shows(begin)
     points = []
     for at in (begin, begin + 20, begin + 100, begin + SECONDS):
-        late = [[choose.uniform(5e-5, 8e-4) for _ in range(4)] for _ in range(8)]
+        late = [[choose.uniform(0.06 * late_seconds, late_seconds) for _ in range(4)] for _ in range(8)]
         meetings = [
             Meeting(
                 shows(at + enters), shows(at + max(enters, enters_0) + left),
@@ -55,6 +62,8 @@ def write_rank(folder, rank, size=4, begin=0.0, is_compared=True):
         clock=tuple(points) if is_compared else (),
         phases={"steps": phase},
         total=phase,
+        machine="" if machine is None else f"machine {machine}",
+        machine_nanoseconds=0 if machine is None else round((on_machine(begin) - TRUE_BEGIN) * 1e9),
     )
     write_trace(trace_path(folder, rank), Trace(facts.base_nanoseconds, [facts], spans))
 
@@ -79,6 +88,47 @@ def test_clocks_50_ms_apart_that_drift_by_100_ppm_are_aligned_within_a_milliseco
     assert all(len(moments) == 4 for moments in together.values())
     assert max(skews) < microseconds(1e-3)
     assert max(skews) < microseconds(merged.trace.skew_seconds)
+
+
+def test_ranks_of_one_machine_share_its_clock_and_the_best_comparison_of_it(tmp_path):
+    """Rank 1 was not compared, and the exchanges of rank 2 were slow; wall clocks were set between the beginnings."""
+    write_rank(tmp_path, 0, machine=0)
+    write_rank(tmp_path, 1, machine=0, is_compared=False, begin=20.0, set_by=0.07)
+    write_rank(tmp_path, 2, machine=3, late_seconds=0.05)
+    write_rank(tmp_path, 3, machine=3, begin=-30.0, set_by=-0.02)
+    merged = merge(traces_in(tmp_path))
+    assert merged.notes == []
+    assert merged.trace.skew_seconds < 2e-3
+    together = {}
+    for event in merged.trace.events:
+        began = {0: 0, 1: 20, 2: 0, 3: -30}[event["pid"]]
+        together.setdefault(began + event["args"]["at"], {})[event["pid"]] = event["ts"]
+    of_all = [moments for moments in together.values() if len(moments) == 4]
+    assert len(of_all) > 50
+    for moments in of_all:
+        assert moments[0] == pytest.approx(moments[1], abs=1)
+        assert moments[2] == pytest.approx(moments[3], abs=1)
+        assert moments[0] == pytest.approx(moments[3], abs=microseconds(merged.trace.skew_seconds))
+
+
+def test_real_ranks_of_one_machine_are_a_microsecond_apart(tmp_path):
+    """However busy the machine is: nothing is exchanged, as two of four are traced."""
+
+    def rank_main(world):
+        gpus = [SimulatedGpu(find_preset("A100"), world.rank)]
+        with (
+            TrainingEnergy(
+                ZeusMonitor(gpus=gpus), world=world, folder=tmp_path, trace=world.rank % 2 == 0, quiet=True
+            ) as energy,
+            energy.step(),
+        ):
+            energy.log()
+
+    ThreadWorld.run(4, rank_main, timeout_seconds=120.0)
+    merged = merge(traces_in(tmp_path))
+    assert merged.trace.skew_seconds == 1e-6
+    assert len({rank.machine for rank in merged.trace.ranks}) == 1
+    assert merged.notes == ["2 of 4 ranks are missing: 1, 3"]
 
 
 def test_the_command_writes_one_file_that_states_the_skew(folder, tmp_path, capsys):

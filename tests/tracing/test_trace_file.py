@@ -61,8 +61,8 @@ def damaged(path, how):
         "no trace": b"{}",
         "a number": b"7",
         "of a profiler": b'{"traceEvents": []}',
-        "another version": b'{"traceEvents": [], "zeus_core": {"format": "zeus-core trace", "version": 2}}',
-        "ranks missing": b'{"traceEvents": [], "zeus_core": {"format": "zeus-core trace", "version": 1}}',
+        "another version": b'{"traceEvents": [], "zeus_core": {"format": "zeus-core trace", "version": 1}}',
+        "ranks missing": b'{"traceEvents": [], "zeus_core": {"format": "zeus-core trace", "version": 2}}',
         "a wrong event": b'{"traceEvents": [{"ph": "X", "ts": "now"}]}',
     }
     path.write_bytes(contents[how])

@@ -134,6 +134,8 @@ class RankFacts:
         total: The same of all of them, measured from end to end; None if it is not known.
         steps: The steps it has trained.
         dropped: How many of each kind of event were dropped, the oldest first, to keep the file small.
+        machine: The clock that its moments are of; ranks with the same one share it. Empty if that is not known.
+        machine_nanoseconds: The beginning of its trace by that clock.
     """
 
     rank: int
@@ -147,6 +149,8 @@ class RankFacts:
     total: PhaseEnergy | None = None
     steps: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    machine: str = ""
+    machine_nanoseconds: int = 0
 
     def __post_init__(self) -> None:
         """Check that the numbers can be those of a job.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from zeus_core.errors import UsageError
-from zeus_core.tracing._clocks import point_at
+from zeus_core.tracing._alignment import Alignment
 from zeus_core.tracing._events import Event
 from zeus_core.tracing._facts import RankFacts
 from zeus_core.tracing._trace_file import Trace, read_trace
@@ -64,9 +63,10 @@ def merge(paths: Sequence[Path]) -> Merged:
     notes += [f"left out: {error}" for error in errors]
     facts = _of_one_job(facts, notes)
     _note_missing(facts, notes)
-    base = min(rank.base_nanoseconds - round(1e9 * _ahead(rank)(0.0)) for rank in facts.values())
-    skew = _skew(list(facts.values()), notes)
-    return Merged(Trace(base, list(facts.values()), _events(facts, base), skew), notes)
+    alignment = Alignment(list(facts.values()))
+    base = min(rank.base_nanoseconds - round(1e9 * alignment.ahead(rank)(0.0)) for rank in facts.values())
+    skew = _skew(alignment, notes)
+    return Merged(Trace(base, list(facts.values()), _events(facts, alignment, base), skew), notes)
 
 
 def _of_one_job(facts: dict[Path, RankFacts], notes: list[str]) -> dict[Path, RankFacts]:
@@ -92,47 +92,21 @@ def _note_missing(facts: dict[Path, RankFacts], notes: list[str]) -> None:
         notes.append(f"{len(missing)} of {size} ranks are missing: {shown}")
 
 
-def _ahead(rank: RankFacts) -> Callable[[float], float]:
-    """Return the function that tells how far the clock of a rank is ahead, at a moment of its trace."""
-    points = rank.clock if rank.rank > 0 else ()
-
-    def ahead(at: float) -> float:
-        point = point_at(points, at)
-        return 0.0 if point is None else point.ahead_seconds
-
-    return ahead
-
-
-def _skew(ranks: Sequence[RankFacts], notes: list[str]) -> float | None:
+def _skew(alignment: Alignment, notes: list[str]) -> float | None:
     """Return how far any two clocks can be apart; None if they were not compared."""
-    if len(ranks) == 1:
-        return None
-    unknown = [str(rank.rank) for rank in ranks if rank.rank > 0 and not rank.clock]
-    if unknown:
+    skew = alignment.skew_seconds
+    if skew is None and alignment.unknown:
         notes.append(
-            f"the clocks of ranks {', '.join(unknown)} were not compared with that of rank 0: they are aligned as "
-            "their machines are set, and the skew is not known"
+            f"the clocks of ranks {', '.join(map(str, alignment.unknown))} were not compared with that of rank 0: they "
+            "are aligned as their machines are set, and the skew is not known"
         )
-        return None
-    worst = sorted(_uncertainty(rank) for rank in ranks)
-    return worst[-1] + worst[-2]
+    return skew
 
 
-def _uncertainty(rank: RankFacts) -> float:
-    """Return how far the clock of a rank can be off at most: at an end, at a comparison or halfway between two."""
-    if rank.rank == 0:
-        return 0.0
-    at = [0.0, *(point.at for point in rank.clock), *(at for at, _ in rank.unix_points)]
-    moments = sorted(at)
-    moments += [(before + after) / 2 for before, after in itertools.pairwise(moments)]
-    points = [point_at(rank.clock, moment) for moment in moments]
-    return max(point.uncertainty_seconds for point in points if point is not None)
-
-
-def _events(facts: dict[Path, RankFacts], base: int) -> Iterator[Event]:
+def _events(facts: dict[Path, RankFacts], alignment: Alignment, base: int) -> Iterator[Event]:
     """Read the files once more, one after the other: all ranks at once may not fit into memory."""
     for path, rank in facts.items():
-        ahead, begin = _ahead(rank), (rank.base_nanoseconds - base) / 1000
+        ahead, begin = alignment.ahead(rank), (rank.base_nanoseconds - base) / 1000
 
         def aligned(ts: float) -> float:
             return round(ts + begin - 1e6 * ahead(ts / 1e6), 3)  # noqa: B023, as it is used within the loop

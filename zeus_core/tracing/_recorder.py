@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from zeus_core.adapters import contained
@@ -12,7 +13,7 @@ from zeus_core.device import Gpu
 from zeus_core.monitor._parts._energy_source import EnergySource
 from zeus_core.ports import DeviceEvent, TimeSource
 from zeus_core.ports._background import repeatedly
-from zeus_core.ports._time_source import clock_seconds
+from zeus_core.ports._time_source import MonotonicTime, clock_seconds
 from zeus_core.tracing._bounded import Ring
 from zeus_core.tracing._facts import ClockPoint, PhaseEnergy, RankFacts
 from zeus_core.tracing._gpu_record import LOOK_SECONDS, GpuRecord, RecordedSource
@@ -182,6 +183,8 @@ class TraceRecorder:
             total,
             self.steps,
             self._dropped(),
+            _clock_of(self._time_source),
+            round(self._begin * 1e9),
         )
         return Trace(facts.base_nanoseconds, [facts], record.events(facts))
 
@@ -194,3 +197,14 @@ class TraceRecorder:
             **{f"updates of GPU {gpu.index}": gpu.updates.dropped for gpu in self._gpus},
         }
         return {name: count for name, count in counts.items() if count}
+
+
+def _clock_of(time_source: TimeSource) -> str:
+    """Name the clock of a time source: a boot of a machine, and the namespace, as containers may shift the clock."""
+    if not isinstance(time_source, MonotonicTime):
+        return ""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/time').readlink()}"
+    except OSError:
+        return ""

@@ -20,7 +20,7 @@ from zeus_core.tracing._facts import RankFacts
 
 __all__ = ["Trace", "base_of", "read_document", "read_trace", "trace_path", "write_document", "write_trace"]
 
-_FORMAT = JsonFormat("zeus-core trace", 1)
+_FORMAT = JsonFormat("zeus-core trace", 2)
 _FACTS = "zeus_core"
 _COMPRESSION = 6  # level 9 takes three times as long for 2 % less
 _EVENTS_AT_ONCE = 1_000
