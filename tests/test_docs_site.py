@@ -3,10 +3,12 @@
 import importlib.util
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from zeus_core.cli._program import _COMMANDS
+from zeus_core.optimizer.__main__ import DIAGRAMS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -19,7 +21,7 @@ def tool(name):
     return module
 
 
-SITE, EVIDENCE = tool("docs_site"), tool("evidence")
+SITE, EVIDENCE, DIAGRAM = tool("docs_site"), tool("evidence"), tool("state_diagram")
 
 
 def test_every_command_is_on_the_page_of_commands():
@@ -69,6 +71,22 @@ def test_a_table_of_evidence_is_kept_until_its_benchmark_runs_again(tmp_path):
     page = EVIDENCE.page_text({"part_energy": section})
     assert "a  b\n1  2\n" in page
     assert EVIDENCE.kept_sections(page) == {"part_energy": section}
+
+
+@pytest.mark.parametrize("text", [text for texts in DIAGRAMS.values() for text in texts])
+def test_every_state_diagram_is_a_picture_in_the_page_that_needs_no_network(text):
+    picture = ElementTree.fromstring(DIAGRAM.draw(text))
+    words = {element.text for element in picture.iter("text")}
+    labels = {line.partition(" : ")[2] for line in text.splitlines() if " : " in line}
+    assert labels <= words
+    assert sum(element.get("class") == "life" for element in picture.iter("path")) == text.count('state "')
+    assert sum(element.get("class") == "head" for element in picture.iter("path")) == len(re.findall(r"\w --> ", text))
+    assert not re.search("https?:", DIAGRAM.draw(text))
+
+
+def test_a_diagram_of_another_kind_is_an_error():
+    with pytest.raises(ValueError, match="no line of a state diagram: a -> b"):
+        DIAGRAM.draw("stateDiagram-v2\n    a -> b\n")
 
 
 def test_getting_started_has_an_example_for_every_framework():
