@@ -65,7 +65,7 @@ def use_numbers_again(folder, count, claim_every):
 
 
 def test_numbers_that_are_used_again_never_hold_or_lose_a_lease(tmp_path):
-    use_numbers_again(tmp_path / "ledger", 4_000, claim_every=20)
+    use_numbers_again(tmp_path / "ledger", 1_500, claim_every=20)
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.daemon.conftest import ORIGINAL_WATTS, STRANGER, needs_root, until
+from tests.support.variants import long_but_first
 
 pytestmark = needs_root
 
@@ -24,7 +25,7 @@ def state(world):
 
 
 @pytest.mark.parametrize(
-    "end", ["limits.restore(), clocks.restore()", "pass", "os.kill(os.getpid(), signal.SIGKILL)"], ids=str.split
+    "end", long_but_first(["limits.restore(), clocks.restore()", "pass", "os.kill(os.getpid(), signal.SIGKILL)"])
 )
 def test_they_are_set_and_restored(world, end):
     program = f"{PROGRAM}\n    print('ready', flush=True)\n    input()\n    {end}"

@@ -271,7 +271,14 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+# The kernel closes a connection alike however its process ends; only what a child inherits, and `exec`, are different.
+QUICK = ("returns", "exec", "its child lives on", "SIGKILL")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [pytest.param(end, id=name, marks=[] if name in QUICK else pytest.mark.long) for name, end in ENDS.items()],
+)
 def test_a_client_that_ends_in_whatever_way_leaves_nothing(lasting_world, end):
     process = hold(lasting_world, f"sys.stdin.readline(); {end}")
     process.stdin.write("\n")

@@ -24,6 +24,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import daemon_of, is_unprivileged
+from tests.support.variants import long_but_first
 from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._guardian_program import _follow
 from zeus_core.leases._keeper import Keeper
@@ -278,7 +279,7 @@ def test_the_messages_of_a_process_that_was_killed_before_it_read_that_the_guard
     assert keeper.held_by("owner") == [entry]
 
 
-@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("knob", long_but_first(KNOBS))
 def test_a_process_that_is_killed_at_once_is_restored(make_driver, knob):
     """Right after the change, and in one process after the other: no guardian may be late."""
     for _ in range(3):
@@ -377,7 +378,7 @@ def test_runs_that_are_killed_one_after_another_all_find_the_same_original(start
     assert not list(driver.ledger_path.glob("*.json"))
 
 
-@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("knob", long_but_first(KNOBS))
 def test_a_guardian_that_was_killed_is_started_again_by_the_next_change(make_driver, knob):
     """The daemon is started by systemd, and the next change finds it."""
     again = """
@@ -395,7 +396,7 @@ def test_a_guardian_that_was_killed_is_started_again_by_the_next_change(make_dri
     owner.close()
 
 
-@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("knob", long_but_first(KNOBS))
 def test_a_ledger_that_is_removed_in_mid_run_does_not_keep_the_guardian_from_restoring(start, knob):
     owner = start(knob, ENDS["SIGKILL"])
     if is_unprivileged():
@@ -405,7 +406,7 @@ def test_a_ledger_that_is_removed_in_mid_run_does_not_keep_the_guardian_from_res
     owner.end()
 
 
-@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("knob", long_but_first(KNOBS))
 def test_where_the_guardian_is_stopped_the_next_start_restores_and_the_guardian_does_no_harm_later(start, knob):
     """A daemon that is stopped restores as it goes on: there is none beside it that could."""
     owner = start(knob)
@@ -463,13 +464,13 @@ def seconds_at_the_next_start(start, knob):
     return owner.last_change_seconds() - begin
 
 
-@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("knob", long_but_first(KNOBS))
 def test_a_forked_child_that_exits_ends_nothing(start, knob):
     """The fixture looks at the GPU after the child's end; then it is restored as usual."""
     seconds_of(start, knob, "SIGKILL", CHILD_EXITS)
 
 
-@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("knob", long_but_first(KNOBS))
 def test_the_next_start_restores_where_the_guardian_was_killed_before_its_owner(start, knob):
     seconds_at_the_next_start(start, knob)
 

@@ -22,8 +22,9 @@ from zeus_core.errors import (
     PermissionDeniedError,
 )
 from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.leases._entry_files import UnreadableEntry
 from zeus_core.leases._keeper import Keeper
-from zeus_core.leases._ledger import Ledger, UnreadableEntry, known_ledgers, own_ledger
+from zeus_core.leases._ledger import Ledger, known_ledgers, own_ledger
 from zeus_core.leases._process_identity import ProcessIdentity
 from zeus_core.leases._restoring import Outcome, restore_entry
 from zeus_core.testing import FaultyGpu, VirtualTime
@@ -358,7 +359,7 @@ def test_values_that_follow_are_appended_and_read_as_those_of_the_entry(ledger, 
 def test_a_line_that_was_not_written_completely_counts_for_nothing(ledger, gpu, torn):
     entry = ledger.claim(entry_of(gpu), never).changing_to(175.0)
     ledger.note_values(entry)
-    with Path(ledger._path(entry.key)).open("a", encoding="utf-8") as file:
+    with Path(ledger._files.path(entry.key)).open("a", encoding="utf-8") as file:
         file.write(torn)
     assert ledger.find(entry.key) == entry
     entry = entry.changed().changing_to(125.0)
@@ -372,7 +373,7 @@ def test_a_file_does_not_grow_without_bound(ledger, gpu):
     for number in range(5000):
         entry = entry.changed().changing_to(100.0 + number)
         ledger.note_values(entry)
-        sizes.append(Path(ledger._path(entry.key)).stat().st_size)
+        sizes.append(Path(ledger._files.path(entry.key)).stat().st_size)
     assert max(sizes) <= 64 * 1024
     assert ledger.find(entry.key) == entry
 
@@ -401,7 +402,7 @@ def test_files_of_entries_are_closed_when_they_are_removed(ledger, gpu):
         ledger.close(entry)
     Ledger(ledger.folder).note(entry)
     ledger.note_values(entry)
-    del ledger._open[entry.key]
+    del ledger._files._open[entry.key]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

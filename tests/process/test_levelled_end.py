@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.variants import long_but_first
 
 ORIGINAL_WATTS = 450.0
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
@@ -47,12 +48,10 @@ AFTER = "after=GlobalPowerLimitOptimizer(monitor, Energy(), world=world, **trial
 
 @pytest.mark.parametrize(
     "arguments",
-    ['knob="clock"', "budget_watts=800", pytest.param(AFTER, marks=pytest.mark.long)],
+    long_but_first(['knob="clock"', "budget_watts=800", AFTER]),
     ids=["clocks", "limits", "clocks below a limit"],
 )
-@pytest.mark.parametrize(
-    "end", [pytest.param("normal", marks=pytest.mark.long), pytest.param("SIGTERM", marks=pytest.mark.long), "SIGKILL"]
-)
+@pytest.mark.parametrize("end", long_but_first(["SIGKILL", "SIGTERM", "normal"]))
 def test_levelled_gpus_are_as_before(make_driver, end, arguments):
     driver = make_driver(DEVICE, DEVICE)
     program = textwrap.dedent(TRAINING).replace("ARGUMENTS", arguments)

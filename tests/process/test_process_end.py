@@ -7,6 +7,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import is_unprivileged
+from tests.support.variants import long_but_first
 
 ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
@@ -48,14 +49,17 @@ def check_restored(driver):
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [
-        ("pass", 0),
-        ("optimizer.close()", 0),
-        ("sys.exit(3)", 3),
-        ("raise RuntimeError('training failed')", 1),
-        ("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", -signal.SIGINT),
-    ],
-    ids=["normal", "closed", "sys.exit", "exception", "Ctrl-C"],
+    long_but_first(
+        [
+            ("raise RuntimeError('training failed')", 1),
+            ("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", -signal.SIGINT),
+            ("optimizer.close()", 0),
+            ("pass", 0),
+            ("sys.exit(3)", 3),
+        ],
+        count=2,
+    ),
+    ids=["exception", "Ctrl-C", "closed", "normal", "sys.exit"],
 )
 def test_a_process_that_ends_by_itself_restores_the_limit(make_driver, end, code):
     driver = make_driver(DEVICE)
@@ -65,7 +69,7 @@ def test_a_process_that_ends_by_itself_restores_the_limit(make_driver, end, code
     check_restored(driver)
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("signal_number", long_but_first([signal.SIGTERM, signal.SIGHUP]))
 def test_a_process_that_is_told_to_end_restores_the_limit_and_dies_of_the_signal(make_driver, signal_number):
     driver = make_driver(DEVICE)
     process = start(driver, WAIT_FOR_A_SIGNAL)
@@ -77,6 +81,7 @@ def test_a_process_that_is_told_to_end_restores_the_limit_and_dies_of_the_signal
     check_restored(driver)
 
 
+@pytest.mark.long  # in the default suite, within a `with` block
 def test_a_forked_child_that_ends_leaves_the_limit_of_its_parent_alone(make_driver):
     driver = make_driver(DEVICE)
     fork = """
@@ -108,7 +113,7 @@ def test_a_forked_child_that_leaves_the_with_block_leaves_the_limit_of_its_paren
     check_restored(driver)
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("signal_number", long_but_first([signal.SIGINT, signal.SIGUSR1]))
 def test_signals_left_to_the_system_are_guarded_too(make_driver, signal_number):
     driver = make_driver(DEVICE)
     program = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n" + textwrap.dedent(TRAINING)

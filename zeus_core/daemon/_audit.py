@@ -15,8 +15,10 @@ from typing import Any
 from zeus_core._files import without_links
 from zeus_core.device.remote._protocol import encode_json
 from zeus_core.errors import DriverFaultError
+from zeus_core.leases._entry import LedgerEntry
+from zeus_core.leases._restoring import Outcome
 
-__all__ = ["AuditLog", "members"]
+__all__ = ["AuditLog", "describe", "members", "note_end"]
 
 _logger = logging.getLogger(__name__)
 
@@ -96,6 +98,26 @@ class AuditLog:
 def members(fields: Mapping[str, Any]) -> str:
     """Return fields as JSON writes them within an object, before others."""
     return f"{encode_json(fields)[1:-1]},"
+
+
+def note_end(audit: AuditLog, outcome: Outcome, why: str, **more: Any) -> None:
+    """Write to the audit log how the change of a knob has ended, and why."""
+    entry = outcome.entry
+    because = {} if outcome.is_done else {"because": entry.failure}
+    changed = {"old": outcome.value, "new": entry.original, "outcome": outcome.kind, "why": why, **because}
+    audit.note("ended", {**describe(entry), **more, **changed})
+
+
+def describe(entry: LedgerEntry) -> dict[str, Any]:
+    """Return what all lines about an entry have in common."""
+    return {
+        "device": entry.device_uuid,
+        "knob": entry.knob,
+        "pid": entry.owner.pid,
+        "uid": entry.uid,
+        "program": entry.program,
+        "job": entry.job,
+    }
 
 
 def _now() -> str:

@@ -40,11 +40,11 @@ class Owner(Protocol):
     """The loop that a connection belongs to."""
 
     def put(self, job: Callable[[], object]) -> None:
-        """Do a job, which must not raise, soon. For any thread."""
+        """Do a job soon. It must not raise. Any thread may call this."""
         ...
 
     def release(self, connection: Connection) -> None:
-        """Close the socket of a connection that has ended. In the thread of this loop."""
+        """Close the socket of a connection that has ended. Only the thread of this loop calls this."""
         ...
 
 
@@ -72,7 +72,7 @@ class Connection:
         self.owner: Owner | None = None
         """The loop that serves it; None before that, and once its socket is closed."""
         self.is_ended = False
-        """Whether it is over: no request of it is served any more."""
+        """Whether it has ended: no request of it is served any more."""
         self.is_paused = False
         """Whether nothing more is read, as there is no room."""
         self.is_waiting = False
@@ -103,10 +103,10 @@ class Connection:
         return b"\n" in self._received or len(self._received) >= MAX_REQUEST_BYTES
 
     def take_request(self) -> Request:
-        """Return the next request, as there is one.
+        """Return the next request, which must have been received as a whole.
 
         Raises:
-            ProtocolError: It is too long, or none.
+            ProtocolError: It is too long, or invalid.
         """
         end = self._received.find(b"\n", 0, MAX_REQUEST_BYTES)
         if end < 0:

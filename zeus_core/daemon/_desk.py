@@ -8,26 +8,26 @@ import time
 from dataclasses import dataclass
 from typing import Any, cast
 
-from zeus_core.daemon._audit import AuditLog, members
+from zeus_core.daemon._audit import AuditLog, describe, members, note_end
+from zeus_core.daemon._board import Board
 from zeus_core.daemon._connection import Client, Connection
 from zeus_core.daemon._policy import Allowance, Policy
-from zeus_core.device import Gpu, PowerRange
+from zeus_core.device import Gpu
 from zeus_core.device.remote._protocol import KNOBS, POWER_LIMIT, Request
 from zeus_core.errors import (
     DeviceError,
     DeviceHeldError,
     DriverFaultError,
     PermissionDeniedError,
-    UsageError,
     ZeusError,
 )
 from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger
 from zeus_core.leases._process_identity import ProcessIdentity
-from zeus_core.leases._restoring import Outcome, is_ours
+from zeus_core.leases._restoring import is_ours
 
-__all__ = ["Desk", "Registers", "note_end"]
+__all__ = ["Desk", "Registers"]
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,7 @@ class Desk:
         self._keeper = Keeper(lambda uuid: gpu, registers.ledger)
         self._this_process = ProcessIdentity.current()
         self._leases: dict[KnobName, _Lease] = {}
-        self._power_range: PowerRange | None = None  # read once: they do not change
-        self._supported_clocks_mhz: frozenset[int] | None = None
+        self._board = Board(gpu, policy.original_sm_clock_mhz)
 
     def answer(self, connection: Connection, client: Client, request: Request) -> dict[str, Any]:
         """Serve a request about the device, and return the result. Raises `ZeusError`."""
@@ -110,12 +109,9 @@ class Desk:
 
     def _describe_allowance(self, connection: Connection, knob: KnobName) -> dict[str, Any]:
         lease = self._leases.get(knob)
-        original = self._read_original(knob) if lease is None else lease.entry.original
+        original = self._board.read_original(knob) if lease is None else lease.entry.original
         lowest, highest = self._policy.allowance(connection.peer, self._gpu.uuid, knob, original)
-        if knob == POWER_LIMIT:
-            board_lowest, board_highest = self._range()
-        else:
-            board_lowest, board_highest = min(self._clocks_mhz()), max(self._clocks_mhz())
+        board_lowest, board_highest = self._board.bounds(knob)
         return {"lowest": max(lowest, board_lowest), "highest": min(highest, board_highest), "original": original}
 
     def _set(self, connection: Connection, client: Client, knob: KnobName, value: float) -> dict[str, Any]:
@@ -131,13 +127,14 @@ class Desk:
             raise
         try:
             self._write_down(lease, value)
-            self._change(knob, value)
+            self._board.set(knob, value)
         except ZeusError as error:
             self._audit.note("failed", {"new": value, "because": str(error)}, lease.words)
             self._forget_unused(lease)
             raise
         lease.entry = lease.entry.changed()
-        return self._read_back(knob)
+        enforced = self._board.read_enforced(knob)
+        return {} if enforced is None else {"enforced": enforced}
 
     def _claim(self, connection: Connection, client: Client, knob: KnobName) -> _Lease:
         """Give a connection the right to change a knob, unless another has it."""
@@ -153,7 +150,7 @@ class Desk:
             device_uuid=gpu.uuid,
             device_name=gpu.name,
             knob=knob,
-            original=self._read_original(knob),
+            original=self._board.read_original(knob),
             values=(),
             owner=client.identity,
             owner_token=client.token,
@@ -169,17 +166,14 @@ class Desk:
         except OSError as error:
             raise _ledger_fault(error) from error
         allowance = self._policy.allowance(peer, gpu.uuid, knob, entry.original)
-        words = members({**_what(entry), "connection": connection.number})
+        words = members({**describe(entry), "connection": connection.number})
         lease = self._leases[knob] = _Lease(connection, client, entry, allowance, words)
         return lease
 
     def _check(self, lease: _Lease, value: float) -> None:
         """Raise an error for a value that the board does not accept, or that the client may not set."""
         knob = lease.entry.knob
-        if knob == POWER_LIMIT:
-            self._range().checked(value, self._gpu.name)
-        elif value not in self._clocks_mhz():
-            raise UsageError(f"{value:g} MHz is no SM clock that {self._gpu.name} supports")
+        self._board.check(knob, value)
         lowest, highest = lease.allowance
         if not lowest <= value <= highest:
             unit = "W" if knob == POWER_LIMIT else "MHz"
@@ -207,20 +201,6 @@ class Desk:
         except OSError as error:
             raise _ledger_fault(error) from error
         lease.entry = entry
-
-    def _change(self, knob: KnobName, value: float) -> None:
-        if knob == POWER_LIMIT:
-            self._gpu.set_power_limit(value)
-        else:
-            self._gpu.lock_sm_clock(int(value))
-
-    def _read_back(self, knob: KnobName) -> dict[str, Any]:
-        if knob != POWER_LIMIT:
-            return {}
-        try:
-            return {"enforced": self._gpu.read_enforced_power_limit_watts()}
-        except DeviceError:  # a board that does not report it is trusted
-            return {}
 
     def _restore(self, connection: Connection, knob: KnobName, *, is_final: bool) -> dict[str, Any]:
         """Restore the original, for good or until the next change. Nothing happens where nothing was changed."""
@@ -259,40 +239,6 @@ class Desk:
             entry = self._ledger.find(LedgerKey(self._gpu.uuid, cast(KnobName, knob)))
             if entry is not None and entry.is_stale():
                 note_end(self._audit, self._keeper.restore(entry), "left behind")
-
-    def _range(self) -> PowerRange:
-        if self._power_range is None:
-            self._power_range = self._gpu.read_power_limit_range_watts()
-        return self._power_range
-
-    def _clocks_mhz(self) -> frozenset[int]:
-        if self._supported_clocks_mhz is None:
-            self._supported_clocks_mhz = frozenset(self._gpu.read_supported_sm_clocks_mhz())
-        return self._supported_clocks_mhz
-
-    def _read_original(self, knob: KnobName) -> float | None:
-        if knob == POWER_LIMIT:
-            return self._gpu.read_power_limit_watts()
-        return None if self._policy.original_sm_clock_mhz is None else float(self._policy.original_sm_clock_mhz)
-
-
-def note_end(audit: AuditLog, outcome: Outcome, why: str, **more: Any) -> None:
-    """Write to the audit log how the change of a knob has ended, and why."""
-    entry = outcome.entry
-    because = {} if outcome.is_done else {"because": entry.failure}
-    changed = {"old": outcome.value, "new": entry.original, "outcome": outcome.kind, "why": why, **because}
-    audit.note("ended", {**_what(entry), **more, **changed})
-
-
-def _what(entry: LedgerEntry) -> dict[str, Any]:
-    return {
-        "device": entry.device_uuid,
-        "knob": entry.knob,
-        "pid": entry.owner.pid,
-        "uid": entry.uid,
-        "program": entry.program,
-        "job": entry.job,
-    }
 
 
 def _ledger_fault(error: OSError) -> DriverFaultError:

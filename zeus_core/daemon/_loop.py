@@ -40,7 +40,7 @@ class House(Protocol):
         ...
 
     def end(self, connection: Connection, why: str) -> None:
-        """End a connection and its leases, soon. For any thread."""
+        """End a connection and its leases soon. Any thread may call this."""
         ...
 
 
@@ -109,28 +109,28 @@ class Loop:
             os._exit(1)
 
     def stop(self) -> None:
-        """End `run` soon. For signal handlers and any thread."""
+        """End `run` soon. Signal handlers and any thread may call this."""
         self._is_stopped = True
         self._wake()
 
     def put(self, job: Callable[[], object]) -> None:
-        """Do a job, which must not raise, soon. For any thread."""
+        """Do a job soon. It must not raise. Any thread may call this."""
         self._jobs.append(job)
         self._wake()
 
     def watch(self, descriptor: int, ready: Callable[[], object]) -> None:
-        """Call a function whenever a descriptor can be read. Before `run`, or in its thread."""
+        """Call a function whenever a descriptor can be read. Called before `run`, or in its thread."""
         self._ready[descriptor] = ready
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def adopt(self, connection: Connection) -> None:
-        """Serve a connection. In the thread of this loop."""
+        """Serve a connection. Only the thread of this loop calls this."""
         connection.owner = self
         if not connection.is_paused:
             self._read(connection)
 
     def release(self, connection: Connection) -> None:
-        """Close the socket of a connection that has ended. In the thread of this loop."""
+        """Close the socket of a connection that has ended. Only the thread of this loop calls this."""
         if connection.owner is self:
             self._pause(connection)
             connection.close()
@@ -225,7 +225,7 @@ class Loop:
 
     def _refuse(self, connection: Connection, error: ProtocolError) -> None:
         connection.reply(encode_error(0, error))
-        self._end(connection, "a request that is none")
+        self._end(connection, "an invalid request")
 
     def _end(self, connection: Connection, why: str) -> None:
         self._pause(connection)

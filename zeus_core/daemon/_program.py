@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from zeus_core.daemon._audit import AuditLog
+from zeus_core.daemon._audit import AuditLog, note_end
 from zeus_core.daemon._commands import CommandedGpu, check_programs
-from zeus_core.daemon._desk import Desk, Registers, note_end
+from zeus_core.daemon._desk import Desk, Registers
 from zeus_core.daemon._policy import Policy
 from zeus_core.daemon._policy_file import DEFAULT_GROUP, read_policy
 from zeus_core.daemon._server import Server
@@ -28,7 +28,8 @@ from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.device.rapl._powercap import POWERCAP_ROOT
 from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._ledger import Ledger, UnreadableEntry, own_ledger
+from zeus_core.leases._entry_files import UnreadableEntry
+from zeus_core.leases._ledger import Ledger, own_ledger
 from zeus_core.leases._restoring import Outcome, restore_entry
 
 __all__ = ["Settings", "run_daemon"]

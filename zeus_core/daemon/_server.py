@@ -75,11 +75,11 @@ class Server:
         self._loop.run()
 
     def stop(self) -> None:
-        """End `serve` soon. For signal handlers and other threads."""
+        """End `serve` soon. Signal handlers and other threads may call this."""
         self._loop.stop()
 
     def restore(self, until: float) -> list[str]:
-        """Serve no more, and restore everything. Returns the devices that were late.
+        """Stop serving, and restore everything. Returns the devices that were late.
 
         Args:
             until: When to stop waiting, as a time of `time.monotonic()`.
@@ -154,7 +154,7 @@ class Server:
                 self._end(*ending)
 
     def end(self, connection: Connection, why: str) -> None:
-        """End a connection and its leases, soon. For any thread."""
+        """End a connection and its leases soon. Any thread may call this."""
         self._loop.put(partial(self._end, connection, why))
 
     def _end(self, connection: Connection, why: str) -> None:

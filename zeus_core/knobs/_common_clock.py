@@ -13,7 +13,8 @@ from zeus_core.device import Gpu
 from zeus_core.device._gpu import checked_gpus
 from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, UsageError
-from zeus_core.knobs._lease import Lease, restore_residue
+from zeus_core.knobs._lease import Lease
+from zeus_core.knobs._residue import restore_residue
 from zeus_core.knobs._restoration import Restoration
 from zeus_core.leases._restoring import is_same_limit
 

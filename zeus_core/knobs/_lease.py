@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, cast
 
 from zeus_core.device import Gpu
 from zeus_core.device._retry import retried
-from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
-from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
+from zeus_core.knobs._residue import find_other_holder, is_shared
+from zeus_core.leases._entry import KnobName, LedgerEntry
 from zeus_core.leases._guardian import guardian
-from zeus_core.leases._ledger import known_ledgers
 from zeus_core.leases._restoring import Outcome, OutcomeKind, is_ours, restore_entry, set_original
 from zeus_core.leases._safeguard import Safeguard
 
 if TYPE_CHECKING:
     from zeus_core.device.remote._client import RemoteControl
 
-__all__ = ["UNCHANGED", "Lease", "read_original_limit_watts", "restore_residue"]
+__all__ = ["UNCHANGED", "Lease"]
 
 UNCHANGED = (PermissionDeniedError, DeviceHeldError, NotSupportedError, UsageError)
 """Errors after which the hardware is as before."""
@@ -49,7 +48,7 @@ class Lease:
     def __init__(self, gpu: Gpu, knob: KnobName, original: float | None) -> None:
         self._gpu = gpu
         self._is_limit = knob == "power_limit"
-        self.is_shared = _is_shared(gpu)
+        self.is_shared = is_shared(gpu)
         """Whether other processes can reach the GPU, and its settings stay when this process ends."""
         self._entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, knob, original)
         self._safeguard: Safeguard | None = None
@@ -174,15 +173,11 @@ class Lease:
             self._gpu.set_power_limit(self._gpu.read_power_limit_watts())
         except PermissionDeniedError:
             self._safeguard = None  # nothing is to be kept: the daemon does it, or nobody
-            self._check_unheld()
+            held = find_other_holder(self._gpu, self._entry.owner)
+            if held is not None:
+                raise DeviceHeldError(f"{self._gpu.name} ({self._gpu.uuid}) is controlled by {held.holder}") from None
         except DeviceError:
             pass  # the change itself says so
-
-    def _check_unheld(self) -> None:
-        """Raise `DeviceHeldError`, with the name of the process, if a ledger says that another one changes the GPU."""
-        for entry in (entry for ledger in known_ledgers() for entry in ledger.entries()):
-            if entry.device_uuid == self._gpu.uuid and entry.owner != self._entry.owner and not entry.is_stale():
-                raise DeviceHeldError(f"{self._gpu.name} ({self._gpu.uuid}) is controlled by {entry.holder}")
 
     def _change(self, value: int | float) -> None:
         if self._remote is not None:
@@ -264,42 +259,7 @@ class Lease:
             f"place of {ours:g} W: it stays"
         )
         if self._remote is not None:
-            with contextlib.suppress(
-                DeviceError
-            ):  # the daemon notices it as well, at the latest when this process ends
+            with contextlib.suppress(DeviceError):  # the daemon notices it too, at the latest when this process ends
                 self._remote.release()
         self._drop()
         raise DeviceHeldError(self._replaced)
-
-
-def read_original_limit_watts(gpu: Gpu) -> float:
-    """Read the power limit of a GPU, after what processes that were killed have left there was restored.
-
-    Where another process changes it, the original is the one that this process knows.
-
-    Raises:
-        DeviceError: It cannot be read.
-    """
-    restore_residue(gpu)
-    if _is_shared(gpu):
-        for ledger in known_ledgers():
-            entry = ledger.find(LedgerKey(gpu.uuid, "power_limit"))
-            if entry is not None and entry.original is not None and not entry.is_stale():
-                return entry.original
-    return retried(gpu.read_power_limit_watts)
-
-
-def restore_residue(gpu: Gpu) -> None:
-    """Restore what processes that were killed have left on a GPU, and say so. Never raises."""
-    if not _is_shared(gpu):
-        return
-    for ledger in known_ledgers():
-        for outcome in ledger.restore_all(
-            partial(restore_entry, gpu), lambda entry: entry.device_uuid == gpu.uuid and entry.is_stale()
-        ):
-            _logger.warning("%s. It was left by %s", outcome, outcome.entry.holder)
-
-
-def _is_shared(gpu: Gpu) -> bool:
-    """Return whether other processes can reach a GPU, whose settings stay when this process ends."""
-    return isinstance(gpu, NvmlGpu)

@@ -15,8 +15,9 @@ from zeus_core.device import Gpu, PowerRange
 from zeus_core.device._gpu import checked_gpus
 from zeus_core.device._retry import retried
 from zeus_core.errors import UsageError
-from zeus_core.knobs._lease import Lease, read_original_limit_watts
+from zeus_core.knobs._lease import Lease
 from zeus_core.knobs._limit_watch import LimitWatch
+from zeus_core.knobs._residue import read_original_limit_watts
 from zeus_core.knobs._restoration import Restoration
 
 __all__ = ["PowerLimitKnob", "check_power_limit", "power_limit_settings"]

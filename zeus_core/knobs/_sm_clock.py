@@ -11,7 +11,8 @@ from zeus_core.device import Gpu
 from zeus_core.device._gpu import checked_gpu
 from zeus_core.device._retry import retried
 from zeus_core.errors import NotSupportedError, UsageError
-from zeus_core.knobs._lease import Lease, restore_residue
+from zeus_core.knobs._lease import Lease
+from zeus_core.knobs._residue import restore_residue
 from zeus_core.knobs._restoration import Restoration
 
 __all__ = ["SmClockKnob"]

@@ -95,7 +95,7 @@ def decode_request(line: bytes) -> Request:
     """Return the request in a line.
 
     Raises:
-        ProtocolError: It is none; the message says why.
+        ProtocolError: The line is not a valid request; the message says why.
     """
     values = _object(line)
     number, operation = values.pop("id", None), values.pop("op", None)

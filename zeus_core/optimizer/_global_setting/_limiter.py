@@ -12,7 +12,7 @@ from zeus_core.device import Gpu
 from zeus_core.device._gpu import read_driver_version
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.knobs._kinds import CommonKnob, KnobKind
-from zeus_core.knobs._lease import read_original_limit_watts
+from zeus_core.knobs._residue import read_original_limit_watts
 
 __all__ = ["GpuFacts", "Limiter", "ReplacedError", "facts_of_gpu", "obstacle_to"]
 
