@@ -531,6 +531,8 @@ class TestClock:
         gpu = FaultyGpu(a40(250.0))
         knob = PowerLimitKnob([gpu], 25)
         gpu.hang("read_enforced_power_limit_watts")
+        read, is_reading = gpu.read_enforced_power_limit_watts, threading.Event()
+        gpu.read_enforced_power_limit_watts = lambda: is_reading.set() or read()
 
         def change():
             with pytest.raises(DriverFaultError):
@@ -538,8 +540,7 @@ class TestClock:
 
         changing = threading.Thread(target=change)
         changing.start()
-        while limits_of(gpu) != [200.0]:
-            time.sleep(0.001)
+        assert is_reading.wait(30.0)
         assert knob.restore()
         assert limits_of(gpu) == [250.0]
         gpu.heal()
