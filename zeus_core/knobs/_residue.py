@@ -1,4 +1,4 @@
-"""What other processes do on a GPU, or have left there, as the ledgers tell."""
+"""The ledgers, asked for a GPU: which other process changes it, and what processes that were killed have left."""
 
 from __future__ import annotations
 
