@@ -11,10 +11,12 @@ import numpy as np
 from zeus_core._validate import checked_number, checked_one_of, checked_whole_number
 from zeus_core.search._adaptive_search import AdaptiveSearch, predicted
 from zeus_core.search._aims import LeastEnergyWithin, aim_for
-from zeus_core.search._belief import POWER_CV, Curves, Knob, Observation
+from zeus_core.search._belief import Curves, Knob
+from zeus_core.search._block_lengths import MIN_BLOCK_STEPS, BlockLengths
 from zeus_core.search._curves import Array
 from zeus_core.search._next_trial import most_promising
 from zeus_core.search._objectives import OptimumSelector
+from zeus_core.search._observation import POWER_CV, Observation
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._run_account import RunAccount
 from zeus_core.search._run_estimate import MeasuredBlock, RunEstimate, pooled_cv
@@ -26,38 +28,8 @@ from zeus_core.search._trial import Trial
 
 __all__ = ["AdaptiveRunSearch"]
 
-# Steps at the original setting: so many times (N cv)^(2/3) in a run of N steps. Each step costs its own saving, and the
-# error of the choice falls with the square root of their number, so that the least loss is at a power of 2/3.
-_ORIGINAL_STEPS = 4.6
-_COST_ORIGINAL_STEPS = 1.0  # without a bound: from 4.6, the regret of Energy fell from 2.3 to 1.1 % in 2,000 steps
-_MAX_ORIGINAL_SHARE = 0.25  # of the run
-_ORIGINAL_BLOCKS = 3  # that they are divided into, so that a drift shows
-_ENOUGH, _STILL_ENOUGH = 0.9, 0.8  # of these steps: to begin the search; and not to return, once it has begun
-
-# Of these steps, so many are measured until so far into the run, the rest later: blocks at the choice alone cannot
-# tell a drift from a setting that is quicker than expected. All at once, 6.0 % of runs that drift broke their bound,
-# by up to 3.6 % (200 to 2,000 steps). With 0.7 until a third, and then the rest, 1.7 % of runs of 2,000 and 20,000
-# steps that get faster by 5 % did, by up to 1.1 %; like this 1.0 %, by up to 0.6 %, for 0.1 points of saving
-# (benchmarks/search_run.py).
-_EARLY_SHARES = ((1 / 3, 0.6), (2 / 3, 0.8))
-_MAX_SETTLE_SHARE = 0.2  # of the run: if the device settles longer there and back, it does not return
-
-# If more of the run than this is wanted at the original, a trial is too short to tell much. In 60 steps at 20 % spread,
-# bounds on measured sweeps were broken by up to 2.9 % with a trial, and by 0.8 % without (benchmarks/search_run.py).
-_MAX_WANTED_SHARE = 0.3
 _MAX_TRIAL_OF_REST = 0.6  # of the steps to come: for a trial, with the steps in which the device settles
-
-_TRIAL_STEPS = 2.0  # of a trial: so many times (N cv)^(2/3)
-_COST_TRIAL_STEPS = 0.5  # without a bound: from 1.0, the regret of Energy fell from 1.07 to 0.90 %
-_MAX_TRIAL_SHARE = 0.1  # of the run
 _MAX_COST_TRIALS = 5
-
-_MIN_STEPS = 5
-_MIN_SECONDS = 1.0  # ten updates of an energy counter
-_MAX_SHORTEST_SHARE = 0.1  # of the run, for a block that lasts this long
-
-# Blocks at the choice: half as many steps as before, at most an eighth of the run (simulated; see docs/search.md).
-_CHOICE_SHARE, _MAX_CHOICE_SHARE = 0.5, 0.125
 
 # So late in the run, time that is left over buys little, for a setting that the run would end at by chance: the choice
 # only moves to safer settings.
@@ -142,7 +114,7 @@ class AdaptiveRunSearch:
     def may_continue(self, steps: int, seconds: float) -> bool:
         """Return whether the run can afford the block asked for, and whether it is as fast as expected."""
         factor, block = self._factor, self._next
-        if factor is None or self._curves is None or block.setting == self._settings[0] or steps < _MIN_STEPS:
+        if factor is None or self._curves is None or block.setting == self._settings[0] or steps < MIN_BLOCK_STEPS:
             return True
         run = self._progress
         slowdown_factor = seconds / steps / run.original_seconds
@@ -196,10 +168,10 @@ class AdaptiveRunSearch:
         """The cost of the rest of the search, and what it brings; None before the original was measured."""
         if self._curves is None:
             return None
-        original_steps = max(math.ceil(self._original_steps) - self._measured_steps, 0)
-        trial_steps = 0 if self._is_done else self._trial_steps + 2 * self._settle_steps
+        lengths = self._lengths
+        trial_steps = 0 if self._is_done else lengths.settled_trial_steps
         prediction = predicted(self._curves, self._expected)
-        return search_cost(self._progress, prediction, original_steps, trial_steps, self._factor)
+        return search_cost(lengths.run, prediction, lengths.original_steps_left, trial_steps, self._factor)
 
     @property
     def stepped_aside(self) -> str | None:
@@ -240,87 +212,47 @@ class AdaptiveRunSearch:
         return RunProgress(self._run_steps, self._run_seconds, seconds, self._max_steps)
 
     @property
+    def _lengths(self) -> BlockLengths:
+        return BlockLengths(
+            self._progress,
+            pooled_cv(self._blocks),
+            sum(block.trial.steps for block in self._blocks if block.trial.setting == self._settings[0]),
+            self._settle_seconds,
+            is_bound=self._factor is not None,
+            has_begun=self._has_begun,
+            is_unknown=not self._run_seconds and not self._blocks,
+        )
+
+    @property
     def _account(self) -> RunAccount:
         run = self._progress
         if not self._run_steps:  # all is still to come: as after one step at the original setting
             return RunAccount(1, run.steps_left, {0: run.original_seconds})
         return RunAccount(self._run_steps, run.steps_left, self._seconds)
 
-    @property
-    def _usual_steps(self) -> float:
-        """(N cv)^(2/3)."""
-        return math.pow(self._progress.horizon_steps * pooled_cv(self._blocks), 2 / 3)
-
-    @property
-    def _seconds_per_step(self) -> float:
-        return self._run_seconds / self._run_steps if self._run_seconds else self._progress.original_seconds
-
-    @property
-    def _shortest_steps(self) -> int:
-        """The steps of the shortest block that is worth measuring."""
-        if not self._run_seconds and not self._blocks:
-            return _MIN_STEPS
-        lasting = math.ceil(min(_MIN_SECONDS / self._seconds_per_step, self._progress.horizon_steps))
-        return max(_MIN_STEPS, min(lasting, round(self._progress.horizon_steps * _MAX_SHORTEST_SHARE)))
-
-    @property
-    def _original_steps(self) -> float:
-        """The steps to measure at the original setting in the whole run."""
-        usual = (_COST_ORIGINAL_STEPS if self._factor is None else _ORIGINAL_STEPS) * self._usual_steps
-        wanted = min(usual, _MAX_ORIGINAL_SHARE * self._progress.horizon_steps)
-        return max(wanted, self._shortest_steps)
-
-    @property
-    def _measured_steps(self) -> int:
-        """The steps measured at the original setting so far."""
-        return sum(block.trial.steps for block in self._blocks if block.trial.setting == self._settings[0])
-
-    @property
-    def _missing_steps(self) -> int:
-        """The steps to measure at the original setting now."""
-        run = self._progress
-        returns = 2 * self._settle_steps <= _MAX_SETTLE_SHARE * run.horizon_steps
-        early = (share for until, share in _EARLY_SHARES if self._run_steps < until * run.horizon_steps)
-        wanted = max((next(early, 1.0) if returns else 1.0) * self._original_steps, self._shortest_steps)
-        enough = _STILL_ENOUGH if self._has_begun else _ENOUGH
-        return 0 if self._measured_steps >= enough * wanted else math.ceil(wanted - self._measured_steps)
-
-    @property
-    def _settle_steps(self) -> int:
-        """The steps in which the device settles."""
-        return math.ceil(self._settle_seconds / self._seconds_per_step)
-
-    @property
-    def _trial_steps(self) -> int:
-        wanted = (_COST_TRIAL_STEPS if self._factor is None else _TRIAL_STEPS) * self._usual_steps
-        wanted = min(max(wanted, self._shortest_steps), _MAX_TRIAL_SHARE * self._progress.horizon_steps)
-        return max(math.ceil(wanted), _MIN_STEPS)
-
     def _decided(self) -> Block:
         """Estimate the curves, and return the next block."""
         original = self._settings[0]
         if not any(block.trial.setting == original for block in self._blocks):
-            return Block(original, self._shortest_steps, is_choice=True)
+            return Block(original, self._lengths.shortest_steps, is_choice=True)
         self._curves = self._estimate.after(self._blocks)
         if not self._progress.steps_left:
             return self._next
         chosen, trial = self._judged(self._curves)
-        missing = self._missing_steps
-        if missing > 0:
+        lengths = self._lengths
+        if lengths.missing_steps > 0:
             self._is_done = self._has_begun and trial is None
             self._expected = chosen if trial is None else trial
-            part = math.ceil((missing + self._run_steps) / _ORIGINAL_BLOCKS)
-            return Block(original, max(min(part, missing), _MIN_STEPS), is_choice=self._chosen == 0)
+            return Block(original, lengths.original_steps, is_choice=self._chosen == 0)
         if self._has_begun and self._progress.steps_left <= _LATE_SHARE * self._progress.horizon_steps:
             chosen, trial = min(chosen, self._chosen), None
         self._has_begun = True
         self._chosen, self._is_done = chosen, trial is None
         if trial is not None:
             self._expected = trial
-            return Block(self._settings[trial], self._trial_steps, is_choice=False)
+            return Block(self._settings[trial], lengths.trial_steps, is_choice=False)
         self._expected = chosen
-        steps = min(_CHOICE_SHARE * self._run_steps, _MAX_CHOICE_SHARE * self._progress.horizon_steps)
-        return Block(self._settings[chosen], max(round(steps), _MIN_STEPS), is_choice=True)
+        return Block(self._settings[chosen], lengths.choice_steps, is_choice=True)
 
     def _judged(self, curves: Curves) -> tuple[int, int | None]:
         """Return the places of the choice and of the next trial."""
@@ -339,7 +271,6 @@ class AdaptiveRunSearch:
         return chosen, None if len(tried) > _MAX_COST_TRIALS else trial
 
     def _judged_by_bound(self, curves: Curves, tried: set[int], factor: float) -> tuple[int, int | None]:
-        run = self._progress
         log_joules = curves.mean(curves.log_seconds + curves.log_watts)
         keeps = self._account.keeps(curves, factor)
         nearly_keeps = self._account.keeps(curves, factor * (1 + _MAX_EXCESS))
@@ -355,10 +286,10 @@ class AdaptiveRunSearch:
                 keeps >= min(_LIKELY, self._confidence),
             )
         )
-        steps = self._trial_steps + 2 * self._settle_steps
-        is_noisy = _ORIGINAL_STEPS * self._usual_steps > _MAX_WANTED_SHARE * run.horizon_steps
-        pays = log_joules[chosen] - log_joules[likely] >= _MIN_GAIN and steps <= _MAX_TRIAL_OF_REST * run.steps_left
-        return chosen, likely if pays and not is_noisy and len(tried) == 1 else None
+        lengths = self._lengths
+        is_affordable = lengths.settled_trial_steps <= _MAX_TRIAL_OF_REST * lengths.run.steps_left
+        pays = log_joules[chosen] - log_joules[likely] >= _MIN_GAIN and is_affordable
+        return chosen, likely if pays and not lengths.is_noisy and len(tried) == 1 else None
 
     def _judged_by_rule(self, tried: set[int]) -> tuple[int, int | None]:
         """Ask for the trials of an `AdaptiveSearch`; then have the rule choose among them."""
@@ -373,5 +304,5 @@ class AdaptiveRunSearch:
     @property
     def _alike(self) -> Observation:
         """An observation as precise as that of the next trial will be."""
-        steps = math.sqrt(self._trial_steps)
+        steps = math.sqrt(self._lengths.trial_steps)
         return Observation(self._settings[0], 0.0, 0.0, 1, pooled_cv(self._blocks) / steps, POWER_CV / steps)

@@ -12,9 +12,10 @@ import numpy as np
 from zeus_core._validate import checked_instance, checked_number, checked_one_of, checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for
-from zeus_core.search._belief import Belief, Curves, Knob, Observation
+from zeus_core.search._belief import Belief, Curves, Knob
 from zeus_core.search._next_trial import most_promising, most_telling
 from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, ZeusCost, checked_selector
+from zeus_core.search._observation import Observation
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._settings import checked_settings

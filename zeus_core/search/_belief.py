@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.search._curves import Array, CurveShapes
+from zeus_core.search._observation import Observation
 from zeus_core.search._prior import CurvePrior
-from zeus_core.search._trial import Trial
+from zeus_core.search._residual import Residual
 
-__all__ = ["MIN_STDERR", "POWER_CV", "Belief", "Curves", "Knob", "Observation"]
+__all__ = ["Belief", "Curves", "Knob"]
 
 Knob = Literal["power limit", "clock"]
 """The kind of setting: a power limit in watts, or a locked SM clock in MHz."""
@@ -45,113 +46,8 @@ _SMOOTH_LENGTH, _ROUGH_LENGTH = 0.25, 0.1  # in logarithms of the setting
 _UNKNOWN = 10.0  # how long a step takes is not in the prior
 _DRAW_OFFSET = 0.04  # of the draw, as the shapes and demands are a finite number
 
-# A trial's own error is never taken as smaller: two windows of the same work differ by this much (public repetitions).
-MIN_STDERR = 0.003
-_UNKNOWN_STEP_CV = 0.05
-POWER_CV = 0.016  # of one step: the highest in public measurements on one GPU (0.4 to 1.6 %)
-_STANDARD_ERRORS = 1.96  # in the half-width of a measured energy
-
 # A draw beyond this share of the original limit was not measured under it, or not on the GPUs it applies to.
 _MAX_DRAW = 1.2
-
-
-@dataclass(frozen=True)
-class Observation:
-    """A trial reduced to its means; the last two attributes are relative standard errors."""
-
-    setting: int
-    log_seconds: float
-    watts_per_gpu: float
-    gpus: int
-    seconds_stderr: float
-    watts_stderr: float
-
-    @classmethod
-    def from_trial(cls, trial: Trial) -> Observation:
-        """Read a trial with a finite time and energy."""
-        steps = math.sqrt(trial.steps)
-        deviation = trial.step_seconds_deviation / (trial.seconds_per_step * steps) or _UNKNOWN_STEP_CV / steps
-        joules = trial.measurement.total_energy or 0.0
-        gpus = max(len(trial.measurement.gpu_energy), 1)
-        counted = (trial.measurement.total_uncertainty_joules or 0.0) / (_STANDARD_ERRORS * joules)
-        return cls(
-            trial.setting,
-            math.log(trial.seconds_per_step),
-            joules / trial.measurement.time / gpus,
-            gpus,
-            max(deviation, MIN_STDERR),
-            max(math.hypot(counted, POWER_CV / steps), MIN_STDERR),
-        )
-
-    @classmethod
-    def combined(cls, observations: Sequence[Observation]) -> Observation:
-        """Return all observations at one setting as one, each weighted by its precision."""
-        if len(observations) == 1:
-            return observations[0]
-        seconds, watts = (
-            _weighted(values, stderrs)
-            for values, stderrs in (
-                ([one.log_seconds for one in observations], [one.seconds_stderr for one in observations]),
-                ([one.watts_per_gpu for one in observations], [one.watts_stderr for one in observations]),
-            )
-        )
-        first = observations[0]
-        return cls(first.setting, seconds[0], watts[0], first.gpus, seconds[1], watts[1])
-
-
-class _Conditioned:
-    """A residual at all points, for each shape, once some points were observed.
-
-    Args:
-        amplitudes: Standard deviation of the smooth residual, one row for each shape and one column for each point.
-        smooth: Correlation of the smooth residual between points.
-        rough: Covariance of the rough residual, and of the unknown level, between points.
-        observed: The columns of the observed points.
-        residuals: The observed value less the shape's, one row for each shape.
-        errors: The covariance of the errors of the observed values.
-    """
-
-    def __init__(
-        self, amplitudes: Array, smooth: Array, rough: Array, observed: list[int], residuals: Array, errors: Array
-    ) -> None:
-        self._amplitudes, self._smooth, self._rough = amplitudes, smooth, rough
-        seen = amplitudes[:, observed]
-        between = np.ix_(observed, observed)
-        among = seen[:, :, None] * seen[:, None, :] * smooth[between] + rough[between] + errors
-        precision = np.linalg.inv(among)
-        self._cross = amplitudes[:, :, None] * seen[:, None, :] * smooth[:, observed] + rough[:, observed]
-        self._gain = self._cross @ precision
-        self.mean = np.einsum("spo,so->sp", self._gain, residuals)
-        """The expected residual, one row for each shape and one column for each point."""
-        misfit = np.einsum("so,sop,sp->s", residuals, precision, residuals)
-        self.log_likelihood = -0.5 * (misfit - np.linalg.slogdet(precision)[1])
-        """How well each shape explains the observed values."""
-
-    def covariance(self, point: int) -> Array:
-        """Return the covariance of the residual at every point with that at one."""
-        amplitudes = self._amplitudes
-        prior = amplitudes * amplitudes[:, [point]] * self._smooth[point] + self._rough[point]
-        return np.asarray(prior - np.einsum("spo,so->sp", self._gain, self._cross[:, point]))
-
-    def variance(self) -> Array:
-        """Return the variance of the residual at every point."""
-        prior = self._amplitudes**2 + np.diag(self._rough)
-        return np.asarray(prior - np.einsum("spo,spo->sp", self._gain, self._cross))
-
-    def mean_covariance(self, weights: Array, count: int) -> Array:
-        """Return the covariance of the residual between the first points, averaged over the first shapes."""
-        amplitudes, gain, cross = (
-            values[: len(weights), :count] for values in (self._amplitudes, self._gain, self._cross)
-        )
-        prior = (weights[:, None] * amplitudes).T @ amplitudes * self._smooth[:count, :count] + self._rough[
-            :count, :count
-        ]
-        return np.asarray(prior - np.einsum("s,spo,sqo->pq", weights, gain, cross, optimize=True))
-
-    def rows(self, kept: NDArray[np.int_]) -> None:
-        """Keep some shapes."""
-        for name in ("_amplitudes", "_cross", "_gain", "mean"):
-            setattr(self, name, getattr(self, name)[kept])
 
 
 @dataclass(frozen=True)
@@ -170,7 +66,7 @@ class Curves:
     weights: Array
     log_seconds: Array
     log_watts: Array
-    residuals: tuple[_Conditioned, _Conditioned]
+    residuals: tuple[Residual, Residual]
 
     def mean(self, values: Array) -> Array:
         """Return the expectation over the curves of values with one row for each curve."""
@@ -254,8 +150,8 @@ class Belief:
         rough = _ROUGH**2 * np.exp(-0.5 * (distance / _ROUGH_LENGTH) ** 2)
         slowdown = np.abs(log_seconds - log_seconds[:, :1])
 
-        def conditioned(amplitudes: Array, offset: float, residuals: Array, errors: Array) -> _Conditioned:
-            return _Conditioned(amplitudes, smooth, rough + offset**2, observed, residuals, errors)
+        def conditioned(amplitudes: Array, offset: float, residuals: Array, errors: Array) -> Residual:
+            return Residual(amplitudes, smooth, rough + offset**2, observed, residuals, errors)
 
         seconds_residuals = np.array([one.log_seconds for one in inside]) - log_seconds[:, observed]
         watts_residuals = np.log([one.watts_per_gpu for one in inside]) - level - log_watts[:, observed]
@@ -327,12 +223,6 @@ def _all_kinds(prior: CurvePrior, demands: tuple[float, ...]) -> tuple[CurveShap
     shapes = CurveShapes(prior.parameters, np.tile(demands, (len(prior.sources), 1)))
     log_weights = np.log(np.outer(prior.weights, usual / usual.sum()).ravel())
     return shapes, log_weights, shapes.under_limits(np.ones(1))[1][:, 0]
-
-
-def _weighted(values: Sequence[float], stderrs: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of values weighted by their precisions, and its standard error."""
-    precisions = np.array(stderrs) ** -2.0
-    return float(precisions @ np.array(values) / precisions.sum()), float(precisions.sum() ** -0.5)
 
 
 def _independent(stderrs: list[float]) -> Array:

@@ -9,8 +9,9 @@ from statistics import NormalDist
 import numpy as np
 
 from zeus_core.search._aims import Prospects, normal_probability
-from zeus_core.search._belief import Curves, Observation
+from zeus_core.search._belief import Curves
 from zeus_core.search._curves import Array
+from zeus_core.search._observation import Observation
 
 __all__ = ["most_promising", "most_telling"]
 

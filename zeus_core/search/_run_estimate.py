@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zeus_core.search._belief import MIN_STDERR, Belief, Curves, Knob, Observation
+from zeus_core.search._belief import Belief, Curves, Knob
 from zeus_core.search._curves import Array
 from zeus_core.search._drift import BlockTime, combined
+from zeus_core.search._observation import MIN_STDERR, Observation
 from zeus_core.search._prior import CurvePrior
 from zeus_core.search._trial import Trial
 
