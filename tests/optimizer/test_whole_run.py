@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.search_ranks import make_rank
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting._recorder import Piece, left_out_pieces
+from zeus_core.optimizer._global_setting._pieces import Piece, left_out_pieces
 from zeus_core.optimizer.power_limit import (
     Energy,
     GlobalPowerLimitOptimizer,

@@ -31,10 +31,11 @@ from zeus_core.optimizer._global_setting._phases import (
     Window,
     advance,
 )
-from zeus_core.optimizer._global_setting._preparation import KnobName, Preparation, SearchOptions, kinds_of
+from zeus_core.optimizer._global_setting._preparation import Preparation
 from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
 from zeus_core.optimizer._global_setting._search_facts import SearchFacts
+from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, kinds_of
 from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.optimizer._global_setting._setting_history import SearchRecord, SettingHistory
 from zeus_core.optimizer._phase_table import follow

@@ -1,17 +1,25 @@
-"""The choice of a selector among trials, checked. Pure."""
+"""Selectors as an optimizer uses them: completed by what it knows, and their choices checked. Pure."""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections.abc import Sequence
+from copy import copy
 
 from zeus_core.errors import UsageError
 from zeus_core.knobs._kinds import KnobKind
 from zeus_core.search import Trial
-from zeus_core.search._objectives import MaxSlowdownConstraint, Objective, OptimumSelector, PowerLimitMeasurement, Time
+from zeus_core.search._objectives import (
+    MaxSlowdownConstraint,
+    Objective,
+    OptimumSelector,
+    PowerLimitMeasurement,
+    Time,
+    ZeusCost,
+)
 
-__all__ = ["better_choice", "chosen_by", "keeps_bound"]
+__all__ = ["better_choice", "chosen_by", "keeps_bound", "with_power"]
 
 
 def chosen_by(
@@ -74,3 +82,18 @@ def better_choice(
         best = selector.select(list(choices))
         costs = [float(choice.power_limit != best) for choice in choices]
     return costs.index(min(costs))
+
+
+def with_power(selector: OptimumSelector, original_watts: float | None) -> OptimumSelector:
+    """Return a selector that knows the highest power of a GPU, where the settings are none.
+
+    Raises:
+        UsageError: Nobody knows it.
+    """
+    if not isinstance(selector, ZeusCost) or selector.max_power_watts is not None:
+        return selector
+    if original_watts is None:
+        raise UsageError("the GPUs report no power limit: pass ZeusCost(max_power_watts=...), the highest power of one")
+    known = copy(selector)
+    known.max_power_watts = original_watts
+    return known

@@ -16,15 +16,10 @@ from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError
 from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
 from zeus_core.optimizer._global_setting._pause import Pause
 from zeus_core.optimizer._global_setting._phases import Outcome, Phase, StepCounts, Window
-from zeus_core.optimizer._global_setting._recorder import (
-    Piece,
-    TrialPart,
-    TrialRecorder,
-    left_out_pieces,
-    pooled_trial,
-    trial_from_parts,
-)
+from zeus_core.optimizer._global_setting._pieces import Piece, left_out_pieces
+from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._run_steps import RunSteps
+from zeus_core.optimizer._global_setting._trial_parts import TrialPart, pooled_trial, trial_from_parts
 from zeus_core.optimizer._trial_store import Conditions, RunSpent, ToldBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial

@@ -16,8 +16,8 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity, NoObserver, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
-from zeus_core.optimizer._global_setting._preparation import kinds_of
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
+from zeus_core.optimizer._global_setting._search_options import kinds_of
 from zeus_core.optimizer.levelling._hold import CommonLevel, common_level
 from zeus_core.optimizer.levelling._own_work import OwnWork
 from zeus_core.optimizer.levelling._session import Session
