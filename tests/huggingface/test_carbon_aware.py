@@ -72,4 +72,4 @@ def test_a_trainer_that_ends_for_a_long_pause_saves_first_and_goes_on_later(tmp_
     whole = Run(tmp_path / "whole", may_pause=False)
     assert all(one.equal(other) for one, other in zip(later.parameters, whole.parameters, strict=True))
     search = later.optimizer._search
-    assert search.spent.begun_seconds == AFTERNOON
+    assert search.pauses.spent.begun_seconds == AFTERNOON

@@ -274,7 +274,7 @@ def search_by_default(rank, knob, profile_path=None, killed_after=None):
         quiet=True,
     )  # fmt: skip
     optimizer.on_train_begin()
-    known = [block.trial for block in optimizer._search.blocks]
+    known = [block.trial for block in optimizer._search.measured.blocks]
     steps = []
     for _ in range(RUN_STEPS):
         optimizer.on_step_begin()
@@ -283,10 +283,10 @@ def search_by_default(rank, knob, profile_path=None, killed_after=None):
         steps.append(
             (optimizer.power_limit_watts, optimizer.sm_clock_mhz, gpu.read_power_limit_watts(), world.collectives)
         )
-        if killed_after is not None and len(optimizer._search.blocks) == killed_after:
+        if killed_after is not None and len(optimizer._search.measured.blocks) == killed_after:
             torch.distributed.barrier()  # the ranks are killed together
             os.kill(os.getpid(), signal.SIGKILL)
-    phase, blocks = optimizer.phase, [block.trial for block in optimizer._search.blocks]
+    phase, blocks = optimizer.phase, [block.trial for block in optimizer._search.measured.blocks]
     optimizer.on_train_end()
     assert gpu.read_power_limit_watts() == FOUND_WATTS
     return phase, steps, known, blocks

@@ -138,7 +138,8 @@ def test_a_search_whose_limit_is_not_set_in_time_steps_aside_and_what_is_set_lat
         tell("trained")
         train(optimizer, 20)
         tell("released")
-        while optimizer._gpus[0].read_power_limit_watts() != 450 or not optimizer._preparation._limiters[-1].restore():
+        preparation = optimizer._course.preparation
+        while optimizer._gpus[0].read_power_limit_watts() != 450 or not preparation._limiters[-1].restore():
             time.sleep(0.01)
         tell("restored")
         """,

@@ -90,8 +90,8 @@ class Run:
     def spent(self) -> RunSpent:
         search = self.optimizer._search
         assert search is not None
-        assert search.spent is not None
-        return search.spent
+        assert search.pauses.spent is not None
+        return search.pauses.spent
 
     def seconds_at(self, limit_watts: float) -> float:
         return self.gpu.preset.physics.operating_point(self.work, limit_watts).seconds

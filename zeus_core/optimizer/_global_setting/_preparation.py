@@ -107,14 +107,14 @@ class Preparation:
             [
                 SearchState(
                     search.conditions,
-                    tuple(search.blocks),
+                    tuple(search.measured.blocks),
                     search.run.steps,
                     self._recorder.run_seconds - search.run.excess_seconds,
                 )
                 for search in self._searches
-                if search.blocks
+                if search.measured.blocks
             ],
-            self._searches[0].spent if self._searches else None,
+            self._searches[0].pauses.spent if self._searches else None,
         )
 
     def load_state(self, state: Any) -> None:
@@ -217,7 +217,10 @@ class Preparation:
         """
         resumed = None if self._resumed is None else search_from_state(conditions, self._resumed)
         earlier = [
-            block.trial for search in self._searches if search.conditions == conditions for block in search.blocks
+            block.trial
+            for search in self._searches
+            if search.conditions == conditions
+            for block in search.measured.blocks
         ]
         if not earlier and not self._has_forgotten:
             earlier = self._store.load(conditions)

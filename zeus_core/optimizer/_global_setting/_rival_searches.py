@@ -76,7 +76,9 @@ class RivalSearches:
         return outcome
 
     def _better(self) -> int:
-        originals = [PowerLimitMeasurement.from_trial(search.trials[search.original], 1) for search in self._tried]
+        originals = [
+            PowerLimitMeasurement.from_trial(search.measured.trials[search.original], 1) for search in self._tried
+        ]
         choices = [
             PowerLimitMeasurement(search.choice, original.energy * energy_factor, original.time * time_factor)
             for search, original in zip(self._tried, originals, strict=True)

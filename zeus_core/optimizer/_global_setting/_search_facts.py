@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer._global_setting._orders import DEFAULT_STEPS
-from zeus_core.optimizer._global_setting._preparation import Preparation
-from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
+from zeus_core.optimizer._global_setting._search_course import SearchCourse
+from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement
 
 __all__ = ["SearchFacts"]
 
@@ -17,21 +18,20 @@ class SearchFacts:
     """The facts of the latest search of an optimizer. Where both limits and clocks are tried, those of the present one.
 
     Args:
-        preparation: Makes the searches.
+        course: The course of the searches.
     """
 
-    def __init__(self, preparation: Preparation) -> None:
-        self._preparation = preparation
-        self._rivals: RivalSearches | None = None  # of the latest training
+    def __init__(self, course: SearchCourse) -> None:
+        self._course = course
 
     @property
     def _search(self) -> SettingSearch | None:
-        return None if self._rivals is None else self._rivals.current
+        return self._course.search
 
     @property
     def optimum_selector(self) -> OptimumSelector:
         """The rule for the best limit."""
-        return self._preparation.selector
+        return self._course.preparation.selector
 
     @property
     def baseline_limit_watts(self) -> int | None:
@@ -69,7 +69,7 @@ class SearchFacts:
     @property
     def trials(self) -> list[Trial]:
         """The trials so far, the highest limit first."""
-        return [] if self._search is None else self._search.sorted_trials()
+        return [] if self._search is None else self._search.measured.sorted_trials()
 
     @property
     def measurements(self) -> list[PowerLimitMeasurement]:
@@ -79,7 +79,7 @@ class SearchFacts:
     @property
     def confirmation(self) -> Trial | None:
         """The steps measured at the choice since training continues at it; None until then."""
-        return None if self._search is None else self._search.confirmation
+        return None if self._search is None else self._search.measured.confirmation
 
     @property
     def comparison(self) -> Comparison | None:
@@ -108,4 +108,35 @@ class SearchFacts:
     @property
     def profile_steps(self) -> int:
         """Steps measured at each setting, as passed; otherwise those that `measurements` are scaled to."""
-        return self._preparation.options.profile_steps or DEFAULT_STEPS
+        return self._course.preparation.options.profile_steps or DEFAULT_STEPS
+
+    def _search_result(self) -> SearchResult | None:
+        """Return the facts of the latest search; None before its first step."""
+        search = self._search
+        if search is None or search.run.steps == 0:
+            return None
+        selector = self.optimum_selector
+        return SearchResult(
+            name=search.kind.name,
+            unit=search.kind.unit,
+            original=search.original,
+            chosen=search.chosen,
+            best=search.best,
+            settings=len(search.settings),
+            rule=repr(selector) if isinstance(selector, Objective) else type(selector).__name__,
+            not_changed_because=search.not_changed_because,
+            stepped_aside=search.stepped_aside,
+            prediction=search.prediction,
+            command=None if search.prediction is None else self._command(search.kind, search.prediction.setting),
+            trials=search.measured.trials,
+            comparison=self.comparison,
+            searched_steps=search.searched_steps,
+            chosen_steps=search.chosen_steps,
+            outlier_steps=search.run.outlier_steps,
+            original_text=search.kind.state_text(search.original, is_original=True),
+        )
+
+    def _command(self, kind: KnobKind, setting: int) -> str:
+        """Return the command by which an administrator applies a setting."""
+        argument = f"-pl {setting}" if kind.unit == "W" else f"-lgc {setting},{setting}"
+        return f"sudo nvidia-smi -i {','.join(gpu.uuid for gpu in self._course.gpus)} {argument}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,54 +10,33 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from zeus_core._validate import checked_flag, checked_one_of, checked_path
 from zeus_core.adapters import contained
-from zeus_core.adapters._contained import log_fault
 from zeus_core.adapters._result import show_result
-from zeus_core.errors import DeviceHeldError, UsageError
+from zeus_core.errors import UsageError
 from zeus_core.events import Activity, Event
-from zeus_core.knobs._kinds import KnobKind
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
-from zeus_core.optimizer._global_setting._limiter import ReplacedError
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
 from zeus_core.optimizer._global_setting._pause import Pauser
 from zeus_core.optimizer._global_setting._phases import (
-    MEASURED,
-    STEP_BOUNDARIES,
-    Outcome,
     Phase,
-    State,
-    StepCounts,
     Window,
-    advance,
 )
-from zeus_core.optimizer._global_setting._preparation import Preparation
 from zeus_core.optimizer._global_setting._recorder import TrialRecorder
-from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
+from zeus_core.optimizer._global_setting._search_course import SearchCourse
 from zeus_core.optimizer._global_setting._search_facts import SearchFacts
 from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, kinds_of
-from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.optimizer._global_setting._setting_history import SearchRecord, SettingHistory
-from zeus_core.optimizer._phase_table import follow
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.ports import World
-from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
-from zeus_core.search._objectives import Objective, OptimumSelector
+from zeus_core.search._objectives import OptimumSelector
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
 
 __all__ = ["SearchOptimizer", "search_record"]
 
-_REASONS = {
-    Phase.WARM_UP: "the search tries it",
-    Phase.SETTLE: "the search has chosen it",
-    Phase.DONE: "the search has chosen it",
-}  # of the phases that set a setting
-_FAULT = "a fault, which was logged, has ended the search; the original setting was restored"
 _Self = TypeVar("_Self", bound="SearchOptimizer")
-
-_logger = logging.getLogger(__name__)
 
 
 class SearchOptimizer(SearchFacts):
@@ -111,20 +89,10 @@ class SearchOptimizer(SearchFacts):
         self._history = SettingHistory(monitor.time_source)
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
-        self._told_max_steps: int | None = None
-        self._state = State()
-        self._ended_state = State()  # in which the latest training ended
         self._is_result_due = False
-        self._ended_because = _FAULT
-        self._replaced: ReplacedError | None = None  # the reason to begin the search anew
         self._is_in_step = False
         self._expects_interference = False
-        this = weakref.ref(self)  # a reference cycle would delay restoring the limits when the optimizer is dropped
-
-        def step_aside(error: Exception) -> None:
-            optimizer = this()
-            if optimizer is not None:
-                optimizer._step_aside(error)
+        this = weakref.ref(self)  # as a reference cycle would delay restoring the limits when this is dropped
 
         def report_pause() -> None:
             optimizer = this()
@@ -133,9 +101,10 @@ class SearchOptimizer(SearchFacts):
 
         self.while_paused: Callable[[], object] = lambda: None
         """Called each minute of a pause; a `TrainingEnergy` with this optimizer keeps its journal then."""
-        self._exchange = Exchange(checked_world(world), step_aside)
+        course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history)
+        self._exchange = course.exchange
         self._pauser = None if carbon_aware is None else Pauser(carbon_aware, monitor, self._exchange, report_pause)
-        super().__init__(Preparation(options, self._gpus, self._exchange, self._recorder, store))
+        super().__init__(course)
 
     def use_world(self, world: World) -> None:
         """Search together with these ranks from the next training on. Call it before training begins.
@@ -158,25 +127,25 @@ class SearchOptimizer(SearchFacts):
         Raises:
             UsageError: It is no mapping of names to whole numbers or text.
         """
-        self._preparation.use_work(work)
+        self._course.preparation.use_work(work)
 
     @property
     def phase(self) -> Phase:
         """The current phase of the search."""
-        return self._state.phase
+        return self._course.state.phase
 
     def state_dict(self) -> dict[str, Any]:
         """Return the search so far for the checkpoint of a training, in JSON types; empty before its first trial."""
-        return self._preparation.state()
+        return self._course.preparation.state()
 
     def load_state_dict(self, state: Any) -> None:
         """Continue the search of a checkpoint in the next training, if it was made under the same conditions."""
-        self._preparation.load_state(state)
+        self._course.preparation.load_state(state)
 
     def forget(self) -> None:
         """Drop all trials, also those in the profile: from now on a step is another amount of work."""
         self.on_train_end()
-        self._preparation.forget()
+        self._course.preparation.forget()
 
     def on_train_begin(self, *, max_steps: int | None = None) -> None:
         """Training begins. Loops that do not report it begin with their first epoch or step.
@@ -184,12 +153,12 @@ class SearchOptimizer(SearchFacts):
         Args:
             max_steps: The steps it will take, if the loop knows; those passed to the constructor come first.
         """
-        self._told_max_steps = max_steps
-        self._report(Event.TRAIN_BEGIN)
+        self._course.told_max_steps = max_steps
+        self._course.report(Event.TRAIN_BEGIN)
 
     def on_epoch_begin(self) -> None:
         """Report that an epoch begins."""
-        self._report(Event.EPOCH_BEGIN)
+        self._course.report(Event.EPOCH_BEGIN)
 
     def on_step_begin(self) -> None:
         """Report that a training step begins. A step whose end was not reported ends here."""
@@ -197,7 +166,7 @@ class SearchOptimizer(SearchFacts):
         if self.is_pause_due:
             self.pause()
         self._is_in_step = True
-        self._report(Event.STEP_BEGIN)
+        self._course.report(Event.STEP_BEGIN)
 
     def on_step_end(self) -> None:
         """Report that the training step has ended."""
@@ -212,7 +181,7 @@ class SearchOptimizer(SearchFacts):
                 ones, is then not measured.
         """
         self._end_step()
-        self._report(Event.PAUSE)
+        self._course.report(Event.PAUSE)
         self._recorder.skips_next_step = on_all_ranks and self._exchange.size > 1
 
     def on_resume(self) -> None:
@@ -224,10 +193,10 @@ class SearchOptimizer(SearchFacts):
         If it spoils a measurement, the steps since the last pause (of several processes: those of the whole trial) are
         measured again; and from then on every step is measured by itself, so that the next interference spoils nothing.
         """
-        is_measuring = self._state.window is Window.OPEN
+        is_measuring = self._course.state.window is Window.OPEN
         self._expects_interference = self._expects_interference or is_measuring
         if self._exchange.size == 1:
-            self._report(Event.INTERFERENCE)
+            self._course.report(Event.INTERFERENCE)
         elif is_measuring:  # no rank may count other steps than the others do
             self._recorder.spoil_trial()
 
@@ -238,15 +207,15 @@ class SearchOptimizer(SearchFacts):
     def on_epoch_end(self) -> None:
         """Report that the epoch has ended. No work counts as training until the next step begins."""
         self._end_step()
-        self._report(Event.EPOCH_END)
+        self._course.report(Event.EPOCH_END)
 
     def on_train_end(self) -> None:
         """Training has ended, however it ended: restore the original limits, and show the result."""
         self._is_in_step = False
         if self.phase is not Phase.REST:
-            self._ended_state = self._state
-        self._report(Event.TRAIN_END)
-        self._restore()  # again, if it failed before
+            self._course.ended_state = self._course.state
+        self._course.report(Event.TRAIN_END)
+        self._course.restore()  # again, if it failed before
         if self._is_result_due:
             self._is_result_due = False
             self._show_result()
@@ -259,47 +228,16 @@ class SearchOptimizer(SearchFacts):
         """
         if not self._gpus:
             return {}  # a warning has said so
-        state = self._ended_state if self.phase is Phase.REST else self._state
+        state = self._course.ended_state if self.phase is Phase.REST else self._course.state
         if state.phase is Phase.OFF:
-            return {self._preparation.name: self._ended_because}
+            return {self._course.preparation.name: self._course.ended_because}
         result = self._search_result()
         if result is None or self._search is None:
             return {}
-        others = () if self._rivals is None else self._rivals.others
+        others = () if self._course.rivals is None else self._course.rivals.others
         rows = {f"or {other.kind.name}": other.choice_text for other in others}
-        credit = self._search.credit
+        credit = self._search.pauses.credit
         return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
-
-    def _search_result(self) -> SearchResult | None:
-        """Return the facts of the latest search; None before its first step."""
-        search = self._search
-        if search is None or search.run.steps == 0:
-            return None
-        selector = self.optimum_selector
-        return SearchResult(
-            name=search.kind.name,
-            unit=search.kind.unit,
-            original=search.original,
-            chosen=search.chosen,
-            best=search.best,
-            settings=len(search.settings),
-            rule=repr(selector) if isinstance(selector, Objective) else type(selector).__name__,
-            not_changed_because=search.not_changed_because,
-            stepped_aside=search.stepped_aside,
-            prediction=search.prediction,
-            command=None if search.prediction is None else self._command(search.kind, search.prediction.setting),
-            trials=search.trials,
-            comparison=self.comparison,
-            searched_steps=search.searched_steps,
-            chosen_steps=search.chosen_steps,
-            outlier_steps=search.run.outlier_steps,
-            original_text=search.kind.state_text(search.original, is_original=True),
-        )
-
-    def _command(self, kind: KnobKind, setting: int) -> str:
-        """Return the command by which an administrator applies a setting."""
-        argument = f"-pl {setting}" if kind.unit == "W" else f"-lgc {setting},{setting}"
-        return f"sudo nvidia-smi -i {','.join(gpu.uuid for gpu in self._gpus)} {argument}"
 
     def close(self) -> None:
         """Restore the original limits. Training that continues, or begins again, resumes the search."""
@@ -317,50 +255,23 @@ class SearchOptimizer(SearchFacts):
         if self._is_in_step:
             self._is_in_step = False
             self._is_result_due = True
-            self._report(Event.STEP_END)
+            self._course.report(Event.STEP_END)
             self._recorder.skips_next_step = False
             if self._expects_interference:
-                self._report(Event.PAUSE)
-
-    @contained(on_fault=lambda self, error: self._fail(error))
-    def _report(self, event: Event) -> None:
-        """Follow an event: the one entrance of all hooks."""
-        self._time(event)
-        is_measured = self._state.window is Window.OPEN
-        if event is Event.STEP_END and is_measured:
-            self._exchange.attempt(self._recorder.mark_step)
-        if event is Event.STEP_END and self._search is not None:
-            self._search.count_step(is_original=self.phase is Phase.WAIT)
-        self._follow(event)
-        if event is Event.STEP_END and is_measured and self._is_to_end_early():
-            self._follow(Outcome.SPENT)
-
-    def _time(self, event: Event) -> None:
-        match event:
-            case Event.STEP_BEGIN:
-                self._recorder.begin_step()
-            case Event.STEP_END:
-                self._recorder.end_step()
-            case _:
-                self._recorder.pause()
-
-    def _is_to_end_early(self) -> bool:
-        search, steps = self._search, self._state.steps_left
-        if search is None or steps == 0 or self.phase not in MEASURED:
-            return False
-        return search.is_to_end_early(self.phase, search.counts.profile_steps - steps)
+                self._course.report(Event.PAUSE)
 
     @property
     def is_pause_due(self) -> bool:
         """Whether training pauses before its next step, on all ranks, as `carbon_aware` allows it."""
-        return self._search is not None and self._search.is_pause_due
+        return self._search is not None and self._search.pauses.due is not None
 
     @property
     def is_end_due(self) -> bool:
         """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
-        return self._search is not None and self._search.is_end_due
+        due = None if self._search is None else self._search.pauses.due
+        return due is not None and due.ends_process
 
-    @contained(on_fault=lambda self, error: self._fail(error))
+    @contained(on_fault=lambda self, error: self._course.fail(error))
     def pause(self) -> None:
         """Pause training if that is due: wait with all ranks, or end the process. `on_step_begin` does it otherwise.
 
@@ -368,91 +279,16 @@ class SearchOptimizer(SearchFacts):
             SystemExit: The process ends, to go on later, with exit code 75.
         """
         search, pauser = self._search, self._pauser
-        pause = None if search is None else search.take_pause()
+        pause = None if search is None else search.pauses.take()
         if search is None or pauser is None or pause is None:
             return
-        self._report(Event.PAUSE)
-        search.tell_pause(pause.seconds, pauser.pause(pause))
+        self._course.report(Event.PAUSE)
+        search.pauses.tell(pause.seconds, pauser.pause(pause))
 
     @contained
     def _show_result(self) -> None:
         if not self.quiet and self._exchange.rank == 0:
             show_result(self.result())
-
-    def _fail(self, error: Exception) -> None:
-        self._exchange.fail(error)
-        if self._search is not None:
-            self._search.chosen = None
-        self._follow(Outcome.FAULT)
-
-    def _step_aside(self, error: Exception) -> None:
-        self._ended_because = f"the search has ended: {error}" if isinstance(error, DeviceHeldError) else _FAULT
-        self._restore()
-        if self._gpus:  # without one, the warning of its monitor has said so
-            log_fault(self, f"the search for a {self._preparation.name} is off for the rest of this run", error)
-
-    def _follow(self, event: Event | Outcome) -> None:
-        before = self._state
-
-        def advanced(happening: Event | Outcome) -> bool:
-            nonlocal before
-            before, self._state = self._state, advance(self._state, happening, self._counts)
-            return (self._state.phase, self._state.window) != (before.phase, before.window)
-
-        def enter() -> Outcome | None:
-            outcome = self._enter(is_new=self.phase is not before.phase)
-            return outcome or (Outcome.SPENT if event in STEP_BOUNDARIES and self._state.is_spent else None)
-
-        follow(event, advanced, enter)
-
-    @property
-    def _counts(self) -> StepCounts:
-        return StepCounts(self._preparation.options.wait_steps, 0, 1) if self._search is None else self._search.counts
-
-    def _enter(self, is_new: bool) -> Outcome | None:
-        """Have the effects of entering the current phase, or the state of its window.
-
-        Returns:
-            Their outcome; None if there is none yet.
-        """
-        if self.phase is Phase.PREPARE:
-            return self._prepare()
-        if self.phase in {Phase.REST, Phase.OFF}:
-            self._restore()
-            self._recorder.drop_trial()
-            return None
-        try:
-            return None if self._rivals is None else self._rivals.enter(self.phase, self._state.window, is_new)
-        except ReplacedError as error:
-            self._replaced = error
-            return Outcome.LOWERED
-        finally:
-            if is_new and self.phase in _REASONS:
-                self._note_setting(_REASONS[self.phase])
-
-    def _prepare(self) -> Outcome:
-        replaced, self._replaced = self._replaced, None
-        if replaced is None:
-            self._rivals = None
-        searches = self._preparation.searches(self._told_max_steps, replaced)
-        if replaced is not None:
-            _logger.warning("%s, and the search for a %s begins anew below it", replaced, self._preparation.name)
-        self._rivals = RivalSearches(searches, self._preparation.selector, self._exchange)
-        if replaced is None:
-            self._history.begin()
-        self._note_setting("somebody else has set it")
-        return self._rivals.begin()
-
-    def _note_setting(self, reason: str) -> None:
-        if self._search is not None:
-            self._history.note(self._search.in_force, self._search.kind.unit, reason)
-
-    def _restore(self) -> bool:
-        """Restore the original settings. Never raises; False if a GPU refuses."""
-        is_restored = self._preparation.restore()
-        if is_restored:
-            self._history.note_restored()
-        return is_restored
 
 
 def search_record(optimizer: object) -> SearchRecord | None:

@@ -6,29 +6,25 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zeus_core._codec import decode, encode
-from zeus_core.errors import DeviceError, DeviceHeldError
+from zeus_core.errors import DeviceError
 from zeus_core.knobs._kinds import KnobKind
-from zeus_core.measurement import DeviceEnergy
-from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError
+from zeus_core.optimizer._global_setting._common_block import CommonBlock
+from zeus_core.optimizer._global_setting._limiter import Limiter
+from zeus_core.optimizer._global_setting._measured_blocks import MeasuredBlocks
 from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
-from zeus_core.optimizer._global_setting._pause import Pause
 from zeus_core.optimizer._global_setting._phases import Outcome, Phase, StepCounts, Window
-from zeus_core.optimizer._global_setting._pieces import Piece, left_out_pieces
 from zeus_core.optimizer._global_setting._recorder import TrialRecorder
+from zeus_core.optimizer._global_setting._run_pauses import RunPauses
 from zeus_core.optimizer._global_setting._run_steps import RunSteps
-from zeus_core.optimizer._global_setting._trial_parts import TrialPart, pooled_trial, trial_from_parts
-from zeus_core.optimizer._trial_store import Conditions, RunSpent, ToldBlock, TrialStore
+from zeus_core.optimizer._trial_store import Conditions, ToldBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import PowerLimitMeasurement
 from zeus_core.search._run_plan import Prediction
-
-if TYPE_CHECKING:
-    from zeus_core.optimizer.carbon_aware._credit import Credit
 
 __all__ = ["SettingSearch"]
 
@@ -69,12 +65,10 @@ class SettingSearch:
     ) -> None:
         self.settings = settings
         """The settings that may be chosen: the original one first, then all lower ones."""
-        self.blocks = list(known)
-        """All that the search was told, in this order."""
+        self.measured = MeasuredBlocks(known, settings[0])
+        """All that was measured."""
         self.chosen: int | None = None
         """The setting that training continues at; None until it is set."""
-        self.confirmation: Trial | None = None
-        """The steps measured at the latest choice that was measured; None until then, and if their energy was lost."""
         self.original = settings[0]
         """The highest original setting."""
         self.not_changed_because: str | None = "as it is only observed" if arguments.observes else None
@@ -87,16 +81,12 @@ class SettingSearch:
         """The reason that training stays at the original setting; None if it need not."""
         self.prediction: Prediction | None = None
         """The expected effect of what the selector would choose, where no setting may be changed."""
-        self.trials = _pooled(self.blocks)
-        """All that was measured during the search, by setting."""
         self.conditions = conditions
         """The conditions of the blocks."""
         self.run = run
         """The steps of the training so far."""
         self.limiter: Limiter = limiter
         """Applies the settings on this rank."""
-        self._confirmed: dict[int, Trial] = {}  # measured at each choice
-        self._held: Trial | None = None  # at all choices, if the search moves its choice while training continues
         self._exchange = exchange
         self._recorder = recorder
         self._store = store
@@ -105,17 +95,17 @@ class SettingSearch:
         """Whether no setting is changed."""
         self.best: int | None = None
         """The best setting so far; None if nobody knows."""
+        self.pauses = RunPauses(run)
+        """The pauses of the training."""
         self._orders: Orders | None = None  # on rank 0
         self._order = Order(
             self.original, 1, is_choice=False, settle_steps=0, piece_steps=1, is_fixed=True, is_limited=False
         )
         self._setting: int | None = None  # in force
         self._is_changed = False  # before this block
-        self._block_steps = 0
-        self._block_began_seconds = 0.0
+        self._block = CommonBlock(limiter, exchange, recorder, run)
         self._tries = 0
         self._expected: Prediction | None = None
-        self._pause: Pause | None = None
 
     @property
     def kind(self) -> KnobKind:
@@ -142,17 +132,14 @@ class SettingSearch:
     @property
     def comparison(self) -> Comparison | None:
         """Steps at the original setting, and at the choices; None until one was measured, and if they are one."""
-        before, after = self.trials.get(self.original), self._held
-        if before is None or after is None or self.chosen == self.original:
-            return None
-        return Comparison(before, after, self.trials.get(after.setting) if self._order.is_fixed else None)
+        return self.measured.comparison(self.chosen, self._order.is_fixed)
 
     @property
     def expected(self) -> tuple[float, float]:
         """The energy and the duration of a step at the choice, over those at the original setting."""
         if self._expected is not None:
             return 1 - self._expected.saving_fraction, self._expected.slowdown_factor
-        before, after = self.trials[self.original], self.trials[self._order.setting]
+        before, after = self.measured.trials[self.original], self.measured.trials[self._order.setting]
         return after.joules_per_step / before.joules_per_step, after.seconds_per_step / before.seconds_per_step
 
     @property
@@ -182,13 +169,7 @@ class SettingSearch:
     def continue_from(self, other: SettingSearch) -> None:
         """Take over the steps that another search has measured at the original settings, where this one has none."""
         self.searched_steps[self.original] = other.searched_steps[other.original]
-        if self.original not in self.trials:
-            self.blocks += [
-                replace(block, trial=replace(block.trial, setting=self.original))
-                for block in other.blocks
-                if block.trial.setting == other.original
-            ]
-            self.trials = _pooled(self.blocks)
+        self.measured.take_over(other.measured)
 
     def rest(self) -> None:
         """Restore the original setting, until the search goes on."""
@@ -199,43 +180,13 @@ class SettingSearch:
         """Ask for the first block."""
         return self._follow(self._exchange.decide(self._first_order, Phase.PREPARE))
 
-    @property
-    def is_pause_due(self) -> bool:
-        """Whether all ranks are to pause before the next step."""
-        return self._pause is not None
-
-    @property
-    def is_end_due(self) -> bool:
-        """Whether that pause ends the process."""
-        return self._pause is not None and self._pause.ends_process
-
-    def take_pause(self) -> Pause | None:
-        """Return the pause before the next step, once."""
-        pause, self._pause = self._pause, None
-        return pause
-
-    def tell_pause(self, seconds: float, energy: DeviceEnergy) -> None:
-        """Take in a pause that is over."""
-        if self._orders is not None:
-            self._orders.tell_pause(seconds, energy)
-
-    @property
-    def spent(self) -> RunSpent | None:
-        """The energy and time that the run took so far; None on other ranks than 0, and without a signal."""
-        return None if self._orders is None else self._orders.spent(self.run.steps)
-
-    @property
-    def credit(self) -> Credit | None:
-        """The gain of following the signal; None on other ranks than 0, and if it is not known."""
-        return None if self._orders is None else self._orders.credit(self.run.steps)
-
     def count_step(self, is_original: bool) -> None:
         """Count a step that has ended, before the search changes anything (`is_original`) or at the setting in force.
 
         Call it before the phase changes.
         """
         self.run.steps += 1
-        self._block_steps += 1
+        self._block.steps += 1
         if is_original:
             return
         if self._order.is_choice and self.chosen is not None:
@@ -253,57 +204,46 @@ class SettingSearch:
             self._begin_block(phase)
         if is_new and phase is Phase.CONCLUDE:
             return self._conclude()
-        match window:
-            case Window.OPEN:
-                self._exchange.attempt(self._recorder.open_segment)
-            case Window.SUSPENDED:
-                self._exchange.attempt(self._recorder.close_segment)
-            case Window.SPOILED:
-                self._exchange.attempt(self._recorder.drop_segment)
+        self._block.follow(window)
         return None
 
     def is_to_end_early(self, phase: Phase, measured_steps: int) -> bool:
         """Return whether the block under way ends here. All ranks call this at the end of the same steps."""
-        if not self._order.is_limited or measured_steps < _MIN_STEPS or not is_check_due(self._block_steps):
+        if not self._order.is_limited or measured_steps < _MIN_STEPS or not is_check_due(self._block.steps):
             return False
-        own_seconds = self._recorder.run_seconds - self._block_began_seconds
-        seconds = max(self._exchange.gather(lambda: own_seconds, phase))
+        seconds = self._block.seconds(phase)
         may_continue: bool = self._exchange.decide(lambda: self._may_continue(seconds), phase)
         return not may_continue
 
     def forget(self) -> None:
         """Forget all blocks, also those that are kept."""
-        self.blocks, self.trials = [], {}
+        self.measured.forget()
         self.save()
 
     def save(self) -> None:
         """Have the blocks kept, on rank 0."""
         if self._exchange.rank == 0:
-            self._store.save(self.conditions, [block.trial for block in self.blocks])
-
-    def sorted_trials(self) -> list[Trial]:
-        """Return the trials so far, the highest setting first."""
-        return sorted(self.trials.values(), key=lambda trial: -trial.setting)
+            self._store.save(self.conditions, [block.trial for block in self.measured.blocks])
 
     def measurements(self, steps: int) -> list[PowerLimitMeasurement]:
         """Return the trials within the settings, for this number of steps, as selectors are shown them."""
-        return [PowerLimitMeasurement.from_trial(trial, steps) for trial in self.within(self.sorted_trials())]
+        return [PowerLimitMeasurement.from_trial(trial, steps) for trial in self.within(self.measured.sorted_trials())]
 
     def within(self, trials: Sequence[Trial]) -> list[Trial]:
         """Return the trials within the settings."""
         return [trial for trial in trials if self.settings[-1] <= trial.setting <= self.settings[0]]
 
     def _first_order(self) -> Any:
-        self._orders = Orders(self._arguments, self.settings)
+        self._orders = self.pauses.orders = Orders(self._arguments, self.settings)
         if self.observes:
             self._orders.observe(())
-        for block in self.blocks:
+        for block in self.measured.blocks:
             self._orders.tell(block.trial, block.run_steps, block.run_seconds)
         return encode(self._orders.next(self.run.steps, self._recorder.run_seconds))
 
     def _may_continue(self, seconds: float) -> bool:
         assert self._orders is not None, "rank 0 decides"
-        return self._orders.may_continue(self._block_steps, seconds)
+        return self._orders.may_continue(self._block.steps, seconds)
 
     def _follow(self, fields: Any) -> Outcome:
         """Take an order of rank 0."""
@@ -311,7 +251,7 @@ class SettingSearch:
         was_choice = self._order.is_choice
         self._order, self._tries = order, 0
         self.prediction, self.best, self._expected = order.prediction, order.best, order.expected
-        self._pause = order.pause
+        self.pauses.due = order.pause
         if order.announcement is not None:
             _logger.info("the search for a %s takes %s", self.limiter.kind.name, order.announcement)
         if order.stepped_aside is not None and self.stepped_aside is None:
@@ -319,7 +259,7 @@ class SettingSearch:
         self.stepped_aside = order.stepped_aside
         if not order.is_choice:
             return Outcome.ASKED
-        is_moved_a_little = was_choice and not order.is_fixed and self.confirmation is not None
+        is_moved_a_little = was_choice and not order.is_fixed and self.measured.confirmation is not None
         is_in_force = self.chosen == order.setting == self._setting
         return Outcome.HELD if is_in_force or is_moved_a_little else Outcome.CHOSEN
 
@@ -328,7 +268,7 @@ class SettingSearch:
         before = self._setting
         self._setting = self._applied(phase)  # also if it is in force: signals are caught, and the ranks meet
         self._is_changed = before != self._setting
-        self._mark_block()
+        self._block.begin(self._order.piece_steps)
         if phase is not Phase.WARM_UP:
             self._choose(self._order.setting)
 
@@ -338,14 +278,14 @@ class SettingSearch:
             text = "a %s of %d %s is chosen for the rest of this training" if is_first else "the %s moves to %d %s"
             _logger.info(text, kind.name, setting, kind.unit)
 
-    def _mark_block(self) -> None:
-        self._block_steps, self._block_began_seconds = 0, self._recorder.run_seconds
-        self._exchange.attempt(lambda: self._recorder.begin_trial(self._order.piece_steps))
-
     def _conclude(self) -> Outcome:
-        trial, run_seconds = self._finished_trial()
+        is_settling = self._is_changed and self._arguments.warmup_steps is None
+        block = self._block.finish(self._order.setting, is_settling)
+        trial, run_seconds = block.trial, block.run_seconds
         if trial is not None:
             return self._conclude_with(trial, run_seconds)
+        if not block.is_spoiled:  # interference is no fault of the devices
+            self._tries += 1
         if self._order.is_choice and self._arguments.aware is not None:  # decisions do not wait for an energy
             return self._follow(self._exchange.decide(lambda: self._order_at(run_seconds), Phase.CONCLUDE))
         if self._tries < _MAX_TRIES:
@@ -358,17 +298,12 @@ class SettingSearch:
         return Outcome.HELD
 
     def _conclude_with(self, trial: Trial, run_seconds: float) -> Outcome:
-        is_kept = True
+        block = ToldBlock(trial, self.run.steps, run_seconds)
         if self._order.is_choice:
-            confirmed = pooled_trial([self._confirmed.get(trial.setting), trial])
-            self.confirmation = self._confirmed[trial.setting] = confirmed
-            is_kept = not self._order.is_fixed  # a search of fixed trials asks for a confirmation again
-            if trial.setting != self.original:
-                self._held = pooled_trial([self._held, trial]) if is_kept else confirmed
+            self.measured.add_confirmation(block, self._order.is_fixed)
         else:
-            self.trials[trial.setting] = pooled_trial([self.trials.get(trial.setting), trial])
-        if is_kept:
-            self.blocks.append(ToldBlock(trial, self.run.steps, run_seconds))
+            self.measured.add_trial(block)
+        if not (self._order.is_choice and self._order.is_fixed):
             self._exchange.attempt(self.save)
         return self._follow(self._exchange.decide(lambda: self._next_order(trial, run_seconds), Phase.CONCLUDE))
 
@@ -380,45 +315,6 @@ class SettingSearch:
     def _order_at(self, run_seconds: float) -> Any:
         assert self._orders is not None, "rank 0 decides"
         return encode(self._orders.next(self.run.steps, run_seconds))
-
-    def _finished_trial(self) -> tuple[Trial | None, float]:
-        """Return the block that all ranks have measured, None if it cannot be used; and the time of the run so far."""
-        pieces = decode(
-            list[dict[int, Piece]], self._exchange.gather(lambda: encode(self._recorder.pieces()), Phase.CONCLUDE)
-        )
-        left_out = left_out_pieces(pieces, self._is_changed and self._arguments.warmup_steps is None)
-        told = self._exchange.gather(lambda: self._finished_part(left_out), Phase.CONCLUDE)
-        parts = decode(list[TrialPart], [part for part, _ in told])
-        held = [because for _, because in told]
-        if any(held):
-            raise ReplacedError(self._exchange.complaint(held))
-        self.run.outlier_steps += max(sum(piece.outliers for piece in of_rank.values()) for of_rank in pieces)
-        self.run.excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
-        trial = trial_from_parts(self._order.setting, parts)
-        if trial is not None:
-            unit = self.limiter.kind.unit
-            _logger.info(
-                "%d %s: %.4g s, %.4g J per step", trial.setting, unit, trial.seconds_per_step, trial.joules_per_step
-            )
-        elif not any(part.is_spoiled for part in parts):  # interference is no fault of the devices
-            self._tries += 1
-        # An outlier would have taken as long at the original setting, and is not what a bound is about.
-        return trial, max(part.run_seconds for part in parts) - self.run.excess_seconds
-
-    def _finished_part(self, left_out: Sequence[int]) -> tuple[Any, str | None]:
-        """Return this rank's part in the block, in JSON types, and the words for the setting of somebody else."""
-        part = self._recorder.finish_trial(left_out)
-        try:
-            is_undisturbed = self.limiter.is_undisturbed()
-        except DeviceHeldError as error:
-            return encode(part), str(error)
-        if not is_undisturbed:
-            _logger.warning(
-                "the %s in force has changed during a trial, which is repeated",
-                self.limiter.kind.name,
-            )
-            part = replace(part, is_spoiled=True)
-        return encode(part), None
 
     def _applied(self, phase: Phase) -> int:
         """Apply the setting on all ranks, or observe at the original one if a rank may not. Returns that in force."""
@@ -434,7 +330,7 @@ class SettingSearch:
         self.not_changed_because = "as setting it is not permitted here"
         self.settings = self.settings[:1]
         if self._orders is not None:
-            self._orders.observe(list(self.trials.values()))
+            self._orders.observe(list(self.measured.trials.values()))
         self._order = replace(self._order, setting=self.original)
         _logger.warning(
             "%ss are not changed: %s. Training continues at the original %s, where it is measured",
@@ -443,11 +339,3 @@ class SettingSearch:
             self._original_text,
         )
         return self.original
-
-
-def _pooled(blocks: Sequence[ToldBlock]) -> dict[int, Trial]:
-    """Return one trial for each setting."""
-    pooled: dict[int, Trial] = {}
-    for trial in (block.trial for block in blocks):
-        pooled[trial.setting] = pooled_trial([pooled.get(trial.setting), trial])
-    return pooled

@@ -1,0 +1,203 @@
+"""The course of a search: what each event of training has it do, phase by phase, and its end by a fault."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+
+from zeus_core.adapters import contained
+from zeus_core.adapters._contained import log_fault
+from zeus_core.device import Gpu
+from zeus_core.errors import DeviceHeldError
+from zeus_core.events import Event
+from zeus_core.optimizer._global_setting._limiter import ReplacedError
+from zeus_core.optimizer._global_setting._phases import (
+    MEASURED,
+    STEP_BOUNDARIES,
+    Outcome,
+    Phase,
+    State,
+    StepCounts,
+    Window,
+    advance,
+)
+from zeus_core.optimizer._global_setting._preparation import Preparation
+from zeus_core.optimizer._global_setting._recorder import TrialRecorder
+from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
+from zeus_core.optimizer._global_setting._search_options import SearchOptions
+from zeus_core.optimizer._global_setting._setting_history import SettingHistory
+from zeus_core.optimizer._global_setting._setting_search import SettingSearch
+from zeus_core.optimizer._phase_table import follow
+from zeus_core.optimizer._trial_store import TrialStore
+from zeus_core.ports import World
+from zeus_core.ports._exchange import Exchange
+
+__all__ = ["SearchCourse"]
+
+_REASONS = {
+    Phase.WARM_UP: "the search tries it",
+    Phase.SETTLE: "the search has chosen it",
+    Phase.DONE: "the search has chosen it",
+}  # of the phases that set a setting
+_FAULT = "a fault, which was logged, has ended the search; the original setting was restored"
+
+_logger = logging.getLogger(__name__)
+
+
+class SearchCourse:
+    """Follows the phase table through one training after another.
+
+    Args:
+        options: The arguments of the optimizer.
+        gpus: The GPUs of this rank.
+        world: All ranks.
+        recorder: Measures.
+        store: Keeps the trials.
+        history: Takes in each setting.
+    """
+
+    def __init__(
+        self,
+        options: SearchOptions,
+        gpus: Sequence[Gpu],
+        world: World,
+        recorder: TrialRecorder,
+        store: TrialStore,
+        history: SettingHistory,
+    ) -> None:
+        self.state = State()
+        """The present state."""
+        self.ended_state = State()
+        """The state in which the latest training ended."""
+        self.ended_because = _FAULT
+        """The reason that the search has ended, in phase OFF."""
+        self.rivals: RivalSearches | None = None
+        """The searches of the latest training."""
+        self.told_max_steps: int | None = None
+        """The steps of the training, if the loop knows."""
+        self.gpus = gpus
+        """The GPUs of this rank."""
+        self._recorder = recorder
+        self._history = history
+        self._replaced: ReplacedError | None = None  # the reason to begin the search anew
+        this = weakref.ref(self)  # a reference cycle would delay restoring the limits when the optimizer is dropped
+
+        def step_aside(error: Exception) -> None:
+            course = this()
+            if course is not None:
+                course._step_aside(error)
+
+        self.exchange = Exchange(world, step_aside)
+        """The exchanges with the other ranks."""
+        self.preparation = Preparation(options, gpus, self.exchange, recorder, store)
+        """Makes the searches."""
+
+    @property
+    def search(self) -> SettingSearch | None:
+        """The search under way, or the latest one."""
+        return None if self.rivals is None else self.rivals.current
+
+    @contained(on_fault=lambda self, error: self.fail(error))
+    def report(self, event: Event) -> None:
+        """Follow an event: the one entrance of all hooks."""
+        self._time(event)
+        is_measured = self.state.window is Window.OPEN
+        if event is Event.STEP_END and is_measured:
+            self.exchange.attempt(self._recorder.mark_step)
+        if event is Event.STEP_END and self.search is not None:
+            self.search.count_step(is_original=self.state.phase is Phase.WAIT)
+        self._follow(event)
+        if event is Event.STEP_END and is_measured and self._is_to_end_early():
+            self._follow(Outcome.SPENT)
+
+    def _time(self, event: Event) -> None:
+        match event:
+            case Event.STEP_BEGIN:
+                self._recorder.begin_step()
+            case Event.STEP_END:
+                self._recorder.end_step()
+            case _:
+                self._recorder.pause()
+
+    def _is_to_end_early(self) -> bool:
+        search, steps = self.search, self.state.steps_left
+        if search is None or steps == 0 or self.state.phase not in MEASURED:
+            return False
+        return search.is_to_end_early(self.state.phase, search.counts.profile_steps - steps)
+
+    def fail(self, error: Exception) -> None:
+        """End the search by a fault."""
+        self.exchange.fail(error)
+        if self.search is not None:
+            self.search.chosen = None
+        self._follow(Outcome.FAULT)
+
+    def _step_aside(self, error: Exception) -> None:
+        self.ended_because = f"the search has ended: {error}" if isinstance(error, DeviceHeldError) else _FAULT
+        self.restore()
+        if self.gpus:  # without one, the warning of its monitor has said so
+            log_fault(self, f"the search for a {self.preparation.name} is off for the rest of this run", error)
+
+    def _follow(self, event: Event | Outcome) -> None:
+        before = self.state
+
+        def advanced(happening: Event | Outcome) -> bool:
+            nonlocal before
+            before, self.state = self.state, advance(self.state, happening, self._counts)
+            return (self.state.phase, self.state.window) != (before.phase, before.window)
+
+        def enter() -> Outcome | None:
+            outcome = self._enter(is_new=self.state.phase is not before.phase)
+            return outcome or (Outcome.SPENT if event in STEP_BOUNDARIES and self.state.is_spent else None)
+
+        follow(event, advanced, enter)
+
+    @property
+    def _counts(self) -> StepCounts:
+        return StepCounts(self.preparation.options.wait_steps, 0, 1) if self.search is None else self.search.counts
+
+    def _enter(self, is_new: bool) -> Outcome | None:
+        """Have the effects of entering the current phase, or the state of its window.
+
+        Returns:
+            Their outcome; None if there is none yet.
+        """
+        if self.state.phase is Phase.PREPARE:
+            return self._prepare()
+        if self.state.phase in {Phase.REST, Phase.OFF}:
+            self.restore()
+            self._recorder.drop_trial()
+            return None
+        try:
+            return None if self.rivals is None else self.rivals.enter(self.state.phase, self.state.window, is_new)
+        except ReplacedError as error:
+            self._replaced = error
+            return Outcome.LOWERED
+        finally:
+            if is_new and self.state.phase in _REASONS:
+                self._note_setting(_REASONS[self.state.phase])
+
+    def _prepare(self) -> Outcome:
+        replaced, self._replaced = self._replaced, None
+        if replaced is None:
+            self.rivals = None
+        searches = self.preparation.searches(self.told_max_steps, replaced)
+        if replaced is not None:
+            _logger.warning("%s, and the search for a %s begins anew below it", replaced, self.preparation.name)
+        self.rivals = RivalSearches(searches, self.preparation.selector, self.exchange)
+        if replaced is None:
+            self._history.begin()
+        self._note_setting("somebody else has set it")
+        return self.rivals.begin()
+
+    def _note_setting(self, reason: str) -> None:
+        if self.search is not None:
+            self._history.note(self.search.in_force, self.search.kind.unit, reason)
+
+    def restore(self) -> bool:
+        """Restore the original settings. Never raises; False if a GPU refuses."""
+        is_restored = self.preparation.restore()
+        if is_restored:
+            self._history.note_restored()
+        return is_restored
