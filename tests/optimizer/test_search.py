@@ -22,6 +22,7 @@ from zeus_core.search._objectives import (
     Time,
     ZeusCost,
 )
+from zeus_core.search._prior import read_prior
 from zeus_core.testing.contracts import SearchContract
 
 # A V100-like board and work, and one whose limits never bind; columns of `CurveShapes`, and the demand.
@@ -358,6 +359,17 @@ def test_a_trial_of_an_unknown_setting_is_never_the_choice_of_a_rule():
     for setting in (7, 300, 200):
         search.tell(board.trial(setting), 5, 5.0)
     assert search.choice == 200
+
+
+def test_a_cost_takes_four_trials_and_more_only_for_much():
+    grid, selector = range(100, 301, 5), ZeusCost(0.5)
+    prior = read_prior()
+    trials = []
+    for seed, shape in enumerate(prior.parameters[::24]):
+        board = Board((shape, 1.1), grid, noise=0.01, seed=seed)
+        trials.append(len(board.run(AdaptiveSearch(grid, selector, prior=prior))))
+    assert np.mean([count <= 4 for count in trials]) >= 0.8
+    assert np.mean(trials) >= 3.5, "few trials tell little of what the estimate has wrong"
 
 
 def test_on_a_fine_grid_the_choice_may_lie_between_two_trials():

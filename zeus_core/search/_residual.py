@@ -1,4 +1,4 @@
-"""What a shape of curve leaves unexplained: a Gaussian residual, conditioned on the observed points."""
+"""The difference of the truth from a shape of curve: Gaussian, conditioned on the observed points."""
 
 from __future__ import annotations
 

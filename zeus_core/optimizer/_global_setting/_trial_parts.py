@@ -1,4 +1,4 @@
-"""What each rank measured of a trial, put together; and several trials at one setting as one. Pure."""
+"""The parts of the ranks in a trial, put together; and several trials at one setting as one. Pure."""
 
 from __future__ import annotations
 
