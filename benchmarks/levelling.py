@@ -7,7 +7,8 @@ their limits allow. "Attainable" is the least energy that fixed settings take at
 longer, found by a search that knows how fast each board is at each setting, and how far steps scatter: the difference
 to "ours" is lost by not knowing it, all else by the boards and by the scatter. "Ours" is the leveller of
 `LevellingOptimizer`; its energy is that of the last hundred steps, and its time that of all. Everything is against
-equal settings. Exits with 1 if the steps of any draw get more than 0.2 % longer.
+equal settings. Then power budgets are divided, beside equal limits of the same sum. Exits with 1 if the steps of any
+draw get more than 0.2 % longer, or a divided budget takes more energy.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ POWER_FACTOR = 1.2
 LIMIT_STEP_WATTS = 5
 LAST_STEPS = 100
 MAX_LONGER = 0.002
+BUDGET_SHARES = (0.9, 0.75, 0.65)  # of the usual limits
 
 
 class Boards:
@@ -92,10 +94,11 @@ class Boards:
             for rank in range(RANKS)
         ]
 
-    def ours(self, seed: int, scatter: float, steps: int) -> tuple[float, float, int]:
-        """Return the change of energy and of time, and how often settings changed."""
-        leveller, draw = Leveller([self.settings] * RANKS, not self.is_clock), random.Random(seed)
-        even = self.points([self.settings[0]] * RANKS)
+    def ours(self, seed: int, scatter: float, steps: int, equal: int | None = None) -> tuple[float, float, int]:
+        """Return the change of energy and of time, and how often settings changed; with a budget, of equal limits."""
+        budget, draw = None if equal is None else RANKS * equal, random.Random(seed)
+        leveller = Leveller([self.settings] * RANKS, not self.is_clock, budget)
+        even = self.points([self.settings[0] if equal is None else equal] * RANKS)
         times, energies = [], []
         for _ in range(steps):
             points, factors = self.points(leveller.settings), [1 + draw.gauss(0, scatter) for _ in range(RANKS)]
@@ -153,6 +156,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--model", nargs="+", default=MODELS)
     options = parser.parse_args(arguments)
+    longest = levelled(options)
+    most = shared(options)
+    return int(longest > MAX_LONGER or most > 0)
+
+
+def levelled(options: argparse.Namespace) -> float:
+    """Show what levelling saves. Returns the change of time of the longest draw."""
     longest = 0.0
     print("changes in percent: mean of the seeds (and the worst of them)")
     print(f"{'':24} scatter  {'attainable':16} {'ours':16} {'time':16} changes")
@@ -170,7 +180,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     flush=True,
                 )
                 label = ""
-    return int(longest > MAX_LONGER)
+    return longest
+
+
+def shared(options: argparse.Namespace) -> float:
+    """Show what a budget gains beside equal limits. Returns the largest change of energy."""
+    most = -math.inf
+    print(f"\n{'budget':24} scatter  {'time':16} {'energy':16} changes")
+    for model in options.model:
+        boards = [Boards(model, seed, False) for seed in range(1, options.seeds + 1)]
+        for equal in (round(boards[0].limit * share) for share in BUDGET_SHARES):
+            for scatter in SCATTERS[:-1]:
+                runs = [one.ours(seed, scatter, options.steps, equal) for seed, one in enumerate(boards)]
+                energies, times, changes = zip(*runs, strict=True)
+                most = max(most, *energies)
+                label = f"{model} {RANKS} x {equal} W"
+                print(f"{label:24} {scatter:7.1%}  {span(times):16} {span(energies):16} {max(changes)}", flush=True)
+    return most
 
 
 if __name__ == "__main__":

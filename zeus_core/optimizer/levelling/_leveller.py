@@ -41,7 +41,7 @@ _MIN_CHANGE_FRACTION = 0.004  # of a setting: a smaller change is not worth a ca
 _BACK_OFF = 1.5
 
 _LIMIT_SHARED_EXPONENT = 1.5  # of limits that share a budget: each change takes away a third to all of the difference
-_MIN_APART_FRACTION = 0.01  # of times that are to be equal
+_MIN_APART_FRACTION = 0.006  # of times that are to be equal: limits 5 W apart are up to 0.8 % of time apart
 
 
 class Leveller:
