@@ -16,7 +16,7 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Time
-from zeus_core.pytorch import BatchAllocation, UnevenBatches
+from zeus_core.pytorch import BatchAllocation, SimulatedBatches, UnevenBatches
 
 STEPS = 13 * 9  # epochs of 200 samples in global batches of 16; one for each trial, and some more
 
@@ -167,6 +167,26 @@ def test_ranks_without_the_right_to_set_limits_get_batches_alone():
         assert sum(chosen) == 16
         assert chosen == tuple(share["batch"] for share in plan["ranks"]) != (8, 8)
         assert limit == 300.0
+
+
+@pytest.mark.parametrize(
+    ("other", "sample_gib", "largest"), [("A40", 2.0, 9), ("V100-SXM2-32GB", 2.45, None)], ids=["one more", "none more"]
+)
+def test_a_batch_that_would_be_out_of_memory_is_not_tried(other, sample_gib, largest):
+    """On a V100, of 32 GiB, a trial of 12 samples would be."""
+    batches = SimulatedBatches(32, half_samples=4.0, model_gib=12.0, sample_gib=sample_gib)
+    gpu_arguments = {"batches": batches}
+    results = run_ranks(2, fall_back_rank, ["V100-SXM2-32GB", other], {"global_batch": 16}, 200, gpu_arguments)
+    for messages, chosen, seen, plan, _ in results:
+        assert len(seen) == STEPS
+        sizes = {len(step) for step in results[0][2]}
+        assert max(sizes) == (8 if largest is None else largest)
+        if largest is None:
+            assert any("the memory of rank 0 holds 8 samples" in text for text in messages), messages
+            assert (chosen, plan) == ((8, 8), None)
+        else:
+            assert min(sizes) < 8
+            assert chosen == tuple(share["batch"] for share in plan["ranks"])
 
 
 def sharded():

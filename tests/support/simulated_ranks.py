@@ -14,18 +14,19 @@ from zeus_core.testing import VirtualTime
 # A forward pass over 32 samples; each board takes the power that it took in published trainings.
 SECONDS = {"A100-SXM4-80GB": 0.1, "V100-SXM2-32GB": 0.2, "A40": 0.15}
 WATTS = {"A100-SXM4-80GB": 380.0, "V100-SXM2-32GB": 260.0, "A40": 270.0}
+BATCHES = SimulatedBatches(32, half_samples=4.0)
 
 
 class SimulatedRank:
     """The GPU of a rank of a job, which takes the time of every pass of a network."""
 
-    def __init__(self, models, network, **gpu_arguments):
+    def __init__(self, models, network, batches=BATCHES, **gpu_arguments):
         self.model = models[int(os.environ["RANK"])]
         self.time_source = VirtualTime()
         self.gpu = SimulatedGpu(find_preset(self.model), time_source=self.time_source, **gpu_arguments)
         self.monitor = ZeusMonitor(gpus=[self.gpu], cpu_indices=[], time_source=self.time_source)
         forward = Work(SECONDS[self.model], WATTS[self.model], 0.95, 0.75)
-        SimulatedCompute(network, self.gpu, forward, batches=SimulatedBatches(32, half_samples=4.0))
+        SimulatedCompute(network, self.gpu, forward, batches=batches)
         register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self.wait_for_all())
 
     def wait_for_all(self):

@@ -87,13 +87,19 @@ def profile_of_windows(gpu_model: str, windows: Sequence[MeasuredWindow], work: 
     return DeviceProfile(gpu_model, tuple(points), blocking, work)
 
 
-def trial_splits(global_batch: int, max_batches: Sequence[int | None], multiple_of: int) -> list[tuple[int, ...]]:
+def trial_splits(
+    global_batch: int,
+    max_batches: Sequence[int | None],
+    multiple_of: int,
+    foreseen: Sequence[int | None] | None = None,
+) -> list[tuple[int, ...]]:
     """Return splits of a global batch to try: the equal one, and two that give each rank other batch sizes.
 
     Args:
         global_batch: Samples of all ranks.
         max_batches: The most that the memory of each rank holds; any batch if None.
         multiple_of: Each batch is a multiple of this number, as the global batch is.
+        foreseen: The most that the memory of each rank is foreseen to hold; None where nobody can tell.
 
     Returns:
         The equal split alone if the global batch is too small for two sizes on each rank.
@@ -103,6 +109,9 @@ def trial_splits(global_batch: int, max_batches: Sequence[int | None], multiple_
     """
     units = global_batch // multiple_of
     caps = [units if most is None else most // multiple_of for most in max_batches]
+    if foreseen is not None:
+        fitting = [units if most is None else most // multiple_of for most in foreseen]
+        caps = [min(pair) for pair in zip(caps, fitting, strict=True)]
     if sum(caps) < units:
         held = sum(caps) * multiple_of
         raise UsageError(f"the global batch has {global_batch} samples, and the ranks hold {held} at most")

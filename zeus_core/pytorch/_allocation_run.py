@@ -162,14 +162,18 @@ class AllocationRun:
             return
         if schedule is None:
             self._begins.append(self._allocation.monitor.time_source.now())
+            self._attempt(measured.memory.begin_step)
             if number == self._first + _WARM_UP_STEPS:
                 self._together(self._begin_trials)
             return
         has_ended = schedule.passes(number)
-        with suppress(Exception):  # the next exchange says which
-            self._exchange.attempt(lambda: measured.on_batch(schedule, number, sizes, has_ended))
+        self._attempt(lambda: measured.on_batch(schedule, number, sizes, has_ended))
         if has_ended and schedule.is_over:
             self._together(self._conclude)
+
+    def _attempt(self, act: Callable[[], object]) -> None:
+        with suppress(Exception):  # the next exchange says which
+            self._exchange.attempt(act)
 
     def _together(self, act: Callable[[UnevenBatchSampler], None]) -> None:
         """Do what all ranks do, or go back to equal batches on all."""
@@ -183,12 +187,33 @@ class AllocationRun:
     def _begin_trials(self, sampler: UnevenBatchSampler) -> None:
         """Agree on the length of all trials, and lay them out from the first global batch that no rank has loaded."""
         seconds = min(after - before for before, after in itertools.pairwise(self._begins))
-        told = self._exchange.gather(lambda: (seconds, sampler.drawn))
-        slowest = max(rank_seconds for rank_seconds, _ in told)
+        told = self._exchange.gather(lambda: (seconds, sampler.drawn, self._foreseen_batch()))
+        self._try_what_fits([foreseen for *_, foreseen in told])
+        slowest = max(rank_seconds for rank_seconds, *_ in told)
         steps = math.ceil(_MIN_WINDOW_SECONDS / slowest) if slowest > 0.0 else self._allocation.steps
         room = len(sampler) - 1 - SETTLING_STEPS
         length = SETTLING_STEPS + max(self._allocation.steps, min(steps, room))
-        self._lay_out(TrialSchedule(self._trials, length), sampler, max(drawn for _, drawn in told))
+        self._lay_out(TrialSchedule(self._trials, length), sampler, max(drawn for _, drawn, _ in told))
+
+    def _foreseen_batch(self) -> int | None:
+        """Return the largest batch that the memory of this rank holds, as far as can be told; None if not."""
+        assert self._measured is not None
+        is_stated = self._caps[self._exchange.rank] is not None
+        return None if is_stated else self._measured.memory.largest_batch(self.batches[self._exchange.rank])
+
+    def _try_what_fits(self, foreseen: Sequence[int | None]) -> None:
+        """Choose what to try by the memory of all ranks, which is known now."""
+        assert self._limits is not None
+        allocation = self._allocation
+        splits = trial_splits(allocation.global_batch, self._caps, allocation.multiple_of, foreseen)
+        for rank, sizes in enumerate(zip(*splits, strict=True)):
+            if len(set(sizes)) == 1 and foreseen != [None] * len(foreseen):
+                full = min((most, other) for other, most in enumerate(foreseen) if most is not None)
+                raise UsageError(
+                    f"rank {rank} can be measured with batches of {sizes[0]} samples alone, as the memory of rank "
+                    f"{full[1]} holds {full[0]} samples"
+                )
+        self._trials = trials_of(self._limits.settings, splits)
 
     def _lay_out(self, schedule: TrialSchedule, sampler: UnevenBatchSampler, first: int) -> None:
         self._schedule = schedule

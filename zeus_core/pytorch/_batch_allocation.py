@@ -44,7 +44,7 @@ class BatchAllocation:
         limit_fractions: The power limits to try, as fractions of the original one. A rank without the right to set
             limits keeps its own.
         max_batch: The largest batch that the memory of this rank's GPU holds. If None, no rank gets more than the
-            largest it has tried, which is one and a half times an equal share.
+            largest it has tried, which is one and a half times an equal share, or less if that would not fit.
         multiple_of: Each batch is a multiple of this number of samples.
         folder: Where rank 0 keeps profiles; nowhere if None.
         work: A name that tells this training from others, such as "gpt2/owt"; needed where they share a folder.

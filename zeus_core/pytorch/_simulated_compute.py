@@ -124,14 +124,17 @@ class SimulatedCompute:
         forward = self._forward
         first = next(_tensors([inputs, keywords]), None)
         if self._batches is not None and first is not None and first.ndim > 0:
-            self._check_memory(self._batches.memory_gib(first.shape[0]))
+            self._take_memory(self._batches, first.shape[0])
             forward = self._batches.work_of(forward, first.shape[0])
             self._backward_now = self._batches.work_of(self._backward, first.shape[0])
         self._gpu.submit(forward)
 
-    def _check_memory(self, needed_gib: float) -> None:
-        board = self._gpu.preset
-        if torch.is_grad_enabled() and needed_gib > board.memory_gib:
+    def _take_memory(self, batches: SimulatedBatches, samples: int) -> None:
+        if not torch.is_grad_enabled():
+            return
+        board, needed_gib = self._gpu.preset, batches.memory_gib(samples)
+        self._gpu._held_gib = batches.model_gib, max(self._gpu._held_gib[1], needed_gib)
+        if needed_gib > board.memory_gib:
             raise torch.cuda.OutOfMemoryError(
                 f"CUDA out of memory (simulated): the pass needs {needed_gib:.1f} GiB, and a {board.name} has "
                 f"{board.memory_gib:.1f} GiB"

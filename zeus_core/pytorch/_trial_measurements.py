@@ -12,6 +12,7 @@ from zeus_core.allocation._trial_windows import MeasuredWindow
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import DeviceEvents
+from zeus_core.pytorch._batch_memory import BatchMemory, memory_of
 from zeus_core.pytorch._step_window import StepWindow, events_of
 from zeus_core.pytorch._trial_schedule import Trial, TrialSchedule
 from zeus_core.pytorch._tried_limits import TriedLimits
@@ -34,6 +35,8 @@ class TrialMeasurements:
     def __init__(self, monitor: ZeusMonitor, limits: TriedLimits, rank: int) -> None:
         self._monitor, self._limits, self._rank = monitor, limits, rank
         self._events: DeviceEvents | None = None
+        self.memory: BatchMemory = BatchMemory(None)
+        """What is known of the memory of this rank's GPU."""
         self._hooks: list[Any] = []
         self._now: StepWindow | None = None
         self._done: dict[int, MeasuredWindow] = {}  # by the number of the trial
@@ -51,6 +54,7 @@ class TrialMeasurements:
     def watch(self, model: torch.nn.Module) -> None:
         """See when the gradients of a model are computed, on the device that it trains on."""
         self._events = events_of(model, self._monitor)
+        self.memory = memory_of(model, self._monitor)
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
             for parameter in model.parameters()
