@@ -21,6 +21,7 @@ RUNS = {
         "tests/test_published_api.py",
     ],
     "levelling": ["tests/process/test_levelled_end.py"],
+    "batches of ranks": ["-m", "long", "tests/process/test_uneven_end.py"],
     "every framework, killed": ["-m", "long", "tests/process/test_killed_frameworks.py"],
     "restoring by hand": ["tests/cli/test_restore.py"],
     "others' limits and hanging drivers": ["tests/process/test_limit_watch.py", "tests/process/test_hanging_driver.py"],

@@ -17,12 +17,12 @@ _USED_FRACTION = 0.95  # of the memory; the rest is lost between blocks, and in 
 
 
 class MemoryReading(NamedTuple):
-    """What a process has taken of the memory of its GPU, in any unit.
+    """How a process uses the memory of its GPU, in any unit.
 
     Attributes:
-        allocated: What it holds now.
-        peak: The most that it has held.
-        available: All that it could hold.
+        allocated: Held now.
+        peak: The most that was held.
+        available: The most that could be held.
     """
 
     allocated: float

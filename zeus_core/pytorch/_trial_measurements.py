@@ -36,7 +36,7 @@ class TrialMeasurements:
         self._monitor, self._limits, self._rank = monitor, limits, rank
         self._events: DeviceEvents | None = None
         self.memory: BatchMemory = BatchMemory(None)
-        """What is known of the memory of this rank's GPU."""
+        """The memory of this rank's GPU."""
         self._hooks: list[Any] = []
         self._now: StepWindow | None = None
         self._done: dict[int, MeasuredWindow] = {}  # by the number of the trial
