@@ -21,20 +21,20 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "evidence.md"
 INTRODUCTION = """# Evidence
 
-Each benchmark with its command, and the table that it last printed or the page that shows it. `python
+For each benchmark: its command, and its table or the page that shows the results. `python
 tools/evidence.py NAME` runs one again and puts its table here. A FOLDER holds published measurements (the Zeus and
-Perseus artifacts, ml-energy/zeus), which are not part of this repository. Of a benchmark of speed no table is kept: its
-times are those of a machine, and `make benchmarks` prints them for yours, each beside something measured in the same
-run.
+Perseus artifacts, ml-energy/zeus), which are not part of this repository. Times are those of
+the machine that the table names, with its load at the end; `make benchmarks` prints them for yours, each beside
+something measured in the same run.
 
 ## On real hardware
 
 **Not yet.** No table on this page, and no number in this documentation, was measured on a real GPU. All come from
-simulated GPUs, from a driver in C that stands for NVIDIA's, or from measurements that others have published. So these
-have not been seen on hardware: the period and jitter of real counters, the time of driver calls, how soon limits and
-clocks take effect, the power of a GPU that waits in a collective, marks beside CUDA events, and any saving in a real
-training. [`zeus-core selfcheck`](selfcheck.md) measures them on any machine with a GPU; its tables belong here, with
-the device's name and the date.
+simulated GPUs, from a driver in C that stands for NVIDIA's, or from measurements that others have published. Not seen
+on hardware are therefore: the period and jitter of real counters, the time of driver calls, how soon limits and clocks
+take effect, the power of a GPU that waits in a collective, marks beside CUDA events, and any saving in a real training.
+[`zeus-core selfcheck`](selfcheck.md) measures them on any machine with a GPU; its tables belong here, with the device's
+name and the date.
 """
 
 
@@ -90,16 +90,20 @@ def kept_sections(page: str) -> dict[str, str]:
 
 def result_of(name: str, arguments: list[str], output: Path | None) -> str:
     """Run a benchmark, or read what it printed, and return its section from the command on."""
+    load = ""
     if output is None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments]
         text = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment).stdout
+        load = f", load {os.getloadavg()[0]:.0f}"
     else:
         text = output.read_text(encoding="utf-8")
     shown = ["FOLDER" if "/" in argument else argument for argument in arguments]
     cores, date = os.cpu_count(), datetime.now(timezone.utc).strftime("%Y-%m-%d")
     command_line = " ".join(["python", f"benchmarks/{name}.py", *shown])
-    return f"`{command_line}`, {date}, {platform.machine()} with {cores} cores:\n\n```text\n{text.rstrip()}\n```\n"
+    return (
+        f"`{command_line}`, {date}, {platform.machine()} with {cores} cores{load}:\n\n```text\n{text.rstrip()}\n```\n"
+    )
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def _unmeasured(state: DeviceState) -> float:
 METRICS = (
     ExportedMetric("zeus_gpu_energy_joules_total", "gpu", "Energy of the GPU since the exporter began.", _energy),
     ExportedMetric(
-        "zeus_gpu_energy_unmeasured_seconds_total", "gpu", "Time of which the GPU's energy was lost.", _unmeasured
+        "zeus_gpu_energy_unmeasured_seconds_total", "gpu", "Time without a known energy of the GPU.", _unmeasured
     ),
     ExportedMetric("zeus_gpu_power_watts", "gpu", "Power of the GPU now.", lambda state: state.power_watts),
     ExportedMetric("zeus_gpu_power_limit_watts", "gpu", "Power limit in force.", lambda state: state.limit_watts),
@@ -68,9 +68,11 @@ METRICS = (
         "SM clock now.",
         lambda state: None if state.sm_clock_mhz is None else state.sm_clock_mhz * _HERTZ_PER_MHZ,
     ),
-    ExportedMetric("zeus_cpu_energy_joules_total", "cpu", "Energy of the CPU package, likewise.", _energy),
     ExportedMetric(
-        "zeus_cpu_energy_unmeasured_seconds_total", "cpu", "Time of which the package's energy was lost.", _unmeasured
+        "zeus_cpu_energy_joules_total", "cpu", "Energy of the CPU package since the exporter began.", _energy
+    ),
+    ExportedMetric(
+        "zeus_cpu_energy_unmeasured_seconds_total", "cpu", "Time without a known energy of the package.", _unmeasured
     ),
     ExportedMetric("zeus_dram_energy_joules_total", "dram", "Energy of the memory of the package.", _energy),
 )

@@ -28,10 +28,10 @@ class DeviceState:
         device: The device.
         name: Its product name.
         energy_joules: Its energy since the exporter began, without that of `unmeasured_seconds`.
-        unmeasured_seconds: The time of which the energy was lost.
-        power_watts: Its power; None if it cannot be read now, and for CPUs.
-        limit_watts: The power limit in force, likewise.
-        sm_clock_mhz: The SM clock, likewise.
+        unmeasured_seconds: The time whose energy was lost.
+        power_watts: Its power now; None if that cannot be read, and for CPUs.
+        limit_watts: The power limit in force; None as for the power.
+        sm_clock_mhz: The SM clock now; None as for the power.
     """
 
     device: Device
@@ -47,7 +47,7 @@ class DeviceState:
 class DeviceTotals:
     """Adds up the energy of all devices of a monitor, from reading to reading. Threads may share it.
 
-    A fault of the driver, or a counter that begins again, costs the energy between two readings at most.
+    A fault of the driver, or a counter that restarts, loses the energy between two readings at most.
 
     Attributes:
         monitor: Measures the devices. It keeps a window open, so that GPUs without a counter are sampled.
