@@ -12,6 +12,7 @@ import statistics
 import pytest
 
 from tests.support.scripted_gpu import HIGHEST_LIMIT_WATTS, CounterFault, ScriptedGpu, Senses
+from tests.support.variants import long_but_first
 from zeus_core.device import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
@@ -139,7 +140,15 @@ def by_class(way, with_faults=False):
 
 @pytest.mark.parametrize(
     ("way", "with_faults"),
-    [*((way, False) for way in WAYS), ("read now and then", True), ("precise", True)],
+    long_but_first(
+        [
+            *((way, False) for way in WAYS if way != "precise"),
+            ("read now and then", True),
+            ("precise", True),
+            ("precise", False),
+        ],
+        len(WAYS) + 1,
+    ),
 )
 def test_the_truth_lies_in_the_interval_of_every_class_of_window(way, with_faults):
     classes = by_class(way, with_faults)

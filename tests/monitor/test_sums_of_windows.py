@@ -10,6 +10,7 @@ import random
 import pytest
 
 from tests.support.scripted_gpu import HIGHEST_LIMIT_WATTS, ScriptedGpu, Senses
+from tests.support.variants import long_but_first
 from zeus_core.device import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
@@ -61,9 +62,18 @@ def summed(seed, window_seconds, period_seconds, precise):
 
 
 @pytest.mark.parametrize(
-    ("period_seconds", "precise"), [(0.02, False), (0.02, True), (0.1, False), (0.1, True), (None, False)]
+    ("window_seconds", "period_seconds", "precise"),
+    long_but_first(
+        [
+            (0.03, 0.1, True),
+            *((seconds, period, False) for seconds in (0.01, 0.03) for period in (0.02, 0.1, None)),
+            (0.01, 0.1, True),
+            (0.01, 0.02, True),
+            (0.03, 0.02, True),
+        ],
+        7,
+    ),
 )
-@pytest.mark.parametrize("window_seconds", [0.01, 0.03])
 def test_the_true_sum_lies_within_the_sum_of_the_uncertainties(window_seconds, period_seconds, precise):
     runs = [summed(seed, window_seconds, period_seconds, precise) for seed in range(RUNS)]
     hits = [

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.variants import long_but_first
 from zeus_core.device import discover_cpus
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
@@ -176,7 +177,7 @@ def test_a_forked_child_measures_with_a_session_of_its_own(make_driver, precise)
     assert monitor.end_window("of the parent").total_energy > 0
 
 
-@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("precise", long_but_first([False, True]))
 def test_a_fork_while_the_sampler_reads_a_slow_driver_hangs_no_child(make_driver, precise):
     driver = make_driver(*[DeviceSpec(has_energy_counter=precise) for _ in range(2)])
     monitor = nvml_monitor(driver, precise=precise)

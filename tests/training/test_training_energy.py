@@ -133,7 +133,7 @@ actions = st.lists(
 
 @given(actions)
 @example([("work", 17)])  # it ends with a wait, of which the counter has told nothing yet
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_is_reported_in_whatever_order_all_time_and_energy_has_its_place(reported):
     time_source = VirtualTime()
     gpu = SimulatedGpu(find_preset("A100"), time_source=time_source)

@@ -45,6 +45,7 @@ _SOLVED_ALONE = (4, 16, 64)  # intervals of a class only, after which its power 
 # In benchmarks/part_energy.py these hold 95 % and more of each class of part: fewer standard errors than of a normal
 # distribution do, as the noise of an interval is taken for independent of the energy that its parts draw elsewhere.
 _CLASS_QUANTILE = 1.3
+_ALIKE = 1.7  # times the variance of the shares of intervals: parts near each other are off in the same direction
 _UNSEEN = 0.8
 _LATE = 1.0  # times how far the knots can be off together: calls that take long are late in the same direction
 
@@ -168,7 +169,7 @@ class ClassEnergy:
         few = 1 + 6 / (regression.counts[1:].sum() + 1) + 3 / (sums.turns + 1)
         few += _UNSEEN * (1 - sums.alone_seconds / sums.seconds)
         energy = float(weights @ energies)
-        variance = (_CLASS_QUANTILE * few) ** 2 * (spread + noise + (energies - energy) ** 2)
+        variance = (_CLASS_QUANTILE * few) ** 2 * (spread + _ALIKE * noise + (energies - energy) ** 2)
         variance += (_LATE * (FINE @ (power @ sums.late))) ** 2
         width = math.sqrt(float(weights @ variance)) + float(weights @ (half_age * np.abs(crossing)))
         return sums.bounded(energy, width)
