@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from zeus_core.cli import main
+
 REPOSITORY = Path(__file__).parents[2]
 UNWANTED = ("ZEUS_SIMULATED_GPUS", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PYTHONUNBUFFERED")
 
@@ -36,6 +38,24 @@ class Program:
         """Start it, with pipes for standard streams."""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(self.command(*arguments), env=self.environment, **{**pipes, **options})
+
+
+@pytest.fixture
+def in_process(capsys, monkeypatch):
+    """Runs the program in this process, on two simulated GPUs: for what needs no process of its own."""
+    for name in UNWANTED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:2")
+
+    def run(*arguments):
+        try:
+            code = main(arguments)
+        except SystemExit as end:
+            code = end.code
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, said.out, said.err)
+
+    return run
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.variants import long_but_first
 from zeus_core.cli._checks import Driver, check_clock_rights, check_driver, check_limit_rights, check_rapl, check_torch
 from zeus_core.cli._checks.limits import check_limits
 from zeus_core.cli._checks.rights import Rights, rights_of
@@ -81,7 +82,8 @@ def test_what_single_gpus_lack_is_said_with_their_indices(on_driver):
 
 
 @pytest.mark.parametrize(
-    ("value", "state", "shown"), [("1", "ok", 1), ("1,0", "ok", 2), ("0,9", "limited", 1), ("", "missing", 0)]
+    ("value", "state", "shown"),
+    long_but_first([("0,9", "limited", 1), ("1,0", "ok", 2), ("1", "ok", 1), ("", "missing", 0)], count=2),
 )
 def test_the_effect_of_cuda_visible_devices(on_driver, value, state, shown):
     program, _ = on_driver(DeviceSpec(), DeviceSpec(), CUDA_VISIBLE_DEVICES=value)

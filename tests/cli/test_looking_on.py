@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.variants import long_but_first
 from zeus_core import __version__
 from zeus_core.cli._display import ticks
 
@@ -99,7 +100,7 @@ def test_the_power_of_a_gpu_that_does_not_answer_is_not_shown_as_that_of_another
     assert "GPU 0: NVIDIA H200" not in ended.stdout
 
 
-@pytest.mark.parametrize("command", ["power", "energy"])
+@pytest.mark.parametrize("command", long_but_first(["power", "energy"]))
 def test_the_measuring_package_has_the_same_two_commands(on_simulated, command):
     arguments = {"power": ["--count", "1"], "energy": ["--seconds", "0.2"]}[command]
     ended = on_simulated(command, *arguments, module="zeus_core.monitor")
@@ -138,8 +139,8 @@ def test_without_anything_to_measure_the_reason_is_one_sentence(on_nothing, comm
         ([], "required"),
     ],
 )
-def test_wrong_arguments_are_named_and_end_with_2(on_simulated, arguments, message):
-    ended = on_simulated(*arguments)
+def test_wrong_arguments_are_named_and_end_with_2(in_process, arguments, message):
+    ended = in_process(*arguments)
     assert ended.returncode == 2
     assert message in ended.stderr
     assert ended.stdout == ""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kept_runs import kept_run
+from tests.support.variants import long_but_first
 from zeus_core.cli import main
 from zeus_core.tracing._events import complete
 from zeus_core.tracing._facts import DeviceFacts, RankFacts, Update, Updates
@@ -274,7 +275,10 @@ def test_many_random_command_lines_end_with_a_message(files, monkeypatch):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["devices"], ["devices", "--json"], ["power", "--count", "1"], ["energy", "--seconds", "0.01"], ["--help"]],
+    long_but_first(
+        [["devices"], ["--help"], ["devices", "--json"], ["power", "--count", "1"], ["energy", "--seconds", "0.01"]],
+        count=2,
+    ),
     ids=" ".join,
 )
 def test_output_that_cannot_be_written_is_said_and_ends_with_1(on_simulated, arguments):

@@ -22,7 +22,7 @@ def read_json(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("code", [0, 3, 255])
+@pytest.mark.parametrize("code", long_but_first([3, 0, 255]))
 def test_the_exit_code_is_that_of_the_command(on_nothing, code):
     assert on_nothing("run", "--", "sh", "-c", f"exit {code}").returncode == code
 
@@ -208,7 +208,7 @@ def test_without_a_gpu_the_command_runs_and_the_summary_says_what_was_not_measur
     assert "GPUs are not measured" in record["notes"][0]
 
 
-@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetName", "nvmlDeviceGetCount"])
+@pytest.mark.parametrize("function", long_but_first(["nvmlInit", "nvmlDeviceGetName", "nvmlDeviceGetCount"]))
 def test_a_driver_that_fails_does_not_keep_the_command_from_running(on_driver, function):
     program, driver = on_driver()
     driver.fail(function, 999)
@@ -277,12 +277,7 @@ def test_a_driver_that_hangs_at_the_end_does_not_keep_our_process_from_ending(on
 
 
 @pytest.mark.parametrize(
-    "function",
-    [
-        "nvmlInit",
-        "nvmlDeviceGetCount",
-        "nvmlDeviceGetTotalEnergyConsumption",
-    ],
+    "function", long_but_first(["nvmlDeviceGetTotalEnergyConsumption", "nvmlInit", "nvmlDeviceGetCount"])
 )
 def test_a_driver_that_hangs_at_the_start_does_not_keep_our_process_from_ending(on_driver, function):
     program, driver = on_driver(DeviceSpec(), DeviceSpec())
@@ -301,7 +296,7 @@ def test_a_rank_of_a_launcher_measures_the_whole_machine_too(on_driver, tmp_path
     assert len(read_json(tmp_path / "run.json")["devices"]) == 2
 
 
-@pytest.mark.parametrize("name", [".", "file/run.json", "/proc/run.json"])
+@pytest.mark.parametrize("name", long_but_first(["file/run.json", ".", "/proc/run.json"]))
 def test_an_output_that_cannot_be_written_is_said_before_the_command_starts(on_nothing, tmp_path, name):
     (tmp_path / "file").touch()
     ended = on_nothing("run", "--output", name, "--", "touch", "started", cwd=tmp_path)
@@ -332,8 +327,8 @@ def test_a_standard_error_that_nobody_reads_does_not_change_the_exit_code(on_not
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["run", "--"], ["run", "--quiet", "--"]])
-def test_a_missing_command_is_named_with_an_example(on_nothing, arguments):
-    ended = on_nothing(*arguments)
+def test_a_missing_command_is_named_with_an_example(in_process, arguments):
+    ended = in_process(*arguments)
     assert ended.returncode == 2
     assert "zeus-core run -- torchrun" in ended.stderr
 
@@ -398,8 +393,8 @@ def test_without_a_statement_nothing_is_charged(on_simulated, tmp_path):
         (["--pue", "1.5"], "--pue is 1.5, and nothing to use it for; give --intensity or --price too"),
     ],
 )
-def test_electricity_that_is_stated_wrongly_ends_before_the_command(on_nothing, options, complaint):
-    ended = on_nothing("run", *options, "--", "echo", "hello")
+def test_electricity_that_is_stated_wrongly_ends_before_the_command(in_process, options, complaint):
+    ended = in_process("run", *options, "--", "echo", "hello")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert complaint in ended.stderr
     assert len(ended.stderr.splitlines()) == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.variants import long_but_first
 from zeus_core._launch import launched, lightning_callbacks
 
 THIS = str(Path(launched([sys.executable, "x.py"])[1]))
@@ -71,16 +72,19 @@ CURIOUS = """
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ["program/main.py", "a b"],
-        ["program/main.py", "raise"],
-        ["-m", "program.main", "-x"],
-        ["-u", "-W", "ignore", "-X", "utf8", "program/main.py"],
-        ["program"],
-        ["missing.py"],
-        ["-m", "missing"],
-        ["-c", "import sys; print(sys.argv)", "1"],
-    ],
+    long_but_first(
+        [
+            ["-m", "program.main", "-x"],
+            ["-u", "-W", "ignore", "-X", "utf8", "program/main.py"],
+            ["missing.py"],
+            ["program/main.py", "a b"],
+            ["program/main.py", "raise"],
+            ["program"],
+            ["-m", "missing"],
+            ["-c", "import sys; print(sys.argv)", "1"],
+        ],
+        count=3,
+    ),
     ids=lambda command: " ".join(command),
 )
 def test_a_program_runs_as_python_itself_runs_it(folder, on_nothing, command):

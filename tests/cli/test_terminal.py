@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.variants import long_but_first
+
 # What an interactive shell does for one job in the foreground; a stopped job is continued once.
 SHELL = """
     import fcntl, os, signal, sys, termios, time
@@ -122,7 +124,9 @@ def open_terminal():
 
 
 @pytest.mark.parametrize("has_shell", [True, False], ids=["under a shell", "as session leader"])
-@pytest.mark.parametrize(("key", "number"), [(b"\x03", signal.SIGINT), (b"\x1c", signal.SIGQUIT)], ids=["^C", "^\\"])
+@pytest.mark.parametrize(
+    ("key", "number"), long_but_first([(b"\x03", signal.SIGINT), (b"\x1c", signal.SIGQUIT)]), ids=["^C", "^\\"]
+)
 def test_a_key_that_sends_a_signal_reaches_the_command_once(
     on_nothing, counting_child, open_terminal, key, number, has_shell
 ):
