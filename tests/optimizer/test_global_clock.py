@@ -3,8 +3,10 @@
 import json
 import threading
 
+import numpy as np
 import pytest
 
+from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.monitor import ZeusMonitor
@@ -105,7 +107,7 @@ def test_the_baseline_tells_the_clock_that_the_gpu_runs_at_by_itself():
 
 
 @pytest.mark.parametrize("compute_share", [0.0, 0.35, 1.0])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", long_but_first(range(3)))
 def test_the_shortest_run_saves_at_a_clock_that_is_safe_for_any_work(seed, compute_share):
     """However noisy the steps are: the bound of the run does not depend on their time."""
     work = Work(0.5, 440.0, 1.0, compute_share)
@@ -195,23 +197,8 @@ def test_all_ranks_hold_the_same_clock_and_one_without_the_right_makes_all_obser
         assert rank.clock_mhz == TOP_MHZ
 
 
-@pytest.mark.parametrize(
-    ("model", "watts", "scatter", "seed"),
-    [
-        ("H100", 800.0, 0.0, 1),
-        ("A100", 480.0, 0.005, 1),
-        *(pytest.param("A100", 480.0, 0.001, seed, marks=pytest.mark.long) for seed in range(2, 8)),
-    ],
-)
-def test_one_clock_levels_boards_that_differ_by_8_percent_so_that_the_quick_ones_no_longer_wait(
-    model, watts, scatter, seed
-):
-    """Eight ranks, under the highest limit of their boards. Without longer steps: the slowest board sets the pace.
-
-    Any common clock saves at most 6.6 to 8.0 % (H100) and 5.3 to 7.3 % (A100) then, over 20 sets of boards. Where the
-    steps of each board scatter by 0.5 %, the latest of eight equally fast boards is 0.7 % late, and the search may
-    refuse the clock for it.
-    """
+def savings_of_boards_that_differ(model, watts, scatter, seed):
+    """Return what a common clock saves in 60 steps of eight ranks, and what it could save, without longer steps."""
     work, steps = Work(0.5, watts, 1.0, 0.85), 60
     noise = SimulatedNoise(scatter, scatter, seed=seed, board_spread=0.12)
     ranks = run_ranks(8, Time(), steps=steps, noise=noise, model=model, work=work)
@@ -239,11 +226,33 @@ def test_one_clock_levels_boards_that_differ_by_8_percent_so_that_the_quick_ones
     assert seconds <= 1.002 * before_seconds
     others = (seconds_and_joules(points(clock / highest_mhz)) for clock in range(int(highest_mhz), 700, -15))
     least_joules = min(joules for seconds, joules in others if seconds <= 1.002 * before_seconds)
-    assert before_joules - least_joules >= 0.05 * before_joules
-    assert before_joules - joules >= 0.75 * (before_joules - least_joules)
     for rank in ranks:
         rank.optimizer.on_train_end()
         assert rank.clock_mhz == rank.gpu.preset.highest_clock_mhz
+    return 1 - joules / before_joules, 1 - least_joules / before_joules
+
+
+@pytest.mark.parametrize(("model", "watts", "scatter", "seed"), [("H100", 800.0, 0.0, 1), ("A100", 480.0, 0.005, 1)])
+def test_one_clock_levels_boards_that_differ_by_8_percent_so_that_the_quick_ones_no_longer_wait(
+    model, watts, scatter, seed
+):
+    """Eight ranks, under the highest limit of their boards. Without longer steps: the slowest board sets the pace.
+
+    Where the steps of each board scatter by 0.5 %, the latest of eight equally fast boards is 0.7 % late, and the
+    search may refuse the clock for it.
+    """
+    saved, attainable = savings_of_boards_that_differ(model, watts, scatter, seed)
+    assert attainable >= 0.05
+    assert saved >= 0.75 * attainable
+
+
+@pytest.mark.long
+def test_over_many_sets_of_boards_a_common_clock_saves_six_percent_without_longer_steps():
+    """The best common clock saves 5.4 to 7.1 % by the set of boards, 6.4 % in the mean."""
+    boards = [savings_of_boards_that_differ("A100", 480.0, 0.001, seed) for seed in range(101, 121)]
+    saved, attainable = np.array(boards).T
+    assert saved.mean() >= 0.06
+    assert saved.mean() >= 0.95 * attainable.mean()
 
 
 def refuse_locks(training):
@@ -311,7 +320,7 @@ def test_where_both_may_be_set_both_are_tried_and_the_better_one_is_kept(caplog,
     assert f"and not with {other[1]}" in caplog.text
 
 
-@pytest.mark.parametrize("steps", [60, 650])
+@pytest.mark.parametrize("steps", long_but_first([650, 60]))
 def test_a_run_that_tries_both_keeps_its_bound_and_saves_about_as_much_as_with_the_better_one(steps):
     saved = {}
     for knob in ("power limit", "clock", "auto"):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.sweep import sweep
+from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import Activity, Event, TrainingObserver
@@ -67,7 +68,7 @@ def simulated(model, seed=None, power_limit_watts=None):
 
 
 @pytest.mark.parametrize("selector", SELECTORS, ids=repr)
-@pytest.mark.parametrize("model", WORKS)
+@pytest.mark.parametrize("model", long_but_first(WORKS))
 def test_without_noise_the_chosen_limit_is_the_optimum_of_the_grid(model, selector):
     gpu, monitor = simulated(model)
     # Some neighbouring limits differ by 0.05 % in cost: steps as long as this make the counter's own error smaller.
@@ -92,12 +93,10 @@ def regret(selector, choice, points):
     return selector.cost(choice, baseline) / selector.cost(best, baseline) - 1
 
 
-@pytest.mark.parametrize(
-    "model", [pytest.param(model, marks=[] if model == "A40" else pytest.mark.long) for model in WORKS]
-)
-def test_with_noise_of_one_percent_the_regret_is_small(model):
+@pytest.mark.parametrize(("model", "seeds"), long_but_first([("A40", 12), *((model, 50) for model in WORKS)]))
+def test_with_noise_of_one_percent_the_regret_is_small(model, seeds):
     regrets = {repr(selector): [] for selector in SELECTORS}
-    for seed in range(50):
+    for seed in range(seeds):
         gpu, monitor = simulated(model, seed)
         optimizer = sweep(monitor, warmup_steps=0)
         train(optimizer, gpu, WORKS[model], steps=13 * 40 + 5)
@@ -111,9 +110,10 @@ def test_with_noise_of_one_percent_the_regret_is_small(model):
         assert statistics.quantiles(values, n=20)[-1] <= 0.02, selector
 
 
-def test_with_noise_a_slowdown_bound_gives_away_at_most_one_limit():
+@pytest.mark.parametrize("seeds", long_but_first([range(6), range(6, 20)]))
+def test_with_noise_a_slowdown_bound_gives_away_at_most_one_limit(seeds):
     selector = MaxSlowdownConstraint(factor=1.1)
-    for seed in range(20):
+    for seed in seeds:
         gpu, monitor = simulated("A100", seed)
         optimizer = sweep(monitor, selector, warmup_steps=0)
         train(optimizer, gpu, WORKS["A100"], steps=13 * 40 + 5)
@@ -249,7 +249,7 @@ FALLIBLE = [
 ]
 
 
-@pytest.mark.parametrize("error", [DriverFaultError("unknown"), RuntimeError("a bug")])
+@pytest.mark.parametrize("error", long_but_first([DriverFaultError("unknown"), RuntimeError("a bug")]))
 @pytest.mark.parametrize("call", FALLIBLE)
 @pytest.mark.parametrize("healthy_steps", [0, 30, 300])
 def test_no_fault_reaches_the_training_and_the_limit_is_restored(

@@ -13,7 +13,6 @@ import torch.distributed
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.sweep import sweep
-from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
@@ -292,14 +291,16 @@ def search_by_default(rank, knob, profile_path=None, killed_after=None):
     return phase, steps, known, blocks
 
 
-@pytest.mark.parametrize("knob", long_but_first(["auto", "power limit"]))
+@pytest.mark.long  # with threads for ranks: test_whole_run
+@pytest.mark.parametrize("knob", ["auto", "power limit"])
 def test_four_ranks_hold_the_same_setting_at_every_step_and_reach_the_same_collectives(tmp_path, knob):
     phase, steps, _, _ = agreed(run_ranks(RANKS, tmp_path, search_by_default, knob))
     assert phase is Phase.DONE
     assert len({step[:2] for step in steps}) > 1, "something was tried"
 
 
-@pytest.mark.parametrize("killed_after", long_but_first([1, 2, 3, 4]))
+@pytest.mark.long  # on one rank: test_whole_run
+@pytest.mark.parametrize("killed_after", [1, 2, 3, 4])
 def test_no_finished_block_is_measured_again_after_all_ranks_were_killed(tmp_path, killed_after):
     profile = tmp_path / "profile.json"
     folders = [tmp_path / name for name in ("killed", "resumed", "whole")]

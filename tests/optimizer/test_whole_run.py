@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.search_ranks import make_rank
+from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer._global_setting._pieces import Piece, left_out_pieces
@@ -124,7 +125,10 @@ def test_the_length_of_the_run_may_be_told_when_training_begins(caplog):
 
 
 @pytest.mark.parametrize(
-    "loop", [{"steps_per_epoch": 10}, {"steps_per_epoch": 45}, {"steps_per_epoch": 1000}, {"evaluate_every": 7}]
+    "loop",
+    long_but_first(
+        [{"steps_per_epoch": 45}, {"evaluate_every": 7}, {"steps_per_epoch": 10}, {"steps_per_epoch": 1000}], count=2
+    ),
 )
 def test_epochs_and_evaluations_neither_stop_the_search_nor_get_into_it(loop):
     run = Run(spread=0.0, max_steps=1000).train(1000, **loop)
@@ -280,9 +284,17 @@ class Broken(OptimumSelector):
         return self.answer
 
 
-@pytest.mark.parametrize("answer", [RuntimeError("no idea"), 7, None, math.nan])
-@pytest.mark.parametrize("arguments", [{"max_steps": 400}, {"profile_steps": 10}])
-def test_a_selector_that_fails_leaves_training_at_the_original_limit(answer, arguments):
+ANSWERS = [RuntimeError("no idea"), 7, None, math.nan]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    long_but_first(
+        [({"profile_steps": 10}, answer) for answer in ANSWERS] + [({"max_steps": 400}, answer) for answer in ANSWERS],
+        count=5,
+    ),
+)
+def test_a_selector_that_fails_leaves_training_at_the_original_limit(arguments, answer):
     run = Run(Broken(answer), **arguments).train(400)
     run.optimizer.on_train_end()
     assert run.limits[-1] == 400
@@ -336,7 +348,7 @@ def test_the_time_before_an_interruption_counts_in_the_bound_of_a_resumed_run():
     assert (search["run_steps"], search["run_seconds"]) == (600, pytest.approx(first.seconds + second.seconds))
 
 
-@pytest.mark.parametrize("factor", [1.1, 1.2])
+@pytest.mark.parametrize("factor", long_but_first([1.1, 1.2]))
 def test_another_run_with_the_same_profile_has_all_its_time_and_measures_nothing_again(tmp_path, factor):
     profile = tmp_path / "profile.json"
     Run(MaxSlowdownConstraint(factor), max_steps=600, profile_path=profile).train(600)

@@ -13,6 +13,7 @@ import optuna
 import pytest
 
 from tests.support.recurring import BEST, EPOCHS, Untried, job_in, train, trained
+from tests.support.variants import long_but_first
 from zeus_core.errors import UsageError
 from zeus_core.optimizer import Energy, MaxSlowdownConstraint, Time, ZeusCost
 from zeus_core.optimizer.batch_size import RecurringJob, Target
@@ -93,7 +94,9 @@ def test_dashboards_of_optuna_see_the_runs(tmp_path):
 
 @pytest.mark.parametrize(
     ("rule", "rate"),
-    [("linear", 4e-3), ("square root", 2e-3), ("none", 1e-3), (lambda base, size, default: base * 7, 7e-3)],
+    long_but_first(
+        [("linear", 4e-3), (lambda base, size, default: base * 7, 7e-3), ("square root", 2e-3), ("none", 1e-3)], count=2
+    ),
 )
 def test_the_learning_rate_follows_the_batch_size_by_the_rule(tmp_path, rule, rate):
     job = job_in(tmp_path, batch_sizes=[16, 64], default=16, policy=Largest(), learning_rate_rule=rule)
@@ -183,7 +186,7 @@ def test_a_metric_that_is_never_reported_is_said_with_those_that_were(tmp_path, 
     assert trained(job).batch_size == 64, "the run counts as if it had never begun"
 
 
-@pytest.mark.parametrize("value", [math.nan, None, "0.9", [0.9], math.inf])
+@pytest.mark.parametrize("value", long_but_first([math.nan, "0.9", None, [0.9], math.inf], count=2))
 def test_a_metric_that_is_no_number_does_not_reach_the_target_and_is_said_once(tmp_path, caplog, value):
     job = job_in(tmp_path)
     with job.run() as run:
@@ -288,7 +291,7 @@ class OutOfMemoryError(RuntimeError):
     """As torch's, by its name."""
 
 
-@pytest.mark.parametrize("error", [OutOfMemoryError("x"), RuntimeError("CUDA error: out of memory")])
+@pytest.mark.parametrize("error", long_but_first([OutOfMemoryError("x"), RuntimeError("CUDA error: out of memory")]))
 def test_a_batch_size_that_is_out_of_memory_is_never_proposed_again_nor_is_a_larger_one(tmp_path, error):
     job = job_in(tmp_path)
     with pytest.raises(RuntimeError), job.run():

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.variants import long_but_first
 from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, SignalPart, WeeklyTariff
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
@@ -64,7 +65,7 @@ def test_on_a_flat_grid_it_is_as_good_as_the_best_limit(factor: float) -> None:
     assert ours.amount <= 1.005 * best_static(POINTS, signal, BEGIN, EPOCHS, ours.end_seconds).amount
 
 
-@pytest.mark.parametrize(("swing", "factor", "gain"), [(0.5, 2.0, 0.08), (0.8, 2.0, 0.15)])
+@pytest.mark.parametrize(("swing", "factor", "gain"), long_but_first([(0.5, 2.0, 0.08), (0.8, 2.0, 0.15)]))
 def test_on_a_daily_grid_it_gains_beyond_the_best_limit(swing: float, factor: float, gain: float) -> None:
     signal = grid(swing, 0.02)
     ours = trained(signal, factor)

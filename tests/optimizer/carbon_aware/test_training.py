@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import Electricity, RecordedSignal, Signal, WeeklyTariff
 from zeus_core.errors import UsageError
@@ -169,7 +170,7 @@ def test_its_choices_are_those_of_the_pure_policy() -> None:
             assert run.limits[step] == point.setting
 
 
-@pytest.mark.parametrize("may_pause", [True, False])
+@pytest.mark.parametrize("may_pause", long_but_first([True, False]))
 def test_without_the_right_to_set_a_limit_it_still_pauses(may_pause: bool) -> None:
     run = Run(grants_control=False, deadline=MIDNIGHT + 2 * DAY, may_pause=may_pause).train()
     assert set(run.limits) == {400}
@@ -293,7 +294,7 @@ def test_a_checkpoint_that_fails_costs_the_pause_and_no_training(caplog: pytest.
     assert run.gpu.read_power_limit_watts() == 400
 
 
-@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("ends", long_but_first([False, True]))
 def test_all_ranks_pause_at_the_same_step(tmp_path: Path, ends: bool) -> None:
     """Rank 1 has another idea of the time: rank 0 decides, and each waits as long by its own clock."""
 
