@@ -477,6 +477,7 @@ def test_the_next_start_restores_where_the_guardian_was_killed_before_its_owner(
 
 @pytest.mark.long
 @pytest.mark.real_time
+@pytest.mark.timeout(1200)  # 160 processes, and as many daemons where tests run without rights
 def test_it_takes_milliseconds(start, capsys):
     """Prints the table: from the end of the process, or the signal, to the call that restored the GPU."""
     rows = []

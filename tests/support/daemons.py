@@ -143,10 +143,10 @@ class DaemonStarter:
                 threading.Thread(target=self.serve, args=(connection, self.folder / str(self.count))).start()
 
     def serve(self, connection, folder):
-        with connection, connection.makefile("rw") as lines:
+        with contextlib.suppress(OSError), connection, connection.makefile("rw") as lines:  # until the other side ends
             daemon = StartedDaemon(folder, self.folder / "daemon.toml", json.loads(lines.readline()))
             reply = str(daemon.socket_path)
-            with contextlib.suppress(OSError):  # the other side has ended
+            try:
                 while True:
                     lines.write(json.dumps(reply) + "\n")
                     lines.flush()
@@ -154,7 +154,8 @@ class DaemonStarter:
                     if not asked:
                         break
                     reply = getattr(daemon, json.loads(asked))()
-            daemon.end()
+            finally:
+                daemon.end()
 
     def close(self):
         self.listener.close()
