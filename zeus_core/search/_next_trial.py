@@ -25,7 +25,7 @@ _MIN_GAIN, _TRIAL_SHARE = 0.003, 0.1
 # more only for much. With 0.0027 for all, as many trials had a regret of 0.36 % on a grid of 5 W, and have 0.31 % like
 # this (benchmarks/search_replay.py).
 _USUAL_TRIALS = 4
-_MIN_TOLD_GAIN, _MIN_FURTHER_GAIN, _TOLD_TRIAL_SHARE = 0.0015, 0.006, 0.01
+_MIN_TOLD_GAIN, _MIN_FURTHER_GAIN, _TOLD_TRIAL_SHARE = 0.0012, 0.006, 0.01
 _MAX_LOG_LOSS = 3.0
 
 _OUTCOMES = tuple(NormalDist().inv_cdf((part + 0.5) / 16) for part in range(16))  # of a trial, equally likely
