@@ -1,5 +1,7 @@
 """Levelling in training loops of several ranks, each with a GPU and a time of its own."""
 
+import dataclasses
+
 import pytest
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
@@ -121,6 +123,24 @@ def test_a_fault_in_mid_run_restores_all_ranks(caplog):
     for training in run(3, rank_main):
         assert training.locked_mhz == 1410
     assert "the driver failed" in caplog.text
+
+
+def test_a_rank_that_loads_its_data_late_is_not_lowered_though_its_gpu_is_quick():
+    """Rank 0 computes 5 % less, and waits 20 % longer for its loader: lower, it would hold the other up."""
+
+    def rank_main(world, levels):
+        training = Training(world, levels=levels, noise=SimulatedNoise())
+        work = dataclasses.replace(WORK, seconds=0.5 * (0.95 if world.rank == 0 else 1.0))
+        begin = training.time_source.now()
+        for _ in range(60):
+            training.time_source.advance(0.1 if world.rank == 0 else 0.0)
+            training.step(work)
+        return training.time_source.now() - begin, training.optimizer and training.optimizer.settings
+
+    (usual_seconds, _), _ = run(2, lambda world: rank_main(world, False))
+    (seconds, settings), _ = run(2, lambda world: rank_main(world, True))
+    assert seconds <= 1.002 * usual_seconds
+    assert settings[0] > settings[1], "the other waits for it"
 
 
 def test_steps_without_a_report_of_the_end_of_work_are_not_counted():

@@ -120,6 +120,7 @@ class LevellingOptimizer:
         self._is_result_due = False
         self._rows: dict[str, str] = {}
         self._work: OwnWork | None = None
+        self._latest_end: DeviceEvent | None = None  # of a step, if nothing but loading follows it
 
     @property
     def settings(self) -> list[int]:
@@ -186,13 +187,15 @@ class LevellingOptimizer:
 
     def on_epoch_begin(self) -> None:
         """Report that an epoch begins."""
+        self._latest_end = None
         self._search.on_epoch_begin()
 
     def on_step_begin(self) -> None:
         """Report that a training step begins."""
         self._search.on_step_begin()
         if not self._is_off:
-            self._work = OwnWork(self._event())
+            self._work = OwnWork(self._event() if self._latest_end is None else self._latest_end)
+            self._latest_end = None
 
     def on_work_begin(self) -> None:
         """Report that the own work of the step goes on, after a wait for other ranks within the step."""
@@ -211,10 +214,11 @@ class LevellingOptimizer:
         self._is_result_due = True
         if not self._is_off:
             self._take_step(work)
+        self._latest_end = None if self._is_off else self._event()
 
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
         """Report that something other than training is about to happen. A step under way is not counted."""
-        self._work = None
+        self._work = self._latest_end = None
         self._search.on_pause(activity, on_all_ranks)
 
     def on_resume(self) -> None:
@@ -223,7 +227,7 @@ class LevellingOptimizer:
 
     def on_interference(self) -> None:
         """Report that something other than training has happened. A step under way is not counted."""
-        self._work = None
+        self._work = self._latest_end = None
         self._search.on_interference()
 
     def on_epoch_end(self) -> None:
@@ -234,7 +238,7 @@ class LevellingOptimizer:
         """Training has ended: restore the original settings, and show the result."""
         self._end_session()
         self._search.on_train_end()
-        self._work = None
+        self._work = self._latest_end = None
         if self._is_result_due:
             self._is_result_due = False
             self._show_result()
