@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._codec import encode
 from zeus_core._validate import checked_flag, checked_object, checked_path
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
@@ -17,12 +16,11 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports._world import SoloWorld, checked_world, warn_if_others_train
-from zeus_core.training._account import Account
 from zeus_core.training._electricity import checked_electricity
 from zeus_core.training._evaluation_detector import EvaluationDetector
 from zeus_core.training._hook import Hooked, hook
 from zeus_core.training._optimizer import KeepsSearch, PausesTraining, TrainingOptimizer, check_optimizer
-from zeus_core.training._run_keeper import Outcome
+from zeus_core.training._outcome import outcome_of, summary_of
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values
 
@@ -292,7 +290,7 @@ class TrainingEnergy(Hooked):
             self._trace.tell_setting(self.optimizer)
         ended = self._recorder.end()
         if self.summary is None and ended is not None:
-            self.summary = self._summarized(*ended)
+            self.summary = summary_of(self, self.optimizer, self._electricity, *ended)
         self._keep_run()
         if self._is_result_due:
             self._is_result_due = False
@@ -355,7 +353,7 @@ class TrainingEnergy(Hooked):
         """Return the summary of the run, at the end of training; None outside of it. A collective call."""
         taken = self._recorder.account()
         if taken is not None:
-            self.summary = self._summarized(*taken)
+            self.summary = summary_of(self, self.optimizer, self._electricity, *taken)
             self._keep_run()
         return self.summary
 
@@ -406,38 +404,7 @@ class TrainingEnergy(Hooked):
         """Bring the file of the run up to date, on the rank that keeps it."""
         if not self._recorder.keeps_run:
             return
-        optimizer = self.optimizer
-        outcome = Outcome(
-            self._observer.result(),
-            _search_of(optimizer),
-            self.saving_fraction,
-            None if optimizer is None else optimizer.saving_uncertainty,
-            self.overhead_seconds,
-            self.detected_evaluations,
-        )
-        self._recorder.keep_run(outcome)
-
-    def _summarized(self, steps: int, account: Account) -> TrainingSummary:
-        optimizer = self.optimizer
-        return TrainingSummary(
-            steps,
-            account,
-            self.saving_fraction,
-            self.overhead_seconds,
-            detected_evaluations=self.detected_evaluations,
-            saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
-            electricity=self._electricity,
-        )
-
-
-def _search_of(optimizer: TrainingOptimizer | None) -> dict[str, Any] | None:
-    """Return the latest search of an optimizer, in JSON types; None if it is of another kind, or there is none."""
-    if optimizer is None:
-        return None
-    from zeus_core.optimizer._global_setting._search_optimizer import search_record  # loads what an optimizer needs
-
-    record = search_record(optimizer)
-    return None if record is None else encode(record)
+        self._recorder.keep_run(outcome_of(self, self.optimizer, self._observer.result()))
 
 
 def _run_trace(trace: bool | str | Path, monitor: ZeusMonitor) -> RunTrace:

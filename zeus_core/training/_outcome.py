@@ -1,0 +1,82 @@
+"""The outcome of a training: what its optimizer and its account tell, for the summary and the file of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zeus_core._codec import encode
+from zeus_core.training._account import Account
+from zeus_core.training._optimizer import TrainingOptimizer
+from zeus_core.training._run_keeper import Outcome
+from zeus_core.training._summary import TrainingSummary
+
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
+
+__all__ = ["outcome_of", "summary_of"]
+
+
+class _Measured(Protocol):
+    """A training, such as `TrainingEnergy`."""
+
+    detected_evaluations: int
+    overhead_seconds: float
+
+    @property
+    def saving_fraction(self) -> float | None: ...
+
+
+def outcome_of(training: _Measured, optimizer: TrainingOptimizer | None, results: Mapping[str, str]) -> Outcome:
+    """Return what the file of the run keeps besides the account.
+
+    Args:
+        training: The training.
+        optimizer: Its optimizer, if it has one.
+        results: The lines of its result for people.
+    """
+    return Outcome(
+        results,
+        _search_of(optimizer),
+        training.saving_fraction,
+        None if optimizer is None else optimizer.saving_uncertainty,
+        training.overhead_seconds,
+        training.detected_evaluations,
+    )
+
+
+def summary_of(
+    training: _Measured,
+    optimizer: TrainingOptimizer | None,
+    electricity: Electricity | None,
+    steps: int,
+    account: Account,
+) -> TrainingSummary:
+    """Return the summary of a training.
+
+    Args:
+        training: The training.
+        optimizer: Its optimizer, if it has one.
+        electricity: By which emissions and cost are reported, if they are.
+        steps: The optimizer steps that were done.
+        account: All time and energy.
+    """
+    return TrainingSummary(
+        steps,
+        account,
+        training.saving_fraction,
+        training.overhead_seconds,
+        detected_evaluations=training.detected_evaluations,
+        saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
+        electricity=electricity,
+    )
+
+
+def _search_of(optimizer: TrainingOptimizer | None) -> dict[str, Any] | None:
+    """Return the latest search of an optimizer, in JSON types; None if it is of another kind, or there is none."""
+    if optimizer is None:
+        return None
+    from zeus_core.optimizer._global_setting._search_optimizer import search_record  # loads what an optimizer needs
+
+    record = search_record(optimizer)
+    return None if record is None else encode(record)
