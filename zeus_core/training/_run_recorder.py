@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._codec import decode, encode
-from zeus_core._process.deadline import CALL_SECONDS
-from zeus_core._process.parallel import ParallelCalls
-from zeus_core.errors import DeviceError, UsageError, WorldError
+from zeus_core.errors import UsageError, WorldError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
@@ -21,20 +18,20 @@ from zeus_core.ports._time_source import clock_seconds
 from zeus_core.training._account import TRAINING, Account
 from zeus_core.training._checkpoint import Checkpoint
 from zeus_core.training._electricity import electricity_log_values
-from zeus_core.training._journal import Entry, Journal
+from zeus_core.training._journal import Journal
+from zeus_core.training._limit_reading import LimitReading
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
 from zeus_core.training._resume import take_up_run
-from zeus_core.training._run_file import JOURNAL_FOLDER, PartRecord, RankRecord, RunRecord
+from zeus_core.training._run_file import JOURNAL_FOLDER, RankRecord, RunRecord
 from zeus_core.training._run_keeper import (
     Energies,
     Outcome,
     RunKeeper,
     electricity_record,
-    part_ranks,
     rank_record,
-    versions,
 )
+from zeus_core.training._run_part import RunPart
 from zeus_core.training._split import ActivitySplit
 from zeus_core.training._summary import known_values
 from zeus_core.training._tally import Tally
@@ -47,32 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["RunRecorder"]
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass
-class _Part:
-    """The work of this process on a run, from where it begins or resumes to where it ends."""
-
-    run: str
-    begin_step: int
-    step: int
-    earlier: Account  # of all ranks, before this part
-    split: ActivitySplit
-    intervals: LogIntervals
-    charges: PartCharges | None = None  # where the electricity is given
-    samples: int = 0
-    tokens: int = 0
-    summarized: Account | None = None  # of this rank, if nothing was reported since
-    limit_watts: float | None = None  # the power limit, as read last
-    is_limit_due: bool = True
-    set_limit_watts: int | None = None  # the one that an optimizer had set then
-    name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    begun_at_seconds: float = 0.0  # by the clock
-    ranks: Sequence[RankRecord] = ()
-    work: Mapping[str, int | str] = field(default_factory=dict)
-    own: Account = field(default_factory=Account)  # of this rank, as written down last
-    told: Account | None = None  # of all ranks, as they have told it last
-    devices: dict[int, Energies] = field(default_factory=dict)  # of the ranks that have told it
 
 
 class RunRecorder:
@@ -100,14 +71,14 @@ class RunRecorder:
         self._monitor = monitor
         self._trace = trace
         self._electricity = electricity
-        self._calls = ParallelCalls()
+        self._limit = LimitReading(monitor)
         self._folder = folder
         self._waits = False
-        self._part: _Part | None = None
+        self._part: RunPart | None = None
         self._spent: Tally | None = None  # at the end of a part, or when it was asked for last
         self._split: ActivitySplit | None = None  # the latest one, which also measures evaluations outside of training
         self._checkpoint: Checkpoint | None = None
-        self._ended: _Part | None = None  # the latest one that has ended
+        self._ended: RunPart | None = None  # the latest one that has ended
         self._work: dict[str, int | str] = {}
         self.use_world(world)
 
@@ -164,15 +135,16 @@ class RunRecorder:
             self._trace.compare_clocks(self._ranks)
         # The boards of a job are alike.
         intervals = LogIntervals(self._split.max_watts * self._ranks.gpu_count)
-        self._part = part = _Part(run, step, step, earlier, self._split, intervals)
-        part.charges = self._new_charges(earlier, self._split)
-        part.begun_at_seconds = self._clock()
-        part.work = self._work
-        part.ranks = decode(tuple[RankRecord, ...], told)
+        ranks = decode(tuple[RankRecord, ...], told)
+        charges = self._new_charges(earlier, self._split)
+        self._part = part = RunPart(
+            run, step, step, earlier, self._split, intervals, self._clock(), ranks, self._work, charges
+        )
+        self._limit.is_due = True
         if self._keeper is not None:
             self._keeper.begin(run, step)
         if self._journal is not None:  # a part that is killed before its first log has begun now
-            self._journal.append(Entry(run, part.name, step, step, Account(), part.begun_at_seconds))
+            self._journal.append(part.entry(Account(), part.begun_at_seconds))
 
     def switch(self, activity: Activity) -> None:
         """Begin an activity of the training, and forget the one it interrupts; nothing outside of training."""
@@ -252,15 +224,10 @@ class RunRecorder:
         part.summarized = None
         if self._trace is not None:
             self._trace.log(self._ranks)
-        now = part.told = self._ranks.combine(
-            lambda: self._own(part) if part.split.extend() else self._write_down(part)
-        )
-        if part.is_limit_due or set_limit_watts != part.set_limit_watts:
-            part.is_limit_due, part.set_limit_watts = False, set_limit_watts
-            part.limit_watts = self._power_limit_watts()
+        now = part.told = self._ranks.combine(lambda: part.account() if part.split.extend() else self._write_down(part))
         totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
-            "power_limit_w": part.limit_watts,
+            "power_limit_w": self._limit.watts(set_limit_watts),
             "sm_clock_mhz": clock_mhz,
         }
         if self._electricity is not None:
@@ -276,7 +243,7 @@ class RunRecorder:
         """Return time and energy of the run so far; that of the latest one after it, None before. A collective call."""
         part = self._part
         if part is not None:
-            now = self._ranks.combine(lambda: self._own(part) if part.split.extend() else self._write_down(part))
+            now = self._ranks.combine(lambda: part.account() if part.split.extend() else self._write_down(part))
             self._spent = (part.earlier + now).total
         return self._spent
 
@@ -324,21 +291,8 @@ class RunRecorder:
             return
         own, energies = part.own, {self._ranks.rank: part.split.devices()}
         told = own if self._ranks.size == 1 else (part.told or own)
-        record = PartRecord(
-            name=part.name,
-            state="ended" if part is self._ended else "running",
-            begin_step=part.begin_step,
-            step=part.step,
-            begun_at_seconds=part.begun_at_seconds,
-            until_seconds=self._clock(),
-            ranks=part_ranks(part.ranks, [own, *self._ranks.latest[1:]], part.devices | energies),
-            versions=versions(),
-            work=part.work,
-            results=outcome.results,
-            search=outcome.search,
-            overhead_seconds=outcome.overhead_seconds,
-            detected_evaluations=outcome.detected_evaluations,
-        )
+        accounts, devices = [own, *self._ranks.latest[1:]], part.devices | energies
+        record = part.record(outcome, accounts, devices, part is self._ended, self._clock())
         electricity = electricity_record(self._electricity)
         saving = outcome.saving_fraction, outcome.saving_uncertainty
         self._keeper.keep(RunRecord(part.run, part.earlier + told, (record,), *saving, electricity))
@@ -388,28 +342,20 @@ class RunRecorder:
             self._gpu_indices = self._ranks.share(self._monitor, units, self._trace is not None)
         return self._gpu_indices
 
-    def _own(self, part: _Part) -> Account:
-        """Return the account of this rank, of a part up to the latest `ActivitySplit.update` or `extend`."""
-        split = part.split
-        # Counts may be floats, or scalars of a framework, which JSON does not have.
-        account = Account(split.total, split.tallies, samples=int(part.samples), tokens=int(part.tokens))
-        return account if part.charges is None else part.charges.added_to(account)
-
     def _own_evaluation(self) -> Account:
         if self._split is None:
             return Account()
         self._split.update()
         return Account(total=self._split.evaluation or Tally())
 
-    def _write_down(self, part: _Part, is_last: bool = False) -> Account:
+    def _write_down(self, part: RunPart, is_last: bool = False) -> Account:
         """Bring the journal up to date. Return the account of this rank, of the part so far."""
         part.split.update(is_last)
-        own = part.own = self._own(part)
+        own = part.own = part.account()
         part.summarized = own if is_last else None
-        part.is_limit_due = True
+        self._limit.is_due = True
         if self._journal is not None:
-            entry = Entry(part.run, part.name, part.begin_step, part.step, own, self._clock(), is_last)
-            self._journal.append(entry)
+            self._journal.append(part.entry(own, self._clock(), is_last))
         return own
 
     def _clock(self) -> float:
@@ -425,7 +371,7 @@ class RunRecorder:
             warn_of_other_units(earlier, self._electricity)
         return PartCharges(self._electricity, self._monitor, self._ranks.cpu_indices, split)
 
-    def _charge_if_due(self, part: _Part, activity: Activity = Activity.STEPS) -> None:
+    def _charge_if_due(self, part: RunPart, activity: Activity = Activity.STEPS) -> None:
         """Charge the energy until now where that is due, with an entry in the journal.
 
         Args:
@@ -434,12 +380,3 @@ class RunRecorder:
         """
         if part.charges is not None and part.charges.is_due(is_power_changing=activity not in TRAINING):
             self._write_down(part)
-
-    def _power_limit_watts(self) -> float | None:
-        def read() -> float | None:
-            return max((gpu.read_power_limit_watts() for gpu in self._monitor.gpus.values()), default=None)
-
-        try:
-            return self._calls.call_one_within(CALL_SECONDS, 0, read)
-        except DeviceError:
-            return None

@@ -1,0 +1,106 @@
+"""The part of a run that one process trains: from where it begins or resumes to where it ends."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from zeus_core.training._account import Account
+from zeus_core.training._journal import Entry
+from zeus_core.training._log_intervals import LogIntervals
+from zeus_core.training._run_file import PartRecord, RankRecord
+from zeus_core.training._run_keeper import Energies, Outcome, part_ranks, versions
+from zeus_core.training._split import ActivitySplit
+
+if TYPE_CHECKING:
+    from zeus_core.training._part_charges import PartCharges
+
+__all__ = ["RunPart"]
+
+
+@dataclass
+class RunPart:
+    """The work of this process on a run.
+
+    Attributes:
+        run: The name of the run.
+        begin_step: Optimizer steps done before.
+        step: Optimizer steps done so far.
+        earlier: The account of all ranks before this part.
+        split: Divides the energy of this rank.
+        intervals: What was known at the latest log.
+        begun_at_seconds: Its begin, by the machine's clock.
+        ranks: The ranks and their devices.
+        work: Facts of the work of a step, by name.
+        charges: The electricity of this part, where it is given.
+        samples: Samples of this rank.
+        tokens: Tokens of this rank.
+        own: The account of this rank, as written down last.
+        summarized: The same, if it was told as the whole part and nothing was reported since.
+        told: The account of all ranks, as they have told it last.
+        devices: The energies of the devices of the ranks that have told them.
+        name: Tells this part from others of the run.
+    """
+
+    run: str
+    begin_step: int
+    step: int
+    earlier: Account
+    split: ActivitySplit
+    intervals: LogIntervals
+    begun_at_seconds: float
+    ranks: Sequence[RankRecord]
+    work: Mapping[str, int | str]
+    charges: PartCharges | None = None
+    samples: int = 0
+    tokens: int = 0
+    own: Account = field(default_factory=Account)
+    summarized: Account | None = None
+    told: Account | None = None
+    devices: dict[int, Energies] = field(default_factory=dict)
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def account(self) -> Account:
+        """Return the account of this rank, up to the latest `ActivitySplit.update` or `extend`."""
+        # Counts may be floats, or scalars of a framework, which JSON does not have.
+        account = Account(self.split.total, self.split.tallies, samples=int(self.samples), tokens=int(self.tokens))
+        return account if self.charges is None else self.charges.added_to(account)
+
+    def entry(self, own: Account, at_seconds: float, is_last: bool = False) -> Entry:
+        """Return the entry of the journal for an account of this rank."""
+        return Entry(self.run, self.name, self.begin_step, self.step, own, at_seconds, is_last)
+
+    def record(
+        self,
+        outcome: Outcome,
+        accounts: Sequence[Account],
+        devices: Mapping[int, Energies],
+        has_ended: bool,
+        now: float,
+    ) -> PartRecord:
+        """Return the record of this part in the file of the run.
+
+        Args:
+            outcome: All that is known beside the account.
+            accounts: The accounts of the ranks.
+            devices: The energies of the devices, by rank.
+            has_ended: Whether it ended by itself.
+            now: This moment, by the machine's clock.
+        """
+        return PartRecord(
+            name=self.name,
+            state="ended" if has_ended else "running",
+            begin_step=self.begin_step,
+            step=self.step,
+            begun_at_seconds=self.begun_at_seconds,
+            until_seconds=now,
+            ranks=part_ranks(self.ranks, accounts, devices),
+            versions=versions(),
+            work=self.work,
+            results=outcome.results,
+            search=outcome.search,
+            overhead_seconds=outcome.overhead_seconds,
+            detected_evaluations=outcome.detected_evaluations,
+        )
