@@ -84,6 +84,14 @@ def test_every_state_diagram_is_a_picture_in_the_page_that_needs_no_network(text
     assert not re.search("https?:", DIAGRAM.draw(text))
 
 
+def test_tables_of_docstrings_are_tables_of_the_reference():
+    pytest.importorskip("griffe")
+    tables = tool("docstring_tables")
+    text = "Logs:\n\n=====  ==  ====\n`a`    J   of\n`b_c`      a = b\n=====  ==  ====\n\nEnd."
+    expected = "Logs:\n\n|  |  |  |\n| --- | --- | --- |\n| `a` | J | of |\n| `b_c` |  | a = b |\n\nEnd."
+    assert tables.with_markdown_tables(text) == expected
+
+
 def test_a_diagram_of_another_kind_is_an_error():
     with pytest.raises(ValueError, match="no line of a state diagram: a -> b"):
         DIAGRAM.draw("stateDiagram-v2\n    a -> b\n")

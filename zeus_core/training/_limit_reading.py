@@ -20,21 +20,20 @@ class LimitReading:
     def __init__(self, monitor: ZeusMonitor) -> None:
         self._monitor = monitor
         self._calls = ParallelCalls()
-        self._watts: float | None = None
-        self._set_watts: int | None = None
+        self.watts: float | None = None
+        """The limit; None if it could not be read."""
+        self.set_watts: int | None = None
+        """The limit that an optimizer had set then."""
         self.is_due = True
         """Whether to read it at the next log."""
 
-    def watts(self, set_watts: int | None) -> float | None:
-        """Return it; None if it cannot be read. It is read if that is due, or if an optimizer has set another one.
+    def read(self, set_watts: int | None) -> None:
+        """Read it.
 
         Args:
-            set_watts: The limit that the optimizer has set; None without one.
+            set_watts: The limit that an optimizer has set; None without one.
         """
-        if self.is_due or set_watts != self._set_watts:
-            self.is_due, self._set_watts = False, set_watts
-            self._watts = self._read()
-        return self._watts
+        self.is_due, self.set_watts, self.watts = False, set_watts, self._read()
 
     def _read(self) -> float | None:
         def read() -> float | None:

@@ -225,9 +225,11 @@ class RunRecorder:
         if self._trace is not None:
             self._trace.log(self._ranks)
         now = part.told = self._ranks.combine(lambda: part.account() if part.split.extend() else self._write_down(part))
+        if self._limit.is_due or set_limit_watts != self._limit.set_watts:
+            self._limit.read(set_limit_watts)
         totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
-            "power_limit_w": self._limit.watts(set_limit_watts),
+            "power_limit_w": self._limit.watts,
             "sm_clock_mhz": clock_mhz,
         }
         if self._electricity is not None:
