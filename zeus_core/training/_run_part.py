@@ -30,7 +30,7 @@ class RunPart:
         step: Optimizer steps done so far.
         earlier: The account of all ranks before this part.
         split: Divides the energy of this rank.
-        intervals: What was known at the latest log.
+        intervals: The energy by the latest log, and what each log adds.
         begun_at_seconds: Its begin, by the machine's clock.
         ranks: The ranks and their devices.
         work: Facts of the work of a step, by name.
