@@ -15,9 +15,13 @@ DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 TRAINING = """
     import os, signal, sys, time
     from zeus_core.monitor import ZeusMonitor
-    from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+    from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, Objective
 
-    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=2)
+    class Lowest(Objective):  # steps that only sleep cost as much at every limit, and chance would choose
+        def cost(self, measurement, baseline):
+            return measurement.power_limit
+
+    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), Lowest(), wait_steps=0, warmup_steps=0, profile_steps=2)
     for step in range(1000):
         optimizer.on_step_begin()
         time.sleep(0.002)
