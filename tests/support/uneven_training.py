@@ -116,6 +116,21 @@ def train_alone(make_network, dataset, size, kind, accumulation=1, drop_last=Fal
     return flat(network)
 
 
+def check_followed(results, alone):
+    """All ranks have followed one plan, with the parameters of one process, and restored their limits.
+
+    Args:
+        results: Of each rank its parameters, batches, plan, and the limit before and after training.
+        alone: The parameters of one process.
+    """
+    for parameters, batches, plan, original, at_the_end in results:
+        assert difference(parameters, alone) < 1e-9
+        assert batches == tuple(share["batch"] for share in plan["ranks"])
+        assert batches[0] > batches[1]
+        assert at_the_end == original
+        assert plan == results[0][2]
+
+
 def flat(module):
     """All parameters in one list, to send between processes."""
     whole = (getattr(parameter, "full_tensor", lambda own=parameter: own)() for parameter in module.parameters())
