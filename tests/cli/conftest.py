@@ -41,7 +41,7 @@ class Program:
 
 
 @pytest.fixture
-def in_process(capsys, monkeypatch):
+def in_process(capsys, monkeypatch, loggers_of_others):
     """Runs the program in this process, on two simulated GPUs: for what needs no process of its own."""
     for name in UNWANTED:
         monkeypatch.delenv(name, raising=False)
