@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pytorch": {*OPTIMIZING, "training"},
     "selfcheck": {*OPTIMIZING, "training", "pytorch"},  # torch only where a load runs
     "exporter": {*BASE, "device", "monitor"},
-    "report": {*OPTIMIZING, "training", "replay"},
+    "report": {*OPTIMIZING, "tracing", "training", "replay"},
     "cli": {*OPTIMIZING, "tracing", "training", "report", "replay", "daemon", "selfcheck", "exporter", "_launch"},
     "testing": {*OPTIMIZING, "training"},
 }

@@ -7,7 +7,7 @@ from zeus_core.optimizer.pipeline_frequency._phases import Phase
 from zeus_core.ports._device_events import HostEvents
 from zeus_core.tracing._trace_file import read_trace
 from zeus_core.training import TrainingEnergy
-from zeus_core.training._pipeline_trace import TracedPipeline
+from zeus_core.training._pipeline_record import RecordedPipeline
 
 
 class Observer:
@@ -51,7 +51,7 @@ def train(pipeline, time_source, steps):
 def test_instructions_have_their_clocks(monitor, time_source, tmp_path, make_events):
     observer = Observer()
     energy = TrainingEnergy(monitor, trace=tmp_path, quiet=True, detects_evaluations=False)
-    pipeline = TracedPipeline(observer, energy, make_events(time_source))
+    pipeline = RecordedPipeline(observer, energy, make_events(time_source))
     train(pipeline, time_source, 3)
     pipeline.on_pause(Activity.EVALUATION)
     time_source.advance(1.0)
@@ -74,7 +74,7 @@ def test_instructions_have_their_clocks(monitor, time_source, tmp_path, make_eve
 
 def test_the_optimizer_is_told_all_that_it_was_told_without_a_trace(monitor, time_source, tmp_path):
     observer, energy = Observer(), TrainingEnergy(monitor, trace=tmp_path, quiet=True, detects_evaluations=False)
-    pipeline = TracedPipeline(observer, energy, HostEvents(time_source))
+    pipeline = RecordedPipeline(observer, energy, HostEvents(time_source))
     train(pipeline, time_source, 1)
     pipeline.on_pause(Activity.CHECKPOINT)
     pipeline.on_resume()
@@ -90,7 +90,7 @@ def test_the_optimizer_is_told_all_that_it_was_told_without_a_trace(monitor, tim
 def test_instructions_that_the_device_never_finishes_are_left_out(monitor, time_source, tmp_path):
     events = LateEvents(time_source)
     energy = TrainingEnergy(monitor, trace=tmp_path, quiet=True, detects_evaluations=False)
-    pipeline = TracedPipeline(Observer(), energy, events)
+    pipeline = RecordedPipeline(Observer(), energy, events)
     train(pipeline, time_source, 1)
     events.is_stuck = True
     train(pipeline, time_source, 1)

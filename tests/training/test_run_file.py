@@ -164,6 +164,26 @@ def test_the_first_rank_tells_of_all_ranks(tmp_path):
     assert second.account.samples == 80
 
 
+def test_several_ranks_that_end_by_an_error_say_what_they_took_at_most_since_their_latest_log(tmp_path):
+    def run(world):
+        time_source = VirtualTime()
+        gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), world.rank, time_source=time_source)
+        energy = energy_in(tmp_path, ZeusMonitor(gpus=[gpu], time_source=time_source), world=world)
+        energy.on_train_begin()
+        train(energy, gpu, 10)
+        energy.log()
+        train(energy, gpu, 6)
+        energy.on_train_end()  # and no `finish`, at which all ranks meet
+        return gpu.exact_energy_joules()
+
+    truth = sum(ThreadWorld.run(2, run, timeout_seconds=60.0))
+    account = read_run(tmp_path).account
+    missing = truth - account.total.measured_joules
+    assert account.interruptions == 1
+    assert missing > 500  # six steps of the second rank
+    assert missing - account.total.measured.uncertainty_joules <= account.unrecorded_joules <= 1.5 * missing
+
+
 def damaged(path, damage):
     text = path.read_text()
     path.write_text(damage(text))

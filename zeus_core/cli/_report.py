@@ -14,6 +14,7 @@ from zeus_core.cli._text import complain, write
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from zeus_core.report._pipeline_timeline import Iteration
     from zeus_core.report._run_metrics import Quantity
     from zeus_core.training._run_file import RunRecord
 
@@ -72,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     usual = "markdown" if arguments.output is None else _FORMAT_OF_SUFFIX.get(arguments.output.suffix, "html")
     kind = arguments.format or usual
     forms: dict[str, Callable[[], str]] = {
-        "html": lambda: run_page(runs, notes),
+        "html": lambda: run_page(runs, notes, _iterations(arguments.runs, runs)),
         "markdown": lambda: runs_markdown(runs, notes),
         "json": lambda: runs_json(runs, notes),
         "line": lambda: "\n".join(
@@ -121,6 +122,23 @@ def read_runs(places: Sequence[Path]) -> list[tuple[str, RunRecord]]:
     for complaint in complaints:
         complain(f"zeus-core: left out: {complaint}")
     return runs
+
+
+def _iterations(places: Sequence[Path], runs: Sequence[tuple[str, RunRecord]]) -> dict[str, Iteration]:
+    """Return an iteration of each run that has the traces of a pipeline beside it."""
+    from zeus_core.report._pipeline_timeline import read_iteration
+
+    known, found = dict(runs), {}
+    for place in places:
+        name = _name(place)
+        try:
+            iteration = read_iteration(place, known[name]) if name in known else None
+        except UsageError as error:
+            complain(f"zeus-core: no timeline of {name}: {error}")
+            continue
+        if iteration is not None:
+            found[name] = iteration
+    return found
 
 
 def _name(place: Path) -> str:

@@ -30,7 +30,7 @@ RUN_METRICS: Mapping[str, tuple[str, str]] = {
     "steps": ("", "optimizer steps"),
     "samples": ("", "samples trained on"),
     "tokens": ("", "tokens trained on"),
-    "interruptions": ("", "parts that were killed"),
+    "interruptions": ("", "parts that were killed, or ended before all ranks had told their last energy"),
     "overhead_s": ("s", "time in hooks of this package, in the latest part and process"),
     "saving_fraction": ("", "energy per step that the chosen setting saves"),
     "co2_eq_g": ("g", "CO2 equivalent, if an intensity was given"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 
 from zeus_core.adapters._result import amount_text, duration_text, energy_text
+from zeus_core.report._pipeline_timeline import Iteration, timeline_picture
 from zeus_core.report._run_metrics import RUN_METRICS, Quantity, metrics_of
 from zeus_core.report._run_pictures import activity_bars, power_picture, search_picture
 from zeus_core.report._run_sections import Section, energy_line, hardware, moment, sections_of, unrecorded_line
@@ -59,12 +61,17 @@ _COLORS = "".join(
 )
 
 
-def run_page(runs: Sequence[tuple[str, RunRecord]], notes: Sequence[tuple[str, bool]] = ()) -> str:
+def run_page(
+    runs: Sequence[tuple[str, RunRecord]],
+    notes: Sequence[tuple[str, bool]] = (),
+    iterations: Mapping[str, Iteration] = MappingProxyType({}),
+) -> str:
     """Return the page.
 
     Args:
         runs: The runs with their names; at least one.
         notes: Sentences to show first, such as what a condition found, and whether they are bad news.
+        iterations: An iteration of the pipeline of each run that has one, by the name of the run.
     """
     title = runs[0][0] if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>Energy of {escape(title)}</h1>"]
@@ -73,7 +80,7 @@ def run_page(runs: Sequence[tuple[str, RunRecord]], notes: Sequence[tuple[str, b
         body.append(_section(_comparison(runs), activity_bars(runs)))
     for name, run in runs:
         body.append(f"<h2>{escape(name)}</h2>" if len(runs) > 1 else "")
-        body.append(_run(run))
+        body.append(_run(run, iterations.get(name)))
     body.append(
         "<footer>Measured by zeus-core. An energy is written with the half-width of the interval that holds the truth. "
         "“Not measured” is never 0.</footer>"
@@ -85,7 +92,7 @@ def run_page(runs: Sequence[tuple[str, RunRecord]], notes: Sequence[tuple[str, b
     )
 
 
-def _run(run: RunRecord) -> str:
+def _run(run: RunRecord, iteration: Iteration | None) -> str:
     record = run.latest.search_record()
     changes = () if record is None else record.changes
     search = None if record is None else record.result
@@ -98,6 +105,9 @@ def _run(run: RunRecord) -> str:
     spent = f"{run.latest.step} steps in {duration_text(run.account.total.seconds)}"
     head = f'<p class="soft">{escape(hardware(run))}; {spent}; began {began}</p>{_cards(run)}'
     sections = [_section(section, pictures.get(section.name, "")) for section in sections_of(run)]
+    if iteration is not None:
+        text = f"Step {iteration.step}, the latest that all ranks have recorded. Point at an instruction for its clock."
+        sections.insert(2, _section(Section("pipeline", "The pipeline", text), timeline_picture(iteration)))
     return head + "".join(sections)
 
 

@@ -83,8 +83,8 @@ def unrecorded_line(run: RunRecord) -> str:
     """Return what killed parts may have taken beyond the energy that is known; empty if there are none."""
     joules = run.account.unrecorded_joules
     if joules is None:
-        return "and an amount nobody knows after the last logs of killed parts"
-    return f"and at most {energy_text(joules)} after the last logs of killed parts" if joules > 0 else ""
+        return "and an amount nobody knows after the last logs of interrupted parts"
+    return f"and at most {energy_text(joules)} after the last logs of interrupted parts" if joules > 0 else ""
 
 
 def saving_line(run: RunRecord) -> str | None:
@@ -250,8 +250,9 @@ def gaps(run: RunRecord) -> list[tuple[str, str]]:
         )
     if account.interruptions > 0:
         joules = account.unrecorded_joules
-        most = "nobody knows how much" if joules is None else f"at most {energy_text(joules)}, at the pace of the log"
-        rows.append((f"the end of {account.interruptions} parts", f"they were killed after their last log: {most}"))
+        most = "nobody knows how much" if joules is None else f"at most {energy_text(joules)}"
+        why = f"killed, or ended before all ranks had told their last energy: {most}"
+        rows.append((f"the end of {account.interruptions} parts", why))
     untold = [
         str(number) for number, rank in enumerate(latest.ranks) if any(one.energy is None for one in rank.devices)
     ]

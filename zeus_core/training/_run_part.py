@@ -41,6 +41,7 @@ class RunPart:
         summarized: The same, if it was told as the whole part and nothing was reported since.
         told: The account of all ranks, as they have told it last.
         devices: The energies of the devices of the ranks that have told them.
+        is_whole: Whether all ranks had told all of it when it ended.
         name: Tells this part from others of the run.
     """
 
@@ -60,6 +61,7 @@ class RunPart:
     summarized: Account | None = None
     told: Account | None = None
     devices: dict[int, Energies] = field(default_factory=dict)
+    is_whole: bool = False
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def account(self) -> Account:

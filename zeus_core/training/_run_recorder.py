@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,7 @@ class RunRecorder:
             run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks, self._clock())
         if self._split is not None:
             self._split.stop()
+        self._ranks.latest = ()
         told = self._ranks.gather(lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices)))
         # On all ranks, or on none.
         trace = None if self._trace is None else self._trace.begin(self._ranks, self._run_folder, step)
@@ -274,6 +276,7 @@ class RunRecorder:
         part, self._part = self._part, None
         if part is None:
             return None
+        part.is_whole = self._ranks.size == 1 or part.summarized is not None
         # What was told as the whole run is its whole in the journal too.
         own = part.summarized or self._write_down(part, is_last=True)
         part.split.stop()
@@ -292,12 +295,22 @@ class RunRecorder:
         if part is None or self._keeper is None or self._journal is None or self._journal.waits:
             return
         own, energies = part.own, {self._ranks.rank: part.split.devices()}
-        told = own if self._ranks.size == 1 else (part.told or own)
         accounts, devices = [own, *self._ranks.latest[1:]], part.devices | energies
+        told = own if self._ranks.size == 1 else (part.told or own)
+        if part is self._ended and not part.is_whole:
+            told = self._known_at_end(part, accounts)
         record = part.record(outcome, accounts, devices, part is self._ended, self._clock())
         electricity = electricity_record(self._electricity)
         saving = outcome.saving_fraction, outcome.saving_uncertainty
         self._keeper.keep(RunRecord(part.run, part.earlier + told, (record,), *saving, electricity))
+
+    def _known_at_end(self, part: RunPart, accounts: Sequence[Account]) -> Account:
+        """Return the account of all ranks where training has ended by an error: the others have not told their last."""
+        told_seconds = self._ranks.latest[0].total.seconds if self._ranks.latest else 0.0
+        others_watts = part.split.max_watts * (self._ranks.gpu_count - len(part.ranks[0].devices))
+        most_joules = others_watts * max(part.own.total.seconds - told_seconds, 0.0)
+        known = most_joules if math.isfinite(most_joules) else None
+        return replace(Account.from_ranks(accounts), interruptions=1, unrecorded_joules=known)
 
     @property
     def keeps_run(self) -> bool:

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 __all__ = ["CheckpointedState", "Stateful"]
 
-_KEY = "perseus"
 _MARK = "zeus_deepspeed"  # distinguishes our entry from one of the same name by the user
 
 _logger = logging.getLogger(__name__)
@@ -35,10 +34,14 @@ class CheckpointedState:
     Args:
         owner: The object whose state it is. If the state cannot be saved or used, a warning says so, and the checkpoint
             is saved or loaded without it.
+        name: The state's name, for messages.
+        key: That of its entry.
     """
 
-    def __init__(self, owner: Stateful) -> None:
+    def __init__(self, owner: Stateful, name: str = "Perseus", key: str = "perseus") -> None:
         self._owner = owner
+        self._name = name
+        self._key = key
 
     def save(
         self,
@@ -57,27 +60,27 @@ class CheckpointedState:
     def load(self, load_checkpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Wraps `load_checkpoint`."""
         path, client_state = load_checkpoint(*args, **kwargs)
-        entry = (client_state or {}).get(_KEY)
+        entry = (client_state or {}).get(self._key)
         if isinstance(entry, dict) and _MARK in entry:
-            del client_state[_KEY]
+            del client_state[self._key]
             self._restore(entry[_MARK])
         return path, client_state
 
     def _is_taken(self, users_state: Mapping[str, Any]) -> bool:
-        if _KEY in users_state:
-            _logger.warning("the Perseus state is not saved: client_state already has a key %r", _KEY)
+        if self._key in users_state:
+            _logger.warning("the %s state is not saved: client_state already has a key %r", self._name, self._key)
             return True
         return False
 
     def _entry(self) -> dict[str, Any]:
         try:
-            return {_KEY: {_MARK: self._owner.state_dict()}}
+            return {self._key: {_MARK: self._owner.state_dict()}}
         except Exception as error:
-            _logger.warning("the Perseus state is not saved in this checkpoint: %r", error)
+            _logger.warning("the %s state is not saved in this checkpoint: %r", self._name, error)
             return {}
 
     def _restore(self, state: Any) -> None:
         try:
             self._owner.load_state_dict(state)
         except Exception as error:
-            _logger.warning("the Perseus state in this checkpoint is unusable; starting over: %r", error)
+            _logger.warning("the %s state in this checkpoint is unusable; starting over: %r", self._name, error)

@@ -19,7 +19,7 @@ from zeus_deepspeed._engine_facts import config_of
 __all__ = ["KEYS", "PerseusConfig", "read_perseus_block"]
 
 _BLOCK = "perseus"
-_OWN_KEYS = ("enabled", "monitor_events", "gpu_index", "strict", "trace")
+_OWN_KEYS = ("enabled", "monitor_events", "gpu_index", "strict", "folder", "trace")
 
 KEYS = (*_OWN_KEYS, *(setting.name for setting in fields(PipelineFrequencySettings)))
 """The keys of the block."""
@@ -34,6 +34,8 @@ class PerseusConfig:
         monitor_events: Whether the energy of each step is written to DeepSpeed's monitors.
         gpu_index: The GPU of this rank, by the framework's index; the one that the engine uses if None.
         strict: Whether to raise where Perseus cannot start, as without a GPU; else one warning says why.
+        folder: The output folder of the training, where the file of the run is kept for `zeus-core report`; none is if
+            None. See docs/reports.md.
         trace: The folder of a trace of each rank, for Perfetto or Chrome; none is written if None. See docs/tracing.md.
         settings: The other keys.
 
@@ -46,6 +48,7 @@ class PerseusConfig:
     gpu_index: int | None = None
     strict: bool = False
     settings: PipelineFrequencySettings = field(default_factory=PipelineFrequencySettings)
+    folder: str | None = None
     trace: str | None = None
 
     def __post_init__(self) -> None:
@@ -53,8 +56,9 @@ class PerseusConfig:
         checked_flag("enabled", self.enabled)
         checked_flag("monitor_events", self.monitor_events)
         checked_flag("strict", self.strict)
-        if self.trace is not None:
-            checked_path("trace", self.trace, "output", "folder")
+        for key in ("folder", "trace"):
+            if (value := getattr(self, key)) is not None:
+                checked_path(key, value, "output", "folder")
         if self.gpu_index is not None:
             checked_whole_number("gpu_index", self.gpu_index, 0)
 

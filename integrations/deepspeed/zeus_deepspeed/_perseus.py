@@ -24,7 +24,7 @@ from zeus_deepspeed._monitor_events import MonitorEvents
 from zeus_deepspeed._tap import PipelineTap, check_engine
 
 if TYPE_CHECKING:
-    from zeus_core.training._pipeline_trace import TracedPipeline
+    from zeus_core.training._pipeline_record import RecordedPipeline
 
 __all__ = ["Optimizer", "Perseus", "attach"]
 
@@ -55,7 +55,7 @@ class Perseus:
         engine: A `PipelineEngine`.
         optimizer: Receives what the engine does, and sets the clocks.
         monitor_events: Writes the energy of its steps; None if nothing is written.
-        trace: Records what the engine does and tells it to the optimizer; nothing is recorded if None.
+        record: Records what the engine does and tells it to the optimizer; nothing is recorded if None.
 
     Attributes:
         optimizer: As passed.
@@ -68,22 +68,25 @@ class Perseus:
         engine: Any,
         optimizer: Optimizer,
         monitor_events: MonitorEvents | None,
-        trace: TracedPipeline | None = None,
+        record: RecordedPipeline | None = None,
     ) -> None:
         self._engine = engine
-        self._trace = trace
+        self._record = record
         self.optimizer = optimizer
         self.monitor_events = monitor_events
-        self.tap: PipelineTap = PipelineTap(engine, optimizer if trace is None else trace)
-        state = CheckpointedState(optimizer)
+        self.tap: PipelineTap = PipelineTap(engine, optimizer if record is None else record)
+        states = [CheckpointedState(optimizer)]
+        if record is not None:
+            states.append(CheckpointedState(record, "energy", "zeus-energy"))
         self._wraps = Patches(engine)
-        self._wraps.wrap("save_checkpoint", state.save)
-        self._wraps.wrap("load_checkpoint", state.load)
+        for each in states:
+            self._wraps.wrap("save_checkpoint", each.save)
+            self._wraps.wrap("load_checkpoint", each.load)
         self._wraps.wrap("destroy", self._destroy)
         if monitor_events is not None:
             self._wraps.wrap("train_batch", monitor_events.measure)
         # Most scripts never destroy their engine.
-        self._at_exit = weakref.finalize(self, _end, optimizer, trace)
+        self._at_exit = weakref.finalize(self, _end, optimizer, record)
         engine.perseus = self
 
     def detach(self) -> None:
@@ -92,8 +95,8 @@ class Perseus:
         self.tap.detach()
         vars(self._engine).pop("perseus", None)
         self.optimizer.close()
-        if self._trace is not None:
-            self._trace.close()
+        if self._record is not None:
+            self._record.close()
         self._at_exit.detach()
 
     def _destroy(self, destroy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -101,11 +104,11 @@ class Perseus:
         return destroy(*args, **kwargs)
 
 
-def _end(optimizer: Optimizer, trace: TracedPipeline | None) -> None:
+def _end(optimizer: Optimizer, record: RecordedPipeline | None) -> None:
     if isinstance(optimizer, ShowsResult):
         optimizer.show_result()
-    if trace is not None:
-        trace.close()
+    if record is not None:
+        record.close()
 
 
 def _pipeline_frequency_optimizer(*args: Any, **kwargs: Any) -> Optimizer:
@@ -179,19 +182,32 @@ def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., 
         return make_optimizer(monitor, pipeline_rank_of(engine), config.settings, **arguments)
 
     optimizer = exchange.make(make, unmake=lambda made: made.close())
-    return Perseus(engine, optimizer, events, _trace_of(config, optimizer, monitor, device_events, world))
+    return Perseus(engine, optimizer, events, _record_of(engine, config, optimizer, monitor, device_events, world))
 
 
-def _trace_of(
-    config: PerseusConfig, optimizer: Optimizer, monitor: ZeusMonitor, device_events: DeviceEvents, world: World
-) -> TracedPipeline | None:
-    if config.trace is None:
+def _record_of(
+    engine: Any,
+    config: PerseusConfig,
+    optimizer: Optimizer,
+    monitor: ZeusMonitor,
+    device_events: DeviceEvents,
+    world: World,
+) -> RecordedPipeline | None:
+    if config.folder is None and config.trace is None:
         return None
-    from zeus_core.training import TrainingEnergy  # imported here, as few trainings are traced
-    from zeus_core.training._pipeline_trace import TracedPipeline
+    from zeus_core.training import TrainingEnergy  # imported here, as few trainings are recorded
+    from zeus_core.training._pipeline_record import RecordedPipeline
 
-    energy = TrainingEnergy(monitor, world=world, quiet=True, detects_evaluations=False, trace=config.trace)
-    return TracedPipeline(optimizer, energy, device_events)
+    energy = TrainingEnergy(
+        monitor,
+        world=world,
+        quiet=True,
+        detects_evaluations=False,
+        folder=config.folder,
+        trace=config.trace or False,
+    )
+    this = weakref.ref(engine)  # what is to be done at exit refers to the record, and must not keep the engine
+    return RecordedPipeline(optimizer, energy, device_events, lambda: int(getattr(this(), "global_steps", 0)))
 
 
 def _monitor_of(engine: Any, config: PerseusConfig) -> ZeusMonitor:

@@ -22,9 +22,9 @@ class MeasuredBlocks:
     """
 
     def __init__(self, known: Sequence[ToldBlock], original: int) -> None:
-        self.blocks = list(known)
+        self.blocks: list[ToldBlock] = list(known)
         """All that the search was told, in this order."""
-        self.trials = _pooled(self.blocks)
+        self.trials: dict[int, Trial] = _pooled(self.blocks)
         """All that was measured during the search, by setting."""
         self.confirmation: Trial | None = None
         """The steps measured at the latest choice that was measured; None until then, and if their energy was lost."""

@@ -66,11 +66,11 @@ class SearchCourse:
         store: TrialStore,
         history: SettingHistory,
     ) -> None:
-        self.state = State()
+        self.state: State = State()
         """The present state."""
-        self.ended_state = State()
+        self.ended_state: State = State()
         """The state in which the latest training ended."""
-        self.ended_because = _FAULT
+        self.ended_because: str = _FAULT
         """The reason that the search has ended, in phase OFF."""
         self.rivals: RivalSearches | None = None
         """The searches of the latest training."""
@@ -88,9 +88,9 @@ class SearchCourse:
             if course is not None:
                 course._step_aside(error)
 
-        self.exchange = Exchange(world, step_aside)
+        self.exchange: Exchange = Exchange(world, step_aside)
         """The exchanges with the other ranks."""
-        self.preparation = Preparation(options, gpus, self.exchange, recorder, store)
+        self.preparation: Preparation = Preparation(options, gpus, self.exchange, recorder, store)
         """Makes the searches."""
 
     @property

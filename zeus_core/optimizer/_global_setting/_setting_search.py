@@ -63,19 +63,19 @@ class SettingSearch:
         arguments: SearchArguments,
         run: RunSteps,
     ) -> None:
-        self.settings = settings
+        self.settings: tuple[int, ...] = settings
         """The settings that may be chosen: the original one first, then all lower ones."""
-        self.measured = MeasuredBlocks(known, settings[0])
+        self.measured: MeasuredBlocks = MeasuredBlocks(known, settings[0])
         """All that was measured."""
         self.chosen: int | None = None
         """The setting that training continues at; None until it is set."""
-        self.original = settings[0]
+        self.original: int = settings[0]
         """The highest original setting."""
         self.not_changed_because: str | None = "as it is only observed" if arguments.observes else None
         """The reason that settings are not changed; None if they are."""
         self.searched_steps: Counter[int] = Counter()
         """The steps of the search at each setting, with those that settle."""
-        self.chosen_steps = 0
+        self.chosen_steps: int = 0
         """The steps at the choice."""
         self.stepped_aside: str | None = None
         """The reason that training stays at the original setting; None if it need not."""
@@ -91,11 +91,11 @@ class SettingSearch:
         self._recorder = recorder
         self._store = store
         self._arguments = arguments
-        self.observes = arguments.observes
+        self.observes: bool = arguments.observes
         """Whether no setting is changed."""
         self.best: int | None = None
         """The best setting so far; None if nobody knows."""
-        self.pauses = RunPauses(run)
+        self.pauses: RunPauses = RunPauses(run)
         """The pauses of the training."""
         self._orders: Orders | None = None  # on rank 0
         self._order = Order(

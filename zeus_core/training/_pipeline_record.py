@@ -1,17 +1,17 @@
-"""The trace of a pipeline: its steps, its instructions with their clocks, and its phases of planning."""
+"""The record of a pipeline's training: its energy in the file of the run; in its trace, instructions and clocks too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from zeus_core.adapters import contained
-from zeus_core.events import Activity, PipelineObserver
+from zeus_core.events import Activity, NoObserver, PipelineObserver
 from zeus_core.pipeline import COMPUTE_KINDS
 from zeus_core.ports import DeviceEvent, DeviceEvents
 from zeus_core.training._energy import TrainingEnergy
 
-__all__ = ["TracedPipeline"]
+__all__ = ["RecordedPipeline"]
 
 _REASONS = {
     "replaying": "the plan is in force",
@@ -20,21 +20,47 @@ _REASONS = {
 }
 
 
-class TracedPipeline:
+# Iterations between two logs, which are collective: what other ranks took since the latest one is lost where a run is
+# killed. More often than this only at first.
+_LOG_STEPS = 64
+
+
+class _Result(NoObserver):
+    """Tells a `TrainingEnergy` the result of an optimizer that does not hear of the training from it."""
+
+    def __init__(self, observer: object) -> None:
+        self._observer = observer
+
+    def result(self) -> dict[str, str]:
+        """Return the lines of the result; none if the observer has no result."""
+        lines: Callable[[], dict[str, str]] = getattr(self._observer, "result", dict)
+        return lines()
+
+
+class RecordedPipeline:
     """A `PipelineObserver` that records what it is told, and tells it to another one.
 
     The first step, and some of those after it, are collective: every rank must have one.
 
     Args:
         observer: Receives the same reports, such as a `PipelineFrequencyOptimizer`.
-        energy: A `TrainingEnergy` with a trace.
+        energy: A `TrainingEnergy` without an optimizer.
         device_events: Marks points in the work of the GPU.
+        done: Returns how many iterations were done before, in a resumed training.
     """
 
-    def __init__(self, observer: PipelineObserver, energy: TrainingEnergy, device_events: DeviceEvents) -> None:
+    def __init__(
+        self,
+        observer: PipelineObserver,
+        energy: TrainingEnergy,
+        device_events: DeviceEvents,
+        done: Callable[[], int] = int,
+    ) -> None:
         self._observer = observer
         self._energy = energy
+        self._energy._observer = _Result(observer)
         self._device_events = device_events
+        self._done = done
         self._has_begun = False
         self._steps = 0
         self._counts: dict[tuple[str, int | None], int] = {}
@@ -46,7 +72,7 @@ class TracedPipeline:
         """Begin an iteration."""
         if not self._has_begun:
             self._has_begun = True
-            self._energy.on_train_begin()
+            self._energy.on_train_begin(self._done())
         self._energy.on_step_begin()
         self._begin()
         self._observer.on_step_begin()
@@ -65,6 +91,8 @@ class TracedPipeline:
 
     @contained
     def _begin_instruction(self, name: str, stage: int | None, microbatch: int | None) -> None:
+        if self._energy._trace_recorder is None:
+            return
         count = self._counts.get((name, stage), 0)
         self._counts[name, stage] = count + 1
         arguments = {"microbatch": count if microbatch is None else microbatch}
@@ -91,12 +119,12 @@ class TracedPipeline:
             recorder.add_instruction(name, begin, self._device_events(), arguments)
 
     def on_step_end(self) -> None:
-        """End the iteration; a collective call after the first, the second, the fourth and so on."""
+        """End the iteration; a collective call after the first, the second, the fourth and so on, and now and then."""
         self._observer.on_step_end()
         self._energy.on_step_end()
         self._steps += 1
-        if self._steps & (self._steps - 1) == 0:
-            self._energy.log()  # the ranks compare their clocks
+        if self._steps & (self._steps - 1) == 0 or self._steps % _LOG_STEPS == 0:
+            self._energy.log()  # the ranks tell their energy, and compare their clocks
         self._tell_phase()
 
     @contained
@@ -124,6 +152,16 @@ class TracedPipeline:
         if use_work is not None:
             use_work(work)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the energy so far for a checkpoint, in JSON types. A collective call."""
+        self._energy.log()
+        return self._energy.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the run of a checkpoint at the next iteration."""
+        self._has_begun = False
+        self._energy.load_state_dict(state)
+
     def close(self) -> None:
-        """End training, and write the trace. The observer is closed by its owner."""
+        """End training, and write what was recorded. The observer is closed by its owner."""
         self._energy.on_train_end()
