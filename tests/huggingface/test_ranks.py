@@ -19,6 +19,7 @@ from zeus_core.pytorch import SimulatedCompute
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
 from zeus_core.training._account import Account
+from zeus_core.training._run_file import read_run
 from zeus_huggingface import ZeusTrainerCallback
 
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]
@@ -114,6 +115,7 @@ def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path):
     steps_truth = truth(*spans["training"]) - phase_truth("evaluation") - phase_truth("checkpoint")
     assert metrics["train_energy_steps_j"] == pytest.approx(steps_truth, rel=0.03)
     assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl", "run.json"}
+    assert read_run(tmp_path).account.interruptions == 0
 
 
 def spawned_rank(folder):

@@ -14,6 +14,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_core.search import GridSearch
 from zeus_core.training._account import Account
+from zeus_core.training._run_file import read_run
 from zeus_lightning import ZeusCallback
 
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]
@@ -92,6 +93,7 @@ def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path):
     assert sum(intervals) == pytest.approx(values["train_energy_steps_j"], rel=0.03)
     assert summary.account.samples == 2 * 4 * summary.steps
     assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl", "run.json"}
+    assert read_run(tmp_path).account == summary.account
 
 
 @pytest.mark.long

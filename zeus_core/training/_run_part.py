@@ -41,7 +41,7 @@ class RunPart:
         summarized: The same, if it was told as the whole part and nothing was reported since.
         told: The account of all ranks, as they have told it last.
         devices: The energies of the devices of the ranks that have told them.
-        is_whole: Whether all ranks had told all of it when it ended.
+        is_whole: Whether all ranks have told their energy after the latest step.
         name: Tells this part from others of the run.
     """
 

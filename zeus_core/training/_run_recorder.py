@@ -173,6 +173,7 @@ class RunRecorder:
         """Begin a step of the training, and forget what it interrupts; nothing outside of training."""
         if self._part is not None:
             self._part.summarized = None
+            self._part.is_whole = False
             if self._part.charges is not None:
                 self._charge_if_due(self._part)
             self._part.split.begin_step()
@@ -264,6 +265,7 @@ class RunRecorder:
         if self._trace is not None:
             self._trace.compare_clocks(self._ranks)
         part.told = self._ranks.combine(lambda: self._write_down(part, is_last=True))
+        part.is_whole = True
         account = part.earlier + part.told
         self._spent = account.total
         with suppress(WorldError):  # the account is known, also if a rank ends before it has told its devices
@@ -276,7 +278,6 @@ class RunRecorder:
         part, self._part = self._part, None
         if part is None:
             return None
-        part.is_whole = self._ranks.size == 1 or part.summarized is not None
         # What was told as the whole run is its whole in the journal too.
         own = part.summarized or self._write_down(part, is_last=True)
         part.split.stop()
@@ -297,7 +298,7 @@ class RunRecorder:
         own, energies = part.own, {self._ranks.rank: part.split.devices()}
         accounts, devices = [own, *self._ranks.latest[1:]], part.devices | energies
         told = own if self._ranks.size == 1 else (part.told or own)
-        if part is self._ended and not part.is_whole:
+        if part is self._ended and self._ranks.size > 1 and not part.is_whole:
             told = self._known_at_end(part, accounts)
         record = part.record(outcome, accounts, devices, part is self._ended, self._clock())
         electricity = electricity_record(self._electricity)
