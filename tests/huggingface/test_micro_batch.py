@@ -285,7 +285,9 @@ def test_first_the_batch_then_the_power_limit_both_kept_in_one_profile(tmp_path)
     assert sorted(knobs) == ["micro-batch", "power limit"]
     again = train("again", 1)
     assert (again.micro_batch.chosen, again.micro_batch.probes) == (32, 0)
-    assert again.optimizer.chosen_limit_watts == first.optimizer.chosen_limit_watts
+    assert again.optimizer.trials == first.optimizer.trials  # none is measured again
+    # The choice goes on to be measured, and may move by a step or two of 5 W.
+    assert again.optimizer.chosen_limit_watts == pytest.approx(first.optimizer.chosen_limit_watts, abs=10)
 
 
 @pytest.mark.long
