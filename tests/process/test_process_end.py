@@ -28,7 +28,7 @@ TRAINING = """
         optimizer.on_step_begin()
         time.sleep(0.002)
         optimizer.on_step_end()
-        if step >= 7 and (optimizer.power_limit_watts or 450) < 450:  # on a busy machine it takes some steps more
+        if (optimizer.power_limit_watts or 450) < 450:  # in a trial: on a busy machine the original may be chosen
             break
     {end}
 """
