@@ -25,6 +25,16 @@ MEMBER, STRANGER = 64001, 64002  # users of this test alone; MEMBER is in GROUP
 GROUP = 64001
 WAIT_SECONDS = 60.0  # far more than anything takes: timing never decides a test
 
+# A client that holds a limit until its input ends.
+HOLD_LIMIT = """
+    import sys
+    from zeus_core.device.remote._client import RemoteControl
+    remote = RemoteControl({uuid!r}, "power_limit")
+    remote.set(250)
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
 REPOSITORY = Path(__file__).parents[2]
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")

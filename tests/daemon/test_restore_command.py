@@ -3,18 +3,9 @@
 import subprocess
 import sys
 
-from tests.daemon.conftest import MEMBER, ORIGINAL_WATTS, needs_root
+from tests.daemon.conftest import HOLD_LIMIT, MEMBER, ORIGINAL_WATTS, needs_root
 
 pytestmark = needs_root
-
-HOLDER = """
-    import sys
-    from zeus_core.device.remote._client import RemoteControl
-    remote = RemoteControl({uuid!r}, "power_limit")
-    remote.set(250)
-    print("held", flush=True)
-    sys.stdin.readline()
-"""
 
 
 def restore(world, *arguments, **options):
@@ -27,8 +18,8 @@ def restore(world, *arguments, **options):
 
 
 def test_a_user_is_told_who_restores_what_the_daemon_has_changed(world):
-    client = world.client(HOLDER.format(uuid=world.uuids[0]))
-    assert client.stdout.readline() == "held\n"
+    client = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]))
+    assert client.stdout.readline() == "ready\n"
     assert restore(world, "--stale", user=MEMBER, group=MEMBER).stdout == "Nothing is to be restored.\n"
     told = restore(world, user=MEMBER, group=MEMBER)
     assert told.returncode == 1

@@ -5,18 +5,9 @@ import signal
 import subprocess
 import sys
 
-from tests.daemon.conftest import GROUP, MEMBER, STRANGER, needs_root
+from tests.daemon.conftest import GROUP, HOLD_LIMIT, MEMBER, STRANGER, needs_root
 
 pytestmark = needs_root
-
-HOLD = """
-    import sys
-    from zeus_core.device.remote._client import RemoteControl
-    remote = RemoteControl({uuid!r}, "power_limit")
-    remote.set(250)
-    print("ready", flush=True)
-    sys.stdin.readline()
-"""
 
 
 def top(world, *arguments, **variables):
@@ -27,7 +18,7 @@ def top(world, *arguments, **variables):
 
 
 def test_the_table_says_what_is_in_force_and_who_has_set_it_since_when(world):
-    holder = world.client(HOLD.format(uuid=world.uuids[0]), SLURM_JOB_ID="12345")
+    holder = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]), SLURM_JOB_ID="12345")
     assert holder.stdout.readline() == "ready\n"
     world.driver[0].enforced_cap_watts = 240.0
     output, errors = top(world, "--once").communicate(timeout=60)
@@ -40,7 +31,7 @@ def test_the_table_says_what_is_in_force_and_who_has_set_it_since_when(world):
 
 
 def test_what_was_left_behind_is_said_to_be(world):
-    holder = world.client(HOLD.format(uuid=world.uuids[0]))
+    holder = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]))
     assert holder.stdout.readline() == "ready\n"
     world.daemon.kill()
     world.daemon.wait()

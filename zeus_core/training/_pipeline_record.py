@@ -19,7 +19,6 @@ _REASONS = {
     "off": "the optimizer has stepped aside",
 }
 
-
 # Iterations between two logs, which are collective: what other ranks took since the latest one is lost where a run is
 # killed. More often than this only at first.
 _LOG_STEPS = 64
