@@ -19,10 +19,11 @@ from zeus_core.optimizer import Energy, MaxSlowdownConstraint, Time, ZeusCost
 from zeus_core.optimizer.batch_size import RecurringJob, Target
 from zeus_core.optimizer.batch_size import _database as database
 from zeus_core.optimizer.batch_size import _run_reporter as run_reporter
+from zeus_core.optimizer.batch_size._next_batch_size import NextBatchSize
 from zeus_core.optimizer.batch_size._run_cost import JobGpus, Spent
 from zeus_core.optimizer.batch_size._store import JobStore
 from zeus_core.ports._world import SoloWorld
-from zeus_core.search.batch_size import BatchProblem, BatchProposal
+from zeus_core.search.batch_size import AdaptiveBatchSize, BatchProblem, BatchProposal
 from zeus_core.testing import ThreadWorld
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -352,6 +353,8 @@ def test_runs_that_begin_at_the_same_time_take_turns(tmp_path):
     assert sorted(sizes) == [16, 32, 128]
 
 
+# Filters of warnings are those of the process, and these threads leave each other without one.
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_a_run_that_was_killed_is_tried_again_once_however_many_begin_at_the_same_time(tmp_path, monkeypatch):
     """Both find it killed, and would both mark it, if a database in a file did not lock before it reads."""
     job = job_in(tmp_path)
@@ -398,10 +401,11 @@ def test_the_batch_size_of_a_run_that_was_killed_is_left_to_one_that_has_it_alre
     reached, again, other = history(job)
     records = [reached, dataclasses.replace(again, outcome="failed"), dataclasses.replace(other, batch_size=16)]
     lost, problem = records[1], BatchProblem(job.batch_sizes, 64, 20, gpu_model="A40")
+    next_size = NextBatchSize(problem, ranks=1, policy=AdaptiveBatchSize(), seed=0)
     assert (killed.batch_size, lost.batch_size) == (16, 16)
     for outcome, size in (("running", 32), ("failed", 16)):
         records[2] = dataclasses.replace(records[2], outcome=outcome)
-        assert job._proposed(problem, records, lost).batch_size == size
+        assert next_size.proposal(records, lost).batch_size == size
 
 
 def test_all_ranks_have_the_batch_size_and_the_outcome_of_rank_0(tmp_path):

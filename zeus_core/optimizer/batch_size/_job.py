@@ -26,9 +26,9 @@ from zeus_core._validate import (
 )
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.batch_size._database import check_storage, shown_storage
-from zeus_core.optimizer.batch_size._epoch_costs import epoch_costs, unknown_sizes
 from zeus_core.optimizer.batch_size._epoch_probe import EpochProbe
 from zeus_core.optimizer.batch_size._learning_rate import LearningRateRule, checked_rule, rule_name
+from zeus_core.optimizer.batch_size._next_batch_size import NextBatchSize, divisible_sizes
 from zeus_core.optimizer.batch_size._pending import PendingRuns, fault_text
 from zeus_core.optimizer.batch_size._record import JobDeclaration, RunRecord
 from zeus_core.optimizer.batch_size._run import BegunRun, RecurringRun, RunRules, is_out_of_memory
@@ -42,8 +42,7 @@ from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._time_source import checked_time_source, clock_seconds
 from zeus_core.ports._world import checked_world
 from zeus_core.search._objectives import Objective
-from zeus_core.search.batch_size import AdaptiveBatchSize, BatchProblem, BatchProposal, BatchRun, BatchSizePolicy
-from zeus_core.search.batch_size._policy import feasible_sizes
+from zeus_core.search.batch_size import AdaptiveBatchSize, BatchProblem, BatchProposal, BatchSizePolicy
 
 __all__ = ["RecurringJob"]
 
@@ -218,9 +217,14 @@ class RecurringJob:
         self._pending.report(store)
         return store
 
+    def _next_size(self, gpus: JobGpus) -> NextBatchSize:
+        sizes = divisible_sizes(self.batch_sizes, self.default, self._world.size)
+        problem = replace(self._problem, batch_sizes=sizes, gpu_model=gpus.model)
+        return NextBatchSize(problem, self._world.size, self._policy, self._seed)
+
     def _unmeasured(self, gpus: JobGpus, reporters: list[RunReporter]) -> list[int]:
         """Return the batch sizes to measure, on rank 0."""
-        problem = replace(self._problem, batch_sizes=self._divisible(), gpu_model=gpus.model)
+        next_size = self._next_size(gpus)
         try:
             store = self._opened()
             records = [stored.record for stored in store.runs()]
@@ -231,16 +235,15 @@ class RecurringJob:
             _logger.error(text, shown_storage(self._storage), fault_text(error))
             return []
         reporters.append(RunReporter(store, None, self._pending, ThreadBackground(), float(self._heartbeat_seconds)))
-        feasible = feasible_sizes(problem, [run for record in records for run in self._batch_runs(problem, record)])
-        return [size for size in unknown_sizes(records, problem, self._world.size) if size in feasible]
+        return next_size.unmeasured(records)
 
     def _begin(self, gpus: JobGpus, reporters: list[RunReporter]) -> dict[str, Any]:
         """Begin a run on rank 0. Return it in JSON types."""
-        problem = replace(self._problem, batch_sizes=self._divisible(), gpu_model=gpus.model)
+        next_size = self._next_size(gpus)
         store, number = None, None
         try:
             store = self._opened()
-            stored = store.begin(lambda runs, killed: self._proposed(problem, runs, killed))
+            stored = store.begin(lambda runs, killed: self._proposed(next_size, runs, killed))
             number, record = stored.number, stored.record
         except UsageError:
             raise
@@ -253,29 +256,16 @@ class RecurringJob:
                 fault_text(error),
             )
             store = None
-            record = self._record(problem, BatchProposal(self.default, reason="the storage cannot be reached"))
+            proposal = BatchProposal(self.default, reason="the storage cannot be reached")
+            record = self._record(next_size.problem, proposal)
         reporters.append(RunReporter(store, number, self._pending, ThreadBackground(), float(self._heartbeat_seconds)))
         _logger.info("run %s of %s has batch size %d: %s", number, self.name, record.batch_size, record.reason)
         return {"number": number, "record": encode(record)}
 
-    def _proposed(self, problem: BatchProblem, records: Sequence[RunRecord], killed: RunRecord | None) -> RunRecord:
+    def _proposed(self, next_size: NextBatchSize, records: Sequence[RunRecord], killed: RunRecord | None) -> RunRecord:
         """Return the record of a run that begins with this history."""
-        runs = [run for record in records for run in self._batch_runs(problem, record)]
         self._warn_if_out_of_reach(records)
-        is_barred = killed is not None and any(
-            run.batch_size == killed.batch_size and run.outcome in {"infeasible", "running"} for run in runs
-        )
-        if killed is not None and killed.batch_size in problem.batch_sizes and not is_barred:
-            proposal = BatchProposal(killed.batch_size, killed.max_cost, "the run that had it was killed")
-        else:
-            costs = epoch_costs(records, problem, self._world.size)
-            proposal = self._policy.propose(replace(problem, epoch_costs=costs), runs, self._seed)
-        if proposal.batch_size not in problem.batch_sizes:
-            raise UsageError(
-                f"policy is a {type(self._policy).__name__}, which proposed a batch size of {proposal.batch_size!r}; "
-                f"it must be one of {', '.join(map(str, problem.batch_sizes))}"
-            )
-        return self._record(problem, proposal)
+        return self._record(next_size.problem, next_size.proposal(records, killed))
 
     def _record(self, problem: BatchProblem, proposal: BatchProposal) -> RunRecord:
         return RunRecord(
@@ -288,16 +278,6 @@ class RecurringJob:
             problem.gpu_model,
             self._world.size,
         )
-
-    def _batch_runs(self, problem: BatchProblem, record: RunRecord) -> list[BatchRun]:
-        """Return what a record tells. Where one batch size is out of memory, so are those above it."""
-        run = record.to_batch_run()
-        if run.outcome != "infeasible":
-            return [run]
-        is_elsewhere = None not in (record.gpu_model, problem.gpu_model) and record.gpu_model != problem.gpu_model
-        if is_elsewhere or record.ranks != self._world.size:
-            return []
-        return [replace(run, batch_size=size) for size in problem.batch_sizes if size >= run.batch_size]
 
     def _warn_if_out_of_reach(self, records: Sequence[RunRecord]) -> None:
         over = [record for record in records if record.outcome in {"reached", "stopped"}]
@@ -333,20 +313,6 @@ class RecurringJob:
                 f"this process is one of {others}, and world is None; call torch.distributed.init_process_group(), "
                 "and pass world=zeus_core.pytorch.torch_world() on each of them"
             )
-
-    def _divisible(self) -> tuple[int, ...]:
-        """Return the batch sizes that the ranks can share evenly.
-
-        Raises:
-            UsageError: The default is none of them.
-        """
-        ranks = self._world.size
-        if self.default % ranks:
-            raise UsageError(f"default is {self.default}, which {ranks} ranks cannot share; give a multiple of {ranks}")
-        left_out = [size for size in self.batch_sizes if size % ranks]
-        if left_out:
-            _logger.warning("%d ranks cannot share batches of %s: left out", ranks, ", ".join(map(str, left_out)))
-        return tuple(size for size in self.batch_sizes if not size % ranks)
 
 
 def _has_trained(probe: EpochProbe, train: Callable[[RecurringRun], object]) -> bool:
