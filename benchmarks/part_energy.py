@@ -46,7 +46,7 @@ class Row(NamedTuple):
     is_inside: bool
     width: float
     least_width: float
-    """Of the oracle; nan for the total."""
+    """The width of the oracle; nan for the total."""
     least_width_if_told: float
 
 

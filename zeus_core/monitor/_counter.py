@@ -1,8 +1,8 @@
 """One GPU's energy counter, followed over all readings that a monitor takes of it. Pure.
 
 A window reads the counter at its edges only, and the counter may fail in between: stand still, go back, jump, or not
-answer. Other windows and threads may have seen it. So each reading is compared with the one before it, in whatever
-window it was taken, and the findings are kept in the updates that the edges refer to.
+answer. Other windows and threads may have seen it. So each reading is compared with the one before it, of any window,
+and the findings are kept in the updates that the edges refer to.
 
 A counter that stood still or did not answer is trusted again if it has caught up: it then shows an energy that is
 possible, and most of what the power readings say. Otherwise the energy from its latest good update to the next is

@@ -27,7 +27,7 @@ import numpy as np
 from zeus_core.monitor._parts._class_sums import ClassSums
 from zeus_core.monitor._parts._mixed_interval import PART_NOISE, MixedInterval
 from zeus_core.monitor._parts._near_model import NearModel, Stretch
-from zeus_core.monitor._parts._near_power import NOISY_SECONDS, NearPower, Seen
+from zeus_core.monitor._parts._near_power import NOISY_SECONDS, Gap, NearPower, Seen
 from zeus_core.monitor._parts._part import Estimate, Part, edge_places, seconds_by_key
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, padded
 from zeus_core.monitor._parts._power_model import MIN_SHARE, PowerModel
@@ -45,7 +45,7 @@ _SOLVED_ALONE = (4, 16, 64)  # intervals of a class only, after which its power 
 # In benchmarks/part_energy.py these hold 95 % and more of each class of part: fewer standard errors than of a normal
 # distribution do, as the noise of an interval is taken for independent of the energy that its parts draw elsewhere.
 _CLASS_QUANTILE = 1.3
-_ALIKE = 1.7  # times the variance of the shares of intervals: parts near each other are off in the same direction
+_ALIKE = 2.5  # times the variance of the shares of intervals: parts near each other are off in the same direction
 _UNSEEN = 0.8
 _LATE = 1.0  # times how far the knots can be off together: calls that take long are late in the same direction
 
@@ -115,6 +115,17 @@ class ClassEnergy:
         if self._regression.is_due or (len(parts) == 1 and self._sums[parts[0].key].alone in _SOLVED_ALONE):
             self._model.solve()
         return {key: shares[key] * energy_joules for key in keys}
+
+    def begin_gap(self) -> Gap:
+        """Return a gap that begins with this moment: what comes after it tells nothing of the interval before it."""
+        mixed = self._mixed
+        if mixed is not None and len(mixed.parts) == 2 and mixed.told[0]:
+            # The rest of that interval is of the part that reaches into the gap, and may not be seen elsewhere.
+            part = mixed.parts[-1]
+            self.near.see(part.key, Seen(part.seconds, mixed.joules, mixed.rows[part.key]))
+        self._close()
+        self._inside = None
+        return self.near.begin_gap()
 
     def is_better_told_by_near(self, parts: Sequence[Part]) -> bool:
         """Tell whether the division of an interval is better told by what its classes draw near it.

@@ -16,7 +16,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from zeus_core.monitor._parts._amount import Amount, in_quanta, is_class, whole_quanta
-from zeus_core.monitor._parts._bridged_times import BridgedTimes
+from zeus_core.monitor._parts._bridged_times import BridgedTimes, has_lost
 from zeus_core.monitor._parts._class_energy import ClassEnergy
 from zeus_core.monitor._parts._counter_phase import STILL_PERIODS, Knot
 from zeus_core.monitor._parts._energy_source import EnergySource
@@ -33,7 +33,6 @@ _OUTAGE_PERIODS = 6  # a driver may skip one update, not five
 _AGE_PERIODS = 0.05  # how old the energy of an update can be; nobody has published that of a board
 _KNOWN_SECONDS = 0.2  # of a class, by which its power is known well enough to tell that half is missing
 _SAMPLED = 0.5  # times the uncertainty of a class, on top, where power is sampled: its errors are not independent
-_LOST = 0.5  # of what the model tells of the time that a counter stood still: if that is missing, it has lost all of it
 
 
 class Division(NamedTuple):
@@ -198,11 +197,16 @@ class DividedEnergy:
         parts = self._timeline.parts(first.at, second.at)
         if not parts:
             return
-        if not self._may_follow(first, second) or self._has_lost(first, second, parts):
+        if not self._may_follow(first, second):
             self._bridged.add_lost(parts)
             return
         energy_joules = whole_quanta(second.energy_joules - first.energy_joules)
-        if parts[0].key != self._before and self._bridged.add_hidden(parts, energy_joules):
+        is_still = second.still_seconds >= STILL_PERIODS * self.source.period_seconds
+        still_seconds = second.still_seconds if is_still else 0.0
+        if parts[0].key != self._before and self._bridged.add_hidden(parts, energy_joules, still_seconds):
+            return
+        if is_still and has_lost(energy_joules, still_seconds, parts, self._modelled_joules(parts)):
+            self._bridged.add_lost(parts)
             return
         self._classes.timing_seconds = self.source.half_width_seconds
         self._classes.age_seconds = self._age_seconds
@@ -213,15 +217,11 @@ class DividedEnergy:
             if part.span is not None:
                 self._settled.setdefault(part.span, Amount())
 
-    def _has_lost(self, first: Knot, second: Knot, parts: list[Part]) -> bool:
-        """Tell whether a counter that stood still has not caught up."""
-        if second.still_seconds < STILL_PERIODS * self.source.period_seconds:
-            return False
+    def _modelled_joules(self, parts: list[Part]) -> float:
+        """Return what the classes of some parts draw that are known well."""
         (fit,) = self._classes.fit([Stretch(parts)])
         known = {part.key for part in parts if self._classes.seconds(part.key) >= _KNOWN_SECONDS}
-        modelled = sum(fit[key].energy_joules for key in known)
-        stood_fraction = min(second.still_seconds / sum(part.seconds for part in parts), 1.0)
-        return second.energy_joules - first.energy_joules < (1 - _LOST * stood_fraction) * modelled
+        return sum(fit[key].energy_joules for key in known)
 
     def _add_unsettled(self, amounts: dict[Hashable, Amount], now: float, is_last: bool) -> float:
         """Add what came after the last settled knot. Return how far the sum of that can be off."""
@@ -243,7 +243,7 @@ class DividedEnergy:
             is_outage=now - begin > max(_OUTAGE_PERIODS * period_seconds, 2 * _SETTLED_AFTER_SECONDS),
             is_last=is_last,
         )
-        # So much earlier or later the latest part of it may have begun, at whatever power.
+        # So much earlier or later the latest part of it may have begun, at any power.
         return off_joules + self._peak_watts * (chain[-1].half_width_seconds if chain else 0.0)
 
     def _keep_total(self, amounts: dict[Hashable, Amount]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["ModelError"]
+__all__ = ["ModelError", "UnlikeParts"]
 
 _BLOCK_LENGTHS = 8  # up to 128 intervals
 _MIN_BLOCKS = 3  # fewer tell nothing
@@ -34,6 +34,36 @@ class _Blocks:
             self.squares[side] += difference**2
             self.compared[side] += 1
         self.latest = [*self.latest[-1:], watts]
+
+
+class UnlikeParts:
+    """How far the power of one part of a class is off that of the one before it, where parts may have their own."""
+
+    def __init__(self) -> None:
+        self._joules = self._seconds = 0.0  # of the part that goes on
+        self._latest_watts: float | None = None
+        self.squares = 0.0
+        """The sum of those of all differences, in watts."""
+        self.compared = 0
+
+    def stderr_watts(self, expected_watts: float) -> float:
+        """Return the root mean square difference, where one is expected that counts as much as one that was seen."""
+        return math.sqrt((self.squares + expected_watts**2) / (self.compared + 1))
+
+    def add(self, error_joules: float, seconds: float) -> None:
+        """Note how far the model was off in the next interval within the part."""
+        self._joules += error_joules
+        self._seconds += seconds
+
+    def see_edge(self) -> None:
+        """Note that the part has ended."""
+        if self._seconds == 0:
+            return
+        watts = self._joules / self._seconds
+        if self._latest_watts is not None:
+            self.squares += (watts - self._latest_watts) ** 2
+            self.compared += 1
+        self._latest_watts, self._joules, self._seconds = watts, 0.0, 0.0
 
 
 class ModelError:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from zeus_core.monitor._parts._mixed_interval import PART_NOISE
-from zeus_core.monitor._parts._model_error import ModelError
-from zeus_core.monitor._parts._near_power import NOISY_SECONDS, Gap, NearPower, Seen
+from zeus_core.monitor._parts._model_error import ModelError, UnlikeParts
+from zeus_core.monitor._parts._near_power import NOISY_SECONDS, Gap, Near, NearPower, Seen
 from zeus_core.monitor._parts._part import Estimate, Part, seconds_by_key
 from zeus_core.monitor._parts._power_columns import Array, padded
 from zeus_core.monitor._parts._power_model import PowerModel
@@ -58,6 +58,7 @@ class NearModel:
         self._errors = ModelError()
         self._errors_of_class: dict[Hashable, ModelError] = {}  # in intervals of one class
         self._errors_within_parts: dict[Hashable, ModelError] = {}  # in those, compared within each part
+        self._unlike_parts: dict[Hashable, UnlikeParts] = {}
         self.near = NearPower()
 
     def compare(self, energy_joules: float, parts: Sequence[Part], row: Array, is_known: bool) -> None:
@@ -77,12 +78,15 @@ class NearModel:
         if len(parts) == 1 and is_known:
             for errors in (self._errors_of_class, self._errors_within_parts):
                 errors.setdefault(parts[0].key, ModelError()).add(error_joules, seconds)
+            self._unlike_parts.setdefault(parts[0].key, UnlikeParts()).add(error_joules, seconds)
 
     def see_edge(self) -> None:
         """Note that a part has ended."""
         self.near.see_edge()
         for errors in self._errors_within_parts.values():
             errors.restart()
+        for unlike in self._unlike_parts.values():
+            unlike.see_edge()
 
     def tell(
         self,
@@ -103,23 +107,21 @@ class NearModel:
         times, all_seconds = seconds_by_key(parts), sum(part.seconds for part in parts)
         told = dict.fromkeys(rows, Seen(0.0, 0.0, np.zeros_like(next(iter(rows.values()), np.zeros(0)))))
         off = dict.fromkeys(rows, 0.0)
-        unlike: dict[tuple[Hashable, Hashable, bool], float] = {}  # seconds that only others of the class tell
+        unlike: dict[tuple[Hashable, Hashable, bool], list[float]] = {}  # seconds of parts that only others tell
         for part in parts:
             near = gap.near(part.key, part is stretch.parts[0], part is stretch.parts[-1])
             weight = part.seconds / (near.seen.seconds + NOISY_SECONDS)
-            stderr = None
-            if near.is_of_part and part.key in self._errors_within_parts:
-                stderr = self._errors_within_parts[part.key].stderr_joules(part.seconds, near.has_both_sides)
+            stderr = self._stderr_within_part(part, near) if near.is_of_part else None
             for key in part.keys:
                 told[key] = told[key].and_more(near.seen.times(weight))
                 if stderr is None:
                     name = key, part.key, near.has_both_sides
-                    unlike[name] = unlike.get(name, 0.0) + part.seconds
+                    unlike.setdefault(name, []).append(part.seconds)
                 else:
                     off[key] += stderr**2
-        for (key, class_key, has_both_sides), seconds in unlike.items():
-            error = _UNLIKE * self._error_joules(class_key, seconds, all_seconds, has_both_sides)
-            off[key] += error**2
+        for (key, class_key, has_both_sides), lengths in unlike.items():
+            error = _UNLIKE * self._error_joules(class_key, sum(lengths), all_seconds, has_both_sides)
+            off[key] += max(error, self._unlike_watts(class_key) * math.hypot(*lengths)) ** 2
         if stretch.energy_joules is None:
             return {key: self._told(row, times[key], told[key], off[key]) for key, row in rows.items()}
         for key, row in rows.items():
@@ -127,6 +129,23 @@ class NearModel:
                 off[key] = max(off[key], (PART_NOISE * self._model.fitted_joules(row, times[key])) ** 2)
         estimates = {key: self._told(row, times[key], told[key], off[key]) for key, row in rows.items()}
         return self._with_sum(estimates, stretch.energy_joules, times, {part.key for part in parts})
+
+    def _stderr_within_part(self, part: Part, near: Near) -> float | None:
+        """Return how far a part can be off what was seen of it; None if that is not known."""
+        errors = self._errors_within_parts.get(part.key)
+        stderr = None if errors is None else errors.stderr_joules(part.seconds, near.has_both_sides)
+        if errors is None or stderr is None or near.seen.seconds <= part.seconds:
+            return stderr
+        # What was seen reaches farther than the part is long: a power that rises or falls is off by more.
+        farther = errors.stderr_joules(near.seen.seconds, near.has_both_sides)
+        return stderr if farther is None else max(stderr, farther * part.seconds / near.seen.seconds)
+
+    def _unlike_watts(self, key: Hashable) -> float:
+        """Return how far a part that was not seen can be off others of its class: at first as those of all classes."""
+        squares = sum(unlike.squares for unlike in self._unlike_parts.values())
+        compared = sum(unlike.compared for unlike in self._unlike_parts.values())
+        expected = max(PART_NOISE * (self._model.mean_watts or 0.0), math.sqrt(squares / max(compared, 1)))
+        return self._unlike_parts.get(key, UnlikeParts()).stderr_watts(expected)
 
     def _told(self, row: Array, seconds: float, told: Seen, variance: float) -> Estimate:
         """Return the energy of a time of which something is told; the rest is modelled."""

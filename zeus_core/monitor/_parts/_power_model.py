@@ -11,7 +11,7 @@ from zeus_core.monitor._parts._power_regression import PowerRegression
 __all__ = ["MIN_SHARE", "PowerModel"]
 
 MIN_SHARE = 0.02
-"""A fraction of the energy at the mean power: no class has less, whatever a regression of few intervals tells."""
+"""A fraction of the energy at the mean power: no class has less, even if a regression of few intervals tells less."""
 
 
 class PowerModel:
