@@ -1,4 +1,4 @@
-"""What a search costs and saves in whole runs of training, beside a full sweep: time, energy, and broken bounds.
+"""Costs and savings of a search in whole runs of training, beside a full sweep: time, energy, and broken bounds.
 
     python benchmarks/search_run.py [--seeds 20] [--traces FOLDER] [--steps 60 200 650 2000 20000] [--factor 1.02 1.1]
 
@@ -72,7 +72,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Case:
-    """What is varied over the table."""
+    """The settings that are varied over the table."""
 
     board: int
     step_seconds: float

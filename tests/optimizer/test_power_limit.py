@@ -19,6 +19,7 @@ from zeus_core.optimizer.power_limit import (
     Energy,
     GlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
+    Objective,
     OptimumSelector,
     Phase,
     PowerLimitMeasurement,
@@ -439,6 +440,21 @@ def test_a_selector_of_the_users_sees_all_trials_over_the_same_steps(monitor, gp
             4 * gpu.preset.physics.operating_point(work, measurement.power_limit).seconds
         )
     assert optimizer.chosen_limit_watts == gpu.read_power_limit_watts() == 225
+
+
+class Lowest(Objective):
+    def cost(self, measurement, baseline):
+        return measurement.power_limit
+
+
+def test_a_cost_without_noise_is_believed_although_steps_last_longer_by_chance_in_later_trials():
+    gpu, monitor = simulated("H100", seed=1, power_limit_watts=450)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Lowest(), wait_steps=0, warmup_steps=0, profile_steps=2)
+    for step in range(20):
+        optimizer.on_step_begin()
+        gpu.execute(Work(0.5 if step < 2 else 0.8, 120.0))
+        optimizer.on_step_end()
+    assert optimizer.chosen_limit_watts == 200
 
 
 @pytest.mark.parametrize("choice", [None, "225", 225.5, 375, 0, float("nan")])

@@ -3,9 +3,11 @@
 import pytest
 
 from zeus_core.errors import UsageError
+from zeus_core.optimizer._global_setting._selection import better_choice
 from zeus_core.optimizer.power_limit import (
     Energy,
     MaxSlowdownConstraint,
+    Objective,
     OptimumSelector,
     PowerLimitMeasurement,
     Time,
@@ -90,6 +92,23 @@ def test_a_world_of_no_gpus_is_an_error():
 def test_a_slowdown_factor_below_1_is_an_error(factor):
     with pytest.raises(UsageError, match=f"factor is {factor}"):
         MaxSlowdownConstraint(factor=factor)
+
+
+class EnergyAboveTarget(Objective):
+    def __init__(self, target):
+        self.target = target
+
+    def cost(self, measurement, baseline):
+        return measurement.energy - self.target
+
+
+@pytest.mark.parametrize("target", [0, 1000, 1500], ids=["positive", "zero", "negative"])
+def test_of_two_knobs_the_one_with_the_lower_cost_is_kept_whatever_its_sign(target):
+    limit, clock = PowerLimitMeasurement(200, 800, 10.5), PowerLimitMeasurement(1200, 700, 10.5)
+    originals = SWEEP[0], PowerLimitMeasurement(1410, 1000, 10.0)
+    selector = EnergyAboveTarget(target)
+    assert better_choice(selector, originals, [limit, clock]) == 1
+    assert better_choice(selector, originals[::-1], [clock, limit]) == 0
 
 
 def test_selectors_name_themselves():

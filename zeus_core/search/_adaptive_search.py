@@ -1,4 +1,4 @@
-"""The adaptive search: about four trials, whatever the number of settings."""
+"""The adaptive search: about four trials, for any number of settings."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class AdaptiveSearch:
     """A `Search` that finishes in about four trials, by what is known of GPUs.
 
     The first trial is at the original setting. If the draw there is below the lowest limit, no limit binds: the lowest
-    one is tried, and the search is over. Otherwise every trial corrects an estimate of time and power at all settings,
-    and the next one is where most is to be gained. The search ends if that is too little to matter. Its choice was
-    tried; or, for a cost, lies between such settings and within 8 % of the original from one of them. A trial that
-    confirms it is told to the search too, and may lead to a safer one. Trials count by their own precision: the scatter
-    of the steps, and the uncertainty of the energy.
+    one is tried, and the search is over, unless a cost of your own prefers other settings. Otherwise every trial
+    corrects an estimate of time and power at all settings, and the next one is where most is to be gained. The search
+    ends if that is too little to matter. Its choice was tried; or, for a cost, lies between such settings and within
+    8 % of the original from one of them. A trial that confirms it is told to the search too, and may lead to a safer
+    one. Trials count by their own precision: the scatter of the steps, and the uncertainty of the energy.
 
     It knows what the selectors of this package look for. For `MaxSlowdownConstraint` that is the least energy among the
     settings that keep the bound with the probability `confidence`; for `Time`, the least energy among the settings as
@@ -169,7 +169,7 @@ class AdaptiveSearch:
     def _if_unbound(self, trials: Mapping[int, Observation]) -> tuple[int | None, int | None] | None:
         """Return the next setting and the choice if the lowest limit is above the draw; None if limits may bind."""
         original, lowest = trials[self._settings[0]], self._settings[-1]
-        if self._knob != "power limit" or original.watts_per_gpu > lowest:
+        if self._knob != "power limit" or original.watts_per_gpu > lowest or self._prefers_settings(original):
             return None
         if lowest not in self._told:
             return lowest, self._settings[0]
@@ -183,6 +183,20 @@ class AdaptiveSearch:
         if is_slower and loss > _significant(original.watts_stderr, trial.watts_stderr):
             return None  # the work draws more than the limit at times
         return None, None if self._aim is None else self._settings[0] if is_slower else lowest
+
+    def _prefers_settings(self, original: Observation) -> bool:
+        """Return whether a setting has a cost of its own, so that one that changes nothing is not as good as another.
+
+        Only a cost of the user's may have one.
+        """
+        if not isinstance(self._aim, LeastCost):
+            return False
+        seconds = math.exp(original.log_seconds)
+        joules = seconds * original.watts_per_gpu * original.gpus
+        try:
+            return self._aim.depends_on_setting(self._settings, joules, seconds)
+        except Exception:  # a cost of the user's may raise anything
+            return False
 
     def _second(self, original: Observation) -> int:
         """Return the setting of the second trial."""

@@ -52,7 +52,7 @@ class Prospects:
 
     @property
     def are_open(self) -> bool:
-        """Whether every setting may be chosen, whatever is measured."""
+        """Whether every setting may be chosen, with any measurements."""
         return bool((self.will_keep == 1).all())
 
     @property
@@ -103,6 +103,11 @@ class LeastCost:
         exponents = [weights @ np.where(finite, (one - relative[0]) / _NUDGE, 0.0) for one in relative[1:]]
         filled = np.where(finite, relative[0], worst)
         return Prospects(filled, weights, exponents[0], exponents[1], keeps, finite.astype(float))
+
+    def depends_on_setting(self, settings: tuple[int, ...], joules: float, seconds: float) -> bool:
+        """Return whether settings of equal energy and time differ in cost."""
+        measurements = [PowerLimitMeasurement(setting, joules, seconds) for setting in settings]
+        return len({self.objective.cost(one, measurements[0]) for one in measurements}) > 1
 
     def _costs(self, settings: tuple[int, ...], log_seconds: Array, log_watts: Array) -> Array:
         seconds: Any = np.exp(log_seconds)

@@ -116,7 +116,7 @@ class Limiter:
         return None
 
     def lower(self, ceiling: int | None) -> str | None:
-        """Keep this process at a ceiling or below, whatever is set, until it is None. Returns and raises as `set`."""
+        """Keep this process at most at a ceiling until it is None, even if more is set. Returns and raises as `set`."""
         self._ceiling = ceiling
         return None if self.setting is None else self.set(self._wanted)
 

@@ -44,7 +44,7 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
         wait_steps: Initial steps to skip before profiling.
         warmup_steps: Steps after each change of the limit that are not measured; as many as the GPU takes to settle if
             None.
-        profile_steps: Steps measured at each limit, whatever the run can afford; as many as the search needs if None.
+        profile_steps: Steps measured at each limit, even if the run is too short; as many as needed if None.
         pl_step: Distance between two limits, in watts; if None 5, or 25 for a `search` of your own.
         profile_path: JSON file that keeps the trials. Trials of an earlier run are not measured again.
         knob: The setting to search: "power limit", "clock" for one locked SM clock in MHz, or "auto" for both, of which

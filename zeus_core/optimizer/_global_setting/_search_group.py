@@ -73,7 +73,7 @@ class SearchGroup:
 
 
 def conditions_on(gpus: Sequence[GpuFacts], knob: str, work: Mapping[str, int | str]) -> Conditions:
-    """Return the conditions of trials on some GPUs, in whatever order, for some work."""
+    """Return the conditions of trials on some GPUs, in any order, for some work."""
     gpus = sorted(gpus, key=str)
     drivers = sorted({gpu.driver for gpu in gpus if gpu.driver is not None})
     limits_watts = tuple(gpu.original_limit_watts for gpu in gpus)

@@ -77,11 +77,16 @@ def better_choice(
     if type(selector) in (MaxSlowdownConstraint, Time):  # all keep the bound
         costs = [choice.energy / original.energy for choice, original in pairs]
     elif isinstance(selector, Objective):
-        costs = [selector.cost(choice, original) / selector.cost(original, original) for choice, original in pairs]
+        costs = [_relative(selector.cost(choice, one), selector.cost(one, one)) for choice, one in pairs]
     else:
         best = selector.select(list(choices))
         costs = [float(choice.power_limit != best) for choice in choices]
     return costs.index(min(costs))
+
+
+def _relative(cost: float, original: float) -> float:
+    """Return the change of a cost, which may be negative, or 0 at the original setting, if it is the user's own."""
+    return (cost - original) / (abs(original) or 1.0)
 
 
 def with_power(selector: OptimumSelector, original_watts: float | None) -> OptimumSelector:
