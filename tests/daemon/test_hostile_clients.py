@@ -16,7 +16,10 @@ from zeus_core.device.remote._protocol import (
     ProtocolError,
     decode_reply,
     decode_request,
+    encode_changed,
     encode_error,
+    encode_members,
+    encode_request,
     encode_result,
 )
 from zeus_core.errors import DeviceHeldError, UsageError
@@ -91,7 +94,40 @@ def test_any_bytes_are_a_request_or_are_refused(data):
         decode_request(data.encode() if isinstance(data, str) else data)
 
 
+@given(
+    number=st.integers(0, 2**53),
+    device=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,95}", fullmatch=True),
+    knob=st.sampled_from(["power_limit", "sm_clock"]),
+    value=st.floats(-1e9, 1e9, exclude_min=True, exclude_max=True) | st.integers(-(10**9) + 1, 10**9 - 1),
+)
+def test_a_change_is_read_alike_from_the_words_of_the_client_and_from_any_json(number, device, knob, value):
+    fields = {"device": device, "knob": knob, "value": value}
+    request = (number, "set", fields)
+    line = encode_request(number, "set", f"{encode_members(fields)}")
+    assert decode_request(line[:-1]) == request
+    assert decode_request(line.replace(b":", b": ")[:-1]) == request
+
+
+@pytest.mark.parametrize("value", ["1e3", "-1", "0", "0.5", "250", "250.0", "99999999.99999999", "999999999"])
+def test_numbers_of_json_are_read(value):
+    line = b'{"id":1,"op":"set","device":"GPU-1","knob":"power_limit","value":%s}'
+    assert decode_request(line % value.encode()).fields["value"] == float(value)
+
+
+@pytest.mark.parametrize(
+    "value", ["01", "+1", "1.", ".5", "1_0", "0x1", "nan", "inf", "- 1", "1000000000", "\u0661", "1 2"]
+)
+def test_other_numbers_are_refused(value):
+    line = b'{"id":1,"op":"set","device":"GPU-1","knob":"power_limit","value":%s}'
+    with pytest.raises(ProtocolError):
+        decode_request(line % value.encode())
+
+
 def test_replies_hold_results_and_errors():
+    for enforced in (250.0, 318.25, 1e-7, 250, None):
+        result = {} if enforced is None else {"enforced": enforced}
+        assert encode_changed(7, enforced) == encode_result(7, result)
+        assert decode_reply(encode_changed(7, enforced)[:-1]) == (7, result)
     assert decode_reply(encode_result(3, {"a": 1})) == (3, {"a": 1})
     for error in (DeviceHeldError("held"), UsageError("wrong"), ProtocolError("what")):
         number, answer = decode_reply(encode_error(4, error))

@@ -84,7 +84,7 @@ class RestoreRegistry:
         self._watch.end()
 
     def leave_signals(self) -> None:
-        """Put back the handlers from before ours, for a program that is about to install its own: it may call those.
+        """Reinstall the handlers from before ours, for a program that is about to install its own: it may call those.
 
         To be followed by `catch_signals(wraps_later_handlers=True)`. Does nothing outside the main thread.
         """

@@ -22,7 +22,7 @@ class Allotment:
     def __init__(self, requests_per_second: int, now: Callable[[], float] = time.monotonic) -> None:
         self.connection_count = 0
         """How many connections the user has."""
-        self._rate = requests_per_second
+        self._request_seconds = 1.0 / requests_per_second
         self._now = now
         self._spent_until = -1e18  # each request moves this on by its share of a second
         self._lock = threading.Lock()
@@ -36,8 +36,8 @@ class Allotment:
         """Count a request; or return how many seconds it has to wait, after which it is to be counted."""
         with self._lock:
             now = self._now()
-            wait_seconds = self._spent_until - now - _BURST_SECONDS
-            if wait_seconds > 0.0:
-                return wait_seconds
-            self._spent_until = max(self._spent_until, now) + 1.0 / self._rate
+            ahead_seconds = self._spent_until - now
+            if ahead_seconds > _BURST_SECONDS:
+                return ahead_seconds - _BURST_SECONDS
+            self._spent_until = (self._spent_until if ahead_seconds > 0.0 else now) + self._request_seconds
             return 0.0

@@ -7,18 +7,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from zeus_core._files import without_links
-from zeus_core.device.remote._protocol import encode_json
+from zeus_core.device.remote._protocol import encode_members
 from zeus_core.errors import DriverFaultError
 from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._restoring import Outcome
 
-__all__ = ["AuditLog", "describe", "members", "note_end"]
+__all__ = ["AuditLog", "describe", "note_end"]
 
 _logger = logging.getLogger(__name__)
 
@@ -43,16 +42,17 @@ class AuditLog:
         self._looks_at = 0.0
         self._is_torn = False  # the last line in the file is not complete
 
-    def write(self, event: str, fields: Mapping[str, Any], of: str = "") -> None:
-        """Append a line: the time, the event, what it is the event of, as `members` has written it, and the fields.
+    def write(self, event: str, fields: str) -> None:
+        """Append a line: the time, the event, and the fields, as `encode_members` writes them.
 
         Raises:
             DriverFaultError: It cannot be written, as on a full disk.
         """
-        line = f'{{"time":"{_now()}","event":"{event}",{of}{encode_json(fields)[1:]}\n'.encode()
+        line = f'{{"time":"{_now()}","event":"{event}",{fields}}}\n'.encode()
         try:
             with self._lock:
-                self._follow()
+                if time.monotonic() >= self._looks_at:
+                    self._follow()
                 written = os.write(self._file, b"\n" + line if self._is_torn else line)
                 self._is_torn = written < len(line)
             if self._is_torn:
@@ -64,10 +64,10 @@ class AuditLog:
                 _logger.error("the audit log %s cannot be written, so nothing is changed: %s", self._path, error)
             raise DriverFaultError(f"the daemon cannot write its audit log, and changes nothing: {error}") from error
 
-    def note(self, event: str, fields: Mapping[str, Any], of: str = "") -> None:
+    def note(self, event: str, fields: str) -> None:
         """Append a line about a thing that must happen in any case, such as a restore."""
         try:
-            self.write(event, fields, of)
+            self.write(event, fields)
         except DriverFaultError:
             return  # said once, on standard error
 
@@ -79,11 +79,10 @@ class AuditLog:
         return descriptor
 
     def _follow(self) -> None:
-        """Open the file anew if another one, or none, has its name now. Looks once a second."""
-        now = time.monotonic()
-        if self._path is None or now < self._looks_at:
+        """Open the file anew if another one, or none, has its name now."""
+        self._looks_at = time.monotonic() + _LOOK_SECONDS
+        if self._path is None:
             return
-        self._looks_at = now + _LOOK_SECONDS
         try:
             named = self._path.stat()
         except FileNotFoundError:
@@ -95,17 +94,12 @@ class AuditLog:
             self._file = new
 
 
-def members(fields: Mapping[str, Any]) -> str:
-    """Return fields as JSON writes them within an object, before others."""
-    return f"{encode_json(fields)[1:-1]},"
-
-
 def note_end(audit: AuditLog, outcome: Outcome, why: str, **more: Any) -> None:
     """Write to the audit log how the change of a knob has ended, and why."""
     entry = outcome.entry
     because = {} if outcome.is_done else {"because": entry.failure}
     changed = {"old": outcome.value, "new": entry.original, "outcome": outcome.kind, "why": why, **because}
-    audit.note("ended", {**describe(entry), **more, **changed})
+    audit.note("ended", encode_members({**describe(entry), **more, **changed}))
 
 
 def describe(entry: LedgerEntry) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Connection:
         """Whether its next request waits: for its turn, or as its user has asked too often."""
         self.devices: set[str] = set()
         """The devices it has asked for."""
-        self._received = bytearray()
+        self._received = b""
 
     def receive(self) -> bool:
         """Read what has arrived. Returns False at the end of the connection."""
@@ -89,7 +89,7 @@ class Connection:
             return True
         except OSError:
             return False
-        self._received += data
+        self._received = self._received + data if self._received else data
         return bool(data)
 
     @property
@@ -108,11 +108,9 @@ class Connection:
         Raises:
             ProtocolError: It is too long, or invalid.
         """
-        end = self._received.find(b"\n", 0, MAX_REQUEST_BYTES)
-        if end < 0:
+        line, _, self._received = self._received.partition(b"\n")
+        if len(line) >= MAX_REQUEST_BYTES:
             raise ProtocolError(f"a request has more than {MAX_REQUEST_BYTES} bytes")
-        line = bytes(self._received[:end])
-        del self._received[: end + 1]
         return decode_request(line)
 
     def reply(self, line: bytes) -> bool:

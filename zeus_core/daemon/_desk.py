@@ -8,12 +8,20 @@ import time
 from dataclasses import dataclass
 from typing import Any, cast
 
-from zeus_core.daemon._audit import AuditLog, describe, members, note_end
+from zeus_core.daemon._audit import AuditLog, describe, note_end
 from zeus_core.daemon._board import Board
 from zeus_core.daemon._connection import Client, Connection
 from zeus_core.daemon._policy import Allowance, Policy
 from zeus_core.device import Gpu
-from zeus_core.device.remote._protocol import KNOBS, POWER_LIMIT, Request
+from zeus_core.device.remote._protocol import (
+    KNOBS,
+    POWER_LIMIT,
+    Request,
+    encode_changed,
+    encode_members,
+    encode_number,
+    encode_result,
+)
 from zeus_core.errors import (
     DeviceError,
     DeviceHeldError,
@@ -75,14 +83,16 @@ class Desk:
         self._leases: dict[KnobName, _Lease] = {}
         self._board = Board(gpu, policy.original_sm_clock_mhz)
 
-    def answer(self, connection: Connection, client: Client, request: Request) -> dict[str, Any]:
-        """Serve a request about the device, and return the result. Raises `ZeusError`."""
-        knob = cast(KnobName, request.fields["knob"])
-        if request.operation == "set":
-            return self._set(connection, client, knob, float(request.fields["value"]))
-        if request.operation == "allowed":
-            return self._describe_allowance(connection, knob)
-        return self._restore(connection, knob, is_final=request.operation == "release")
+    def answer(self, connection: Connection, client: Client, request: Request) -> bytes:
+        """Serve a request about the device, and return the reply. Raises `ZeusError`."""
+        number, operation, fields = request
+        knob: KnobName = fields["knob"]
+        if operation == "set":
+            return encode_changed(number, self._set(connection, client, knob, float(fields["value"])))
+        if operation == "allowed":
+            return encode_result(number, self._describe_allowance(connection, knob))
+        outcome = self._restore(connection, knob, is_final=operation == "release")
+        return encode_result(number, {"outcome": outcome})
 
     def end(self, connection: Connection, why: str) -> None:
         """Restore what a connection has changed."""
@@ -114,14 +124,15 @@ class Desk:
         board_lowest, board_highest = self._board.bounds(knob)
         return {"lowest": max(lowest, board_lowest), "highest": min(highest, board_highest), "original": original}
 
-    def _set(self, connection: Connection, client: Client, knob: KnobName, value: float) -> dict[str, Any]:
+    def _set(self, connection: Connection, client: Client, knob: KnobName, value: float) -> float | None:
+        """Change a knob, and return the limit that is enforced, if the board reports it."""
         lease = self._leases.get(knob)
         if lease is None or lease.connection is not connection:
             lease = self._claim(connection, client, knob)
         try:
             self._check(lease, value)
             before = self._check_still_ours(lease.entry)
-            self._audit.write("set", {"old": before, "new": value}, lease.words)
+            self._audit.write("set", f'{lease.words},"old":{encode_number(before)},"new":{encode_number(value)}')
         except ZeusError:
             self._forget_unused(lease)
             raise
@@ -129,12 +140,11 @@ class Desk:
             self._write_down(lease, value)
             self._board.set(knob, value)
         except ZeusError as error:
-            self._audit.note("failed", {"new": value, "because": str(error)}, lease.words)
+            self._audit.note("failed", f"{lease.words},{encode_members({'new': value, 'because': str(error)})}")
             self._forget_unused(lease)
             raise
         lease.entry = lease.entry.changed()
-        enforced = self._board.read_enforced(knob)
-        return {} if enforced is None else {"enforced": enforced}
+        return self._board.read_enforced(knob)
 
     def _claim(self, connection: Connection, client: Client, knob: KnobName) -> _Lease:
         """Give a connection the right to change a knob, unless another has it."""
@@ -166,7 +176,7 @@ class Desk:
         except OSError as error:
             raise _ledger_fault(error) from error
         allowance = self._policy.allowance(peer, gpu.uuid, knob, entry.original)
-        words = members({**describe(entry), "connection": connection.number})
+        words = encode_members({**describe(entry), "connection": connection.number})
         lease = self._leases[knob] = _Lease(connection, client, entry, allowance, words)
         return lease
 
@@ -202,22 +212,21 @@ class Desk:
             raise _ledger_fault(error) from error
         lease.entry = entry
 
-    def _restore(self, connection: Connection, knob: KnobName, *, is_final: bool) -> dict[str, Any]:
+    def _restore(self, connection: Connection, knob: KnobName, *, is_final: bool) -> str:
         """Restore the original, for good or until the next change. Nothing happens where nothing was changed."""
         lease = self._leases.get(knob)
         if lease is None or lease.connection is not connection:
-            return {"outcome": "original"}
+            return "original"
         if is_final:
-            return {"outcome": self._end_lease(lease, "released")}
+            return self._end_lease(lease, "released")
         outcome = self._keeper.restore_device(lease.entry)
-        self._audit.note(
-            "restored", {"new": lease.entry.original, "outcome": outcome.kind, "why": "paused"}, lease.words
-        )
+        restored = encode_members({"new": lease.entry.original, "outcome": outcome.kind, "why": "paused"})
+        self._audit.note("restored", f"{lease.words},{restored}")
         if not outcome.is_done:
             raise DriverFaultError(str(outcome))
         if outcome.kind != "replaced" and lease.entry.original is not None:
             lease.entry = lease.entry.changing_to(lease.entry.original).changed()
-        return {"outcome": outcome.kind}
+        return outcome.kind
 
     def _end_lease(self, lease: _Lease, why: str) -> str:
         entry = lease.entry

@@ -62,7 +62,7 @@ class Policy:
         requests_per_second: How many requests of a user are served in a second; further ones wait.
         original_sm_clock_mhz: The clock at which the administrator keeps the GPUs locked; None if they are not.
         commands: The command of an operation that is not made by the driver's library, by operation.
-        failure_pattern: A regular expression. A command has failed if its output has a match, whatever its exit code.
+        failure_pattern: A regular expression. A command has failed if its output has a match, with any exit code.
     """
 
     group: int | None = None

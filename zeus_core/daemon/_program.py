@@ -26,6 +26,7 @@ from zeus_core.device import Gpu
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.device.rapl._powercap import POWERCAP_ROOT
+from zeus_core.device.remote._protocol import encode_members
 from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._entry_files import UnreadableEntry
@@ -91,14 +92,14 @@ def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    registers.audit.note("started", {"pid": os.getpid(), "devices": list(desks)})
+    registers.audit.note("started", encode_members({"pid": os.getpid(), "devices": list(desks)}))
     _logger.info("%d GPU(s) at %s, for %s", len(desks), settings.socket, _who(policy))
     _tell_systemd("READY=1")
     server.serve()
     _tell_systemd("STOPPING=1")
     for uuid in server.restore(time.monotonic() + _END_SECONDS):
         _logger.error("%s does not answer: what is to be restored there is kept in %s", uuid, registers.ledger.folder)
-    registers.audit.note("stopped", {"pid": os.getpid()})
+    registers.audit.note("stopped", encode_members({"pid": os.getpid()}))
 
 
 @contextlib.contextmanager

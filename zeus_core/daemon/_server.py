@@ -42,8 +42,8 @@ class Server:
     """Serves connections until it is told to stop.
 
     Each device has a loop in a thread of its own, and so have the energy counters of CPUs, which may take their time.
-    The loop of this thread takes new connections in, greets them, and notices at once when one ends, whatever the
-    thread is doing that serves it.
+    The loop of this thread takes new connections in, greets them, and notices at once when one ends, even
+    while the thread that serves it is busy.
 
     Args:
         listener: The socket, which listens.
@@ -184,7 +184,7 @@ class Server:
     def answer(self, connection: Connection, request: Request) -> bytes:
         """Return the reply to a request. Raises `ProtocolError`."""
         try:
-            return encode_result(request.number, self._result(connection, request))
+            return self._reply(connection, request)
         except ProtocolError:
             raise
         except ZeusError as error:
@@ -192,21 +192,23 @@ class Server:
         except Exception as error:  # a defect of ours must not end the thread of a device that is to be restored
             return encode_error(request.number, DriverFaultError(f"the daemon failed: {error!r}"))
 
-    def _result(self, connection: Connection, request: Request) -> Mapping[str, Any]:
-        if request.operation == "hello":
+    def _reply(self, connection: Connection, request: Request) -> bytes:
+        number, operation, fields = request
+        if operation == "hello":
             connection.client = _greet(connection, request)
-            return {"version": VERSION, "daemon": __version__}
+            return encode_result(number, {"version": VERSION, "daemon": __version__})
         if connection.client is None:
             raise ProtocolError("the first request must be a greeting (hello)")
-        if request.operation == "list":
-            return self._list()
-        if request.operation == "energy":
-            return self._read_energy(connection, request)
-        uuid = request.fields["device"]
-        if uuid not in self._desks:
-            raise NoDeviceError(f"the daemon has no device {uuid}; it has {', '.join(self._desks) or 'none'}")
-        connection.devices.add(uuid)
-        return self._desks[uuid].answer(connection, connection.client, request)
+        if operation == "list":
+            return encode_result(number, self._list())
+        if operation == "energy":
+            return encode_result(number, self._read_energy(connection, request))
+        desk = self._desks.get(fields["device"])
+        if desk is None:
+            has = ", ".join(self._desks) or "none"
+            raise NoDeviceError(f"the daemon has no device {fields['device']}; it has {has}")
+        connection.devices.add(fields["device"])
+        return desk.answer(connection, connection.client, request)
 
     def _list(self) -> dict[str, Any]:
         entries = [entry for desk in self._desks.values() for entry in desk.entries()]

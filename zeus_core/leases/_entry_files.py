@@ -57,7 +57,7 @@ class EntryFiles:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         """The folder."""
-        self._open: dict[LedgerKey, _OpenFile] = {}  # of the entries whose values were changed
+        self._open: dict[tuple[str, str], _OpenFile] = {}  # by key, of the entries whose values were changed
 
     def path(self, key: LedgerKey) -> str:
         """Return the file of an entry."""
@@ -87,7 +87,7 @@ class EntryFiles:
         Raises:
             OSError: It cannot be written, or is not there any more.
         """
-        file = self._open.get(entry.key)
+        file = self._open.get((entry.device_uuid, entry.knob))  # a `LedgerKey` takes longer to make
         status = None if file is None else os.fstat(file.descriptor)
         if file is None or status is None or status.st_nlink == 0:  # it was removed, or replaced
             file = self._opened(entry)

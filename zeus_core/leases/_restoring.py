@@ -85,8 +85,10 @@ def is_ours(limit_watts: float, entry: LedgerEntry) -> bool:
 
     Any other was set by somebody else: an administrator, or a program that keeps no ledger.
     """
-    ours = entry.values or (entry.original,)
-    return any(own is not None and is_same_limit(limit_watts, own) for own in ours)
+    for own_watts in entry.values or (entry.original,):
+        if own_watts is not None and is_same_limit(limit_watts, own_watts):
+            return True
+    return False
 
 
 def restore_entry(gpu: RestorableGpu, entry: LedgerEntry) -> Outcome:
@@ -115,7 +117,7 @@ def restore_entry(gpu: RestorableGpu, entry: LedgerEntry) -> Outcome:
 
 
 def set_original(gpu: RestorableGpu, entry: LedgerEntry) -> None:
-    """Set the original, whatever is in force. Raises what the GPU raises."""
+    """Set the original, even if another value is in force. Raises what the GPU raises."""
     if entry.knob == "power_limit" and entry.original is not None:
         gpu.set_power_limit(entry.original)
     elif entry.knob == "sm_clock" and entry.original is not None:

@@ -62,7 +62,7 @@ class NvmlGpu:
         # that all GPUs would wait for one that hangs.
         self._counter_period_seconds: float | None = None
         self._limit_scope: LimitScope | None = None
-        # What the board accepts never changes, and reading it before each change would take long.
+        # The ranges that the board accepts never change, and reading them before each change would take long.
         self._power_range: PowerRange | None = None
         self._supported_clocks_mhz: tuple[int, ...] | None = None
         self.name = str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))

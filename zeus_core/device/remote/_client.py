@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import time
@@ -20,8 +21,9 @@ from zeus_core.device.remote._protocol import (
     MAX_REPLY_BYTES,
     VERSION,
     ProtocolError,
-    Request,
     decode_reply,
+    encode_members,
+    encode_number,
     encode_request,
     socket_path,
 )
@@ -49,7 +51,7 @@ class DaemonConnection:
         """The path of the socket."""
         self._socket: socket.socket | None = None
         self._process_id: int | None = None  # which has opened the socket
-        self._received = bytearray()
+        self._received = b""
         self._count = 0
         self._lock = ProcessLock()
         _connections.add(self)
@@ -70,12 +72,18 @@ class DaemonConnection:
             DeviceError: It could not do what was asked.
             UsageError: The request asks for something that the device does not have.
         """
+        return self.ask_members(operation, encode_members(fields), seconds)
+
+    def ask_members(self, operation: str, members: str, seconds: float = CALL_SECONDS) -> dict[str, Any]:
+        """Do what `ask` does, with fields that `encode_members` has written."""
         until = time.monotonic() + seconds
         with self._lock:
             is_new = self._process_id != os.getpid()
             while True:
                 try:
-                    return self._ask_once(operation, fields, until)
+                    if self._socket is None or self._process_id != os.getpid():
+                        self._open(until)
+                    return self._exchange(operation, members, until)
                 except TimeoutError:
                     raise DriverFaultError(f"the zeus-core daemon: {no_answer(seconds)}") from None
                 except (OSError, EOFError) as error:
@@ -114,18 +122,15 @@ class DaemonConnection:
         """Close the socket that this process has inherited: the connection is its parent's."""
         self._drop()
 
-    def _ask_once(self, operation: str, fields: Mapping[str, Any], until: float) -> dict[str, Any]:
-        if self._socket is None or self._process_id != os.getpid():
-            self._open(until)
-        return self._exchange(operation, fields, until)
-
     def _open(self, until: float) -> None:
         self._drop()
         opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._socket = opened
-        # The kernel's own timeouts: those of Python take three more calls of the kernel for each request.
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            opened.setsockopt(socket.SOL_SOCKET, option, _PATIENCE)
+        # A thread that waits in `recv` would be woken for nothing when the daemon reads the request.
+        self._arrival = select.poll()
+        self._arrival.register(opened, select.POLLIN)
+        # The kernel's own timeout: that of Python takes more calls of the kernel for each request.
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _PATIENCE)
         try:
             opened.connect(self.path)
         except BlockingIOError:  # its queue of new connections is full
@@ -138,14 +143,14 @@ class DaemonConnection:
             "token": me.owner_token,
             "start_ticks": me.owner.start_ticks,
         }
-        self._exchange("hello", fields, until)
+        self._exchange("hello", encode_members(fields), until)
         self._process_id = os.getpid()
 
-    def _exchange(self, operation: str, fields: Mapping[str, Any], until: float) -> dict[str, Any]:
+    def _exchange(self, operation: str, members: str, until: float) -> dict[str, Any]:
         """Send a request, and wait for its reply. Replies to earlier requests, which came too late, are dropped."""
         assert self._socket is not None
         self._count += 1
-        line = encode_request(Request(self._count, operation, fields))
+        line = encode_request(self._count, operation, members)
         try:
             if self._socket.send(line) < len(line):
                 raise ConnectionAbortedError("it takes no more requests")
@@ -164,33 +169,31 @@ class DaemonConnection:
     def _has_received(self) -> bool:
         assert self._socket is not None
         try:
-            return bool(self._socket.recv(1, socket.MSG_PEEK))
+            return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:
             return False
 
     def _read_line(self, until: float) -> bytes:
         assert self._socket is not None
-        while (end := self._received.find(b"\n")) < 0:
+        while b"\n" not in self._received:
             if len(self._received) > MAX_REPLY_BYTES:
                 raise ProtocolError("a reply is too long")
-            if time.monotonic() > until:
-                raise TimeoutError
+            self._arrival.poll(max(0.0, until - time.monotonic()) * 1e3)
             try:
-                data = self._socket.recv(MAX_REPLY_BYTES)
+                data = self._socket.recv(MAX_REPLY_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 raise TimeoutError from None
             if not data:
                 raise EOFError("it closed the connection")
             self._received += data
-        line = bytes(self._received[:end])
-        del self._received[: end + 1]
+        line, _, self._received = self._received.partition(b"\n")
         return line
 
     def _drop(self) -> None:
         if self._socket is not None:
             self._socket.close()
         self._socket = None
-        self._received.clear()
+        self._received = b""
 
     def _unreachable(self, error: Exception) -> DeviceError:
         if isinstance(error, PermissionError):
@@ -216,7 +219,7 @@ class RemoteControl:
 
     def __init__(self, uuid: str, knob: str, path: str | None = None) -> None:
         self._connection = DaemonConnection(path)
-        self._what = {"device": uuid, "knob": knob}
+        self._what = encode_members({"device": uuid, "knob": knob})
 
     def allowed(self) -> tuple[PowerRange, float | None]:
         """Read what may be set, and the original that the daemon restores; None for a clock that is not locked.
@@ -224,7 +227,7 @@ class RemoteControl:
         Raises:
             DeviceError: The daemon refuses; see `DaemonConnection.ask`.
         """
-        answer = self._connection.ask("allowed", self._what)
+        answer = self._connection.ask_members("allowed", self._what)
         original = answer["original"]
         return PowerRange(float(answer["lowest"]), float(answer["highest"])), None if original is None else float(
             original
@@ -239,12 +242,13 @@ class RemoteControl:
             DeviceError: The daemon or the driver fails.
             UsageError: The board does not accept the value.
         """
-        enforced = self._connection.ask("set", {**self._what, "value": value}).get("enforced")
+        fields = f'{self._what},"value":{encode_number(value)}'
+        enforced = self._connection.ask_members("set", fields).get("enforced")
         return None if enforced is None else float(enforced)
 
     def restore(self) -> str:
         """Restore the original until the next `set`. Returns and raises what `release` does."""
-        return str(self._connection.ask("restore", self._what)["outcome"])
+        return str(self._connection.ask_members("restore", self._what)["outcome"])
 
     def release(self) -> str:
         """Restore the original for good, and end the lease.
@@ -255,7 +259,7 @@ class RemoteControl:
         Raises:
             DeviceError: The daemon does not answer. It restores all the same, once it sees that this process has ended.
         """
-        return str(self._connection.ask("release", self._what)["outcome"])
+        return str(self._connection.ask_members("release", self._what)["outcome"])
 
     def is_open(self) -> bool:
         """Tell whether the lease lasts. A daemon that has ended, as by a crash, restores the original at its start."""

@@ -38,8 +38,10 @@ __all__ = [
     "Request",
     "decode_reply",
     "decode_request",
+    "encode_changed",
     "encode_error",
-    "encode_json",
+    "encode_members",
+    "encode_number",
     "encode_request",
     "encode_result",
     "socket_path",
@@ -58,9 +60,14 @@ _MAX_NUMBER = 2**53  # of a request: what every reader of JSON holds exactly
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,95}", re.ASCII)
 _ZONE = re.compile(r"intel-rapl(:[0-9a-f]{1,4}){1,4}", re.ASCII)
 _MAX_TEXT = 200
+# A request for a change, and the reply to one, as this module writes them.
+_ID, _NUMBER = r"(0|[1-9][0-9]{0,14})", r"(-?(?:0|[1-9][0-9]{0,7})(?:\.[0-9]{1,17})?)"
+_CHANGE = re.compile(
+    rf'\{{"id":{_ID},"op":"set","device":"({_DEVICE.pattern})","knob":"({"|".join(KNOBS)})","value":{_NUMBER}\}}'.encode()
+)
+_CHANGED = re.compile(rf'\{{"id":{_ID},"result":\{{"enforced":{_NUMBER}\}}\}}'.encode())
 
-encode_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
-"""Writes JSON without spaces."""
+_encode_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
 
 
 class ProtocolError(ZeusError):
@@ -86,9 +93,25 @@ def socket_path(environment: Mapping[str, str] = os.environ) -> str:
     return environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
 
 
-def encode_request(request: Request) -> bytes:
-    """Return the line of a request."""
-    return _line({"id": request.number, "op": request.operation, **request.fields})
+def encode_members(fields: Mapping[str, Any]) -> str:
+    """Return fields as JSON writes them within an object, without spaces."""
+    return _encode_json(dict(fields))[1:-1]
+
+
+def encode_number(value: float | None) -> str:
+    """Return a number as JSON writes it: without the encoder, which takes several times as long."""
+    return repr(value) if type(value) is float and math.isfinite(value) else _encode_json(value)
+
+
+def encode_request(number: int, operation: str, members: str) -> bytes:
+    """Return the line of a request.
+
+    Args:
+        number: Tells the replies apart.
+        operation: A key of `_FIELDS`.
+        members: The fields, as `encode_members` writes them.
+    """
+    return f'{{"id":{number},"op":"{operation}"{members and ","}{members}}}\n'.encode()
 
 
 def decode_request(line: bytes) -> Request:
@@ -97,6 +120,10 @@ def decode_request(line: bytes) -> Request:
     Raises:
         ProtocolError: The line is not a valid request; the message says why.
     """
+    change = _CHANGE.fullmatch(line)
+    if change is not None:  # as nearly always; the decoder of JSON takes four times as long
+        number, device, knob, value = change.groups()
+        return Request(int(number), "set", {"device": device.decode(), "knob": knob.decode(), "value": float(value)})
     values = _object(line)
     number, operation = values.pop("id", None), values.pop("op", None)
     if type(number) is not int or not 0 <= number <= _MAX_NUMBER:
@@ -117,6 +144,12 @@ def encode_result(number: int, result: Mapping[str, Any]) -> bytes:
     return _line({"id": number, "result": result})
 
 
+def encode_changed(number: int, enforced: float | None) -> bytes:
+    """Return the line of a reply to a change: what `encode_result` returns, in less time."""
+    result = "" if enforced is None else f'"enforced":{encode_number(enforced)}'
+    return f'{{"id":{number},"result":{{{result}}}}}\n'.encode()
+
+
 def encode_error(number: int, error: ZeusError) -> bytes:
     """Return the line of a reply that is an error."""
     kind = next((name for name, cls in _ERRORS.items() if isinstance(error, cls)), "fault")
@@ -129,6 +162,9 @@ def decode_reply(line: bytes) -> tuple[int, dict[str, Any] | ZeusError]:
     Raises:
         ProtocolError: It is no reply.
     """
+    changed = _CHANGED.fullmatch(line)
+    if changed is not None:  # as nearly always; the decoder of JSON takes four times as long
+        return int(changed[1]), {"enforced": float(changed[2])}
     values = _object(line)
     number, result = values.get("id"), values.get("result")
     if type(number) is int and isinstance(result, dict):
@@ -182,7 +218,7 @@ _ERRORS: dict[str, type[ZeusError]] = {
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    return f"{encode_json(values)}\n".encode()
+    return f"{_encode_json(values)}\n".encode()
 
 
 def _object(line: bytes) -> dict[str, Any]:
