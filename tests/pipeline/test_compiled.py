@@ -41,6 +41,30 @@ def test_without_numba_the_results_are_the_same(monkeypatch):
     assert compiled[2] == interpreted[2]
 
 
+CALLED = "def called(value):\n    return value + {}\n"
+CALLER = "from called_kernel import called\n\n\ndef caller(value):\n    return called(value)\n"
+CALL = """
+from called_kernel import called
+from caller_kernel import caller
+from zeus_core.pipeline._compiled import Kernels
+print(Kernels(called, caller).call(caller, 1))
+"""
+
+
+def test_a_function_is_compiled_again_when_only_one_that_it_calls_has_changed(tmp_path):
+    pytest.importorskip("numba")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    environment.pop("ZEUS_WITHOUT_NUMBA", None)
+    # Root keeps compiled code in its own home, whatever the environment says.
+    (tmp_path / "caller_kernel.py").write_text(CALLER + f"# only here: {tmp_path}\n")
+    for added in (1, 2):
+        (tmp_path / "called_kernel.py").write_text(CALLED.format(added))
+        done = subprocess.run(
+            [sys.executable, "-c", CALL], env=environment, capture_output=True, text=True, timeout=120, check=True
+        )
+        assert done.stdout == f"{1 + added}\n"
+
+
 @pytest.fixture
 def usual_user(monkeypatch):
     """Not root, who ignores the environment; files of root are as good as one's own."""
@@ -173,7 +197,7 @@ def test_nothing_of_another_user_is_unpickled(tmp_path, common_folder, user):
 
     def place():
         for index in indices:
-            (common_folder / index).parent.mkdir(exist_ok=True)
+            (common_folder / index).parent.mkdir(parents=True, exist_ok=True)
             (common_folder / index).write_bytes(content)
 
     as_other_user(place)

@@ -8,6 +8,7 @@ Without a folder, each process compiles the code itself. Nothing happens before 
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import logging
 import os
@@ -72,7 +73,7 @@ def _is_numba_installed() -> bool:
 
 
 class Kernels:
-    """Functions of one module that are compiled together at the first call of one of them.
+    """Functions that are compiled together at the first call of one of them.
 
     They may call each other by name. Without numba they get lists in place of arrays, because Python indexes lists
     several times faster; their changes are copied back into the arrays.
@@ -97,9 +98,9 @@ def _compiled(functions: Sequence[Callable[..., Any]]) -> Mapping[str, Any]:
 def _compile(functions: Sequence[Callable[..., Any]]) -> Mapping[str, Any]:
     import numba
 
-    folder = cache_folder()
-    if folder is not None:
-        compiled = _declare(functions, numba.njit(cache=True), folder.resolve())
+    folder, fingerprint = cache_folder(), _fingerprint(functions)
+    if folder is not None and fingerprint is not None:
+        compiled = _declare(functions, numba.njit(cache=True), folder.resolve() / fingerprint)
         # numba keeps the code of each module in a folder within that one.
         if _is_ours(Path(compiled[functions[0].__name__].stats.cache_path)):
             return compiled
@@ -107,19 +108,36 @@ def _compile(functions: Sequence[Callable[..., Any]]) -> Mapping[str, Any]:
     return _declare(functions, numba.njit, "")
 
 
+def _fingerprint(functions: Sequence[Callable[..., Any]]) -> str | None:
+    """Return a name for the sources of all the functions; None if they are not in files.
+
+    numba compiles a function again if the file that it is written in has changed, but not if only a function that it
+    calls has, which is then called as it was: with numba 0.68 a search went on with moves of an earlier version.
+    """
+    sources = sorted({function.__code__.co_filename for function in functions})
+    try:
+        return hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:16]
+    except OSError:
+        return None
+
+
 def _declare(functions: Sequence[Callable[..., Any]], jit: Callable[..., Any], folder: str | Path) -> dict[str, Any]:
     import numba
 
     config: Any = numba.config
-    # numba looks up the functions that a function calls among its globals, and they must be compiled ones there.
-    found: dict[str, Any] = dict(functions[0].__globals__)
+    # numba looks up what a function uses among its globals, and functions must be compiled ones there.
+    modules: dict[str, dict[str, Any]] = {}
+    compiled: dict[str, Any] = {}
     previous, config.CACHE_DIR = config.CACHE_DIR, str(folder)
     try:
         for function in functions:
-            found[function.__name__] = jit(types.FunctionType(function.__code__, found, function.__name__))
+            found = modules.setdefault(function.__module__, dict(function.__globals__))
+            compiled[function.__name__] = jit(types.FunctionType(function.__code__, found, function.__name__))
     finally:
         config.CACHE_DIR = previous
-    return found
+    for found in modules.values():
+        found.update(compiled)
+    return compiled
 
 
 def _interpreted(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:

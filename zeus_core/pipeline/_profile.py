@@ -94,7 +94,7 @@ class PipelineProfile:
             costs what was measured there.
         gpus: GPUs that run a stage together and share its clocks (tensor-parallel and data-parallel replicas); one
             number for all stages, or one for each. Times and energies in the profile are those of one GPU.
-        node_power_watts: Power that the rest of the node draws for each GPU, whatever the clocks: CPUs, memory, fans.
+        node_power_watts: Power that the rest of the node draws for each GPU at any clocks: CPUs, memory, fans.
             The energy of an iteration includes it; energies in the profile do not.
 
     Raises:

@@ -15,7 +15,7 @@ from zeus_core.pipeline._switch_task import RunState, SwitchTask, last_clock, ru
 
 __all__ = ["extend_short_runs", "join_short_runs", "repair", "set_run"]
 
-_MAX_REPAIRS = 500  # each makes a run faster; most plans need some tens
+_MAX_REPAIRS = 250  # each makes a run faster; most plans need some tens, those of 1,000 switches some hundreds
 
 
 def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
@@ -124,7 +124,7 @@ def _repair(p: Any, chosen: Any, s: Any) -> None:
                 right = s.held[p.order[end]] if end < last else own
                 for clock in (left, right, own - 1, own - 2, own - 4, 0):
                     if is_on_path and clock >= 0 and clock != own:
-                        price = _price_of_second(p, s, place, end, last, own, clock)
+                        price = _price_of_second(p, s, place, end, last, own, clock, least)
                         if price < least:
                             least, found = price, (place, end, clock)
                 place = end
@@ -152,15 +152,24 @@ def _mark_longest_path(p: Any, chosen: Any, s: Any) -> None:
         at = latest
 
 
-def _price_of_second(p: Any, s: Any, place: int, end: int, last: int, own: int, clock: int) -> float:
-    """Return what a second less on the longest path costs if a run goes to another clock; infinite if it cannot."""
-    if p.missing_before[end * p.clocks + clock] != p.missing_before[place * p.clocks + clock]:
+def _price_of_second(p: Any, s: Any, place: int, end: int, last: int, own: int, clock: int, least: float) -> float:
+    """Return what a second less on the longest path costs if a run goes to another clock.
+
+    It is infinite if the run cannot go there, or if it costs at least `least` even with all of the run on the path.
+    """
+    head, tail = place * p.clocks, end * p.clocks
+    if p.missing_before[tail + clock] != p.missing_before[head + clock]:
         return float(np.inf)
-    cost, seconds = 0.0, 0.0
+    cost = p.cost_before[tail + clock] - p.cost_before[head + clock]
+    cost -= p.cost_before[tail + own] - p.cost_before[head + own]
+    most = p.time_before[tail + own] - p.time_before[head + own] + 2.0 * p.switch_seconds
+    most -= p.time_before[tail + clock] - p.time_before[head + clock]
+    if cost >= least * most:
+        return float(np.inf)
+    seconds = 0.0
     for position in range(place, end):
         at = p.order[position]
         option = p.kind[at] * p.clocks
-        cost += p.cost[option + clock] - p.cost[option + own]
         if s.tried[at] > 0.0:
             seconds += p.time[option + own] - p.time[option + clock]
     if s.tried[p.order[place]] == 2.0 and s.held[p.order[max(0, place - 1)]] == clock:

@@ -6,11 +6,13 @@ numbers, so that compiled code can loop over them:
 - the whole run joins the run to its left, or right: one or two switches fewer;
 - the whole run goes to a lower or a higher clock: the same switches;
 - one instruction, an eighth or a third of the run joins the run on its side: a switch moves;
-- a part of the run, bounded at eighths, goes to a lower clock: one or two switches more.
+- the part that saves most goes to a lower clock, as long as it may last: one or two switches more.
 
-Most moves are refused, so refusing is quick: a move must save cost, and could keep limit and dwell by sums that are
-known (`_saves`, `_may_fit`, `_may_dwell`); then the instructions from the first changed one to the last must end before
-what comes after them is late (`_fits`). Only then is the whole iteration run.
+A move that `_switch_moves.py` does not refuse is tried: the instructions from the first changed one to the last must
+end before what comes after them is late (`_fits`). Only then is the whole iteration run.
+
+Once no move helps, random runs are made faster, of one rank or of several at one moment, and the time that this frees
+is used up again. Nothing else leads away from a plan that has no time left.
 """
 
 from __future__ import annotations
@@ -22,22 +24,26 @@ import numpy as np
 from zeus_core.pipeline._compiled import Kernels
 from zeus_core.pipeline._dependencies import ROUNDING, Indices
 from zeus_core.pipeline._rounding import next_random
+from zeus_core.pipeline._switch_moves import (
+    MOVES,
+    PART_CLOCKS,
+    largest_part,
+    lasts,
+    may_dwell,
+    may_fit,
+    move,
+    part_clock,
+    saves,
+)
 from zeus_core.pipeline._switch_repair import set_run
 from zeus_core.pipeline._switch_task import RunState, SwitchTask, last_clock, run_iteration
 
 __all__ = ["search"]
 
-# More or finer values find cheaper clocks for more tries, whose number is limited.
-_RUN_SHIFTS = (1, 2, 4, -1)  # of a whole run, in clocks; only one that is higher, as time left allows it seldom
-_PART_SHIFTS = (1, 4, 10)  # of a part of a run, in clocks: a long shift can pay for a short part
-_PARTS = tuple((begin, end) for begin in range(8) for end in range(begin + 1, 9) if end - begin < 8)  # in eighths
-
-_FIRST_RUN_SHIFT = 2  # moves 0 and 1: join the run to the left, right
-_FIRST_SIDE = _FIRST_RUN_SHIFT + len(_RUN_SHIFTS)
-_FIRST_PART = _FIRST_SIDE + 6  # 3 lengths, each on the left and on the right
+_ONE_OF_SEVERAL_RANKS_IN = 4  # random changes; one in 2 or 8 gave dearer plans
+_PART_TRIES = 3  # of a part that may fit, each two thirds as long as the one before
 _MAX_FAILS = 1000  # random changes in a row without a gain, after which few gain anything
-_MOVE_VISITS = 2  # a move takes as long as visiting so many instructions, besides those that it looks at
-_MOVES = _FIRST_PART + len(_PART_SHIFTS) * len(_PARTS)
+_MOVE_VISITS = 6  # a move takes as long as visiting so many instructions, besides those that it looks at
 
 
 def search(task: SwitchTask, chosen: Indices, state: RunState, visits: int) -> None:
@@ -110,30 +116,6 @@ def _reaches(p: Any, chosen: Any, s: Any, at: int, last: int, tolerance: float) 
     return True
 
 
-def _move(move: int, place: int, end: int, own: int, left: int, right: int) -> tuple[int, int, int]:
-    """Return the part of a run (begin, end) that a move changes, and its new clock.
-
-    Args:
-        move: The number of the move; see the top of this file.
-        place: Where the run begins in the order.
-        end: Where at ends.
-        own: Its clock.
-        left: The clock of the run before at.
-        right: The clock of the run after at.
-    """
-    length = end - place
-    if move < _FIRST_RUN_SHIFT:
-        return place, end, left if move == 0 else right
-    if move < _FIRST_SIDE:
-        return place, end, own + _RUN_SHIFTS[move - _FIRST_RUN_SHIFT]
-    if move < _FIRST_PART:
-        size = (1, length // 8, length // 3)[(move - _FIRST_SIDE) // 2]
-        return (place, place + size, left) if (move - _FIRST_SIDE) % 2 == 0 else (end - size, end, right)
-    part, shift = (move - _FIRST_PART) // len(_PART_SHIFTS), (move - _FIRST_PART) % len(_PART_SHIFTS)
-    begin, stop = _PARTS[part]
-    return place + begin * length // 8, place + stop * length // 8, own + _PART_SHIFTS[shift]
-
-
 def _search(p: Any, chosen: Any, s: Any, visits: int, seed: int) -> None:
     """Improve; then make a random part of a run faster, improve again, and keep the result if it costs no more."""
     visits = _improve(p, chosen, s, visits)
@@ -142,10 +124,14 @@ def _search(p: Any, chosen: Any, s: Any, visits: int, seed: int) -> None:
     fails = 0
     while visits > 0 and fails < _MAX_FAILS:
         fails += 1
-        for _ in range(1 + (random >> 9) % 2):
-            random = _kick(p, chosen, random)
+        if (random >> 11) % _ONE_OF_SEVERAL_RANKS_IN == 0:
+            random = _kick_ranks(p, chosen, random)
+        else:
+            for _ in range(1 + (random >> 9) % 2):
+                random = _kick(p, chosen, random)
         run_iteration(p, chosen, s)
-        visits = _improve(p, chosen, s, visits - len(chosen))
+        # A copy, two runs of the iteration and its latest ends visit each instruction.
+        visits = _improve(p, chosen, s, visits - 4 * len(chosen))
         if s.result[0] <= p.limit_seconds and s.result[1] >= p.dwell_seconds and s.result[2] <= cost:
             if s.result[2] < cost:
                 fails = 0
@@ -164,12 +150,10 @@ def _kick(p: Any, chosen: Any, random: int) -> int:
     first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
     random = next_random(random)
     place = first + (random >> 8) % (last - first)
-    begin, end = place, place + 1
+    begin, end = place, _run_end(p, chosen, place, last)
     own = chosen[p.order[place]]
     while begin > first and chosen[p.order[begin - 1]] == own:
         begin -= 1
-    while end < last and chosen[p.order[end]] == own:
-        end += 1
     random = next_random(random)
     clock = own - 1 - (random >> 8) % 4
     if (random >> 12) % 2 == 0 and begin > first:
@@ -179,6 +163,24 @@ def _kick(p: Any, chosen: Any, random: int) -> int:
     elif (random >> 14) % 2 == 0:
         end = place + 1
     set_run(p, chosen, begin, end, max(0, clock))
+    return random
+
+
+def _kick_ranks(p: Any, chosen: Any, random: int) -> int:
+    """Make the runs of some neighbouring ranks at a random moment faster; return the next random number."""
+    random = next_random(random)
+    moment = (random >> 8) % len(chosen)
+    random = next_random(random)
+    ranks = len(p.first_in_order) - 1
+    head = (random >> 8) % ranks
+    tail = head + 1 + (random >> 14) % (ranks - head)
+    shift = 1 + (random >> 20) % 3
+    for rank in range(head, tail):
+        first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+        begin, end = first, _run_end(p, chosen, first, last)
+        while end < last and p.order[end] <= moment:
+            begin, end = end, _run_end(p, chosen, end, last)
+        set_run(p, chosen, begin, end, max(0, chosen[p.order[begin]] - shift))
     return random
 
 
@@ -198,77 +200,69 @@ def _improve(p: Any, chosen: Any, s: Any, visits: int) -> int:
             first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
             place = first
             while place < last and visits > 0:
-                end = place + 1
-                while end < last and chosen[p.order[end]] == chosen[p.order[place]]:
-                    end += 1
-                own = chosen[p.order[place]]
-                left = chosen[p.order[place - 1]] if place > first else own
-                right = chosen[p.order[end]] if end < last else own
-                for move in range(_MOVES):
-                    begin, stop, clock = _move(move, place, end, own, left, right)
-                    visits -= _MOVE_VISITS
-                    if clock == own or not _saves(p, rank, begin, stop, own, clock):
-                        continue
-                    # Switches that the move makes, less those that it saves at most; at the ends of an iteration that
-                    # depends on the other end too.
-                    before = 1 if begin > place else -1 if clock == left or place == first else 0
-                    after = 1 if stop < end else -1 if clock == right or end == last else 0
-                    if not _may_fit(p, s, begin, stop, clock, before + after):
-                        continue
-                    if p.dwell_seconds > 0.0 and place > first and end < last:
-                        is_joined = clock in (left, right)
-                        if not _may_dwell(p, s, place, end, begin, stop, own, clock, is_joined):
-                            continue
-                    found, seen = _try(p, chosen, s, rank, begin, stop, clock, own, cost)
-                    visits -= seen
-                    if found < cost:
-                        cost = found
-                        if begin != place or stop != end:
-                            break
-                        own = clock
+                end = _run_end(p, chosen, place, last)
+                cost, seen = _improve_run(p, chosen, s, rank, place, end, cost)
+                visits -= seen
                 place = end
     return visits
 
 
-def _saves(p: Any, rank: int, begin: int, stop: int, own: int, clock: int) -> bool:
-    """Return whether a part of a run would cost less with another clock, if it has that clock at all."""
-    if clock < 0 or clock >= p.clocks or begin >= stop:
-        return False
-    head, tail = begin * p.clocks, stop * p.clocks
-    if p.missing_before[tail + clock] != p.missing_before[head + clock]:
-        return False
-    change = p.cost_before[tail + clock] - p.cost_before[head + clock]
-    change -= p.cost_before[tail + own] - p.cost_before[head + own]
-    return bool(change < 2.0 * p.switch_joules[rank])  # at most two switches fewer
+def _run_end(p: Any, chosen: Any, place: int, last: int) -> int:
+    """Return where the run that begins at a place ends; `last` if that is the end of its rank."""
+    end = place
+    while end < last and chosen[p.order[end]] == chosen[p.order[place]]:
+        end += 1
+    return int(end)
 
 
-def _may_fit(p: Any, s: Any, begin: int, stop: int, clock: int, switches: int) -> bool:
-    """Return whether a part of a run could still end in time if all waits before and in it were given up."""
-    first, last = p.order[begin], p.order[stop - 1]
-    before = p.before[first]
-    ready = (s.end[before] if before >= 0 else 0.0) + s.delay[first] + switches * p.switch_seconds
-    works = p.time_before[stop * p.clocks + clock] - p.time_before[begin * p.clocks + clock]
-    return bool(ready + works <= s.latest[last] + p.limit_seconds * ROUNDING)
+def _improve_run(p: Any, chosen: Any, s: Any, rank: int, place: int, end: int, cost: float) -> tuple[float, int]:
+    """Try the moves of a run until one divides it.
 
-
-def _may_dwell(
-    p: Any, s: Any, place: int, end: int, begin: int, stop: int, own: int, clock: int, is_joined: bool
-) -> bool:
-    """Return whether a run (place, end) could keep the dwell if its part (begin, stop) goes to another clock."""
-    if begin > place and _lasts(p, s, place, begin) < p.dwell_seconds:
-        return False
-    if stop < end and _lasts(p, s, stop, end) < p.dwell_seconds:
-        return False
-    head, tail = begin * p.clocks, stop * p.clocks
-    longer = p.time_before[tail + clock] - p.time_before[head + clock]
-    longer -= p.time_before[tail + own] - p.time_before[head + own]
-    return bool(is_joined or _lasts(p, s, begin, stop) + longer >= p.dwell_seconds)
-
-
-def _lasts(p: Any, s: Any, begin: int, stop: int) -> float:
-    """Return the seconds from the end of what is before a part of a rank to its own end."""
-    before = p.before[p.order[begin]]
-    return float(s.end[p.order[stop - 1]] - (s.end[before] if before >= 0 else 0.0))
+    Returns the cost, and how many instructions were visited.
+    """
+    first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+    own = chosen[p.order[place]]
+    left = chosen[p.order[place - 1]] if place > first else own
+    right = chosen[p.order[end]] if end < last else own
+    visits = 0
+    for number in range(MOVES):
+        begin, stop, clock = move(number, place, end, own, left, right)
+        visits += _MOVE_VISITS
+        if clock == own or not saves(p, rank, begin, stop, own, clock):
+            continue
+        # Switches that the move makes, less those that it saves at most; at the ends of an iteration that depends on
+        # the other end too.
+        before = 1 if begin > place else -1 if clock == left or place == first else 0
+        after = 1 if stop < end else -1 if clock == right or end == last else 0
+        visits += stop - begin
+        if not may_fit(p, s, begin, stop, own, clock, before + after):
+            continue
+        has_dwell = p.dwell_seconds > 0.0 and place > first and end < last
+        if has_dwell and not may_dwell(p, s, place, end, begin, stop, own, clock, clock in (left, right)):
+            continue
+        found, seen = _try(p, chosen, s, rank, begin, stop, clock, own, cost)
+        visits += seen
+        if found < cost:
+            cost = found
+            if begin != place or stop != end:
+                return cost, visits
+            own = clock
+    next_end = _run_end(p, chosen, end, last)
+    for number in range(PART_CLOCKS):
+        clock = part_clock(number, own, left, right)
+        if clock <= own or clock >= p.clocks or (number > 1 and clock in (left, right)):
+            continue
+        begin, stop, seen = largest_part(p, s, rank, place, end, next_end, own, clock, left, right)
+        visits += seen
+        for _ in range(_PART_TRIES):
+            if stop == begin or stop - begin == end - place:
+                break
+            found, seen = _try(p, chosen, s, rank, begin, stop, clock, own, cost)
+            visits += seen
+            if found < cost:
+                return found, visits
+            stop = begin + (stop - begin) * 2 // 3
+    return cost, visits
 
 
 def _try(
@@ -297,6 +291,7 @@ def _try(
 
 
 _KERNELS = Kernels(
-    *(_find_latest, last_clock, run_iteration, next_random, _reaches, _fits, _saves, _may_fit, _lasts, _may_dwell),
-    *(_try, _move, set_run, _improve, _kick, _search),
+    *(run_iteration, last_clock, next_random, set_run, _find_latest, _reaches, _fits, _run_end),
+    *(move, part_clock, saves, may_fit, lasts, may_dwell, largest_part),
+    *(_try, _improve_run, _improve, _kick, _kick_ranks, _search),
 )

@@ -28,14 +28,16 @@ from zeus_core.pipeline._switch_task import NumberedProblem, RunState, SwitchTas
 __all__ = ["one_clock_per_rank", "starts_by_paces", "starts_by_prices"]
 
 # All values below trade the quality of plans for the time to find them.
-_BISECTIONS = 8  # of the factor of prices: it is known to 3 %
+_BISECTIONS = 6  # of the factor of prices: it is known to 12 %
 _MAX_PRICE_FACTOR = 1000.0  # makes nearly every instruction its fastest
-# One start for each factor: sequences made as if switches cost that much more have fewer of them, which fits a dwell.
-_SWITCH_PRICE_FACTORS = (1.0, 6.0, 36.0)
-_REPAIRED_EXPONENTS = (0.0, 0.2)  # of prices whose sequences need not keep the limit, and are repaired
+# Sequences made as if switches cost that much more have fewer of them, which fits a dwell.
+_SWITCH_PRICE_FACTORS = (0.5, 1.0, 2.0, 4.0, 16.0)
+# Of prices whose sequences need not keep the limit, and are repaired. The best plan often comes from those that were up
+# to 6 % too slow, as the repair leaves time that the search then uses: hence the lower prices.
+_REPAIRED_EXPONENTS = (-0.1, 0.0, 0.05)
 _MIN_PRICED_SECONDS = 0.001  # a switch is priced at no less, so that a dwell alone already makes switches rare
 _MAX_PACES = 64
-_MAX_PAIRS = 150  # of those that promise the lowest energy, in both orders
+_MAX_PAIRS = 40  # of those that promise the lowest energy, in both orders
 _PACE_STARTS = 8
 
 

@@ -41,11 +41,12 @@ __all__ = ["SwitchingPlan", "plan_switches"]
 _LADDER_SECONDS = (0.005, 0.02)  # of a switch: about what NVIDIA GPUs need at their best, and through a slow driver
 _LADDER_DWELLS = (0.5,)  # seconds
 _LADDER_FACTORS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # of the iteration time at the highest clocks
-_KEPT = 2  # of each family of starts
+_KEPT = 8  # of each family of starts
 _MAX_KEPT_SEARCHES = 200  # results on one frontier: 8 bytes for each instruction and result
 # Of all starts of a problem: how many go on, and the instructions visited to improve each. All together take a third of
-# a second when compiled; four problems and more lie on the way to one plan.
-_ROUNDS = ((12, 400_000), (4, 1_500_000), (1, 8_000_000))
+# a second when compiled; four problems and more lie on the way to one plan. Which start leads to the best plan shows
+# only when it is improved, so many get a little.
+_ROUNDS = ((20, 100_000), (8, 250_000), (3, 1_000_000), (1, 6_000_000))
 _SLOWER_WITHOUT_NUMBA = 20  # fewer visits without numba, whose loops take longer
 
 
