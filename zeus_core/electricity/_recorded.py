@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import bisect
-import csv
-import logging
 import math
 import os
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
-from zoneinfo import ZoneInfo
 
 from zeus_core._validate import checked_list, checked_number, checked_path, checked_text
 from zeus_core.electricity._signal import (
@@ -28,6 +23,7 @@ from zeus_core.electricity._signal import (
     mean_value,
     scale_of,
 )
+from zeus_core.electricity._signal_csv import read_values
 from zeus_core.electricity._zone import checked_zone
 from zeus_core.errors import UsageError
 
@@ -36,8 +32,6 @@ __all__ = ["RecordedSignal"]
 # One row may be missing: most published series have such gaps, and a grid changes little in an hour. After two, nothing
 # is known.
 _BRIDGED_ROWS = 2
-
-_logger = logging.getLogger(__name__)
 
 
 class RecordedSignal:
@@ -129,28 +123,7 @@ class RecordedSignal:
         time_zone = checked_zone("zone", zone)
         facts = SignalFacts.checked(unit, file.name, basis)
         facts = replace(facts, source=f"{file.name} ({unit}, {time_zone.key})")
-        times: list[float] = []
-        values: list[float] = []
-        repeated: list[int] = []
-        for line, seconds, value in _rows(file, time_zone, columns, facts):
-            if times and seconds < times[-1]:
-                raise UsageError(
-                    f"{file}, line {line}: it is earlier than the line before; sort the file by time. If the clock was "
-                    f"set back there, state the right zone (it is {time_zone.key})"
-                )
-            if times and seconds == times[-1]:
-                repeated += [line] if value != values[-1] else []
-                times.pop()
-                values.pop()
-            times.append(seconds)
-            values.append(value)
-        if not times:
-            raise UsageError(f"{file} has no row with a value")
-        if repeated:
-            _logger.warning(
-                "%s: %d rows repeat a time with another value (line %d first); the last one counts",
-                *(file, len(repeated), repeated[0]),
-            )
+        times, values = read_values(file, time_zone, columns, facts)
         return cls(times, values, unit, facts.source, basis, average, max_age_seconds, is_known_ahead)
 
     @property
@@ -192,54 +165,3 @@ def _max_age_seconds(times: Sequence[float], given: float | None) -> float:
     if len(times) < 2:
         raise UsageError("max_age_seconds is None; it is needed where there is only one value")
     return _BRIDGED_ROWS * statistics.median(later - earlier for earlier, later in pairwise(times))
-
-
-def _rows(
-    path: Path, zone: ZoneInfo, columns: tuple[str, str], facts: SignalFacts
-) -> Iterator[tuple[int, float, float]]:
-    """Yield the number of the line, the time and the value of each row that has a value."""
-    previous = -math.inf
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in columns if name not in (reader.fieldnames or ())]
-            if missing:
-                raise UsageError(f"{path}: no column {', '.join(missing)}; the first line names the columns")
-            for fields in reader:
-                where = f"{path}, line {reader.line_num}"
-                seconds = _seconds(where, (fields[columns[0]] or "").strip(), zone, previous)
-                previous = max(previous, seconds)
-                value = (fields[columns[1]] or "").strip()
-                if value and value.lower() not in ("nan", "null", "none", "n/a"):
-                    yield reader.line_num, seconds, checked_value(f"{where}: value", cast(float, _number(value)), facts)
-    except (OSError, ValueError, csv.Error) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"the signal {path} cannot be read: {error}") from error
-
-
-def _seconds(where: str, text: str, zone: ZoneInfo, previous: float) -> float:
-    """Read a timestamp. One that happens twice, as a clock is set back, is the later one if the first has been."""
-    number = _number(text)
-    if isinstance(number, float):
-        return checked_time(where, number)
-    try:
-        # Python 3.10 does not read a Z.
-        moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith(("Z", "z")) else text)
-    except ValueError:
-        raise UsageError(f"{where}: {text!r} is no time; it must be like 2026-03-01 13:00") from None
-    if moment.tzinfo is not None:
-        return moment.timestamp()
-    first, second = (moment.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
-    if datetime.fromtimestamp(first, timezone.utc).astimezone(zone).replace(tzinfo=None) != moment:
-        raise UsageError(
-            f"{where}: there is no {text} in {zone.key}, where clocks were set forward; state the zone of the file"
-        )
-    return second if first <= previous < second else first
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,12 +18,13 @@ from typing import Any
 import torch
 
 from zeus_core._codec import decode, encode
-from zeus_core.allocation import AllocationPlan, DeviceProfile, allocate, keep_profile, kept_profile
-from zeus_core.allocation._trial_windows import profile_of_windows, trial_splits
+from zeus_core.allocation import AllocationPlan
+from zeus_core.allocation._trial_windows import profile_of_windows
 from zeus_core.errors import UsageError
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.pytorch._batch_allocation import BatchAllocation
+from zeus_core.pytorch._plan_choice import PlanChoice, plan_summary
 from zeus_core.pytorch._trial_measurements import TrialMeasurements
 from zeus_core.pytorch._trial_schedule import SETTLING_STEPS, Trial, TrialSchedule, trials_of
 from zeus_core.pytorch._tried_limits import TriedLimits
@@ -34,7 +34,7 @@ __all__ = ["AllocationRun"]
 
 # The first steps of a training are slow: memory is allocated, and kernels are chosen or compiled.
 _WARM_UP_STEPS = 5
-# Of a window. A counter is updated each 0.1 s, and what falls between an update and an edge is not known: on simulated
+# A counter is updated each 0.1 s, and the energy between an update and the edge of a window is not known: on simulated
 # GPUs the energy of windows of 1.6 s was up to 11 % off, and that of windows of 5 s up to 1 %.
 _MIN_WINDOW_SECONDS = 5.0
 _MAX_ROUNDS = 3  # of trials, if something else than steps got into some
@@ -67,8 +67,9 @@ class AllocationRun:
                 "the ranks have different arguments for BatchAllocation; all but max_batch must be the same"
             )
         self._caps = [rank["max_batch"] for rank in told]
-        self._models = [rank["gpu_model"] for rank in told]
-        splits = trial_splits(allocation.global_batch, self._caps, allocation.multiple_of)
+        models = [rank["gpu_model"] for rank in told]
+        self._plans = PlanChoice(allocation, models, self._caps)
+        splits = self._plans.trial_splits()
         self.batches: tuple[int, ...] = splits[0]
         """The batches to begin with, and then those of the plan."""
         self._limits: TriedLimits | None = None
@@ -79,18 +80,18 @@ class AllocationRun:
         self._first = 0  # global batch of this epoch that is trained on
         self._begins: list[float] = []  # of steps, while training warms up
         self._sampler: UnevenBatchSampler | None = None
-        self._begin(splits)
+        self._begin(splits, all(models))
 
-    def _begin(self, splits: Sequence[tuple[int, ...]]) -> None:
+    def _begin(self, splits: Sequence[tuple[int, ...]], are_measured: bool) -> None:
         allocation, ranks = self._allocation, self._exchange.size
         if ranks == 1:
             return
-        if not all(self._models):
+        if not are_measured:
             _logger.warning("no GPU can be measured on a rank of this job: all ranks get equal batches")
             return
         (gpu,) = allocation.monitor.gpus.values()
         self._limits = TriedLimits(gpu, allocation.limit_fractions)
-        plan = self._exchange.decide(self._kept_plan)
+        plan = self._exchange.decide(lambda: encode(self._plans.kept()))
         if plan is not None:
             self._follow(decode(AllocationPlan, plan, "the plan"))
         elif len(splits) == 1:
@@ -103,28 +104,6 @@ class AllocationRun:
         else:
             self._trials = trials_of(self._limits.settings, splits)
             self._measured = TrialMeasurements(allocation.monitor, self._limits, self._exchange.rank)
-
-    def _kept_plan(self) -> Any:
-        allocation = self._allocation
-        if allocation.folder is None:
-            return None
-        kept = [kept_profile(allocation.folder, str(model), allocation.work) for model in self._models]
-        profiles = [profile for profile in kept if profile is not None]
-        try:
-            return encode(self._plan(profiles, 0.0)) if len(profiles) == len(kept) else None
-        except UsageError as error:
-            _logger.warning("the profiles in %s are of no use, and measured again: %s", allocation.folder, error)
-            return None
-
-    def _plan(self, profiles: Sequence[DeviceProfile], reduce_seconds: float) -> AllocationPlan:
-        allocation = self._allocation
-        return allocate(
-            [profile.options(most) for profile, most in zip(profiles, self._caps, strict=True)],
-            allocation.global_batch,
-            allocation.objective,
-            multiple_of=allocation.multiple_of,
-            reduce_seconds=reduce_seconds,
-        )
 
     def watch(self, model: torch.nn.Module) -> None:
         """See when this rank has computed the gradients of a model; to be called before it is trained."""
@@ -204,8 +183,7 @@ class AllocationRun:
     def _try_what_fits(self, foreseen: Sequence[int | None]) -> None:
         """Choose what to try by the memory of all ranks, which is known now."""
         assert self._limits is not None
-        allocation = self._allocation
-        splits = trial_splits(allocation.global_batch, self._caps, allocation.multiple_of, foreseen)
+        splits = self._plans.trial_splits(foreseen)
         for rank, sizes in enumerate(zip(*splits, strict=True)):
             if len(set(sizes)) == 1 and foreseen != [None] * len(foreseen):
                 full = min((most, other) for other, most in enumerate(foreseen) if most is not None)
@@ -235,7 +213,7 @@ class AllocationRun:
         self._follow(plan)
         sampler.use(plan.batches, drawn)
         if self._exchange.rank == 0:
-            _logger.warning("%s", _summary(plan))
+            _logger.warning("%s", plan_summary(plan))
 
     def _report(self, sampler: UnevenBatchSampler) -> dict[str, Any]:
         assert self._measured is not None
@@ -252,16 +230,7 @@ class AllocationRun:
     def _decided(self, told: Sequence[dict[str, Any]], disturbed: set[int]) -> Any:
         if disturbed:
             raise UsageError("something else than training steps, such as evaluations, was in all that was measured")
-        return encode(self._choose(told))
-
-    def _choose(self, told: Sequence[dict[str, Any]]) -> AllocationPlan:
-        profiles = [decode(DeviceProfile, rank["profile"], "the profile") for rank in told]
-        if self._allocation.folder is not None:
-            for profile in {profile.gpu_model: profile for profile in profiles}.values():
-                keep_profile(profile, self._allocation.folder)
-        by_trial = zip(*(rank["windows"] for rank in told), strict=True)
-        rest = [max(w["interval_seconds"] for w in ranks) - max(w["step_seconds"] for w in ranks) for ranks in by_trial]
-        return self._plan(profiles, max(0.0, statistics.median(rest)))
+        return encode(self._plans.measured(told))
 
     def _follow(self, plan: AllocationPlan) -> None:
         self._allocation.plan = plan
@@ -293,11 +262,3 @@ def _told(allocation: BatchAllocation, check: Callable[[], None]) -> dict[str, A
         "max_batch": allocation.max_batch,
         "gpu_model": next((gpu.name for gpu in allocation.monitor.gpus.values()), None),
     }
-
-
-def _summary(plan: AllocationPlan) -> str:
-    shares = ", ".join(f"{share.batch} on a {share.device} at {share.setting}" for share in plan.ranks)
-    beyond = [str(rank) for rank, share in enumerate(plan.ranks) if share.is_extrapolated]
-    note = f"; the batch of rank {', '.join(beyond)} is beyond those measured" if beyond else ""
-    expected = f"a step is to take {plan.step_seconds:.3g} s and {plan.energy_joules:.3g} J"
-    return f"batches of the ranks: {shares}; {expected}{note}"

@@ -1,4 +1,4 @@
-"""Parts of a batch, whatever it is made of."""
+"""Parts of a batch: of a tensor, or of any collection that holds tensors."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def dependence(
         sizes: Two sizes.
         losses: The losses with them.
         models: The models that computed them.
-        is_mixed: Whether they compute in half precision, whatever their parameters are.
+        is_mixed: Whether they compute in half precision, also with parameters in another one.
     """
     kinds = {parameter.dtype for model in models for parameter in model.parameters()}
     if is_mixed:
@@ -164,7 +164,7 @@ class StepPasses:
         models: The models that are trained.
         loss_of: Returns the loss of a batch.
         backward: Propagates a loss backward, divided by the batches of a step.
-        is_mixed: Whether the models compute in half precision, whatever their parameters are.
+        is_mixed: Whether the models compute in half precision, also with parameters in another one.
     """
 
     def __init__(

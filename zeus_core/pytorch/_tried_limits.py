@@ -59,4 +59,4 @@ def _limit_in_force(gpu: Gpu) -> int:
     try:
         return max(1, round(gpu.read_power_limit_watts()))
     except DeviceError:
-        return 1  # one setting, whatever it is called
+        return 1  # one setting; its name does not matter

@@ -53,7 +53,7 @@ class DeviceRecord:
         driver: The version of its driver; None if it is unknown.
         limit_watts: Its power limit when the part began; None if it is unknown.
         energy: Its time and energy in this part; None if the rank has not told yet.
-        power: Its energy over time, which is its power between any two points; empty likewise.
+        power: Its energy over time, which is its power between any two points; empty if the rank has not told yet.
     """
 
     uuid: str

@@ -42,7 +42,7 @@ __all__ = ["Energies", "Outcome", "RunKeeper", "electricity_record", "part_ranks
 
 _logger = logging.getLogger(__name__)
 
-# Of these, the versions are noted if the process has loaded them.
+# The versions of these are noted if the process has loaded them.
 _FRAMEWORKS = ("torch", "transformers", "accelerate", "trl", "peft", "lightning", "deepspeed", "numpy")
 
 # A run that is interrupted more often keeps its latest parts; the account still holds all of them.

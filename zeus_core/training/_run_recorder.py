@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,15 +23,10 @@ from zeus_core.training._limit_reading import LimitReading
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
 from zeus_core.training._resume import take_up_run
-from zeus_core.training._run_file import JOURNAL_FOLDER, RankRecord, RunRecord
-from zeus_core.training._run_keeper import (
-    Energies,
-    Outcome,
-    RunKeeper,
-    electricity_record,
-    rank_record,
-)
+from zeus_core.training._run_file import JOURNAL_FOLDER, RankRecord
+from zeus_core.training._run_keeper import Energies, Outcome, RunKeeper, rank_record
 from zeus_core.training._run_part import RunPart
+from zeus_core.training._run_so_far import run_so_far
 from zeus_core.training._split import ActivitySplit
 from zeus_core.training._summary import known_values
 from zeus_core.training._tally import Tally
@@ -118,10 +112,7 @@ class RunRecorder:
         abandoned, checkpoint = self._part, self._checkpoint
         self._ended = self._part = self._checkpoint = self._spent = None
         if abandoned is not None:
-            spent = self._ranks.combine(lambda: self._write_down(abandoned, is_last=True))
-            abandoned.split.stop()
-            run = abandoned.run
-            earlier = abandoned.earlier + replace(spent, redone=spent.total, samples=0, tokens=0)
+            run, earlier = abandoned.run, self._abandon(abandoned)
         else:
             if step > 0:
                 self._begin_writing()
@@ -147,6 +138,12 @@ class RunRecorder:
             self._keeper.begin(run, step)
         if self._journal is not None:  # a part that is killed before its first log has begun now
             self._journal.append(part.entry(Account(), part.begun_at_seconds))
+
+    def _abandon(self, part: RunPart) -> Account:
+        """End a part whose steps will be redone; return the account of its run. A collective call."""
+        spent = self._ranks.combine(lambda: self._write_down(part, is_last=True))
+        part.split.stop()
+        return part.earlier + replace(spent, redone=spent.total, samples=0, tokens=0)
 
     def switch(self, activity: Activity) -> None:
         """Begin an activity of the training, and forget the one it interrupts; nothing outside of training."""
@@ -278,7 +275,7 @@ class RunRecorder:
         part, self._part = self._part, None
         if part is None:
             return None
-        # What was told as the whole run is its whole in the journal too.
+        # The journal ends with the same account that was told as that of the whole run.
         own = part.summarized or self._write_down(part, is_last=True)
         part.split.stop()
         self._ended = part
@@ -295,23 +292,7 @@ class RunRecorder:
         part = self._part or self._ended
         if part is None or self._keeper is None or self._journal is None or self._journal.waits:
             return
-        own, energies = part.own, {self._ranks.rank: part.split.devices()}
-        accounts, devices = [own, *self._ranks.latest[1:]], part.devices | energies
-        told = own if self._ranks.size == 1 else (part.told or own)
-        if part is self._ended and self._ranks.size > 1 and not part.is_whole:
-            told = self._known_at_end(part, accounts)
-        record = part.record(outcome, accounts, devices, part is self._ended, self._clock())
-        electricity = electricity_record(self._electricity)
-        saving = outcome.saving_fraction, outcome.saving_uncertainty
-        self._keeper.keep(RunRecord(part.run, part.earlier + told, (record,), *saving, electricity))
-
-    def _known_at_end(self, part: RunPart, accounts: Sequence[Account]) -> Account:
-        """Return the account of all ranks where training has ended by an error: the others have not told their last."""
-        told_seconds = self._ranks.latest[0].total.seconds if self._ranks.latest else 0.0
-        others_watts = part.split.max_watts * (self._ranks.gpu_count - len(part.ranks[0].devices))
-        most_joules = others_watts * max(part.own.total.seconds - told_seconds, 0.0)
-        known = most_joules if math.isfinite(most_joules) else None
-        return replace(Account.from_ranks(accounts), interruptions=1, unrecorded_joules=known)
+        self._keeper.keep(run_so_far(part, self._ranks, outcome, self._electricity, part is self._ended, self._clock()))
 
     @property
     def keeps_run(self) -> bool:

@@ -334,7 +334,7 @@ def checked_micro_batch(
 def refuse_micro_batch(
     setting: int | MicroBatchOptimizer, batch_size: int, micro_batch: int, reason: str, logger: logging.Logger
 ) -> None:
-    """Say why the micro-batch of a training stays, whatever the setting of an adapter is.
+    """Say why the micro-batch of a training stays, for any setting of an adapter.
 
     Args:
         setting: A size, or the optimizer, which keeps the reason.

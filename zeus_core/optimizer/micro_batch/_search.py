@@ -1,6 +1,6 @@
 """Which micro-batch to probe next. Pure: it knows no device, no source of time and no framework.
 
-The cost of a sample is taken for a + b / size + c * size: b is what every pass costs whatever it holds, c what large
+The cost of a sample is taken for a + b / size + c * size: b is what every pass costs at any size, c what large
 batches cost in memory traffic and padding. Below the sizes that are out of memory this has one minimum, so that
 
 1. the original size comes first: it shows what a smaller cost is worth;

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from zeus_core.events import Event
+from zeus_core.optimizer.pipeline_frequency._baseline import MeasuringBaseline
 from zeus_core.optimizer.pipeline_frequency._context import RankContext
 from zeus_core.optimizer.pipeline_frequency._delays import DelayWatch
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
 from zeus_core.optimizer.pipeline_frequency._job_profile import JobProfile
+from zeus_core.optimizer.pipeline_frequency._judging import Judging, JudgingSaving
 from zeus_core.optimizer.pipeline_frequency._phases import (
     Changed,
     Conclusion,
@@ -23,21 +25,15 @@ from zeus_core.optimizer.pipeline_frequency._phases import (
     Unprofiled,
     advance,
 )
+from zeus_core.optimizer.pipeline_frequency._planning import Planning
 from zeus_core.optimizer.pipeline_frequency._profile_store import profile_to_json
 from zeus_core.optimizer.pipeline_frequency._profiling import Profiling
 from zeus_core.optimizer.pipeline_frequency._rank_profile import RankProfile
 from zeus_core.optimizer.pipeline_frequency._replaying import Replaying
-from zeus_core.optimizer.pipeline_frequency._stages import (
-    Judging,
-    JudgingSaving,
-    MeasuringBaseline,
-    Planning,
-    Resting,
-    Stage,
-    WarmingUp,
-)
+from zeus_core.optimizer.pipeline_frequency._stage import Resting, Stage
 from zeus_core.optimizer.pipeline_frequency._stragglers import AnnouncementBoard
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
+from zeus_core.optimizer.pipeline_frequency._warming_up import WarmingUp
 
 __all__ = ["Course"]
 

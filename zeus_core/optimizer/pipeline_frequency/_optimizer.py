@@ -26,7 +26,7 @@ from zeus_core.optimizer.pipeline_frequency._rank_profile import RankProfile
 from zeus_core.optimizer.pipeline_frequency._replaying import Replaying
 from zeus_core.optimizer.pipeline_frequency._result import PlanResult
 from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
-from zeus_core.optimizer.pipeline_frequency._stages import Resting
+from zeus_core.optimizer.pipeline_frequency._stage import Resting
 from zeus_core.optimizer.pipeline_frequency._stragglers import AnnouncementBoard
 from zeus_core.optimizer.pipeline_frequency._timeline import Timeline
 from zeus_core.pipeline import COMPUTE_KINDS, TRANSFER_KINDS, PipelineProfile

@@ -15,7 +15,7 @@ from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
 from zeus_core.optimizer.pipeline_frequency._profile_store import save_profile
 from zeus_core.optimizer.pipeline_frequency._profiler import MIN_COUNTER_UPDATES, Profiler
 from zeus_core.optimizer.pipeline_frequency._rank_profile import RankProfile
-from zeus_core.optimizer.pipeline_frequency._stages import Stage
+from zeus_core.optimizer.pipeline_frequency._stage import Stage
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
 

@@ -18,7 +18,7 @@ from zeus_core.optimizer.pipeline_frequency._phases import Changed, Conclusion, 
 from zeus_core.optimizer.pipeline_frequency._plan_follower import PlanFollower
 from zeus_core.optimizer.pipeline_frequency._planner import PlanningTask
 from zeus_core.optimizer.pipeline_frequency._savings import SavingWatch
-from zeus_core.optimizer.pipeline_frequency._stages import Stage
+from zeus_core.optimizer.pipeline_frequency._stage import Stage
 from zeus_core.optimizer.pipeline_frequency._stragglers import (
     MIN_WAIT_FRACTION,
     Announcement,

@@ -28,7 +28,7 @@ class PipelineFrequencySettings:
         switch_seconds: Cost of a change of the clock, such as 0.005 for plans with fewer of them; none if None, as
             clocks are requested in advance by the time that the driver was measured to take. Less than a millisecond
             counts as nothing.
-        node_power_watts: Power that the rest of the node draws for each GPU whatever the clocks, such as that of CPUs
+        node_power_watts: Power that the rest of the node draws for each GPU at any clocks, such as that of CPUs
             and fans: plans then save the energy of the node.
         check_steps: Iterations between two comparisons of the measured time with the allowed one.
         follow_stragglers: Whether a pipeline that waits for a slower one takes the time to save energy. The pipelines
