@@ -1,4 +1,4 @@
-"""What following the carbon intensity of electricity gains, beyond a static power limit of the same completion time.
+"""The gain of following the carbon intensity of electricity, beyond a static power limit of the same completion time.
 
 Replays trainings measured at several power limits (`--traces FOLDER`, which holds `power_limit/summary_power_a40.csv`
 and `..._v100.csv` in the published format) on synthetic grids and on recorded ones (`--signals FILE.csv`, columns

@@ -40,7 +40,7 @@ def seconds_per_step(folder: str, trace: bool) -> float:
     """Return the time of the hooks of a step on a simulated GPU that is read in the background."""
     gpu = SimulatedGpu(find_preset("A100"))
     with TrainingEnergy(ZeusMonitor(gpus=[gpu]), folder=folder, trace=trace, quiet=True) as energy:
-        begin = time.thread_time()  # whatever else the machine does
+        begin = time.thread_time()  # other work of the machine does not count
         for _ in range(STEPS):
             energy.on_step_begin()
             energy.on_step_end()

@@ -1,7 +1,7 @@
 """A loop written with accelerate: where its energy goes, and a GPU power limit chosen meanwhile.
 
 With `--simulate` the model trains on the CPU while a simulated GPU sets the pace and burns the joules. Everything is
-written under `--output`; `--resume` goes on from the latest checkpoint there. Of several processes:
+written under `--output`; `--resume` goes on from the latest checkpoint there. With two processes:
 
     python examples/accelerate/train.py --simulate A100-SXM4-80GB
     torchrun --nproc-per-node 2 examples/accelerate/train.py --simulate A100-SXM4-80GB

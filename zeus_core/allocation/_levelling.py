@@ -167,7 +167,7 @@ def _shortest_within(choices: _Choices, ends: _Numbers, budget_watts: float) -> 
 
 
 def _least_costs(choices: _Choices, ends: _Numbers) -> _Numbers:
-    """Return the least cost of the work of all devices for each duration, whatever the budget."""
+    """Return the least cost of the work of all devices for each duration, without a budget."""
     total = np.zeros(len(ends))
     for seconds, costs in zip(choices.seconds, choices.costs, strict=True):
         order = np.argsort(seconds, kind="stable")

@@ -155,7 +155,7 @@ class Problem:
         seconds = self.seconds(column)
         within = (seconds <= longest_seconds) & (column <= self._caps)
         costs = np.where(within, self.costs(column, seconds), math.inf)
-        # Of equal ones the lowest setting, which is the last.
+        # Among equal costs, the lowest setting, which is the last.
         chosen = costs.shape[1] - 1 - np.argmin(costs[:, ::-1], axis=1)
         lowest = costs[np.arange(len(costs)), chosen]
         is_empty = units == 0
@@ -202,7 +202,7 @@ class Problem:
         return high
 
     def _corners(self) -> tuple[_Units, _Numbers, _Numbers]:
-        """Return the batches, of each option, that may be corners of the hull whatever the duration.
+        """Return the batches, of each option, that may be corners of the hull for some duration.
 
         Between them the cost is a straight line. Where the mean cost of a unit is above that of a further one, it is
         cheaper to mix no units with more.

@@ -19,7 +19,7 @@ _TIMES, _TIMES_IN_KNOWN_MEMORY = 3, 5
 _MIN_WAITING_FRACTION = 0.05
 
 
-# Of the time of steps, by steps that are a little longer than the usual one. A window of 5 s may hold another second.
+# How much longer a window may be than its steps at their usual time. A window of 5 s may hold another second.
 _MAX_STRETCH = 1.2
 
 

@@ -164,7 +164,7 @@ def _opened(storage: str, name: str) -> JobStore:
 
 
 def _read(storage: str, read: Callable[[], _Result]) -> _Result:
-    """Read from a storage; one that cannot be reached is a wrong argument, whatever its driver raises."""
+    """Read from a storage; one that cannot be reached is a wrong argument, with any error of its driver."""
     try:
         return read()
     except (UsageError, OSError):

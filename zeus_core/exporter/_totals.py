@@ -1,4 +1,4 @@
-"""Totals of the energy of devices, which never fall, whatever happens to the driver."""
+"""Totals of the energy of devices, which never fall, even if the driver fails or starts anew."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def replay(
     checked_whole_number("seed", seed, 0)
     count = checked_whole_number("recurrences", recurrences, 1) if submissions is None else len(submissions)
     job = _Job(workloads, contestant, seed, make_search, earlier)
-    # What happens next: (time, order, recurrence, try). A try that fell short is followed by another at its end.
+    # The events to come: (time, order, recurrence, try). A try that fell short is followed by another at its end.
     order = 0
     events = [(0.0, 0, 0, 0)] if submissions is None else []
     for number, one in enumerate(submissions or ()):

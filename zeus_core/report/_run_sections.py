@@ -157,7 +157,7 @@ def _devices(run: RunRecord) -> Section:
             rows.append((f"{number}", f"GPU {device.index}", device.name, *cells, limit, rank.host, device.uuid))
     text = ""
     if len(run.parts) > 1:
-        text = f"Of the latest of {len(run.parts)} parts of the run, from step {run.latest.begin_step} on."
+        text = f"The latest of {len(run.parts)} parts of the run, from step {run.latest.begin_step} on."
     if len(rows) > _MAX_ROWS:
         text += f" The first {_MAX_ROWS} of {len(rows)} GPUs; the JSON format has all of them."
     columns = ("rank", "GPU", "name", "energy", "mean power", "limit at the begin", "machine", "UUID")

@@ -89,7 +89,7 @@ class Bench:
             raise failures[0]
 
     def measure(self, seconds: float) -> Measurement:
-        """Measure the GPU for some time, whatever it does, without waiting for it."""
+        """Measure the GPU for some time, busy or not, without waiting for it."""
         self.monitor.begin_window("selfcheck", sync_execution=False, restart=True)
         time.sleep(seconds)
         return self.monitor.end_window("selfcheck", sync_execution=False)

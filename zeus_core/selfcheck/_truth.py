@@ -25,7 +25,7 @@ def check_truth(bench: Bench) -> Iterator[Finding]:
     """Compare windows with the windows around them.
 
     Under a constant load the energy of a window is the power of a long window around it times its time: its error is
-    known almost exactly. Whatever the load, parts must add up to the whole within all stated uncertainties.
+    known almost exactly. Under any load, parts must add up to the whole within all stated uncertainties.
     """
     windows = _QUICK_WINDOWS if bench.is_quick else _WINDOWS
     with bench.running():

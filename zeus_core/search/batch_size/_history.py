@@ -57,7 +57,7 @@ class History:
 
     @cached_property
     def tried(self) -> set[int]:
-        """Batch sizes with a run on this GPU model, whatever came of it."""
+        """Batch sizes with a run on this GPU model, also one that failed."""
         return {run.batch_size for run in self.known if self.is_here(run)}
 
     @cached_property

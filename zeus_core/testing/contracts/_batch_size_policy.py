@@ -95,7 +95,7 @@ class BatchSizePolicyContract:
         assert asked.batch_size in _PROBLEM.batch_sizes
 
     def test_a_single_batch_size_is_all_there_is(self, policy: BatchSizePolicy) -> None:
-        """Whatever came of its runs."""
+        """With any outcome of its runs."""
         problem = BatchProblem((32,), 32, 20)
         for runs in (
             [],

@@ -16,7 +16,7 @@ class PassKind(Enum):
     TRAINING = "training"
     """It belongs to a step, and begins one if none is under way."""
     PART = "part"
-    """It belongs to whatever is under way."""
+    """It belongs to the work that is under way."""
     EVALUATION = "evaluation"
 
 
