@@ -75,8 +75,8 @@ def _is_numba_installed() -> bool:
 class Kernels:
     """Functions that are compiled together at the first call of one of them.
 
-    They may call each other by name. Without numba they get lists in place of arrays, because Python indexes lists
-    several times faster; their changes are copied back into the arrays.
+    They may call each other by name, and make no arrays or lists: memory is an argument. Without numba they get lists
+    in place of arrays, because Python indexes lists several times faster; their changes are copied into the arrays.
     """
 
     def __init__(self, *functions: Callable[..., Any]) -> None:
@@ -96,16 +96,14 @@ def _compiled(functions: Sequence[Callable[..., Any]]) -> Mapping[str, Any]:
 
 
 def _compile(functions: Sequence[Callable[..., Any]]) -> Mapping[str, Any]:
-    import numba
-
     folder, fingerprint = cache_folder(), _fingerprint(functions)
     if folder is not None and fingerprint is not None:
-        compiled = _declare(functions, numba.njit(cache=True), folder.resolve() / fingerprint)
+        compiled = _declare(functions, folder.resolve() / fingerprint)
         # numba keeps the code of each module in a folder within that one.
         if _is_ours(Path(compiled[functions[0].__name__].stats.cache_path)):
             return compiled
     # Without a folder numba would look for another, beside the sources.
-    return _declare(functions, numba.njit, "")
+    return _declare(functions, None)
 
 
 def _fingerprint(functions: Sequence[Callable[..., Any]]) -> str | None:
@@ -114,25 +112,30 @@ def _fingerprint(functions: Sequence[Callable[..., Any]]) -> str | None:
     numba compiles a function again if the file that it is written in has changed, but not if only a function that it
     calls has, which is then called as it was: with numba 0.68 a search went on with moves of an earlier version.
     """
-    sources = sorted({function.__code__.co_filename for function in functions})
+    sources = sorted({__file__, *(function.__code__.co_filename for function in functions)})
     try:
         return hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:16]
     except OSError:
         return None
 
 
-def _declare(functions: Sequence[Callable[..., Any]], jit: Callable[..., Any], folder: str | Path) -> dict[str, Any]:
+def _declare(functions: Sequence[Callable[..., Any]], folder: Path | None) -> dict[str, Any]:
+    """Return the functions with their names, to be compiled when they are called, and kept in a folder."""
     import numba
 
+    # Without counts of references, which numba would change whenever an array of a named tuple is used: the search is
+    # five times as fast. The caller holds all arrays, as no function makes one.
+    options: dict[str, Any] = {"cache": folder is not None, "_nrt": False}
     config: Any = numba.config
     # numba looks up what a function uses among its globals, and functions must be compiled ones there.
     modules: dict[str, dict[str, Any]] = {}
     compiled: dict[str, Any] = {}
-    previous, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+    previous, config.CACHE_DIR = config.CACHE_DIR, str(folder or "")
     try:
         for function in functions:
             found = modules.setdefault(function.__module__, dict(function.__globals__))
-            compiled[function.__name__] = jit(types.FunctionType(function.__code__, found, function.__name__))
+            copied = types.FunctionType(function.__code__, found, function.__name__)
+            compiled[function.__name__] = numba.njit(**options)(copied)
     finally:
         config.CACHE_DIR = previous
     for found in modules.values():

@@ -138,7 +138,7 @@ def _state(network: NetworkArrays, time: Indices, flow: Indices, total: int, is_
         length=np.zeros(2 * arcs, np.int64),
         total=np.array([total], np.int64),
     )
-    _KERNELS.call(_prepare, network, state, is_beginning)
+    _KERNELS.call(_prepare, network, state, is_beginning, np.zeros_like(time), np.zeros_like(time))
     return state
 
 
@@ -325,21 +325,24 @@ def _set_rooms(net: Any, state: Any, arc: int) -> None:
         state.room[at_head] = 0
 
 
-def _prepare(net: Any, state: Any, is_beginning: bool) -> None:
-    """Set rooms and lengths from the flows and, at the beginning, each time to its earliest."""
+def _prepare(net: Any, state: Any, is_beginning: bool, missing: Any, ready: Any) -> None:
+    """Set rooms and lengths from the flows and, at the beginning, each time to its earliest.
+
+    `missing` and `ready` are memory: zeros, and anything. [events]
+    """
     for arc in range(len(net.tail)):
         _set_rooms(net, state, arc)
     if is_beginning:
-        _set_earliest_times(net, state)
+        _set_earliest_times(net, state, missing, ready)
 
 
-def _set_earliest_times(net: Any, state: Any) -> None:
-    missing = [0 for _ in range(len(state.time))]
+def _set_earliest_times(net: Any, state: Any, missing: Any, ready: Any) -> None:
     for arc in range(len(net.tail)):
         missing[net.head[arc]] += 1
-    ready = [_SOURCE]
-    while len(ready) > 0:
-        event = ready.pop()
+    ready[0], size = _SOURCE, 1
+    while size > 0:
+        size -= 1
+        event = ready[size]
         for end in range(net.first_end[event], net.first_end[event + 1]):
             arc = net.end_arc[end]
             if net.end_at_tail[arc] == end:
@@ -347,7 +350,8 @@ def _set_earliest_times(net: Any, state: Any) -> None:
                 state.time[head] = max(state.time[head], state.time[event] + net.corner_time[state.corner[arc]])
                 missing[head] -= 1
                 if missing[head] == 0:
-                    ready.append(head)
+                    ready[size] = head
+                    size += 1
 
 
 def _push(keys: Any, events: Any, size: int, key: int, event: int) -> int:

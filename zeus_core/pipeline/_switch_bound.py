@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zeus_core.pipeline._compiled import Kernels, has_numba
 from zeus_core.pipeline._dependencies import Indices, Numbers
@@ -37,10 +38,12 @@ class Bound(NamedTuple):
     Attributes:
         cost_joules: No clocks that keep the limit cost less; as in `RunState.result`.
         price_watts: Prices of time of the instructions. [instructions]
+        iteration_watts: The price of time of the iteration.
     """
 
     cost_joules: float
     price_watts: Numbers
+    iteration_watts: float
 
 
 class _Flow(NamedTuple):
@@ -56,6 +59,9 @@ class _Flow(NamedTuple):
         end: Ends at these. [instructions]
         last_arc: The arc that each waits for. [instructions]
         chosen: The clocks of the last answer. [instructions]
+        is_switch: Whether each clock of each place of the order is switched to before it. [instructions * clocks]
+        came_from: The clock from which. [instructions]
+        total: The cost of a rank up to a place, by the clock there. [clocks]
     """
 
     price: Numbers
@@ -67,6 +73,9 @@ class _Flow(NamedTuple):
     end: Numbers
     last_arc: Indices
     chosen: Indices
+    is_switch: NDArray[np.bool_]
+    came_from: Indices
+    total: Numbers
 
 
 def find_bound(task: SwitchTask, price_watts: Numbers, arc_price_watts: Numbers, effort: float = 1.0) -> Bound:
@@ -93,27 +102,31 @@ def find_bound(task: SwitchTask, price_watts: Numbers, arc_price_watts: Numbers,
         end=np.zeros(n),
         last_arc=np.zeros(n, np.int64),
         chosen=np.zeros(n, np.int64),
+        # A byte for each instruction and clock, as a big pipeline has to fit into the cache.
+        is_switch=np.zeros(n * task.clocks, np.bool_),
+        came_from=np.zeros(n, np.int64),
+        total=np.zeros(task.clocks),
     )
     rounds = int(min(1.0, effort) * (_ROUNDS if has_numba() else _ROUNDS // _SLOWER_WITHOUT_NUMBA))
-    return Bound(float(_KERNELS.call(_ascend, task, flow, max(1, rounds))), flow.best_price)
+    cost_joules = float(_KERNELS.call(_ascend, task, flow, max(1, rounds)))
+    is_first = task.first_arc[:-1] == task.first_arc[1:]
+    return Bound(cost_joules, flow.best_price, float(flow.best_price[is_first].sum()))
 
 
 def _ascend(p: Any, f: Any, rounds: int) -> float:
     n = len(f.price)
-    # A few bytes for each instruction and clock, as a big pipeline has to fit into the cache.
-    switches, cheapest = np.zeros((n, p.clocks), np.bool_), np.zeros(n, np.int64)
     total = 0.0
     for at in range(n):
         if p.first_arc[at] == p.first_arc[at + 1]:
             total += f.price[at]
-    _relaxed_cost(p, f, switches, cheapest)
+    _relaxed_cost(p, f)
     last = _longest_path(p, f, 1.0)
     if total < p.time_watts:  # as at T*: more time would be free
         _add_flow(p, f, last, p.time_watts - total)
         total = p.time_watts
     best = -np.inf
     for turn in range(rounds):
-        bound = _relaxed_cost(p, f, switches, cheapest) + min(0.0, p.time_watts - total) * p.limit_seconds
+        bound = _relaxed_cost(p, f) + min(0.0, p.time_watts - total) * p.limit_seconds
         if bound > best:
             best = bound
             for at in range(n):
@@ -143,46 +156,41 @@ def _add_flow(p: Any, f: Any, last: int, watts: float) -> None:
         f.price[at] += watts
 
 
-def _relaxed_cost(p: Any, f: Any, switches: Any, cheapest: Any) -> float:
+def _relaxed_cost(p: Any, f: Any) -> float:
     """Find the clocks of the lowest cost along each rank, into `chosen`; return the cost of all ranks.
 
     The clock at the beginning of an iteration is free here: one switch of a rank less than there may be.
-
-    Args:
-        p: The problem.
-        f: The flow.
-        switches: Memory: whether each clock of each place is switched to before it. [instructions, clocks]
-        cheapest: Memory: the clock from which. [instructions]
     """
     clocks, cost = p.clocks, 0.0
     for rank in range(len(p.first_in_order) - 1):
-        total = np.zeros(clocks)
+        for clock in range(clocks):
+            f.total[clock] = 0.0
         first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
         least, clock_of_least = 0.0, 0
         for place in range(first, last):
             at = p.order[place]
             option, price = p.kind[at] * clocks, f.price[at]
             switched = np.inf
-            cheapest[place] = clock_of_least
+            f.came_from[place] = clock_of_least
             if place > first and not p.is_kept[p.kind[at]]:
                 switched = least + p.switch_seconds * f.arc_price[f.rank_arc[at]] + p.switch_joules[rank]
             least, clock_of_least = np.inf, 0
             for clock in range(clocks):
-                before, time = total[clock], p.time[option + clock]
+                before, time = f.total[clock], p.time[option + clock]
                 is_switch = switched < before
-                switches[place, clock] = is_switch
+                f.is_switch[place * clocks + clock] = is_switch
                 after = np.inf
                 if time < np.inf:
                     after = (switched if is_switch else before) + (p.cost[option + clock] + price * time)
-                total[clock] = after
+                f.total[clock] = after
                 if after < least:
                     least, clock_of_least = after, clock
         cost += least
         clock = clock_of_least
         for place in range(last - 1, first - 1, -1):
             f.chosen[p.order[place]] = clock
-            if switches[place, clock]:
-                clock = cheapest[place]
+            if f.is_switch[place * clocks + clock]:
+                clock = f.came_from[place]
     return cost
 
 

@@ -13,9 +13,11 @@ from zeus_core.pipeline._compiled import Kernels
 from zeus_core.pipeline._dependencies import Indices
 from zeus_core.pipeline._switch_task import RunState, SwitchTask, last_clock, run_iteration
 
-__all__ = ["extend_short_runs", "join_short_runs", "repair", "set_run"]
+__all__ = ["join_short_runs", "mend", "repair", "set_run"]
 
 _MAX_REPAIRS = 250  # each makes a run faster; most plans need some tens, those of 1,000 switches some hundreds
+
+_MAX_SLOWER = 4  # clocks by which a run that is too short gets slower at once
 
 
 def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
@@ -23,14 +25,28 @@ def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
     _KERNELS.call(_join_short_runs, task, chosen, state)
 
 
-def extend_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
-    """Change `chosen` as little as leaves no clock before the dwell, if possible: move a switch by an instruction."""
-    _KERNELS.call(_extend_short_runs, task, chosen, state)
+def mend(
+    task: SwitchTask, chosen: Indices, state: RunState, iteration_watts: float, max_repairs: int = _MAX_REPAIRS
+) -> None:
+    """Change `chosen` little until it keeps limit and dwell, if possible.
+
+    A run that is too short gets a slower clock, or the instruction before or after it. Then the time is repaired.
+
+    Args:
+        task: The problem.
+        chosen: The clocks.
+        state: Memory.
+        iteration_watts: The worth of a second of iteration time.
+        max_repairs: How often the dwell of each rank, and how often the time, is repaired at most.
+    """
+    _KERNELS.call(_extend_short_runs, task, chosen, state, iteration_watts, max_repairs)
+    repair(task, chosen, state, max_repairs)
+    join_short_runs(task, chosen, state)
 
 
-def repair(task: SwitchTask, chosen: Indices, state: RunState) -> None:
-    """Make runs on the longest path faster until the iteration keeps its limit, if possible."""
-    _KERNELS.call(_repair, task, chosen, state)
+def repair(task: SwitchTask, chosen: Indices, state: RunState, max_repairs: int = _MAX_REPAIRS) -> None:
+    """Make runs on the longest path faster, one after another, until the iteration keeps its limit, if possible."""
+    _KERNELS.call(_repair, task, chosen, state, max_repairs)
 
 
 def _join_short_runs(p: Any, chosen: Any, s: Any) -> None:
@@ -77,36 +93,50 @@ def _first_short_run(p: Any, s: Any, rank: int) -> tuple[int, int]:
     return last, last
 
 
-def _extend_short_runs(p: Any, chosen: Any, s: Any) -> None:
-    """Give the instruction before or after a run that is too short its clock, whichever leads to the lower cost."""
-    for _ in range(len(chosen)):
+def _extend_short_runs(p: Any, chosen: Any, s: Any, watts: float, max_repairs: int) -> None:
+    for _ in range(max_repairs):
         run_iteration(p, chosen, s)
         if s.result[1] >= p.dwell_seconds:
             return
         for rank in range(len(p.first_in_order) - 1):
             place, end = _first_short_run(p, s, rank)
-            first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
-            if place == last:
-                continue
-            clock = s.held[p.order[place]]
-            least, found = np.inf, -1
-            for other in (place - 1, end):
-                if first <= other < last:
-                    own = chosen[p.order[other]]
-                    if set_run(p, chosen, other, other + 1, clock):
-                        run_iteration(p, chosen, s)
-                        if s.result[0] <= p.limit_seconds and s.result[2] < least:
-                            least, found = s.result[2], other
-                        chosen[p.order[other]] = own
-            if found < 0:
-                return
-            chosen[p.order[found]] = clock
+            if place < p.first_in_order[rank + 1]:
+                if not _extend(p, chosen, s, rank, place, end, watts):
+                    return
+                run_iteration(p, chosen, s)
+
+
+def _extend(p: Any, chosen: Any, s: Any, rank: int, place: int, end: int, watts: float) -> bool:
+    """Make a run longer in the cheapest way, a late iteration being charged for; return whether there is one."""
+    clock = s.held[p.order[place]]
+    least, best = np.inf, -1
+    for number in range(2 + _MAX_SLOWER):
+        begin, stop, other = _longer(place, end, clock, number)
+        if begin < p.first_in_order[rank] or stop > p.first_in_order[rank + 1]:
+            continue
+        own = chosen[p.order[begin]] if number < 2 else clock
+        if set_run(p, chosen, begin, stop, other):
             run_iteration(p, chosen, s)
+            cost = s.result[2] + watts * max(0.0, s.result[0] - p.limit_seconds)
+            if cost < least:
+                least, best = cost, number
+            set_run(p, chosen, begin, stop, own)
+    if best < 0:
+        return False
+    begin, stop, other = _longer(place, end, clock, best)
+    return set_run(p, chosen, begin, stop, other)
 
 
-def _repair(p: Any, chosen: Any, s: Any) -> None:
+def _longer(place: int, end: int, clock: int, number: int) -> tuple[int, int, int]:
+    """Return what to change to make a run longer: from where to where, and the clock."""
+    if number < 2:
+        return (place - 1, place, clock) if number == 0 else (end, end + 1, clock)
+    return place, end, clock + number - 1
+
+
+def _repair(p: Any, chosen: Any, s: Any, max_repairs: int) -> None:
     """Give runs on the longest path faster clocks, at each turn where a second costs least."""
-    for _ in range(_MAX_REPAIRS):
+    for _ in range(max_repairs):
         run_iteration(p, chosen, s)
         if s.result[0] <= p.limit_seconds:
             return
@@ -201,5 +231,5 @@ def set_run(p: Any, chosen: Any, place: int, end: int, clock: int) -> bool:
 
 _KERNELS = Kernels(
     *(set_run, last_clock, run_iteration, _run_end, _mark_longest_path, _price_of_second, _repair),
-    *(_first_short_run, _join_first_short_run, _join_short_runs, _extend_short_runs),
+    *(_first_short_run, _join_first_short_run, _join_short_runs, _longer, _extend, _extend_short_runs),
 )

@@ -46,7 +46,7 @@ _MAX_FAILS = 1000  # random changes in a row without a gain, after which few gai
 _MOVE_VISITS = 6  # a move takes as long as visiting so many instructions, besides those that it looks at
 
 
-def search(task: SwitchTask, chosen: Indices, state: RunState, visits: int) -> None:
+def search(task: SwitchTask, chosen: Indices, state: RunState, visits: int, seed: int) -> None:
     """Change `chosen`, which keeps limit and dwell, for less cost within limit and dwell.
 
     Args:
@@ -54,8 +54,9 @@ def search(task: SwitchTask, chosen: Indices, state: RunState, visits: int) -> N
         chosen: The clocks.
         state: Memory.
         visits: How many instructions to look at, at most.
+        seed: That of the random changes.
     """
-    _KERNELS.call(_search, task, chosen, state, visits, 1)
+    _KERNELS.call(_search, task, chosen, state, visits, seed)
 
 
 def _find_latest(p: Any, chosen: Any, s: Any) -> None:
@@ -120,7 +121,7 @@ def _search(p: Any, chosen: Any, s: Any, visits: int, seed: int) -> None:
     """Improve; then make a random part of a run faster, improve again, and keep the result if it costs no more."""
     visits = _improve(p, chosen, s, visits)
     cost, random = s.result[2], seed
-    kept = chosen.copy()
+    _copy(chosen, s.kept)
     fails = 0
     while visits > 0 and fails < _MAX_FAILS:
         fails += 1
@@ -136,10 +137,15 @@ def _search(p: Any, chosen: Any, s: Any, visits: int, seed: int) -> None:
             if s.result[2] < cost:
                 fails = 0
             cost = s.result[2]
-            kept[:] = chosen
+            _copy(chosen, s.kept)
         else:
-            chosen[:] = kept
+            _copy(s.kept, chosen)
     run_iteration(p, chosen, s)
+
+
+def _copy(values: Any, to: Any) -> None:
+    for at in range(len(values)):
+        to[at] = values[at]
 
 
 def _kick(p: Any, chosen: Any, random: int) -> int:
@@ -293,5 +299,5 @@ def _try(
 _KERNELS = Kernels(
     *(run_iteration, last_clock, next_random, set_run, _find_latest, _reaches, _fits, _run_end),
     *(move, part_clock, saves, may_fit, lasts, may_dwell, largest_part),
-    *(_try, _improve_run, _improve, _kick, _kick_ranks, _search),
+    *(_try, _improve_run, _improve, _copy, _kick, _kick_ranks, _search),
 )

@@ -61,6 +61,7 @@ def starts_by_prices(task: SwitchTask, price_watts: Numbers) -> Iterator[Indices
         price_watts: The price of time of each instruction. [instructions]
     """
     state = RunState.for_task(task)
+    came_from, total = np.zeros(len(task.kind) * task.clocks, np.int64), np.zeros(task.clocks)
     for factor in _SWITCH_PRICE_FACTORS:
         switch_seconds = factor * max(task.switch_seconds, _MIN_PRICED_SECONDS)
         found = None
@@ -69,7 +70,7 @@ def starts_by_prices(task: SwitchTask, price_watts: Numbers) -> Iterator[Indices
             exponent = low if turn == 0 else (low + high) / 2
             chosen = np.zeros(len(task.kind), np.int64)
             prices = price_watts * _MAX_PRICE_FACTOR ** (exponent / 2)
-            _KERNELS.call(_cheapest_sequences, task, prices, switch_seconds, chosen)
+            _KERNELS.call(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
             join_short_runs(task, chosen, state)
             seconds, dwell, _ = run(task, chosen, state)
             if seconds <= task.limit_seconds and dwell >= task.dwell_seconds:
@@ -83,7 +84,7 @@ def starts_by_prices(task: SwitchTask, price_watts: Numbers) -> Iterator[Indices
         for exponent in _REPAIRED_EXPONENTS:
             chosen = np.zeros(len(task.kind), np.int64)
             prices = price_watts * _MAX_PRICE_FACTOR ** (exponent / 2)
-            _KERNELS.call(_cheapest_sequences, task, prices, switch_seconds, chosen)
+            _KERNELS.call(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
             join_short_runs(task, chosen, state)
             repair(task, chosen, state)
             join_short_runs(task, chosen, state)
@@ -186,12 +187,21 @@ def _promising_pairs(seconds: Numbers, costs: Numbers, task: SwitchTask) -> tupl
     return np.concatenate([one, other]), np.concatenate([other, one])
 
 
-def _cheapest_sequences(p: Any, prices: Any, switch_seconds: float, chosen: Any) -> None:
-    """Find the clocks of the lowest energy and priced time along each rank, by dynamic programming."""
+def _cheapest_sequences(p: Any, prices: Any, switch_seconds: float, came_from: Any, total: Any, chosen: Any) -> None:
+    """Find the clocks of the lowest energy and priced time along each rank, by dynamic programming.
+
+    Args:
+        p: The problem.
+        prices: The price of time of each instruction.
+        switch_seconds: The time of a switch.
+        came_from: Memory: the clock before each instruction, for each of its own. [instructions * clocks]
+        total: Memory. [clocks]
+        chosen: The clocks that are found.
+    """
     clocks = p.clocks
-    came_from = np.zeros((len(chosen), clocks), np.int64)
     for rank in range(len(p.first_in_order) - 1):
-        total = np.zeros(clocks)
+        for clock in range(clocks):
+            total[clock] = 0.0
         first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
         for place in range(first, last):
             at = p.order[place]
@@ -202,11 +212,11 @@ def _cheapest_sequences(p: Any, prices: Any, switch_seconds: float, chosen: Any)
                     cheapest = clock
             switched = total[cheapest] + switch_seconds * prices[at] + p.switch_joules[rank]
             for clock in range(clocks):
-                came_from[at, clock] = clock
+                came_from[at * clocks + clock] = clock
                 if not p.is_kept[kind]:
                     if switched < total[clock]:
                         total[clock] = switched
-                        came_from[at, clock] = cheapest
+                        came_from[at * clocks + clock] = cheapest
                     total[clock] += p.cost[kind * p.clocks + clock] + prices[at] * p.time[kind * p.clocks + clock]
         clock = 0
         for other in range(clocks):
@@ -215,7 +225,7 @@ def _cheapest_sequences(p: Any, prices: Any, switch_seconds: float, chosen: Any)
         for place in range(last - 1, first - 1, -1):
             at = p.order[place]
             chosen[at] = clock
-            clock = came_from[at, clock]
+            clock = came_from[at * clocks + clock]
 
 
 def _pace_starts(

@@ -88,6 +88,7 @@ class RunState(NamedTuple):
         delay: Seconds of the switch before each. [instructions]
         latest: The latest end of each for the iteration to end in time. [instructions]
         tried: Ends of instructions while a move is tried. [instructions]
+        kept: The best clocks so far. [instructions]
         last_switch: Time of each rank's last switch; below 0 if it has not switched. [ranks]
         first_switch: Time of its first switch. [ranks]
         result: Iteration time, shortest dwell (both in seconds), and cost in joules, iteration time and switches
@@ -99,6 +100,7 @@ class RunState(NamedTuple):
     delay: Numbers
     latest: Numbers
     tried: Numbers
+    kept: Indices
     last_switch: Numbers
     first_switch: Numbers
     result: Numbers
@@ -113,6 +115,7 @@ class RunState(NamedTuple):
             delay=np.zeros(n),
             latest=np.zeros(n),
             tried=np.zeros(n),
+            kept=np.zeros(n, np.int64),
             last_switch=np.zeros(ranks),
             first_switch=np.zeros(ranks),
             result=np.zeros(3),

@@ -1,9 +1,9 @@
 """Plans whose clock switches have a price: few switches, each of which saves more than it costs.
 
 One way for all of them: a bound with its prices of time (`_switch_bound.py`), clocks to begin with
-(`_switch_starts.py`), and a local search (`_switch_search.py`) from the most promising, of which fewer and fewer go on
-with more and more tries. The simple plans that `zeus_core.pipeline.baselines` knows are among the starts, so no plan is
-worse than they are.
+(`_switch_starts.py`), a local search (`_switch_search.py`) from the most promising, of which fewer and fewer go on, and
+crossings of the best of these (`_switch_crossing.py`). The simple plans that `zeus_core.pipeline.baselines` knows are
+among the starts, so no plan is worse than they are.
 
 **Ladder.** The plans for stricter prices are among the starts too: those with the next higher switch time of a ladder,
 and those with the next longer dwell, which in turn start from theirs. Then the plan is compared with that for the next
@@ -30,7 +30,8 @@ from zeus_core.pipeline._options import CostedOption
 from zeus_core.pipeline._problem import Problem
 from zeus_core.pipeline._simple_plans import simple_plans
 from zeus_core.pipeline._switch_bound import Bound, find_bound
-from zeus_core.pipeline._switch_repair import extend_short_runs, join_short_runs
+from zeus_core.pipeline._switch_crossing import cross
+from zeus_core.pipeline._switch_repair import join_short_runs, mend
 from zeus_core.pipeline._switch_search import search
 from zeus_core.pipeline._switch_starts import one_clock_per_rank, starts_by_paces, starts_by_prices
 from zeus_core.pipeline._switch_task import NumberedProblem, RunState, SwitchTask, run
@@ -43,10 +44,11 @@ _LADDER_DWELLS = (0.5,)  # seconds
 _LADDER_FACTORS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # of the iteration time at the highest clocks
 _KEPT = 8  # of each family of starts
 _MAX_KEPT_SEARCHES = 200  # results on one frontier: 8 bytes for each instruction and result
-# Of all starts of a problem: how many go on, and the instructions visited to improve each. All together take a third of
-# a second when compiled; four problems and more lie on the way to one plan. Which start leads to the best plan shows
-# only when it is improved, so many get a little.
-_ROUNDS = ((20, 100_000), (8, 250_000), (3, 1_000_000), (1, 6_000_000))
+# Of all starts of a problem: how many go on, and the instructions visited to improve each. With crossing, that takes
+# some tenths of a second when compiled; four problems and more lie on the way to one plan. Which start leads to the
+# best plan shows only when it is improved, so many get a little.
+_ROUNDS = ((40, 200_000), (20, 500_000), (12, 500_000))
+_SINGLE_VISITS = 6_000_000  # where one plan alone is improved
 _SLOWER_WITHOUT_NUMBA = 20  # fewer visits without numba, whose loops take longer
 
 
@@ -123,23 +125,23 @@ class _Searches:
         return joules + problem.blocking_power_watts * run(task, plan, RunState.for_task(task))[0]
 
     def _searched(self, limit_seconds: float, price: SwitchPrice) -> Indices | None:
-        task = self._task(limit_seconds, price)
+        task, bound = self._task(limit_seconds, price), self._bound(limit_seconds, price)
         stricter = [self.best(limit_seconds, other) for other in _next_on_ladder(price)]
         families = [
-            _kept_dwell(task, stricter),
+            _kept_dwell(task, stricter, bound.iteration_watts),
             [*self._simple(limit_seconds), one_clock_per_rank(task)],
-            starts_by_prices(task, self._bound(limit_seconds, price).price_watts),
+            starts_by_prices(task, bound.price_watts),
             starts_by_paces(self.numbered, task, has_two_clocks=False),
             starts_by_paces(self.numbered, task, has_two_clocks=True),
         ]
-        found = _best(task, families, self._effort)
+        found = _best(task, families, bound.iteration_watts, self._effort)
         rung = max((rung for rung in self._rungs if rung < limit_seconds), default=None)
         if rung is None or not self._may_be_cheaper(rung, price, _cost(task, found)):
             return found
         quicker = self.best(rung, price)
         if quicker is None or _cost(task, quicker) >= _cost(task, found):
             return found
-        return _improved(task, [quicker], self._effort, _ROUNDS[-1][1])[0]
+        return _improved(task, [quicker], self._effort, _SINGLE_VISITS)[0]
 
     def _may_be_cheaper(self, limit_seconds: float, price: SwitchPrice, cost_joules: float) -> bool:
         """Return whether no bound says that all plans for a limit cost at least as much."""
@@ -151,6 +153,9 @@ class _Searches:
         return least < cost_joules and self._bound(limit_seconds, price).cost_joules < cost_joules
 
     def _task(self, limit_seconds: float, price: SwitchPrice) -> SwitchTask:
+        if price.dwell_seconds > 0.0:  # longer by what a switch takes longer, so that plans keep it at quicker ones too
+            added = max(0.0, price.seconds - _LADDER_SECONDS[0])
+            price = price._replace(dwell_seconds=price.dwell_seconds + added)
         return self.numbered.priced(limit_seconds, self._is_waiting, price)
 
     def _simple(self, limit_seconds: float) -> list[Indices]:
@@ -176,33 +181,35 @@ def _next_on_ladder(price: SwitchPrice) -> list[SwitchPrice]:
     return longer + rarer
 
 
-def _kept_dwell(task: SwitchTask, plans: Iterable[Indices | None]) -> Iterator[Indices]:
+def _kept_dwell(task: SwitchTask, plans: Iterable[Indices | None], iteration_watts: float) -> Iterator[Indices]:
     """Yield copies of the plans of other prices; less time for switches may leave less between two of them."""
     state = RunState.for_task(task)
     for plan in plans:
         if plan is not None:
-            for mend in (extend_short_runs, join_short_runs):
-                chosen = plan.copy()
-                mend(task, chosen, state)
-                yield chosen
+            mended, joined = plan.copy(), plan.copy()
+            mend(task, mended, state, iteration_watts)
+            join_short_runs(task, joined, state)
+            yield from (mended, joined)
 
 
-def _best(task: SwitchTask, families: Iterable[Iterable[Indices]], effort: float) -> Indices | None:
+def _best(
+    task: SwitchTask, families: Iterable[Iterable[Indices]], iteration_watts: float, effort: float
+) -> Indices | None:
     """Return the best clocks that a search from these starts finds; None if no start keeps limit and dwell."""
     state = RunState.for_task(task)
     starts = [chosen.copy() for family in families for chosen in _cheapest_first(task, family, state)[:_KEPT]]
     plans = _cheapest_first(task, starts, state)
     for kept, visits in _ROUNDS:
         plans = _improved(task, plans[:kept], effort, visits)
-    return plans[0] if plans else None
+    return cross(task, plans, iteration_watts, effort)[0] if plans else None
 
 
 def _improved(task: SwitchTask, plans: Iterable[Indices], effort: float, visits: int) -> list[Indices]:
     """Return what a search from each of these plans, which keep limit and dwell, finds, the cheapest first."""
     state = RunState.for_task(task)
     improved = [chosen.copy() for chosen in plans]
-    for chosen in improved:
-        search(task, chosen, state, int(effort * (visits if has_numba() else visits // _SLOWER_WITHOUT_NUMBA)))
+    for seed, chosen in enumerate(improved):
+        search(task, chosen, state, int(effort * (visits if has_numba() else visits // _SLOWER_WITHOUT_NUMBA)), seed)
     return _cheapest_first(task, improved, state)
 
 
