@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from zeus_core.allocation import DeviceProfile, MeasuredBatch, allocate, keep_profile, kept_profile
@@ -77,6 +77,7 @@ def test_steps_that_grow_faster_than_batches_never_come_down_to_nothing():
     assert option.seconds(8) == pytest.approx(0.03)
 
 
+@example([(1, 1.0, 1.0), (2, 1.0, 4124.0), (2, 238489.0, 1.0)])  # a line for the energy has a slope above 1e9 W
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

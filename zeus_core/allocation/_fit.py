@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from zeus_core._validate import checked_number, checked_whole_number
-from zeus_core.allocation._options import MAX_BATCH, DeviceOption
+from zeus_core.allocation._options import MAX_BATCH, MAX_WATTS, DeviceOption
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -184,14 +184,15 @@ def _one_power(line: _Line, batches: _Numbers, joules: _Numbers) -> _Power:
     alike = seconds / joules
     power = float(alike.sum() / (alike @ alike))
     if not line.is_bent:
-        return _Power(power)
+        return _Power(min(power, MAX_WATTS))
     fullness = line.fullness(batches)
     above, of_floor = _least_squares(np.stack([seconds * fullness, seconds * (1.0 - fullness)]), joules)
-    return _Power(above, floor_watts=of_floor) if above >= 0.0 and of_floor >= 0.0 else _Power(power)
+    is_possible = 0.0 <= above <= MAX_WATTS and 0.0 <= of_floor <= MAX_WATTS
+    return _Power(above, floor_watts=of_floor) if is_possible else _Power(min(power, MAX_WATTS))
 
 
 def _with_fixed_energy(line: _Line, batches: _Numbers, joules: _Numbers) -> _Power | None:
-    """Return the fit of a line for the energy; None if steps would take less than nothing, or all take as long."""
+    """Return the fit of a line for the energy; None if no GPU draws as much or as little, or all steps take as long."""
     if line.per_sample == 0.0:
         return None
     seconds = line.seconds(batches)
@@ -203,7 +204,7 @@ def _with_fixed_energy(line: _Line, batches: _Numbers, joules: _Numbers) -> _Pow
     else:
         power, fixed = _least_squares(np.stack([seconds, np.ones(len(seconds))]), joules)
     least = power * float(line.seconds(np.ones(1))[0]) + fixed
-    if power < 0.0 or least < 0.0 or (floor_watts is not None and floor_watts < 0.0):
+    if least < 0.0 or not all(0.0 <= watts <= MAX_WATTS for watts in (power, floor_watts or 0.0)):
         return None
     return _Power(power, fixed, floor_watts)
 

@@ -16,10 +16,10 @@ from zeus_core._validate import (
 )
 from zeus_core.errors import UsageError
 
-__all__ = ["MAX_BATCH", "UNITS", "DeviceOption", "DeviceOptions"]
+__all__ = ["MAX_BATCH", "MAX_WATTS", "UNITS", "DeviceOption", "DeviceOptions"]
 
 # Sums and products of larger numbers overflow, or lose the digits that plans differ by.
-_MAX_SECONDS = _MAX_WATTS = 1e9
+_MAX_SECONDS = MAX_WATTS = 1e9
 _MAX_JOULES = 1e18
 _MIN_SECONDS = 1e-9
 UNITS = {"power limit": "W", "SM clock": "MHz"}  # of the settings, by the name of their knob
@@ -72,9 +72,9 @@ class DeviceOption:
         self._check("floor_seconds", 0.0, _MAX_SECONDS, "seconds, 0 to 1e9, such as 0.04")
         if not self.seconds(1) >= _MIN_SECONDS:
             raise UsageError(f"a step with a batch of 1 at {self.setting} takes {self.seconds(1):g} s; raise its floor")
-        self._check("power_watts", 0.0, _MAX_WATTS, "watts, 0 to 1e9, such as 250")
+        self._check("power_watts", 0.0, MAX_WATTS, "watts, 0 to 1e9, such as 250")
         if self.floor_power_watts is not None:
-            self._check("floor_power_watts", 0.0, _MAX_WATTS, "watts, 0 to 1e9, such as 80, or None")
+            self._check("floor_power_watts", 0.0, MAX_WATTS, "watts, 0 to 1e9, such as 80, or None")
         self._check("fixed_joules", -_MAX_JOULES, _MAX_JOULES, "joules, -1e18 to 1e18, such as -2.5")
         least = self.power_watts * self.seconds(1) + self.fixed_joules
         if least < 0.0:
@@ -156,7 +156,7 @@ class DeviceOptions:
         if len(set(settings)) < len(settings):
             raise UsageError(f"{self.name} has a setting twice: {settings}; keep one option for each")
         wanted = "watts, 0 to 1e9, such as 80"
-        blocking = checked_number("blocking_power_watts", self.blocking_power_watts, 0.0, _MAX_WATTS, wanted)
+        blocking = checked_number("blocking_power_watts", self.blocking_power_watts, 0.0, MAX_WATTS, wanted)
         object.__setattr__(self, "blocking_power_watts", blocking)
         if self.max_batch is not None:
             wanted = f"a whole number of samples, 0 to {MAX_BATCH}, or None"
