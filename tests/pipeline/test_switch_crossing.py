@@ -59,8 +59,7 @@ def test_descendants_keep_limit_and_dwell_and_the_best_costs_no_more(pipeline, p
 def test_a_crossing_has_each_clock_of_one_of_its_parents(pipeline, random):
     task = priced(pipeline, SwitchPrice(), 1.0)
     parents = [_Plan(0.0, random_clocks(task, seed)) for seed in range(3)]
-    crossed, following = _crossed(task, parents, random)
-    assert any((crossed == one.chosen).all() for one in parents) or following != random
+    crossed, _ = _crossed(task, parents, random)
     assert any(
         ((crossed == one.chosen) | (crossed == other.chosen)).all()
         for one in parents

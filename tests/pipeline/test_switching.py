@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from tests.pipeline.instances import pipelines, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Frontier, baselines, make_plan, schedules
+from zeus_core.pipeline import (
+    Frontier,
+    InstructionProfile,
+    MeasuredOption,
+    PipelineProfile,
+    baselines,
+    make_plan,
+    schedules,
+)
 from zeus_core.testing import simulate_pipeline
 
 QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
@@ -102,3 +110,31 @@ def test_the_bound_of_a_plan_that_waits_is_below_it_and_close(switch_seconds):
     straggler = 1.2 * frontier.highest_clock_point[0]
     plan = make_plan(frontier, straggler_seconds=straggler, switch_seconds=switch_seconds, effort=0.1)
     assert 0.95 * plan.energy_joules < plan.bound_joules <= plan.energy_joules * (1 + 1e-9)
+
+
+def one_stage(*options, blocking_power_watts=80.0):
+    kinds = [(stage, kind) for stage in range(len(options) // 2) for kind in ("forward", "backward")]
+    made = [tuple(MeasuredOption(*option) for option in of_kind) for of_kind in options]
+    return PipelineProfile(
+        [InstructionProfile(stage, kind, of_kind) for (stage, kind), of_kind in zip(kinds, made, strict=True)],
+        blocking_power_watts,
+    )
+
+
+def test_a_plan_that_keeps_the_dwell_is_not_refused_where_switches_are_slow():
+    """The search itself asks for a longer dwell, so that its plan is good for quicker switches too."""
+    forward, backward = ((1410, 0.1, 30.0), (1400, 0.11, 28.0)), ((1200, 0.1, 30.0), (1100, 0.11, 28.0))
+    profile = one_stage(forward, backward)
+    frontier = Frontier.from_profile(profile, schedules.gpipe(1, 1))
+    plan = make_plan(frontier, straggler_seconds=0.32, switch_seconds=0.05, dwell_seconds=0.12)
+    assert plan.time_seconds <= 0.32
+    assert plan.execution(profile).shortest_dwell_seconds >= 0.12
+
+
+def test_slow_switches_take_no_more_than_one_clock_per_stage_either():
+    quick, slow = ((1410, 0.2, 60.0), (1000, 0.202, 20.0)), ((1410, 0.2, 60.0), (1000, 0.38, 58.0))
+    profile = one_stage(quick, quick, slow, slow, blocking_power_watts=0.0)
+    frontier = Frontier.from_profile(profile, schedules.interleaved(1, 1, 2))
+    plan = make_plan(frontier, straggler_seconds=0.95, switch_seconds=0.05, dwell_seconds=0.44)
+    assert plan.energy_joules == pytest.approx(160.0)
+    assert plan.execution(profile).shortest_dwell_seconds >= 0.44

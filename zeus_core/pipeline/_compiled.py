@@ -110,11 +110,13 @@ def _fingerprint(functions: Sequence[Callable[..., Any]]) -> str | None:
     """Return a name for the sources of all the functions; None if they are not in files.
 
     numba compiles a function again if the file that it is written in has changed, but not if only a function that it
-    calls has, which is then called as it was: with numba 0.68 a search went on with moves of an earlier version.
+    calls has, which is then called as it was: with numba 0.68 a search went on with moves of an earlier version. Nor
+    does it if a constant from another module has; so all modules beside them count, this one with its options too.
     """
-    sources = sorted({__file__, *(function.__code__.co_filename for function in functions)})
+    sources = {Path(function.__code__.co_filename) for function in functions}
+    beside = {path for source in sources for path in source.parent.glob("*.py")}
     try:
-        return hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:16]
+        return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources | beside))).hexdigest()[:16]
     except OSError:
         return None
 
@@ -124,7 +126,8 @@ def _declare(functions: Sequence[Callable[..., Any]], folder: Path | None) -> di
     import numba
 
     # Without counts of references, which numba would change whenever an array of a named tuple is used: the search is
-    # five times as fast. The caller holds all arrays, as no function makes one.
+    # five times as fast. The caller holds all arrays, as no function makes one. The option is one of numba's own, and
+    # there from 0.59 to 0.68.
     options: dict[str, Any] = {"cache": folder is not None, "_nrt": False}
     config: Any = numba.config
     # numba looks up what a function uses among its globals, and functions must be compiled ones there.

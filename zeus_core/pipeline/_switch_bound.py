@@ -38,7 +38,7 @@ class Bound(NamedTuple):
     Attributes:
         cost_joules: No clocks that keep the limit cost less; as in `RunState.result`.
         price_watts: Prices of time of the instructions. [instructions]
-        iteration_watts: The price of time of the iteration.
+        iteration_watts: The price of time of the iteration, that of waiting included.
     """
 
     cost_joules: float
@@ -59,8 +59,8 @@ class _Flow(NamedTuple):
         end: Ends at these. [instructions]
         last_arc: The arc that each waits for. [instructions]
         chosen: The clocks of the last answer. [instructions]
-        is_switch: Whether each clock of each place of the order is switched to before it. [instructions * clocks]
-        came_from: The clock from which. [instructions]
+        is_switch: Whether each clock at each place of the order is best reached by a switch. [instructions * clocks]
+        came_from: The clock that such a switch leaves. [instructions]
         total: The cost of a rank up to a place, by the clock there. [clocks]
     """
 

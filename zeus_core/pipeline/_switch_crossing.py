@@ -24,8 +24,8 @@ __all__ = ["cross"]
 # All values below trade the quality of plans for the time to find them.
 _PARENTS = 12  # the cheapest plans; with 8, plans were .03 points further from their bounds in the mean
 _CHILDREN = 150
-_CROSSINGS = 5  # of which one becomes a child: most lead to a plan that would have to be made much faster
-_MAX_REPAIRS = 30  # a child that needs more is left
+_CROSSINGS = 5  # of which the cheapest becomes a child: most are so late that they would have to be made much faster
+_MAX_REPAIRS = 30  # few children that need more are worth it
 _VISITS = 150_000  # to improve a child
 _SLOWER_WITHOUT_NUMBA = 20  # fewer children without numba, whose loops take longer
 
@@ -38,12 +38,12 @@ class _Plan(NamedTuple):
 
 
 def cross(task: SwitchTask, plans: Sequence[Indices], iteration_watts: float, effort: float) -> list[Indices]:
-    """Return plans and their best descendants, the cheapest first.
+    """Return the best of plans and their descendants, the cheapest first.
 
     Args:
         task: The problem.
         plans: Clocks that keep limit and dwell.
-        iteration_watts: The worth of a second of iteration time.
+        iteration_watts: The charge for a second beyond the limit, added to the cost.
         effort: Search effort relative to the default.
     """
     state, random = RunState.for_task(task), 1

@@ -15,9 +15,10 @@ from zeus_core.pipeline._switch_task import RunState, SwitchTask, last_clock, ru
 
 __all__ = ["join_short_runs", "mend", "repair", "set_run"]
 
-_MAX_REPAIRS = 250  # each makes a run faster; most plans need some tens, those of 1,000 switches some hundreds
+# Each makes a run faster, or one of each rank longer; most plans need some tens, those of 1,000 switches some hundreds.
+_MAX_REPAIRS = 250
 
-_MAX_SLOWER = 4  # clocks by which a run that is too short gets slower at once
+_MAX_SLOWER = 4  # clocks by which a run that is too short gets slower in one step
 
 
 def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
@@ -28,15 +29,16 @@ def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
 def mend(
     task: SwitchTask, chosen: Indices, state: RunState, iteration_watts: float, max_repairs: int = _MAX_REPAIRS
 ) -> None:
-    """Change `chosen` little until it keeps limit and dwell, if possible.
+    """Change `chosen` little so that it may keep limit and dwell; not each can.
 
-    A run that is too short gets a slower clock, or the instruction before or after it. Then the time is repaired.
+    A run that is too short goes to a slower clock, or takes in the instruction before or after it. Then runs on the
+    longest path are made faster, and runs that are still too short join one beside them.
 
     Args:
         task: The problem.
         chosen: The clocks.
         state: Memory.
-        iteration_watts: The worth of a second of iteration time.
+        iteration_watts: The charge for a second beyond the limit, added to the cost.
         max_repairs: How often the dwell of each rank, and how often the time, is repaired at most.
     """
     _KERNELS.call(_extend_short_runs, task, chosen, state, iteration_watts, max_repairs)
@@ -110,9 +112,12 @@ def _extend(p: Any, chosen: Any, s: Any, rank: int, place: int, end: int, watts:
     """Make a run longer in the cheapest way, a late iteration being charged for; return whether there is one."""
     clock = s.held[p.order[place]]
     least, best = np.inf, -1
+    first, before = p.first_in_order[rank], place - 1
+    while before >= first and p.is_kept[p.kind[p.order[before]]]:
+        before -= 1
     for number in range(2 + _MAX_SLOWER):
-        begin, stop, other = _longer(place, end, clock, number)
-        if begin < p.first_in_order[rank] or stop > p.first_in_order[rank + 1]:
+        begin, stop, other = _longer(before, place, end, clock, number)
+        if begin < first or stop > p.first_in_order[rank + 1]:
             continue
         own = chosen[p.order[begin]] if number < 2 else clock
         if set_run(p, chosen, begin, stop, other):
@@ -123,14 +128,17 @@ def _extend(p: Any, chosen: Any, s: Any, rank: int, place: int, end: int, watts:
             set_run(p, chosen, begin, stop, own)
     if best < 0:
         return False
-    begin, stop, other = _longer(place, end, clock, best)
+    begin, stop, other = _longer(before, place, end, clock, best)
     return set_run(p, chosen, begin, stop, other)
 
 
-def _longer(place: int, end: int, clock: int, number: int) -> tuple[int, int, int]:
-    """Return what to change to make a run longer: from where to where, and the clock."""
+def _longer(before: int, place: int, end: int, clock: int, number: int) -> tuple[int, int, int]:
+    """Return what to change to make a run longer: from where to where, and the clock.
+
+    Number 0 takes in the last instruction before it that has a clock, 1 the one after it; from 2 on, it gets slower.
+    """
     if number < 2:
-        return (place - 1, place, clock) if number == 0 else (end, end + 1, clock)
+        return (before, place, clock) if number == 0 else (end, end + 1, clock)
     return place, end, clock + number - 1
 
 

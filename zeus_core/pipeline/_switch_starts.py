@@ -217,7 +217,10 @@ def _cheapest_sequences(p: Any, prices: Any, switch_seconds: float, came_from: A
                     if switched < total[clock]:
                         total[clock] = switched
                         came_from[at * clocks + clock] = cheapest
-                    total[clock] += p.cost[kind * p.clocks + clock] + prices[at] * p.time[kind * p.clocks + clock]
+                    if p.time[kind * clocks + clock] < np.inf:  # a price of 0 times that is no number
+                        total[clock] += p.cost[kind * clocks + clock] + prices[at] * p.time[kind * clocks + clock]
+                    else:
+                        total[clock] = np.inf
         clock = 0
         for other in range(clocks):
             if total[other] < total[clock]:

@@ -88,7 +88,7 @@ class RunState(NamedTuple):
         delay: Seconds of the switch before each. [instructions]
         latest: The latest end of each for the iteration to end in time. [instructions]
         tried: Ends of instructions while a move is tried. [instructions]
-        kept: The best clocks so far. [instructions]
+        kept: The best clocks so far, while a search runs. [instructions]
         last_switch: Time of each rank's last switch; below 0 if it has not switched. [ranks]
         first_switch: Time of its first switch. [ranks]
         result: Iteration time, shortest dwell (both in seconds), and cost in joules, iteration time and switches

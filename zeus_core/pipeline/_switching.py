@@ -112,7 +112,7 @@ class _Searches:
             self._simple_starts.clear()
         key = limit_seconds, price
         if key not in self._found:
-            self._found[key] = self._searched(limit_seconds, price)
+            self._found[key] = self._or_simple(limit_seconds, price, self._searched(limit_seconds, price))
         return self._found[key]
 
     def bound_joules(self, limit_seconds: float, price: SwitchPrice, plan: Indices) -> float:
@@ -141,7 +141,8 @@ class _Searches:
         quicker = self.best(rung, price)
         if quicker is None or _cost(task, quicker) >= _cost(task, found):
             return found
-        return _improved(task, [quicker], self._effort, _SINGLE_VISITS)[0]
+        improved = _improved(task, [quicker], self._effort, _SINGLE_VISITS)
+        return improved[0] if improved else quicker
 
     def _may_be_cheaper(self, limit_seconds: float, price: SwitchPrice, cost_joules: float) -> bool:
         """Return whether no bound says that all plans for a limit cost at least as much."""
@@ -153,10 +154,20 @@ class _Searches:
         return least < cost_joules and self._bound(limit_seconds, price).cost_joules < cost_joules
 
     def _task(self, limit_seconds: float, price: SwitchPrice) -> SwitchTask:
-        if price.dwell_seconds > 0.0:  # longer by what a switch takes longer, so that plans keep it at quicker ones too
+        if price.dwell_seconds > 0.0:
+            # Longer by what a switch takes more than on the first rung, so that the plan usually keeps the dwell there.
             added = max(0.0, price.seconds - _LADDER_SECONDS[0])
             price = price._replace(dwell_seconds=price.dwell_seconds + added)
         return self.numbered.priced(limit_seconds, self._is_waiting, price)
+
+    def _or_simple(self, limit_seconds: float, price: SwitchPrice, found: Indices | None) -> Indices | None:
+        """Return what was found, or a simple plan that costs less: it need not keep the longer dwell of the search."""
+        task = self.numbered.priced(limit_seconds, self._is_waiting, price)
+        plans = [*self._simple(limit_seconds), one_clock_per_rank(task)]
+        if found is not None:
+            plans.insert(0, found)
+        cheapest = _cheapest_first(task, plans, RunState.for_task(task))
+        return cheapest[0] if cheapest else None
 
     def _simple(self, limit_seconds: float) -> list[Indices]:
         if limit_seconds not in self._simple_starts:
@@ -182,7 +193,7 @@ def _next_on_ladder(price: SwitchPrice) -> list[SwitchPrice]:
 
 
 def _kept_dwell(task: SwitchTask, plans: Iterable[Indices | None], iteration_watts: float) -> Iterator[Indices]:
-    """Yield copies of the plans of other prices; less time for switches may leave less between two of them."""
+    """Yield copies of the plans of other prices, mended in two ways: shorter switches may leave less between two."""
     state = RunState.for_task(task)
     for plan in plans:
         if plan is not None:
