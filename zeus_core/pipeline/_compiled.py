@@ -23,11 +23,13 @@ import numpy as np
 
 from zeus_core._files import check_only_ours
 
-__all__ = ["Kernels", "cache_folder", "has_numba"]
+__all__ = ["Kernels", "affordable", "cache_folder", "has_numba"]
 
 _logger = logging.getLogger(__name__)
 
 _compiling = threading.Lock()  # numba reads the folder of its cache from a global
+
+_SLOWER_WITHOUT_NUMBA = 20  # times, or the searches would take minutes
 
 _WITHOUT_NUMBA = "ZEUS_WITHOUT_NUMBA"
 """Any value of this environment variable disables numba, to compare results or to find a fault."""
@@ -65,6 +67,11 @@ def _is_ours(folder: Path) -> bool:
 def has_numba() -> bool:
     """Return whether the loops are compiled."""
     return not os.environ.get(_WITHOUT_NUMBA) and _is_numba_installed()
+
+
+def affordable(tries: int) -> int:
+    """Return how many tries to make of those that compiled loops make: fewer without numba, whose loops take longer."""
+    return tries if has_numba() else tries // _SLOWER_WITHOUT_NUMBA
 
 
 @cache

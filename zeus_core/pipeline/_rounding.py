@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.pipeline._compiled import Kernels, has_numba
+from zeus_core.pipeline._compiled import Kernels, affordable
 from zeus_core.pipeline._dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline._frontier import FrontierPoint
 from zeus_core.pipeline._options import CostedOption
@@ -29,7 +29,6 @@ __all__ = ["Rounding", "next_random"]
 # Instructions visited while polishing at effort 1: some 0.1 s when compiled. More visits find cheaper plans, later;
 # `benchmarks/pipeline_frontier.py` prints the gap to the frontier and the time of a plan.
 _VISITS = 6_000_000
-_SLOWER_WITHOUT_NUMBA = 20  # fewer visits without numba, whose loops take longer: some 1 s
 # Initial tolerance of each polish, over the median cost between two neighbouring options of a kind: a wide search
 # first, then narrower ones from its result.
 _TOLERANCES = (8.0, 2.0, 1.0)
@@ -95,8 +94,7 @@ class Rounding:
         )
         size = len(arrays.kind)
         self._memory = _Memory(np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(size), np.zeros(size))
-        visits = _VISITS if has_numba() else _VISITS // _SLOWER_WITHOUT_NUMBA
-        self._rounds = int(effort * visits / size / len(_TOLERANCES))
+        self._rounds = int(effort * affordable(_VISITS) / size / len(_TOLERANCES))
 
     def round(self, point: FrontierPoint) -> list[CostedOption]:
         """Return an option for each instruction, within the iteration time of a point, [instructions]."""

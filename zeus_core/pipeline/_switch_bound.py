@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.pipeline._compiled import Kernels, has_numba
+from zeus_core.pipeline._compiled import Kernels, affordable
 from zeus_core.pipeline._dependencies import Indices, Numbers
 from zeus_core.pipeline._switch_task import SwitchTask
 
@@ -27,7 +27,6 @@ __all__ = ["Bound", "find_bound"]
 
 # More rounds find higher bounds, later; on published profiles 1,000 instead gain less than 0.1 % of the energy.
 _ROUNDS = 400
-_SLOWER_WITHOUT_NUMBA = 20  # fewer rounds without numba, whose loops take longer
 _FIRST_STEP = 0.1  # the part of the flow that the first round moves
 _STEP_DECAY = 0.02  # for each round: the steps add up to infinity, as they must
 
@@ -107,7 +106,7 @@ def find_bound(task: SwitchTask, price_watts: Numbers, arc_price_watts: Numbers,
         came_from=np.zeros(n, np.int64),
         total=np.zeros(task.clocks),
     )
-    rounds = int(min(1.0, effort) * (_ROUNDS if has_numba() else _ROUNDS // _SLOWER_WITHOUT_NUMBA))
+    rounds = int(min(1.0, effort) * affordable(_ROUNDS))
     cost_joules = float(_KERNELS.call(_ascend, task, flow, max(1, rounds)))
     is_first = task.first_arc[:-1] == task.first_arc[1:]
     return Bound(cost_joules, flow.best_price, float(flow.best_price[is_first].sum()))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zeus_core.pipeline._compiled import has_numba
+from zeus_core.pipeline._compiled import affordable
 from zeus_core.pipeline._dependencies import Indices
 from zeus_core.pipeline._rounding import next_random
 from zeus_core.pipeline._switch_repair import mend
@@ -27,7 +27,6 @@ _CHILDREN = 150
 _CROSSINGS = 5  # of which the cheapest becomes a child: most are so late that they would have to be made much faster
 _MAX_REPAIRS = 30  # few children that need more are worth it
 _VISITS = 150_000  # to improve a child
-_SLOWER_WITHOUT_NUMBA = 20  # fewer children without numba, whose loops take longer
 
 
 class _Plan(NamedTuple):
@@ -47,9 +46,8 @@ def cross(task: SwitchTask, plans: Sequence[Indices], iteration_watts: float, ef
         effort: Search effort relative to the default.
     """
     state, random = RunState.for_task(task), 1
-    children = effort * (_CHILDREN if has_numba() else _CHILDREN // _SLOWER_WITHOUT_NUMBA)
     parents = _cheapest([_Plan(run(task, chosen, state)[2], chosen) for chosen in plans])
-    for _ in range(int(children)):
+    for _ in range(int(effort * affordable(_CHILDREN))):
         if len(parents) < 2:
             break
         least, child = math.inf, None

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._compiled import has_numba
+from zeus_core.pipeline._compiled import affordable
 from zeus_core.pipeline._dependencies import Indices
 from zeus_core.pipeline._execution import SwitchPrice, execute
 from zeus_core.pipeline._frontier import Frontier
@@ -49,7 +49,6 @@ _MAX_KEPT_SEARCHES = 200  # results on one frontier: 8 bytes for each instructio
 # best plan shows only when it is improved, so many get a little.
 _ROUNDS = ((40, 200_000), (20, 500_000), (12, 500_000))
 _SINGLE_VISITS = 6_000_000  # where one plan alone is improved
-_SLOWER_WITHOUT_NUMBA = 20  # fewer visits without numba, whose loops take longer
 
 
 class SwitchingPlan(NamedTuple):
@@ -80,7 +79,10 @@ def plan_switches(
     Raises:
         UsageError: Not even one clock per rank keeps the time.
     """
-    searches = frontier._kept.setdefault((is_waiting, effort), _Searches(frontier, is_waiting, effort))
+    key = is_waiting, effort
+    if key not in frontier._kept:
+        frontier._kept[key] = _Searches(frontier, is_waiting, effort)
+    searches = frontier._kept[key]
     best = searches.best(limit_seconds, price)
     if best is None:
         raise _too_short(frontier.problem, limit_seconds, price)
@@ -220,7 +222,7 @@ def _improved(task: SwitchTask, plans: Iterable[Indices], effort: float, visits:
     state = RunState.for_task(task)
     improved = [chosen.copy() for chosen in plans]
     for seed, chosen in enumerate(improved):
-        search(task, chosen, state, int(effort * (visits if has_numba() else visits // _SLOWER_WITHOUT_NUMBA)), seed)
+        search(task, chosen, state, int(effort * affordable(visits)), seed)
     return _cheapest_first(task, improved, state)
 
 
