@@ -273,6 +273,20 @@ def test_precise_trials_and_coarse_ones_differ():
     assert choices[1] == 300
 
 
+def test_trials_tell_how_well_the_known_shapes_fit():
+    """Two trials at the same limits: of a GPU like the known ones, and of one that gets slower than any of them."""
+    widths = []
+    for slower in (1.0, 1.5):
+        board = Board(BOUND, [300, 200, 160, 120])
+        board.seconds[160] *= slower
+        search = AdaptiveSearch(board.settings, Energy())
+        for setting in (300, 200, 160):
+            search.tell(board.trial(setting))
+        least, most = search.prediction(120).slowdown_interval
+        widths.append(math.log(most / least))
+    assert widths[1] > 2 * widths[0]
+
+
 def test_several_gpus_are_searched_like_one():
     alone, together = (Board(BOUND, range(100, 301, 25), gpus=gpus) for gpus in (1, 4))
     first = list(alone.run(AdaptiveSearch(alone.settings, ZeusCost(0.5, world_size=1))))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zeus_core.search._belief import Belief, Curves, Knob
+from zeus_core.search._belief import ASSUMED_MISFIT, Belief, Curves, Knob
 from zeus_core.search._curves import Array
 from zeus_core.search._drift import BlockTime, combined
 from zeus_core.search._observation import MIN_STDERR, Observation
@@ -61,7 +61,7 @@ class RunEstimate:
 
     def __init__(self, settings: tuple[int, ...], prior: CurvePrior, knob: Knob) -> None:
         self._settings = settings
-        self._belief = Belief(settings, prior, knob, sampled=_CURVES)
+        self._belief = Belief(settings, prior, knob, ASSUMED_MISFIT, sampled=_CURVES)
         self._untimed: tuple[Observation, Curves] | None = None
 
     def after(self, blocks: Sequence[MeasuredBlock]) -> Curves:
