@@ -109,7 +109,7 @@ def test_the_launcher_of_deepspeed_deploys_the_plan_of_another_run(short_run, tm
     # Run by Python itself: the first line of the script names none where there is a space in the path.
     launcher = [sys.executable, script, "--num_accelerators", "4"]
     arguments = short(tmp_path, plan_path=str(folder / "zeus-deepspeed" / "plan.json"))
-    finished = run(tmp_path, *arguments, "--steps", "20", launcher=launcher)
+    finished = run(tmp_path, *arguments, launcher=launcher)
     assert finished.returncode == 0, finished.stderr
     assert "profiling" not in finished.stdout
     assert "replaying" in finished.stdout
