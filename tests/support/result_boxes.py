@@ -8,9 +8,6 @@ ENERGY = ["measured on", "energy", "per sample", "spent on"]
 LIMIT = ["power limit", "saving", "slowdown", "per step", "search"]
 QUICK = {"search": GridSearch, "wait_steps": 0, "warmup_steps": 0, "profile_steps": 2, "pl_step": 125}
 SEARCH_STEPS = 4 * 2  # of three limits from 350 W down, and the confirmation
-# How searches from 400 W in the examples end. Their steps take real time: beside other processes they spread, and a
-# search then takes longer than the run, or knows of no limit that is worth it.
-EXAMPLE_ENDS = re.compile(r"\S.* W is the best of \d+ settings|search unfinished: \d|the original 400 W: no setting ")
 
 
 def boxes(capsys):
@@ -21,6 +18,17 @@ def boxes(capsys):
 def rows(box):
     """Return the lines of a box."""
     return dict(re.findall(r"^\| (.+?)  +(.+?) *\|$", box, re.MULTILINE))
+
+
+def check_search_of_example(printed):
+    """See that an example, which searches from 400 W, shows one result.
+
+    Its steps take real time: beside other processes they spread, and a search then takes longer than the run, or knows
+    of no limit that is worth it.
+    """
+    ends = r"\S.* W is the best of \d+ settings|search unfinished: \d|the original 400 W: no setting "
+    assert printed.count("| power limit") == 1, printed
+    assert re.match(ends, rows(printed)["power limit"]), printed
 
 
 def labels(box):
