@@ -50,7 +50,7 @@ def follow(counter, nominal_seconds, seed, edges=()):
         phase.add(now, end, joules)
         reads += 1
         knots += phase.knots_before(end - 0.6)
-        phase.plan_read(end)
+        phase.plan_read(end, 1)
         begin, now = now, end
         while not phase.is_read_due(now, max((edge for edge in edges if edge <= now), default=-math.inf)):
             now = max(phase.next_look_at(now), now) + 2e-4 * counter.random.random()

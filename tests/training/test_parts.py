@@ -63,20 +63,25 @@ def check_truth(outcomes: list[Outcome], misses: int = 0) -> None:
 LONG = "long parts, 5 s and more in all"
 
 
-def check_widths(outcomes: list[Outcome]) -> None:
-    """Where parts are of two updates and more, 5 s in all: steps are known to 1 %, others to 5 %, in 19 of 20 cases."""
+def check_widths(outcomes: list[Outcome], but: Activity | None = None) -> None:
+    """Where parts are of two updates and more, 5 s in all: steps are known to 1 %, others to 5 %, in 19 of 20 cases.
+
+    Args:
+        outcomes: The trainings.
+        but: Of which activity not.
+    """
     is_known = [
         tally.measured.uncertainty_joules <= (0.01 if activity is Activity.STEPS else 0.05) * outcome.truth[activity]
         for outcome in outcomes
         for activity, tally in outcome.summary.account.activities.items()
-        if outcome.lengths[activity] == LONG
+        if outcome.lengths[activity] == LONG and activity is not but
     ]
     assert len(is_known) >= 20
     assert is_known.count(False) <= most_misses(len(is_known))
 
 
 def check_against_oracle(outcomes: list[Outcome]) -> None:
-    """In 19 of 20 cases such parts are known within three times that, or three times what anybody could know at best.
+    """In 19 of 20 cases such parts are known within twice that, or twice what the counter could tell at best.
 
     See tests/support/part_oracle.py.
     """
@@ -86,7 +91,7 @@ def check_against_oracle(outcomes: list[Outcome]) -> None:
         for activity, tally in outcome.summary.account.activities.items():
             if outcome.lengths[activity] == LONG:
                 bound_joules = (0.01 if activity is Activity.STEPS else 0.05) * outcome.truth[activity]
-                is_known.append(tally.measured.uncertainty_joules <= 3 * max(bound_joules, least[activity]))
+                is_known.append(tally.measured.uncertainty_joules <= 2 * max(bound_joules, least[activity]))
     assert len(is_known) >= 20
     assert is_known.count(False) <= most_misses(len(is_known))
 
@@ -119,10 +124,9 @@ def test_the_truth_lies_in_the_stated_intervals_of_parts_that_have_nothing_in_co
     for outcome in outcomes:
         check_sums(outcome)
     check_truth(outcomes)
+    check_widths(outcomes, but=Activity.STEPS if is_faulty else None)
     if is_faulty:
         check_against_oracle(outcomes)
-    else:
-        check_widths(outcomes)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +135,56 @@ def test_the_truth_lies_in_the_stated_intervals_of_parts_that_have_nothing_in_co
         (make_case, 0.1, 20026),
         (make_case, 0.02, 20024),
         (make_erratic_case, 0.1, 20013),
-        (make_erratic_case, 0.02, 20014),
+        (make_erratic_case, 0.02, 82118),
     ],
     ids=["fails for 3 s", "fails for 3 s, 20 ms", "sticks for 1 s, parts unlike each other", "begins again"],
 )
 def test_a_passing_fault_costs_no_more_than_the_time_that_it_hides(make, period_seconds, seed):
-    """Before what was drawn near that time told what hides in it: 1.42 and 1.43 % of steps, 8.9 and 1.35 %."""
-    outcome = measure(make(seed, period_seconds, is_faulty=True))
+    """Before what was drawn near that time told what hides in it: 1.42 and 1.43 % of steps, and 8.9 %.
+
+    Before the update before it counted: 2.96 %.
+    """
+    check_known(measure(make(seed, period_seconds, is_faulty=True)))
+
+
+@pytest.mark.parametrize(
+    ("make", "period_seconds", "seed"),
+    [
+        (make_case, 0.1, 82117),
+        (make_case, 0.02, 82021),
+        (make_erratic_case, 0.1, 82060),
+        (make_erratic_case, 0.1, 82050),
+        (make_erratic_case, 0.02, 82074),
+    ],
+    ids=[
+        "loses 3 s",
+        "loses 3 s, 20 ms",
+        "loses 3 s, unlike",
+        "sticks for 3 s, unlike",
+        "fails for 3 s, unlike, 20 ms",
+    ],
+)
+def test_the_power_tells_what_hides_in_a_fault(make, period_seconds, seed):
+    """Before only the counter near it did, and parts may be unlike others: 2.7, 1.9, 13, 39 and 6.9 % of a class."""
+    check_known(measure(make(seed, period_seconds, is_faulty=True)))
+
+
+@pytest.mark.parametrize("kind", ["fails", "sticks"])
+def test_a_counter_that_fails_for_good_leaves_the_rest_to_the_power(kind):
+    """Before what was drawn until then told the rest: 38 % off, +-70 %, and an evaluation of 0 J."""
+    case = make_erratic_case(7, 0.1, is_faulty=False)
+    case.faults.append(Fault(kind, 5.0, 1000.0))
+    outcome = measure(case)
+    check_sums(outcome)
+    check_truth([outcome])
+    total = outcome.summary.account.total
+    assert total.measured.method == "estimated"
+    assert abs(total.measured_joules - sum(outcome.truth.values())) <= total.measured.uncertainty_joules
+    assert total.measured.uncertainty_joules <= 0.15 * total.measured_joules
+
+
+def check_known(outcome: Outcome) -> None:
+    """Whatever is long is known within the bounds of `check_widths`."""
     check_sums(outcome)
     check_truth([outcome])
     for activity, tally in outcome.summary.account.activities.items():

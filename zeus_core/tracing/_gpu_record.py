@@ -89,6 +89,7 @@ class RecordedSource:
         self.add = source.add
         self.pending_knots = source.pending_knots
         self.is_read_due = source.is_read_due
+        self.stands_still = source.stands_still
         self.plan_read = source.plan_read
         self.next_look_at = source.next_look_at
 

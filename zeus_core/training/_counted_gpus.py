@@ -21,6 +21,7 @@ from zeus_core.monitor._parts._amount import Amount, whole_quanta
 from zeus_core.monitor._parts._counter_phase import CounterPhase
 from zeus_core.monitor._parts._divided_energy import DividedEnergy, Division
 from zeus_core.monitor._parts._energy_source import EnergySource
+from zeus_core.monitor._parts._power_samples import PowerSamples
 from zeus_core.monitor._parts._power_sum import PowerSum
 from zeus_core.monitor._parts._timeline import Timeline
 from zeus_core.monitor._reading import GpuEdge, Reading
@@ -102,9 +103,10 @@ class CountedGpus:
         counter: EnergySource = CounterPhase(gpu.energy_counter_period_seconds, reads_per_second)
         if self._trace is not None:
             power, counter = (self._trace.follow(index, gpu, most_watts, source) for source in (power, counter))
+        samples = PowerSamples(gpu.power_average_seconds, most_watts)
         if edge.counter_joules is None and edge.fault is None:
-            return DividedEnergy(power, most_watts, self._timeline, BEFORE)
-        return DividedEnergy(counter, most_watts, self._timeline, BEFORE, spare=power)
+            return DividedEnergy(power, most_watts, self._timeline, BEFORE, samples)
+        return DividedEnergy(counter, most_watts, self._timeline, BEFORE, samples, spare=power)
 
     def __len__(self) -> int:
         return len(self._gpus)
@@ -220,15 +222,15 @@ class CountedGpus:
         self._is_reading = True
         for gpu in self._gpus:
             if gpu.energy.is_read_due(now):
-                begin, counter_joules, power_watts = self._time_source.now(), None, None
+                begin, counter_joules, power_watts, calls = self._time_source.now(), None, None, 0
                 if not gpu.energy.source.is_of_power:
-                    counter_joules = _answer(gpu.gpu.read_energy_counter_joules)
-                if counter_joules is None and gpu.energy.needs_power:
-                    power_watts = _answer(gpu.gpu.read_power_watts)
+                    counter_joules, calls = _answer(gpu.gpu.read_energy_counter_joules), 1
+                if gpu.energy.needs_power(begin, counter_joules):
+                    power_watts, calls = _answer(gpu.gpu.read_power_watts), calls + 1
                 end = self._time_source.now()
                 with self._lock:
                     gpu.energy.add_edge(begin, end, counter_joules, power_watts)
-                    gpu.energy.plan_read(end)
+                    gpu.energy.plan_read(end, calls)
         self._is_reading = False
         now = self._time_source.now()
         if now - self._settled_at > SETTLE_SECONDS:

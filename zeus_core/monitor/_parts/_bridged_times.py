@@ -13,11 +13,12 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from zeus_core.monitor._parts._amount import Amount, add_estimate, in_quanta, is_class, lose, whole_quanta
+from zeus_core.monitor._parts._amount import Amount, in_quanta, is_class, lose, whole_quanta
 from zeus_core.monitor._parts._class_energy import ClassEnergy
 from zeus_core.monitor._parts._near_model import Stretch
 from zeus_core.monitor._parts._near_power import Gap
 from zeus_core.monitor._parts._part import Estimate, Part
+from zeus_core.monitor._parts._power_samples import Sampled
 
 __all__ = ["BridgedTimes", "has_lost"]
 
@@ -68,23 +69,31 @@ class BridgedTimes:
         """The energy of those that were counted."""
         return sum(hidden.energy_joules for hidden in self._hidden)
 
-    def add_lost(self, parts: Sequence[Part]) -> None:
-        """Add the time that has just ended, of which nothing was counted."""
-        self._lost.append(Stretch(parts, gap=self._classes.begin_gap()))
+    def add_lost(self, parts: Sequence[Part], sampled: Sequence[Sampled | None]) -> None:
+        """Add the time that has just ended, of which nothing was counted.
 
-    def add_hidden(self, parts: Sequence[Part], energy_joules: float, still_seconds: float) -> bool:
+        Args:
+            parts: All of it.
+            sampled: What samples of the power tell of each.
+        """
+        self._lost.append(Stretch(parts, gap=self._classes.begin_gap(sampled)))
+
+    def add_hidden(
+        self, parts: Sequence[Part], sampled: Sequence[Sampled | None], energy_joules: float, still_seconds: float
+    ) -> bool:
         """Add the time that has just ended, if its energy tells less of its parts than what is near it. Tell whether.
 
         Args:
             parts: All of it.
+            sampled: What samples of the power tell of each.
             energy_joules: Its energy, unless the counter has lost some.
             still_seconds: How long the counter stood still in it; 0 if it did not.
         """
         is_anything_known = self._classes.total_seconds > 0
-        does_near_tell = is_anything_known if still_seconds else self._classes.is_better_told_by_near(parts)
+        does_near_tell = is_anything_known if still_seconds else self._classes.is_better_told_by_near(parts, sampled)
         if len(self._hidden) >= _MAX_HIDDEN or not does_near_tell:
             return False
-        self._hidden.append(_Hidden(parts, energy_joules, still_seconds, self._classes.begin_gap()))
+        self._hidden.append(_Hidden(parts, energy_joules, still_seconds, self._classes.begin_gap(sampled)))
         return True
 
     def add_to(self, amounts: dict[Hashable, Amount]) -> float:
@@ -99,9 +108,10 @@ class BridgedTimes:
             else:
                 counted.append((hidden.energy_joules, Stretch(hidden.parts, hidden.energy_joules, hidden.gap)))
         for gap, fit in zip(lost, self._classes.fit(lost), strict=True):
-            for key, estimate in fit.items():
-                add_estimate(amounts, key, estimate)
-                off_joules += estimate.uncertainty_joules if is_class(key) else 0.0
+            for key, (energy_joules, uncertainty_joules) in fit.items():
+                _add(amounts.setdefault(key, Amount()), whole_quanta(energy_joules), uncertainty_joules)
+                amounts[key].is_estimated = True
+            off_joules += math.hypot(*(estimate.uncertainty_joules for key, estimate in fit.items() if is_class(key)))
             lose(amounts, [part for part in gap.parts if part.key not in fit])
         fits = self._classes.fit([stretch for _, stretch in counted])
         for (energy_joules, _), fit in zip(counted, fits, strict=True):
@@ -109,8 +119,12 @@ class BridgedTimes:
                 {key: estimate.energy_joules for key, estimate in fit.items() if is_class(key)}, energy_joules
             )
             for key, estimate in fit.items():
-                amount = amounts.setdefault(key, Amount())
-                amount.energy_joules += of_classes.get(key, whole_quanta(estimate.energy_joules))
-                # What a part drew in this time says nothing of how the energy of others was divided.
-                amount.uncertainty_joules = math.hypot(amount.uncertainty_joules, estimate.uncertainty_joules)
+                joules = of_classes.get(key, whole_quanta(estimate.energy_joules))
+                _add(amounts.setdefault(key, Amount()), joules, estimate.uncertainty_joules)
         return off_joules
+
+
+def _add(amount: Amount, energy_joules: float, uncertainty_joules: float) -> None:
+    """Add some energy: what parts drew in such a time says nothing of how the energy of others was divided."""
+    amount.energy_joules += energy_joules
+    amount.uncertainty_joules = math.hypot(amount.uncertainty_joules, uncertainty_joules)

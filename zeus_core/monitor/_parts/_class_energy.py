@@ -29,9 +29,10 @@ from zeus_core.monitor._parts._mixed_interval import PART_NOISE, MixedInterval
 from zeus_core.monitor._parts._near_model import NearModel, Stretch
 from zeus_core.monitor._parts._near_power import NOISY_SECONDS, Gap, NearPower, Seen
 from zeus_core.monitor._parts._part import Estimate, Part, edge_places, seconds_by_key
-from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, padded
+from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, padded, sum_of_rows
 from zeus_core.monitor._parts._power_model import MIN_SHARE, PowerModel
 from zeus_core.monitor._parts._power_regression import FINE, Group
+from zeus_core.monitor._parts._power_samples import Sampled
 
 __all__ = ["ClassEnergy"]
 
@@ -40,6 +41,9 @@ _TOLD_FAR = 2.0  # times the length of what was seen inside a part: of a longer 
 # An interval of so many usual ones, as a counter that stood still leaves it, hides whole parts: these are off by more
 # times what parts are whose ends only lie in an interval.
 _LONG_INTERVALS, _LONG_REACH = 3.0, 1.5
+# Of an interval inside a part: how far its ends can be off if it is to tell the power near it. The first one after a
+# counter stood still may begin half a period early, and tell a third too little of all that hides before it.
+_CLEAR = 0.1
 _MIN_ALONE_SECONDS = 1.0  # of a class, by which its power is known apart from that of others
 _SOLVED_ALONE = (4, 16, 64)  # intervals of a class only, after which its power is found anew
 # In benchmarks/part_energy.py these hold 95 % and more of each class of part: fewer standard errors than of a normal
@@ -106,7 +110,7 @@ class ClassEnergy:
         ]
         if len(parts) == 1:
             variance = (PART_NOISE * fitted[0]) ** 2 + timing
-            self._see_inside(parts[0], Seen(seconds, energy_joules, whole), variance)
+            self._see_inside(parts[0], Seen(seconds, energy_joules, whole), variance, knots_seconds)
         else:
             is_long = self._is_long(seconds)
             fitted = [_LONG_REACH * joules for joules in fitted] if is_long else fitted
@@ -116,8 +120,12 @@ class ClassEnergy:
             self._model.solve()
         return {key: shares[key] * energy_joules for key in keys}
 
-    def begin_gap(self) -> Gap:
-        """Return a gap that begins with this moment: what comes after it tells nothing of the interval before it."""
+    def begin_gap(self, sampled: Sequence[Sampled | None]) -> Gap:
+        """Return a gap that begins with this moment: what comes after it tells nothing of the interval before it.
+
+        Args:
+            sampled: What samples of the power tell of each of its parts.
+        """
         mixed = self._mixed
         if mixed is not None and len(mixed.parts) == 2 and mixed.told[0]:
             # The rest of that interval is of the part that reaches into the gap, and may not be seen elsewhere.
@@ -125,9 +133,9 @@ class ClassEnergy:
             self.near.see(part.key, Seen(part.seconds, mixed.joules, mixed.rows[part.key]))
         self._close()
         self._inside = None
-        return self.near.begin_gap()
+        return self.near.begin_gap(sampled)
 
-    def is_better_told_by_near(self, parts: Sequence[Part]) -> bool:
+    def is_better_told_by_near(self, parts: Sequence[Part], sampled: Sequence[Sampled | None]) -> bool:
         """Tell whether the division of an interval is better told by what its classes draw near it.
 
         An interval of so many usual ones, as a counter that stood still leaves it, hides whole parts, of which
@@ -136,8 +144,8 @@ class ClassEnergy:
         return (
             self._is_long(sum(part.seconds for part in parts))
             and len({part.key for part in parts}) > 1
-            and all(part.key in self._sums for part in parts)
-            and any(self._is_known(part.key) for part in parts)
+            and all(part.key in self._sums or power for part, power in zip(parts, sampled, strict=True))
+            and any(self._is_known(part.key) or power for part, power in zip(parts, sampled, strict=True))
         )
 
     def fit(self, stretches: Sequence[Stretch]) -> list[dict[Hashable, Estimate]]:
@@ -150,15 +158,17 @@ class ClassEnergy:
             The energy of each class and span. It is not known of classes that were never added.
         """
         known = [self._parts_that_can_be_told(stretch) for stretch in stretches]
-        all_rows = self._columns.peek(known)
+        rows = iter(self._columns.peek([[part] for parts in known for part in parts.values()]))
         self._grow()
         self._model.solve_if_stale()
-        return [
-            self._divided(stretch.energy_joules, parts, rows)
-            if stretch.energy_joules is not None and stretch.gap is None
-            else self._near_model.tell(stretch, parts, rows, self._is_known)
-            for stretch, parts, rows in zip(stretches, known, all_rows, strict=True)
-        ]
+        fits = []
+        for stretch, parts in zip(stretches, known, strict=True):
+            of_parts = {number: next(rows) for number in parts}
+            if stretch.energy_joules is not None and stretch.gap is None:
+                fits.append(self._divided(stretch.energy_joules, list(parts.values()), sum_of_rows(of_parts.values())))
+            else:
+                fits.append(self._near_model.tell(stretch, of_parts, self._is_known))
+        return fits
 
     def estimate(self, key: Hashable) -> Estimate:
         """Return the energy of a class or span so far."""
@@ -213,12 +223,13 @@ class ClassEnergy:
         self._inside = None
         self._near_model.see_edge()
 
-    def _see_inside(self, part: Part, inside: Seen, variance: float) -> None:
+    def _see_inside(self, part: Part, inside: Seen, variance: float, knots_seconds: float) -> None:
         for key in part.keys:
             self._sums[key].shared += inside.joules
             self._sums[key].alone += 1
         self._regression.add(inside.row, inside.joules, variance, Group.ALONE)
-        self.near.see(part.key, inside)
+        if knots_seconds < _CLEAR * inside.seconds:
+            self.near.see(part.key, inside)
         if self._mixed is not None:
             self._tell(self._mixed, -1, part.key, inside)
         self._close()
@@ -272,11 +283,14 @@ class ClassEnergy:
         """Tell whether a class was seen apart from others."""
         return key in self._sums and self._sums[key].alone_seconds >= _MIN_ALONE_SECONDS
 
-    def _parts_that_can_be_told(self, stretch: Stretch) -> Sequence[Part]:
+    def _parts_that_can_be_told(self, stretch: Stretch) -> dict[int, Part]:
         if self._model.seconds == 0:
-            return []
-        is_told = stretch.energy_joules is None
-        return [part for part in stretch.parts if part.key in self._sums] if is_told else stretch.parts
+            return {}
+        parts = dict(enumerate(stretch.parts))
+        if stretch.energy_joules is not None:
+            return parts
+        unknown = {part.key for number, part in parts.items() if stretch.sampled(number) is None} - self._sums.keys()
+        return {number: part for number, part in parts.items() if part.key not in unknown}
 
     def _note_edges(self, parts: Sequence[Part], crossing: Mapping[Hashable, Array]) -> None:
         for key, power in crossing.items():

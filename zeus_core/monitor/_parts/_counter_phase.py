@@ -169,9 +169,15 @@ class CounterPhase:
         """Tell whether to read now, as it was planned or as the load has changed since."""
         return self._plan.is_due(now, changed_at, self._grid)
 
-    def plan_read(self, now: float) -> None:
-        """Plan the next read after one that has ended now."""
-        self._plan.follow(now, self._grid, self._brackets[-1].number if self._brackets else 0, self._is_same)
+    def stands_still(self, now: float, energy_joules: float) -> bool:
+        """Tell whether the counter has shown the same for too long, given what it shows now."""
+        longest = (1 + _PERIOD_TOLERANCE) * self.period_seconds
+        return energy_joules == self._last_joules and now - self._shown_since > longest
+
+    def plan_read(self, now: float, calls: int) -> None:
+        """Plan the next read after one that has ended now, and took so many calls of the driver."""
+        number = self._brackets[-1].number if self._brackets else 0
+        self._plan.follow(now, self._grid, number, self._is_same, calls)
 
     def next_look_at(self, now: float) -> float:
         """Return when to ask again whether a read is due."""

@@ -22,6 +22,7 @@ from zeus_core.monitor._parts._counter_phase import STILL_PERIODS, Knot
 from zeus_core.monitor._parts._energy_source import EnergySource
 from zeus_core.monitor._parts._near_model import Stretch
 from zeus_core.monitor._parts._part import Estimate, Part
+from zeus_core.monitor._parts._power_samples import PowerSamples
 from zeus_core.monitor._parts._timeline import Timeline
 from zeus_core.monitor._parts._unsettled_time import SILENT_SECONDS, UnsettledTime
 
@@ -50,6 +51,7 @@ class DividedEnergy:
         peak_watts: The most the GPU can draw.
         timeline: The activities in time.
         before: The class of the time before the first moment that counts.
+        samples: Tell the power while the source tells nothing.
         spare: Takes the place of a source that never answers; None if there is none.
     """
 
@@ -59,6 +61,7 @@ class DividedEnergy:
         peak_watts: float,
         timeline: Timeline,
         before: Hashable,
+        samples: PowerSamples,
         spare: EnergySource | None = None,
     ) -> None:
         self.source = source
@@ -71,6 +74,7 @@ class DividedEnergy:
         self._following: Knot | None = None  # the next one, which is settled once the one after it is known
         self._settled: dict[Hashable, Amount] = {}
         self._bridged = BridgedTimes(self._classes)
+        self._samples = samples
         self._unsettled = UnsettledTime(self._classes, peak_watts, before)
         self._total_joules = 0.0  # as divided last
         self._told_more_joules = 0.0  # since
@@ -92,18 +96,17 @@ class DividedEnergy:
     def _age_seconds(self) -> float:
         return 0.0 if self.source.is_of_power else _AGE_PERIODS * self.source.period_seconds
 
-    @property
-    def needs_power(self) -> bool:
-        """Whether the power is to be read where the counter has not answered."""
-        return self.source.is_of_power or self._spare is not None
+    def needs_power(self, now: float, counter_joules: float | None) -> bool:
+        """Tell whether the power is to be read, given what the counter shows now."""
+        return counter_joules is None or self.source.stands_still(now, counter_joules)
 
     def is_read_due(self, now: float) -> bool:
         """Tell whether to read now."""
         return (self._spare or self.source).is_read_due(now, self._timeline.changed_at)
 
-    def plan_read(self, now: float) -> None:
-        """Plan the next read after one that has ended now."""
-        (self._spare or self.source).plan_read(now)
+    def plan_read(self, now: float, calls: int) -> None:
+        """Plan the next read after one that has ended now, and took so many calls of the driver."""
+        (self._spare or self.source).plan_read(now, calls)
 
     def next_look_at(self, now: float) -> float:
         """Return when to ask again whether a read is due."""
@@ -124,6 +127,7 @@ class DividedEnergy:
         if is_last and self._knot is not None and self._following is not None:
             self._divide(self._knot, self._following)
             self._knot, self._following = self._following, None
+        self._samples.forget_before(self.settled_until)
 
     def division(self, now: float, is_last: bool = False) -> Division:
         """Return the energy of each class up to now. The total never falls from one call to the next.
@@ -167,6 +171,7 @@ class DividedEnergy:
         """Take in a read that was made between two moments; None is what was not read."""
         if power_watts is not None:
             self._unsettled.power_watts = power_watts
+            self._samples.add(begin, end, power_watts)
         value = power_watts if self.source.is_of_power else counter_joules
         if value is not None:
             self.source.add(begin, end, value)
@@ -180,10 +185,12 @@ class DividedEnergy:
         if last is None:
             self._knot, self._following = knot, None
             if knot.at - knot.half_width_seconds > self._timeline.begin:  # the first reads have failed
-                self._unsettled.missed = self._timeline.parts(self._timeline.begin, knot.at)
+                missed = self._timeline.parts(self._timeline.begin, knot.at)
+                self._unsettled.miss(missed, self._samples.of_parts(self._timeline.begin, missed))
         elif following is not None:
-            is_sound = self._may_follow(last, following)
-            if not self._may_follow(following, knot) or (not is_sound and self._may_follow(last, knot)):
+            is_sound, does_go_on = self._may_follow(last, following), self._may_follow(following, knot)
+            is_passed_by = self._may_follow(last, knot)
+            if not (is_sound and does_go_on) and (is_passed_by or not (is_sound or does_go_on)):
                 return  # the one in between was a slip of the driver, or of an update that came late
             self._divide(last, following)
             self._knot = following
@@ -198,15 +205,16 @@ class DividedEnergy:
         if not parts:
             return
         if not self._may_follow(first, second):
-            self._bridged.add_lost(parts)
+            self._bridged.add_lost(parts, self._samples.of_parts(first.at, parts))
             return
         energy_joules = whole_quanta(second.energy_joules - first.energy_joules)
         is_still = second.still_seconds >= STILL_PERIODS * self.source.period_seconds
         still_seconds = second.still_seconds if is_still else 0.0
-        if parts[0].key != self._before and self._bridged.add_hidden(parts, energy_joules, still_seconds):
+        sampled = self._samples.of_parts(first.at, parts)
+        if parts[0].key != self._before and self._bridged.add_hidden(parts, sampled, energy_joules, still_seconds):
             return
         if is_still and has_lost(energy_joules, still_seconds, parts, self._modelled_joules(parts)):
-            self._bridged.add_lost(parts)
+            self._bridged.add_lost(parts, sampled)
             return
         self._classes.timing_seconds = self.source.half_width_seconds
         self._classes.age_seconds = self._age_seconds
@@ -235,12 +243,15 @@ class DividedEnergy:
             for first, second in itertools.pairwise(chain)
         ]
         period_seconds = self.source.period_seconds
+        is_outage = now - begin > max(_OUTAGE_PERIODS * period_seconds, 2 * _SETTLED_AFTER_SECONDS)
+        tail = self._timeline.parts(begin, now)
         off_joules = self._unsettled.add_to(
             amounts,
             intervals,
-            self._timeline.parts(begin, now),
+            tail,
+            self._samples.of_parts(begin, tail) if is_outage else (),
             period_seconds=period_seconds,
-            is_outage=now - begin > max(_OUTAGE_PERIODS * period_seconds, 2 * _SETTLED_AFTER_SECONDS),
+            is_outage=is_outage,
             is_last=is_last,
         )
         # So much earlier or later the latest part of it may have begun, at any power.

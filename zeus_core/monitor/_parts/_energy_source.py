@@ -53,8 +53,12 @@ class EnergySource(Protocol):
         """Tell whether to read now, given when the load changed last."""
         ...
 
-    def plan_read(self, now: float) -> None:
-        """Plan the next read after one that has ended now."""
+    def stands_still(self, now: float, energy_joules: float) -> bool:
+        """Tell whether it has shown the same for too long, given what it shows now."""
+        ...
+
+    def plan_read(self, now: float, calls: int) -> None:
+        """Plan the next read after one that has ended now, and took so many calls of the driver."""
         ...
 
     def next_look_at(self, now: float) -> float:

@@ -14,10 +14,11 @@ import numpy as np
 
 from zeus_core.monitor._parts._mixed_interval import PART_NOISE
 from zeus_core.monitor._parts._model_error import ModelError, UnlikeParts
-from zeus_core.monitor._parts._near_power import NOISY_SECONDS, Gap, Near, NearPower, Seen
+from zeus_core.monitor._parts._near_power import NOISY_SECONDS, NOTHING, Gap, Near, NearPower, Seen
 from zeus_core.monitor._parts._part import Estimate, Part, seconds_by_key
-from zeus_core.monitor._parts._power_columns import Array, padded
+from zeus_core.monitor._parts._power_columns import Array, padded, sum_of_rows
 from zeus_core.monitor._parts._power_model import PowerModel
+from zeus_core.monitor._parts._power_samples import Sampled
 
 __all__ = ["NearModel", "Stretch"]
 
@@ -39,6 +40,10 @@ class Stretch(NamedTuple):
     parts: Sequence[Part]
     energy_joules: float | None = None
     gap: Gap | None = None
+
+    def sampled(self, number: int) -> Sampled | None:
+        """Return what samples of the power tell of a part; None if nothing."""
+        return self.gap.sampled[number] if self.gap is not None and self.gap.sampled else None
 
 
 class NearModel:
@@ -91,54 +96,97 @@ class NearModel:
     def tell(
         self,
         stretch: Stretch,
-        parts: Sequence[Part],
-        rows: Mapping[Hashable, Array],
+        rows_of_parts: Mapping[int, Mapping[Hashable, Array]],
         is_known: Callable[[Hashable], bool],
     ) -> dict[Hashable, Estimate]:
         """Return the energy of a time by what its classes draw, and by how far they drew more or less near it.
 
         Args:
             stretch: The time.
-            parts: Those whose power is known at all.
-            rows: The seconds of each class and span in each column.
+            rows_of_parts: The seconds of each class and span in each column, for the parts whose power is known at all.
             is_known: Whether a class was seen apart from others.
         """
         gap = stretch.gap or self.near.gap_now()
-        times, all_seconds = seconds_by_key(parts), sum(part.seconds for part in parts)
-        told = dict.fromkeys(rows, Seen(0.0, 0.0, np.zeros_like(next(iter(rows.values()), np.zeros(0)))))
-        off = dict.fromkeys(rows, 0.0)
-        unlike: dict[tuple[Hashable, Hashable, bool], list[float]] = {}  # seconds of parts that only others tell
-        for part in parts:
-            near = gap.near(part.key, part is stretch.parts[0], part is stretch.parts[-1])
-            weight = part.seconds / (near.seen.seconds + NOISY_SECONDS)
-            stderr = self._stderr_within_part(part, near) if near.is_of_part else None
-            for key in part.keys:
-                told[key] = told[key].and_more(near.seen.times(weight))
-                if stderr is None:
-                    name = key, part.key, near.has_both_sides
-                    unlike.setdefault(name, []).append(part.seconds)
-                else:
-                    off[key] += stderr**2
-        for (key, class_key, has_both_sides), lengths in unlike.items():
-            error = _UNLIKE * self._error_joules(class_key, sum(lengths), all_seconds, has_both_sides)
-            off[key] += max(error, self._unlike_watts(class_key) * math.hypot(*lengths)) ** 2
-        if stretch.energy_joules is None:
-            return {key: self._told(row, times[key], told[key], off[key]) for key, row in rows.items()}
-        for key, row in rows.items():
-            if not is_known(key):
-                off[key] = max(off[key], (PART_NOISE * self._model.fitted_joules(row, times[key])) ** 2)
+        parts = {number: stretch.parts[number] for number in rows_of_parts}
+        rows, times = sum_of_rows(rows_of_parts.values()), seconds_by_key(parts.values())
+        nears = {
+            number: gap.near(part.key, part is stretch.parts[0], part is stretch.parts[-1])
+            for number, part in parts.items()
+        }
+        sampled = {
+            number: self._better_sampled(stretch.sampled(number), parts[number], nears[number]) for number in parts
+        }
+        others = {number: part for number, part in parts.items() if sampled[number] is None}
+        told, off = self._told_by_near(others, nears, sum(part.seconds for part in parts.values()))
+        if stretch.energy_joules is not None:
+            other_times = seconds_by_key(others.values())
+            for key, row in sum_of_rows(rows_of_parts[number] for number in others).items():
+                if not is_known(key):
+                    off[key] = max(off[key], (PART_NOISE * self._model.fitted_joules(row, other_times[key])) ** 2)
+        for number, power in sampled.items():
+            if power is None:
+                continue
+            for key, row in rows_of_parts[number].items():
+                # The samples are of the power once it has followed the load: by the lag, the model tells the rest.
+                followed = Seen(parts[number].seconds, power.energy_joules, np.broadcast_to(row[0], row.shape))
+                told[key] = told.get(key, NOTHING).and_more(followed)
+                off[key] = off.get(key, 0.0) + power.stderr_joules**2
         estimates = {key: self._told(row, times[key], told[key], off[key]) for key, row in rows.items()}
-        return self._with_sum(estimates, stretch.energy_joules, times, {part.key for part in parts})
+        if stretch.energy_joules is None:
+            return estimates
+        return self._with_sum(estimates, stretch.energy_joules, times, {part.key for part in parts.values()})
+
+    def _told_by_near(
+        self, parts: Mapping[int, Part], nears: Mapping[int, Near], all_seconds: float
+    ) -> tuple[dict[Hashable, Seen], dict[Hashable, float]]:
+        """Return what is told of each class and span by what was seen near its parts, and the variance of that.
+
+        Args:
+            parts: Those that are told by it, by their numbers.
+            nears: What was seen near each part.
+            all_seconds: The length of the whole time.
+        """
+        told: dict[Hashable, Seen] = {}
+        off: dict[Hashable, float] = {}
+        unlike: dict[tuple[Hashable, Hashable, bool], list[float]] = {}  # seconds of parts that only others tell
+        for number, part in parts.items():
+            near = nears[number]
+            stderr = self._stderr_within_part(part, near)
+            for key in part.keys:
+                seen = near.seen.times(part.seconds / (near.seen.seconds + NOISY_SECONDS))
+                told[key] = told.get(key, NOTHING).and_more(seen)
+                off[key] = off.get(key, 0.0) + (0.0 if stderr is None else stderr**2)
+                if stderr is None:
+                    unlike.setdefault((key, part.key, near.has_both_sides), []).append(part.seconds)
+        for (key, class_key, has_both_sides), lengths in unlike.items():
+            off[key] += self._unlike_joules(class_key, lengths, all_seconds, has_both_sides) ** 2
+        return told, off
+
+    def _better_sampled(self, sampled: Sampled | None, part: Part, near: Near) -> Sampled | None:
+        """Return what samples of the power tell of a part, if that is surer than what was seen near it."""
+        if sampled is None or near.seen.seconds == 0:
+            return sampled
+        stderr = self._stderr_within_part(part, near)
+        if stderr is None:
+            stderr = self._unlike_joules(part.key, [part.seconds], part.seconds, near.has_both_sides)
+        return sampled if sampled.stderr_joules < stderr else None
 
     def _stderr_within_part(self, part: Part, near: Near) -> float | None:
-        """Return how far a part can be off what was seen of it; None if that is not known."""
-        errors = self._errors_within_parts.get(part.key)
+        """Return how far a part can be off what was seen of it; None if nothing was, or that is not known."""
+        errors = self._errors_within_parts.get(part.key) if near.is_of_part else None
         stderr = None if errors is None else errors.stderr_joules(part.seconds, near.has_both_sides)
         if errors is None or stderr is None or near.seen.seconds <= part.seconds:
             return stderr
         # What was seen reaches farther than the part is long: a power that rises or falls is off by more.
         farther = errors.stderr_joules(near.seen.seconds, near.has_both_sides)
         return stderr if farther is None else max(stderr, farther * part.seconds / near.seen.seconds)
+
+    def _unlike_joules(
+        self, key: Hashable, lengths: Sequence[float], all_seconds: float, has_both_sides: bool
+    ) -> float:
+        """Return how far parts of a class can be off that are told by others of it, within all the time to tell."""
+        error = _UNLIKE * self._error_joules(key, sum(lengths), all_seconds, has_both_sides)
+        return max(error, self._unlike_watts(key) * math.hypot(*lengths))
 
     def _unlike_watts(self, key: Hashable) -> float:
         """Return how far a part that was not seen can be off others of its class: at first as those of all classes."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, padded
+from zeus_core.monitor._parts._power_samples import Sampled
 
-__all__ = ["NOISY_SECONDS", "Gap", "Near", "NearPower", "Seen"]
+__all__ = ["NOISY_SECONDS", "NOTHING", "Gap", "Near", "NearPower", "Seen"]
 
 NOISY_SECONDS = 0.02
 """An interval inside a part tells what it draws near it, less by its noise: as if some time of it told nothing."""
@@ -44,7 +45,8 @@ class Seen(NamedTuple):
         return Seen(weight * self.seconds, weight * self.joules, weight * self.row)
 
 
-_NOTHING = Seen(0.0, 0.0, np.zeros((len(LAGS_SECONDS), 0)))
+NOTHING = Seen(0.0, 0.0, np.zeros((len(LAGS_SECONDS), 0)))
+"""No interval."""
 
 
 class Near(NamedTuple):
@@ -73,9 +75,11 @@ class Gap:
 
     Args:
         before: The energy seen before it.
+        sampled: What samples of the power tell of each of its parts; nothing if there are none.
     """
 
-    def __init__(self, before: _Side) -> None:
+    def __init__(self, before: _Side, sampled: Sequence[Sampled | None]) -> None:
+        self.sampled = sampled
         self._before = before
         self._after = _Side({}, {})
         self._is_in_part = True  # that begins in the gap, or before it
@@ -84,8 +88,8 @@ class Gap:
         """Take in an interval after it that lies inside a part; those that are late tell no more."""
         sums = [self._after.of_class, *([self._after.of_part] if self._is_in_part else [])]
         for after in sums:
-            if after.get(key, _NOTHING).seconds < _NEAR_SECONDS:
-                after[key] = after.get(key, _NOTHING).and_more(seen)
+            if after.get(key, NOTHING).seconds < _NEAR_SECONDS:
+                after[key] = after.get(key, NOTHING).and_more(seen)
 
     def see_edge(self) -> None:
         """Note that the part in which it ended has ended."""
@@ -105,7 +109,7 @@ class Gap:
             if does_reach and key in side.of_part
         ]
         of_class = [side.of_class[key] for side in (self._before, self._after) if key in side.of_class]
-        seen = _NOTHING
+        seen = NOTHING
         for one in of_part or of_class:
             seen = seen.and_more(one)
         return Near(seen, bool(of_part), len(of_part or of_class) == 2)
@@ -123,7 +127,7 @@ class NearPower:
         """Take in an interval that lies inside a part."""
         kept = math.exp(-seen.seconds / _NEAR_SECONDS)
         for recent in (self._recent, self._of_part):
-            recent[key] = recent.get(key, _NOTHING).and_more(seen, kept)
+            recent[key] = recent.get(key, NOTHING).and_more(seen, kept)
         for gap in self._gaps:
             gap.see(key, seen)
 
@@ -137,12 +141,12 @@ class NearPower:
         for gap in self._gaps:
             gap.see_edge()
 
-    def gap_now(self) -> Gap:
+    def gap_now(self, sampled: Sequence[Sampled | None] = ()) -> Gap:
         """Return a gap that begins with this moment, and is not followed."""
-        return Gap(_Side(dict(self._recent), dict(self._of_part)))
+        return Gap(_Side(dict(self._recent), dict(self._of_part)), sampled)
 
-    def begin_gap(self) -> Gap:
+    def begin_gap(self, sampled: Sequence[Sampled | None] = ()) -> Gap:
         """Return a gap that begins with this moment, and learn what was drawn after it."""
-        self._gaps.append(gap := self.gap_now())
+        self._gaps.append(gap := self.gap_now(sampled))
         self._of_part = {}
         return gap

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 __all__ = ["EDGES_SECONDS", "Estimate", "Part", "Piece", "edge_places", "seconds_by_key"]
@@ -58,7 +58,7 @@ class Estimate(NamedTuple):
     uncertainty_joules: float
 
 
-def seconds_by_key(parts: Sequence[Part]) -> dict[Hashable, float]:
+def seconds_by_key(parts: Iterable[Part]) -> dict[Hashable, float]:
     """Return the time of each class and span."""
     seconds: dict[Hashable, float] = {}
     for part in parts:

@@ -73,9 +73,13 @@ class PowerSum:
         """Tell whether to read now; that the load has changed does not matter."""
         return now >= self._planned_at
 
-    def plan_read(self, now: float) -> None:
-        """Plan the next read after one that has ended now."""
-        self._planned_at = now + self.period_seconds * self._random.uniform(0.6, 1.4)
+    def stands_still(self, now: float, energy_joules: float) -> bool:
+        """Tell that it does not: it is no counter."""
+        return False
+
+    def plan_read(self, now: float, calls: int) -> None:
+        """Plan the next read after one that has ended now, and took so many calls of the driver."""
+        self._planned_at = now + calls * self.period_seconds * self._random.uniform(0.6, 1.4)
 
     def next_look_at(self, now: float) -> float:
         """Return when to ask again whether a read is due."""

@@ -79,7 +79,7 @@ class ReadPlan:
             number += 1
         return min(at, self._planned_at)
 
-    def follow(self, now: float, grid: UpdateGrid | None, last: int, is_same: bool) -> None:
+    def follow(self, now: float, grid: UpdateGrid | None, last: int, is_same: bool, calls: int) -> None:
         """Plan the next read after one that has ended now.
 
         Args:
@@ -87,9 +87,15 @@ class ReadPlan:
             grid: The updates; None while they are not known.
             last: The number of the latest update that was seen.
             is_same: Whether the read has shown the same as the one before.
+            calls: How many calls of the driver it took; more than one where the counter tells nothing.
         """
-        self._allowance = min(self._allowance + self._earned(now), _MAX_BURST_READS) - 1
+        self._allowance = min(self._allowance + self._earned(now), _MAX_BURST_READS) - calls
         self._allowed_at = now
+        if calls > 1:
+            self._sought_at = None
+            at = now + calls / self._reads_per_second * self._random.uniform(0.6, 1.4)
+            self._planned_at = at if grid is None else self._clear_of_updates(at, grid)
+            return
         at = self._watch_at(now) if grid is None else max(self._known_at(now, grid, last, is_same), now)
         allowed_at = now + (1 - self._allowance) / (_MOST * self._reads_per_second)
         if at < allowed_at and self._allowance < 1:
@@ -134,6 +140,12 @@ class ReadPlan:
             self._sought_at = grid.at(number + skipped)
             return self._near(grid, number + skipped)
         return self._after(grid, number + skipped)
+
+    def _clear_of_updates(self, at: float, grid: UpdateGrid) -> float:
+        """Return a moment, or the next one at which it is clear which update was the latest."""
+        number = grid.number_near(at)
+        after = self._after(grid, number)
+        return after if 2 * grid.at(number) - after < at < after else at
 
     def _after(self, grid: UpdateGrid, number: int) -> float:
         """Return when an update has surely happened."""

@@ -8,6 +8,7 @@ from zeus_core.monitor._parts._amount import Amount, add_estimate, is_class, los
 from zeus_core.monitor._parts._class_energy import ClassEnergy
 from zeus_core.monitor._parts._near_model import Stretch
 from zeus_core.monitor._parts._part import Estimate, Part
+from zeus_core.monitor._parts._power_samples import Sampled
 
 __all__ = ["SILENT_SECONDS", "UnsettledTime"]
 
@@ -24,7 +25,6 @@ class UnsettledTime:
         before: The class of the time before the first moment that counts.
 
     Attributes:
-        missed: The parts before the first knot, if the first reads have failed.
         power_watts: The latest power that was read, for the time before the first update.
     """
 
@@ -32,15 +32,26 @@ class UnsettledTime:
         self._classes = classes
         self._peak_watts = peak_watts
         self._before = before
-        self.missed: Sequence[Part] = ()
         self._missed_gap = classes.near.begin_gap()
+        self._missed: Stretch | None = None
         self.power_watts: float | None = None
+
+    def miss(self, parts: Sequence[Part], sampled: Sequence[Sampled | None]) -> None:
+        """Note that the first reads have failed.
+
+        Args:
+            parts: Those before the first knot.
+            sampled: What samples of the power tell of each.
+        """
+        self._missed_gap.sampled = sampled
+        self._missed = Stretch(parts, gap=self._missed_gap)
 
     def add_to(
         self,
         amounts: dict[Hashable, Amount],
         intervals: Sequence[Stretch],
         tail: Sequence[Part],
+        sampled: Sequence[Sampled | None],
         *,
         period_seconds: float,
         is_outage: bool,
@@ -52,20 +63,21 @@ class UnsettledTime:
             amounts: Those that are settled.
             intervals: Those between knots that are not settled.
             tail: The parts since the latest knot.
+            sampled: What samples of the power tell of each of these.
             period_seconds: The time between two updates.
             is_outage: Whether that is longer ago than a counter can stand still.
             is_last: Whether no more will be told.
         """
         stretches = list(intervals)
-        if self.missed:
-            stretches.append(Stretch(self.missed, gap=self._missed_gap))
+        if self._missed is not None:
+            stretches.append(self._missed)
         if is_outage and not is_last:
             lose(amounts, tail)
         else:
-            stretches.append(Stretch(tail))
+            stretches.append(Stretch(tail, gap=self._classes.near.gap_now(sampled)))
         off_joules = 0.0
-        for (parts, energy_joules, _), fit in zip(stretches, self._classes.fit(stretches), strict=True):
-            is_missed = parts is self.missed
+        for stretch, fit in zip(stretches, self._classes.fit(stretches), strict=True):
+            parts, energy_joules, is_missed = stretch.parts, stretch.energy_joules, stretch is self._missed
             if energy_joules is None:
                 is_short = sum(part.seconds for part in parts) <= SILENT_SECONDS if is_missed else not is_outage
                 fit = self._with_unknown(fit, parts, is_short)
