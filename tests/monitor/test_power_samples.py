@@ -1,4 +1,4 @@
-"""What samples of the power tell of parts, against the power that they were taken of."""
+"""The energies of parts by samples of their power, against the power that these were taken of."""
 
 from __future__ import annotations
 

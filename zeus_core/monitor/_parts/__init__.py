@@ -4,7 +4,8 @@
 `_timeline` tells which parts lie between two updates. `_class_energy` divides the energy between them: `_power_model`
 learns what each class of parts draws, by a regression (`_power_columns`, `_power_regression`), from what lies inside
 parts and from `_mixed_interval`s of several; `_class_sums` is what it keeps of each class. `_near_model` tells what a
-time drew by what was drawn near it (`_near_power`), with the error that this had elsewhere (`_model_error`).
+time drew by what was drawn near it (`_near_power`), with the error that this had elsewhere (`_model_error`), or by
+`_power_samples` where these are surer.
 `_divided_energy` puts all energy together: what is settled, `_bridged_times` in which a counter failed, and
 `_unsettled_time`. `_power_sum` takes the place of the counter where there is none.
 """

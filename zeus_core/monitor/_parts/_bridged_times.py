@@ -74,7 +74,7 @@ class BridgedTimes:
 
         Args:
             parts: All of it.
-            sampled: What samples of the power tell of each.
+            sampled: The energies that samples of the power tell of each.
         """
         self._lost.append(Stretch(parts, gap=self._classes.begin_gap(sampled)))
 
@@ -85,7 +85,7 @@ class BridgedTimes:
 
         Args:
             parts: All of it.
-            sampled: What samples of the power tell of each.
+            sampled: The energies that samples of the power tell of each.
             energy_joules: Its energy, unless the counter has lost some.
             still_seconds: How long the counter stood still in it; 0 if it did not.
         """

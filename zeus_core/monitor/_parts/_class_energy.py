@@ -124,7 +124,7 @@ class ClassEnergy:
         """Return a gap that begins with this moment: what comes after it tells nothing of the interval before it.
 
         Args:
-            sampled: What samples of the power tell of each of its parts.
+            sampled: The energies that samples of the power tell of each of its parts.
         """
         mixed = self._mixed
         if mixed is not None and len(mixed.parts) == 2 and mixed.told[0]:

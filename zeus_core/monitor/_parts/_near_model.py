@@ -1,7 +1,8 @@
 """The energy of a time that was not counted, or in one sum only, by what its classes draw near it. Pure.
 
-The same part, or else the same class, tells what was drawn, with the error that this had elsewhere. Where the sum of
-all classes is known, that corrects them: the class whose power is known least gets most of what is left.
+The same part, or else the same class, tells what was drawn, with the error that this had elsewhere, or samples of the
+power do, where they are surer. Where the sum of all classes is known, that corrects them: the class whose power is
+known least gets most of what is left.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class NearModel:
 
         Args:
             parts: Those that are told by it, by their numbers.
-            nears: What was seen near each part.
+            nears: The energy seen near each part.
             all_seconds: The length of the whole time.
         """
         told: dict[Hashable, Seen] = {}

@@ -75,7 +75,7 @@ class Gap:
 
     Args:
         before: The energy seen before it.
-        sampled: What samples of the power tell of each of its parts; nothing if there are none.
+        sampled: The energies that samples of the power tell of each of its parts; nothing if there are none.
     """
 
     def __init__(self, before: _Side, sampled: Sequence[Sampled | None]) -> None:

@@ -1,4 +1,4 @@
-"""What the power tells of parts while the counter tells nothing. Pure.
+"""The energy of parts by samples of the power, while the counter tells nothing. Pure.
 
 A sensor shows the power of up to a while ago, so a sample is of a part only if that has begun long enough before. Such
 samples hold from the middle between them and the one before to the middle between them and the next, at both ends of a

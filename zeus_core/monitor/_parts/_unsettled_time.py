@@ -41,7 +41,7 @@ class UnsettledTime:
 
         Args:
             parts: Those before the first knot.
-            sampled: What samples of the power tell of each.
+            sampled: The energies that samples of the power tell of each.
         """
         self._missed_gap.sampled = sampled
         self._missed = Stretch(parts, gap=self._missed_gap)
@@ -63,7 +63,7 @@ class UnsettledTime:
             amounts: Those that are settled.
             intervals: Those between knots that are not settled.
             tail: The parts since the latest knot.
-            sampled: What samples of the power tell of each of these.
+            sampled: The energies that samples of the power tell of each of these.
             period_seconds: The time between two updates.
             is_outage: Whether that is longer ago than a counter can stand still.
             is_last: Whether no more will be told.
