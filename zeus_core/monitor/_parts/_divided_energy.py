@@ -204,13 +204,13 @@ class DividedEnergy:
         parts = self._timeline.parts(first.at, second.at)
         if not parts:
             return
+        sampled = self._samples.of_parts(first.at, parts)
         if not self._may_follow(first, second):
-            self._bridged.add_lost(parts, self._samples.of_parts(first.at, parts))
+            self._bridged.add_lost(parts, sampled)
             return
         energy_joules = whole_quanta(second.energy_joules - first.energy_joules)
         is_still = second.still_seconds >= STILL_PERIODS * self.source.period_seconds
         still_seconds = second.still_seconds if is_still else 0.0
-        sampled = self._samples.of_parts(first.at, parts)
         if parts[0].key != self._before and self._bridged.add_hidden(parts, sampled, energy_joules, still_seconds):
             return
         if is_still and has_lost(energy_joules, still_seconds, parts, self._modelled_joules(parts)):
@@ -249,7 +249,7 @@ class DividedEnergy:
             amounts,
             intervals,
             tail,
-            self._samples.of_parts(begin, tail) if is_outage else (),
+            self._samples.of_parts(begin, tail) if is_outage and is_last else (),
             period_seconds=period_seconds,
             is_outage=is_outage,
             is_last=is_last,

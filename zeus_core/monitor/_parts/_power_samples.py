@@ -78,6 +78,8 @@ class PowerSamples:
             begin: When the first part begins.
             parts: One after the other.
         """
+        if not self._moments:  # as always while the counter is sound
+            return [None] * len(parts)
         edges = itertools.accumulate((part.seconds for part in parts), initial=begin)
         return [self._between(*edge) for edge in itertools.pairwise(edges)]
 
