@@ -255,6 +255,37 @@ def test_a_confirmation_beyond_the_bound_leads_to_the_next_safer_limit():
     assert run.optimizer.confirmation.setting == 325
 
 
+class Doubting(GridSearch):
+    """A grid that has another setting tried once the choice is confirmed, as an adaptive search may."""
+
+    def __init__(self, settings, after):
+        super().__init__(settings)
+        self.after, self.told = after, []
+
+    def ask(self):
+        asked = super().ask()
+        is_in_doubt = asked is None and len(self.told) > len(set(self.told)) and self.after not in self.told
+        return self.after if is_in_doubt else asked
+
+    def tell(self, trial):
+        super().tell(trial)
+        self.told.append(trial.setting)
+
+
+@pytest.mark.parametrize(("after", "chosen", "blocks"), [(350, 300, 4), (250, 250, 5)])
+def test_a_search_that_asks_again_after_a_confirmation_is_given_its_trial(caplog, after, chosen, blocks):
+    run = Run(
+        Energy(), spread=0.0, search=lambda limits, _: Doubting([400, 300], after), warmup_steps=0, profile_steps=4
+    )
+    run.train(1 + 3 * 4)
+    assert run.optimizer.chosen_limit_watts == 300
+    run.train((blocks - 3) * 4, begins=False)
+    assert not caplog.records
+    assert {trial.setting: trial.steps for trial in run.optimizer.trials} == {400: 4, 300: 4, after: 4}
+    assert run.optimizer.phase is Phase.DONE
+    assert run.optimizer.confirmation.setting == run.optimizer.chosen_limit_watts == chosen
+
+
 # Bad input
 
 

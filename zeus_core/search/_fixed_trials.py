@@ -62,7 +62,7 @@ class FixedTrials:
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
         """Take in a trial. After the last one, a trial at the choice confirms it, or leads to another choice.
 
-        Each choice is confirmed once.
+        Each choice is confirmed once. The trial that confirms it may have the search ask for further ones.
         """
         was_done = self.is_done
         if was_done and (trial.setting != self._choice or self.is_confirmed):
@@ -79,8 +79,11 @@ class FixedTrials:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the choice was measured once more."""
-        return self._choice in self._confirmed
+        """Whether the search is over and its choice was measured once more.
+
+        The trial that confirms the choice may have the search ask for further ones.
+        """
+        return self.is_done and self._choice in self._confirmed
 
     def _choice_after(self, confirmation: Trial) -> int | None:
         original = self._trials.get(self._settings[0])

@@ -284,6 +284,8 @@ class SettingSearch:
         trial, run_seconds = block.trial, block.run_seconds
         if trial is not None:
             return self._conclude_with(trial, run_seconds)
+        if self._order.steps == 0:  # the choice was confirmed before
+            return Outcome.HELD
         if not block.is_spoiled:  # interference is no fault of the devices
             self._tries += 1
         if self._order.is_choice and self._arguments.aware is not None:  # decisions do not wait for an energy
