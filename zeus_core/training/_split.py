@@ -144,9 +144,10 @@ class ActivitySplit:
             is_last: Divide all energy once more, by what is known now.
         """
         self.reading = reading = self._read()
-        self._charge_time(reading.at)
         self._gpus.feed(reading)
-        self._gpus.update(reading.at, is_last)
+        now = self._time_source.now() if is_last else reading.at  # the last reading is the end of what is told
+        self._charge_time(now)
+        self._gpus.update(now, is_last)
         self.tallies = {activity: self._gpus.tally(activity, seconds) for activity, seconds in self._seconds.items()}
         self.total = self._total()
         self._pace = self._new_pace(reading.at)

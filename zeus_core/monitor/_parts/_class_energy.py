@@ -1,16 +1,10 @@
 """Divides the energy between the updates of a counter among the classes of parts in it. Pure.
 
 The energy from one update to the next is exact, but it may hold parts of several classes, such as training steps and an
-evaluation. A regression tells what each class draws: E_j = h_j b + noise, with h_j the seconds of interval j in each
-class and place of a part (near an edge, a part may draw another power than in its middle), and b the power there.
-
-The energy of class c is then
-
-    A_c = sum_j [h_jc b + s_jc (E_j - h_j b)] = S_c + G_c b,    S_c = sum_j s_jc E_j,    G_c = sum_j (h_jc - s_jc h_j)
-
-with s_jc the share of c in what interval j has more or less than expected: each part may be off by a fraction of its
-own energy, by less if an interval inside the part tells what it draws. It is exact where intervals hold one class only,
-and the classes always add up to all energy. Only sums are kept, so the memory is fixed.
+evaluation. A regression tells what each class draws in each place of a part (near an edge, a part may draw another
+power than in its middle), and a filter what each part draws of its own, as far as parts differ at all: from intervals
+inside it, or before and after it; see `_power_filter`. It is exact where intervals hold one class only, and the classes
+always add up to all energy. Only sums are kept, so the memory is fixed.
 
 Energy that was not counted, or in one sum only that hides whole parts, is told by what was drawn near it; see
 `_near_model`.
@@ -25,32 +19,27 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from zeus_core.monitor._parts._class_sums import ClassSums
-from zeus_core.monitor._parts._mixed_interval import PART_NOISE, MixedInterval
 from zeus_core.monitor._parts._near_model import NearModel, Stretch
-from zeus_core.monitor._parts._near_power import NOISY_SECONDS, Gap, NearPower, Seen
+from zeus_core.monitor._parts._near_power import Gap, NearPower, Seen
 from zeus_core.monitor._parts._part import Estimate, Part, edge_places, seconds_by_key
-from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, padded, sum_of_rows
-from zeus_core.monitor._parts._power_model import MIN_SHARE, PowerModel
-from zeus_core.monitor._parts._power_regression import FINE, Group
+from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, sum_of_rows
+from zeus_core.monitor._parts._power_filter import PowerFilter
+from zeus_core.monitor._parts._power_model import PowerModel
+from zeus_core.monitor._parts._power_regression import FINE
 from zeus_core.monitor._parts._power_samples import Sampled
 
 __all__ = ["ClassEnergy"]
 
-_TIMING = 0.45  # of the mean power, times the half-width of a knot: the noise that it adds
-_TOLD_FAR = 2.0  # times the length of what was seen inside a part: of a longer time it tells no more than others do
-# An interval of so many usual ones, as a counter that stood still leaves it, hides whole parts: these are off by more
-# times what parts are whose ends only lie in an interval.
-_LONG_INTERVALS, _LONG_REACH = 3.0, 1.5
+_LONG_INTERVALS = 3.0  # an interval of so many usual ones, as a counter that stood still leaves it, hides whole parts
 # Of an interval inside a part: how far its ends can be off if it is to tell the power near it. The first one after a
 # counter stood still may begin half a period early, and tell a third too little of all that hides before it.
 _CLEAR = 0.1
 _MIN_ALONE_SECONDS = 1.0  # of a class, by which its power is known apart from that of others
 _SOLVED_ALONE = (4, 16, 64)  # intervals of a class only, after which its power is found anew
-# In benchmarks/part_energy.py these hold 95 % and more of each class of part: fewer standard errors than of a normal
-# distribution do, as the noise of an interval is taken for independent of the energy that its parts draw elsewhere.
-_CLASS_QUANTILE = 1.3
-_ALIKE = 2.5  # times the variance of the shares of intervals: parts near each other are off in the same direction
-_UNSEEN = 0.8
+# Standard errors, with which benchmarks/part_energy.py holds 95 % and more of each class of part; 1.96 of a normal
+# distribution do not, as no kind of load that the filter knows is quite that of a training.
+_QUANTILE = 2.2
+_FEW_TURNS = 2.0  # added to that over the visits of a class: errors of few edges have no normal distribution
 _LATE = 1.0  # times how far the knots can be off together: calls that take long are late in the same direction
 
 
@@ -59,16 +48,18 @@ class ClassEnergy:
 
     Args:
         peak_watts: The most it can draw, for moments too.
+        stepping: The class that consists of steps.
     """
 
-    def __init__(self, peak_watts: float) -> None:
+    def __init__(self, peak_watts: float, stepping: Hashable = None) -> None:
         self._peak_watts = peak_watts
         self._model = PowerModel(peak_watts)
         self._columns, self._regression = self._model.columns, self._model.regression
+        self._filter = PowerFilter(stepping)
         self._near_model = NearModel(peak_watts, self._model)
         self._sums: dict[Hashable, ClassSums] = {}
-        self._inside: tuple[Hashable, Seen] | None = None  # the latest interval, if it is inside a part, and its class
-        self._mixed: MixedInterval | None = None  # the latest one that is not, until the one after it is known
+        self._reaching: tuple[Hashable, Seen] | None = None  # the class and end of the latest interval, of two parts
+        self._is_inside = False  # whether the latest interval lies inside a part
         self.near: NearPower = self._near_model.near
         """The recent power of the classes."""
         self.timing_seconds = 0.0
@@ -76,13 +67,13 @@ class ClassEnergy:
         self.age_seconds = 0.0
         """How old the energy of a knot can be."""
 
-    def add(self, energy_joules: float, parts: Sequence[Part], knots_seconds: float) -> dict[Hashable, float]:
+    def add(self, energy_joules: float, parts: Sequence[Part], knots: tuple[float, float]) -> dict[Hashable, float]:
         """Take in the exact energy of one interval, and divide it.
 
         Args:
             energy_joules: The energy.
             parts: All time of the interval.
-            knots_seconds: How far the ends of the interval can be off.
+            knots: How far its begin and its end can be off, in seconds.
 
         Returns:
             The energy of each class.
@@ -101,23 +92,24 @@ class ClassEnergy:
         for key, share in shares.items():
             sums = self._sums.setdefault(key, ClassSums(len(self._columns), self._peak_watts))
             sums.seconds += times[key]
-            slack_seconds = knots_seconds + self.age_seconds
+            slack_seconds = sum(knots) + self.age_seconds
             sums.bound(energy_joules, share, times[key], seconds - times[key], slack_seconds)
-        timing = (_TIMING * mean_watts * knots_seconds) ** 2
-        fitted = [
-            part.seconds * max(shares[part.key] * energy_joules / times[part.key], MIN_SHARE * mean_watts)
-            for part in parts
-        ]
+        surprise = self._filter.add(energy_joules, parts, rows, mean_watts, knots, self._regression.scale)
+        self._regression.add(surprise, len(keys) > 1)
         if len(parts) == 1:
-            variance = (PART_NOISE * fitted[0]) ** 2 + timing
-            self._see_inside(parts[0], Seen(seconds, energy_joules, whole), variance, knots_seconds)
+            self._sums[parts[0].key].alone += 1
+            if sum(knots) < _CLEAR * seconds:
+                self.near.see(parts[0].key, Seen(seconds, energy_joules, whole))
         else:
-            is_long = self._is_long(seconds)
-            fitted = [_LONG_REACH * joules for joules in fitted] if is_long else fitted
-            self._see_mixed(MixedInterval(energy_joules, rows, parts, fitted, timing))
+            self._near_model.see_edge()
+        self._reaching = None
+        if len(parts) == 2 and self._is_inside and len(keys) == 2:
+            end = parts[-1]
+            self._reaching = end.key, Seen(end.seconds, shares[end.key] * energy_joules, rows[end.key])
+        self._is_inside = len(parts) == 1
         self._note_edges(parts, crossing)
         if self._regression.is_due or (len(parts) == 1 and self._sums[parts[0].key].alone in _SOLVED_ALONE):
-            self._model.solve()
+            self._solve()
         return {key: shares[key] * energy_joules for key in keys}
 
     def begin_gap(self, sampled: Sequence[Sampled | None]) -> Gap:
@@ -126,13 +118,10 @@ class ClassEnergy:
         Args:
             sampled: The energies that samples of the power tell of each of its parts.
         """
-        mixed = self._mixed
-        if mixed is not None and len(mixed.parts) == 2 and mixed.told[0]:
-            # The rest of that interval is of the part that reaches into the gap, and may not be seen elsewhere.
-            part = mixed.parts[-1]
-            self.near.see(part.key, Seen(part.seconds, mixed.joules, mixed.rows[part.key]))
-        self._close()
-        self._inside = None
+        if self._reaching is not None:  # the part that reaches into the gap may not be seen elsewhere
+            self.near.see(*self._reaching)
+        self._reaching, self._is_inside = None, False
+        self._filter.begin_gap()
         return self.near.begin_gap(sampled)
 
     def is_better_told_by_near(self, parts: Sequence[Part], sampled: Sequence[Sampled | None]) -> bool:
@@ -160,7 +149,7 @@ class ClassEnergy:
         known = [self._parts_that_can_be_told(stretch) for stretch in stretches]
         rows = iter(self._columns.peek([[part] for parts in known for part in parts.values()]))
         self._grow()
-        self._model.solve_if_stale()
+        self._solve_if_stale()
         fits = []
         for stretch, parts in zip(stretches, known, strict=True):
             of_parts = {number: next(rows) for number in parts}
@@ -175,24 +164,19 @@ class ClassEnergy:
         sums = self._sums.get(key)
         if sums is None:
             return Estimate(0.0, 0.0)
-        self._close()
-        self._model.solve_if_stale()
-        regression = self._regression
-        power, weights = regression.power_watts, regression.lag_weights
-        crossing = FINE @ (power @ sums.edges)
+        self._solve_if_stale()
+        weights = self._regression.weights
+        energies, variances = (values @ FINE.T for values in self._regression.energy(self._filter.energy(key)))
+        power = self._regression.power_watts
+        crossing, late = (power @ sums.edges) @ FINE.T, (power @ sums.late) @ FINE.T
         # Energies that are told late look like power that follows the load late: both are possible.
         lags = FINE @ LAGS_SECONDS
         half_age = np.minimum(self.age_seconds, np.maximum(lags, LAGS_SECONDS[1] / 2)) / 2
-        energies = FINE @ (sums.shared + (sums.gain * power).sum(axis=1)) - half_age * crossing
-        spread = FINE @ np.einsum("lf,lfg,lg->l", sums.gain, regression.covariance, sums.gain)
-        noise = sums.variance @ regression.noise
-        # Few intervals, few visits, and parts never seen alone err by more than their spread tells.
-        few = 1 + 6 / (regression.counts[1:].sum() + 1) + 3 / (sums.turns + 1)
-        few += _UNSEEN * (1 - sums.alone_seconds / sums.seconds)
-        energy = float(weights @ energies)
-        variance = (_CLASS_QUANTILE * few) ** 2 * (spread + _ALIKE * noise + (energies - energy) ** 2)
-        variance += (_LATE * (FINE @ (power @ sums.late))) ** 2
-        width = math.sqrt(float(weights @ variance)) + float(weights @ (half_age * np.abs(crossing)))
+        energies -= half_age * crossing
+        energy = float((weights * energies).sum())
+        quantile = _QUANTILE + _FEW_TURNS / (sums.turns + 1)
+        variances = quantile**2 * (variances + (energies - energy) ** 2) + (_LATE * late) ** 2
+        width = math.sqrt(float((weights * variances).sum())) + float((weights * half_age * np.abs(crossing)).sum())
         return sums.bounded(energy, width)
 
     @property
@@ -212,69 +196,27 @@ class ClassEnergy:
     def forget(self, key: Hashable) -> None:
         """Drop the sums of a span."""
         self._sums.pop(key, None)
+        self._filter.forget(key)
 
-    def _see_mixed(self, mixed: MixedInterval) -> None:
-        self._close()
-        self._mixed = mixed
-        if self._inside is not None:
-            key, inside = self._inside
-            is_long = mixed.parts[0].seconds > inside.seconds
-            self._tell(mixed, 0, key, (self.near.of_part(key) if is_long else None) or inside)
-        self._inside = None
-        self._near_model.see_edge()
+    def _solve(self) -> None:
+        self._model.solve()
+        is_kept = self._regression.likely_kinds()
+        if is_kept is not None:
+            self._regression.keep(is_kept)
+            self._filter.keep(is_kept)
 
-    def _see_inside(self, part: Part, inside: Seen, variance: float, knots_seconds: float) -> None:
-        for key in part.keys:
-            self._sums[key].shared += inside.joules
-            self._sums[key].alone += 1
-        self._regression.add(inside.row, inside.joules, variance, Group.ALONE)
-        if knots_seconds < _CLEAR * inside.seconds:
-            self.near.see(part.key, inside)
-        if self._mixed is not None:
-            self._tell(self._mixed, -1, part.key, inside)
-        self._close()
-        self._inside = part.key, inside
-
-    def _tell(self, mixed: MixedInterval, number: int, key_inside: Hashable, inside: Seen) -> None:
-        """Let an interval inside a part tell what the part draws at its end. The rest is shared."""
-        part = mixed.parts[number]
-        if key_inside != part.key:
-            return
-        told = inside.times(part.seconds / (inside.seconds + NOISY_SECONDS))
-        mixed.joules -= told.joules
-        mixed.told[number] = part.seconds <= _TOLD_FAR * inside.seconds
-        for key in part.keys:
-            mixed.rows[key] = padded(mixed.rows[key], len(self._columns)) - padded(told.row, len(self._columns))
-            if key in self._sums:
-                self._sums[key].shared += told.joules
-
-    def _close(self) -> None:
-        """Learn from an interval of several parts, of whose ends no more will be told, and share what is left."""
-        mixed, self._mixed = self._mixed, None
-        if mixed is None:
-            return
-        size = len(self._columns)
-        keys = {part.key for part in mixed.parts}
-        whole = sum((padded(mixed.rows[key], size) for key in keys), np.zeros((len(LAGS_SECONDS), size)))
-        variances = mixed.variances()
-        of_parts = sum(variances[key] for key in keys)
-        variance = mixed.variance(of_parts)
-        self._regression.add(whole, mixed.joules, variance, mixed.group)
-        for key, of_key in variances.items():
-            if key in self._sums:
-                share = of_key / of_parts
-                sums = self._sums[key]
-                sums.shared += share * mixed.joules
-                sums.gain += padded(mixed.rows[key], size) - share * whole
-                sums.variance[mixed.group] += share * (1 - share) * variance
+    def _solve_if_stale(self) -> None:
+        if self._regression.is_stale:
+            self._solve()
 
     def _grow(self) -> None:
         self._model.grow()
+        self._filter.grow(len(self._columns))
         for sums in self._sums.values():
             sums.grow(len(self._columns))
 
     def _is_long(self, seconds: float) -> bool:
-        return seconds * float(self._regression.counts.sum()) > _LONG_INTERVALS * self._model.seconds
+        return seconds * self._regression.count > _LONG_INTERVALS * self._model.seconds
 
     def _intervals_alone(self, key: Hashable) -> int:
         return self._sums[key].alone if key in self._sums else 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from zeus_core.monitor._parts._part import Estimate
-from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, padded
-from zeus_core.monitor._parts._power_regression import Group
+from zeus_core.monitor._parts._power_columns import padded
 
 __all__ = ["ClassSums"]
 
@@ -15,7 +14,7 @@ _FREE, _LOCKED = 0.6, 0.9  # mean resultant lengths of the places of edges; thos
 
 
 class ClassSums:
-    """The sums S_c and G_c of a class or span, and what else is kept of it; see `_class_energy`.
+    """The times, hard bounds and edges of a class or span.
 
     Args:
         columns: How many columns the regression has.
@@ -26,9 +25,6 @@ class ClassSums:
         self._peak_watts = peak_watts
         self.seconds = self.alone_seconds = 0.0
         self.alone = 0  # intervals of this class only
-        self.shared = 0.0  # S_c
-        self.gain = np.zeros((len(LAGS_SECONDS), columns))  # G_c
-        self.variance = np.zeros(len(Group))  # of the shares, in units of the noise
         self.min_joules = self.max_joules = 0.0
         self.edges = np.zeros(columns)  # how much power crosses its edges if the knots are late
         self.late = np.zeros(columns)  # the same, times how late they can be
@@ -36,7 +32,6 @@ class ClassSums:
 
     def grow(self, columns: int) -> None:
         """Add columns."""
-        self.gain = padded(self.gain, columns)
         self.edges, self.late = padded(self.edges, columns), padded(self.late, columns)
 
     @property

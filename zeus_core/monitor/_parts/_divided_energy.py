@@ -69,7 +69,7 @@ class DividedEnergy:
         self._peak_watts = peak_watts
         self._timeline = timeline
         self._before = before
-        self._classes = ClassEnergy(peak_watts)
+        self._classes = ClassEnergy(peak_watts, timeline.stepping)
         self._knot: Knot | None = None  # up to which all is settled
         self._following: Knot | None = None  # the next one, which is settled once the one after it is known
         self._settled: dict[Hashable, Amount] = {}
@@ -218,7 +218,7 @@ class DividedEnergy:
             return
         self._classes.timing_seconds = self.source.half_width_seconds
         self._classes.age_seconds = self._age_seconds
-        divided = self._classes.add(energy_joules, parts, first.half_width_seconds + second.half_width_seconds)
+        divided = self._classes.add(energy_joules, parts, (first.half_width_seconds, second.half_width_seconds))
         for key, joules in in_quanta(divided, energy_joules).items():
             self._settled.setdefault(key, Amount()).energy_joules += joules
         for part in parts:

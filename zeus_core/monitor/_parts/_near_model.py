@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zeus_core.monitor._parts._mixed_interval import PART_NOISE
 from zeus_core.monitor._parts._model_error import ModelError, UnlikeParts
 from zeus_core.monitor._parts._near_power import NOISY_SECONDS, NOTHING, Gap, Near, NearPower, Seen
 from zeus_core.monitor._parts._part import Estimate, Part, seconds_by_key
@@ -23,7 +22,8 @@ from zeus_core.monitor._parts._power_samples import Sampled
 
 __all__ = ["NearModel", "Stretch"]
 
-_QUANTILE = 2.1  # standard errors
+_QUANTILE = 2.7  # standard errors
+_PART_NOISE = 0.15  # how far a part may be off the power of its class, as a fraction of it, until that is seen
 # Times the error of some time of a class between others: most of that was seen within parts, not from one to the next.
 _UNLIKE = 1.5
 _MODEL_FRACTION = 0.01  # of an energy that only the model tells: how far it can be off, on top
@@ -123,7 +123,7 @@ class NearModel:
             other_times = seconds_by_key(others.values())
             for key, row in sum_of_rows(rows_of_parts[number] for number in others).items():
                 if not is_known(key):
-                    off[key] = max(off[key], (PART_NOISE * self._model.fitted_joules(row, other_times[key])) ** 2)
+                    off[key] = max(off[key], (_PART_NOISE * self._model.fitted_joules(row, other_times[key])) ** 2)
         for number, power in sampled.items():
             if power is None:
                 continue
@@ -193,7 +193,7 @@ class NearModel:
         """Return how far a part that was not seen can be off others of its class: at first as those of all classes."""
         squares = sum(unlike.squares for unlike in self._unlike_parts.values())
         compared = sum(unlike.compared for unlike in self._unlike_parts.values())
-        expected = max(PART_NOISE * (self._model.mean_watts or 0.0), math.sqrt(squares / max(compared, 1)))
+        expected = max(_PART_NOISE * (self._model.mean_watts or 0.0), math.sqrt(squares / max(compared, 1)))
         return self._unlike_parts.get(key, UnlikeParts()).stderr_watts(expected)
 
     def _told(self, row: Array, seconds: float, told: Seen, variance: float) -> Estimate:

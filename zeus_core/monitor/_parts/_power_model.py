@@ -47,11 +47,6 @@ class PowerModel:
         if self.seconds > 0:
             self.regression.solve(self.columns.numbers, self.joules / self.seconds)
 
-    def solve_if_stale(self) -> None:
-        """Find the power in all columns, if it does not know all intervals."""
-        if self.regression.is_stale:
-            self.solve()
-
     def fitted_joules(self, row: Array, seconds: float) -> float:
         """Return the energy of some time in each column. Some time must have been added."""
         joules = self.regression.joules(row)

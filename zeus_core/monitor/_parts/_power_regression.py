@@ -1,31 +1,28 @@
-"""A Bayesian regression of the energies of intervals on the time in each column, for several lags at once. Pure."""
+"""A Bayesian regression of what intervals tell on the time in each column, for several kinds of loads and lags. Pure.
+
+The surprises of the filter are independent of each other if a kind and lag are true: joules = seconds b + noise. So the
+power b of all columns is found by weighted least squares, and how likely they are under each kind and lag decides
+between these. How large all variances are is not known before: their common scale has an inverse gamma distribution.
+"""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Hashable, Mapping
 
 import numpy as np
 
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, Column, padded
+from zeus_core.monitor._parts._power_filter import Affine, Surprise
+from zeus_core.monitor._parts._power_kinds import KINDS
 
-__all__ = ["FINE", "Group", "PowerRegression"]
-
-
-class Group(enum.IntEnum):
-    """The kind of an interval, and thus its noise."""
-
-    ALONE = 0
-    """One part."""
-    TOLD = 1
-    """Two parts, less what the intervals next to it tell of them."""
-    MIXED = 2
-    """Several parts."""
-
+__all__ = ["FINE", "PowerRegression"]
 
 _PHASE_STDERR = 0.4  # of the mean power: how far a tenth of a step may differ from the mean of the steps
 _EDGE_STDERR = 0.12  # of the mean power: how far the power near an edge may differ; beyond that, the lags tell
-_TEMPER = 0.75  # of the evidence for a lag: errors of neighbouring intervals are related
+_TEMPER = 0.75  # of the evidence: bursts and the unknown jitter of knots make more of it than there is
+_SCALE_STRENGTH = 8.0  # intervals that the scale of 1 counts as
+_UNLIKELY = 1e-6  # times the likeliest kind: then it is not followed any more
+_MIN_INTERVALS_TO_DROP = 48
 _BETWEEN = 4  # lags from one of those that are tried to the next: the likeliest one may lie between them
 _SOLVE_EVERY = 16  # intervals of several classes
 _FIRST_SOLVED = (4, 8)  # of them, while they are few
@@ -52,120 +49,121 @@ _SMOOTH = _between(is_smooth=True)  # for evidence, which has its maximum betwee
 
 
 class PowerRegression:
-    """The power in each column: E_j = h_j b + noise, with a noise of its own for each group of intervals.
+    """The power in each column, with each kind of load and each lag.
 
     Args:
         peak_watts: The most that can be drawn.
 
     Attributes:
-        power_watts: b, with each lag.
-        covariance: The covariance of b, with each lag.
-        noise: The noise of each group, relative to the variances that were given.
-        counts: The intervals of each group.
-        best: The number of the likeliest lag.
+        power_watts: b.
+        covariance: The covariance of b.
+        scale: That of all variances.
+        weights: How likely each kind is, with each of the lags of `FINE`.
+        count: The intervals so far.
+        best: The numbers of the likeliest kind and lag.
     """
 
     def __init__(self, peak_watts: float) -> None:
-        lags = len(LAGS_SECONDS)
+        shape = len(KINDS), len(LAGS_SECONDS)
         self._peak_watts = peak_watts
-        self._normal = np.zeros((len(Group), lags, 0, 0))
-        self._right = np.zeros((len(Group), lags, 0))
-        self._squares = np.zeros(len(Group))
-        self._evidence = np.zeros(lags)
-        self._unsolved = 0
-        self.counts = np.zeros(len(Group))
-        self.noise = np.ones(len(Group))
-        self.power_watts = np.zeros((lags, 0))
-        self.covariance = np.zeros((lags, 0, 0))
-        self.best = 0
+        self._normal = np.zeros((*shape, 0, 0))
+        self._right = np.zeros((*shape, 0))
+        self._squares, self._log_variances = np.zeros(shape), np.zeros(shape)
+        self._mixed = self._unsolved = 0  # intervals of several classes
+        self.count = 0
+        self.power_watts: Array = np.zeros((*shape, 0))
+        self.covariance: Array = np.zeros((*shape, 0, 0))
+        self.scale: Array = np.ones(shape)
+        self.weights: Array = np.full((len(KINDS), len(FINE)), 1 / (len(KINDS) * len(FINE)))
+        self.best = 0, 0
 
     @property
     def is_due(self) -> bool:
         """Whether enough has been added to solve it anew."""
-        return self._unsolved >= _SOLVE_EVERY or self.counts[1:].sum() in _FIRST_SOLVED
+        return self._unsolved >= _SOLVE_EVERY or (self._unsolved > 0 and self._mixed in _FIRST_SOLVED)
 
     @property
     def is_stale(self) -> bool:
         """Whether the solution does not know all that was added."""
-        return self._unsolved > 0 or self.covariance.shape[1] < self.power_watts.shape[1]
-
-    @property
-    def lag_weights(self) -> Array:
-        """How likely each of `FINE_LAGS_SECONDS` is."""
-        evidence = _SMOOTH @ self._evidence
-        weights: Array = np.exp(_TEMPER * (evidence - evidence.max()))
-        weights /= weights.sum()
-        return weights
+        return self._unsolved > 0 or self.covariance.shape[-1] < self.power_watts.shape[-1]
 
     def grow(self, columns: Mapping[Column, int], mean_watts: float) -> None:
         """Add columns, whose power is the mean until it is known."""
-        size, before = len(columns), self.power_watts.shape[1]
+        size, before = len(columns), self.power_watts.shape[-1]
         if size == before:
             return
         self._normal = padded(self._normal, size, axes=2)
         self._right = padded(self._right, size)
         self.power_watts = padded(self.power_watts, size)
         new = [number for column, number in columns.items() if number >= before and not column.is_edge]
-        self.power_watts[:, new] = mean_watts
+        self.power_watts[..., new] = mean_watts
 
-    def add(self, seconds: Array, energy_joules: float, variance: float, group: Group) -> None:
-        """Take in an interval.
-
-        Args:
-            seconds: h_j, with each lag.
-            energy_joules: E_j.
-            variance: The variance of the energy, up to the noise of the group.
-            group: Its kind.
-        """
-        weighted = seconds / variance
-        self._normal[group] += weighted[:, :, None] * seconds[:, None, :]
-        self._right[group] += weighted * energy_joules
-        self._squares[group] += energy_joules**2 / variance
-        self.counts[group] += 1
-        self._unsolved += group is not Group.ALONE
+    def add(self, surprise: Surprise, is_mixed: bool) -> None:
+        """Take in what an interval has told, of one class or several (`is_mixed`)."""
+        joules, seconds, variance = surprise
+        weighted = seconds / variance[..., None]
+        self._normal += weighted[..., :, None] * seconds[..., None, :]
+        self._right += weighted * joules[..., None]
+        self._squares += joules**2 / variance
+        self._log_variances += np.log(variance)
+        self.count += 1
+        self._mixed += is_mixed
+        self._unsolved += is_mixed
 
     def joules(self, seconds: Array) -> float | None:
-        """Return the energy of some time, by the likeliest lag; None if nothing is known."""
-        if self.covariance.shape[1] == 0:
+        """Return the energy of some time, with each lag, by the likeliest kind and lag; None if nothing is known."""
+        if self.covariance.shape[-1] == 0:
             return None
-        return float(seconds[self.best] @ self.power_watts[self.best])
+        return float(seconds[self.best[1]] @ self.power_watts[self.best])
 
     def stderr_joules(self, seconds: Array) -> float:
         """Return the standard error of that, from the power alone."""
-        of_best = seconds[self.best]
-        return float(np.sqrt(max(float(of_best @ self.covariance[self.best] @ of_best), 0.0)))
+        of_best = seconds[self.best[1]]
+        variance = float(of_best @ self.covariance[self.best] @ of_best) * float(self.scale[self.best])
+        return float(np.sqrt(max(variance, 0.0)))
+
+    def energy(self, affine: Affine) -> tuple[Array, Array]:
+        """Return an energy and its variance, for each kind and lag."""
+        joules = affine.joules + (affine.seconds * self.power_watts).sum(axis=-1)
+        of_power = np.einsum("...f,...fg,...g", affine.seconds, self.covariance, affine.seconds)
+        return joules, self.scale * (affine.variance + of_power)
 
     def solve(self, columns: Mapping[Column, int], mean_watts: float) -> None:
-        """Find the power in all columns, with each lag."""
+        """Find the power in all columns, and how likely the kinds and lags are."""
         self._unsolved = 0
-        lags, size = self.power_watts.shape
-        if size == 0:
+        if self.power_watts.shape[-1] == 0:
             return
         prior, expected = self._prior(columns, mean_watts)
-        self.power_watts = np.zeros((lags, size))
-        self.covariance = np.zeros((lags, size, size))
-        residuals, freedom = np.zeros((lags, len(Group))), np.zeros((lags, len(Group)))
-        for lag in range(lags):
-            normal = (self._normal[:, lag] / self.noise[:, None, None]).sum(axis=0) + prior
-            right = (self._right[:, lag] / self.noise[:, None]).sum(axis=0) + prior @ expected
-            covariance = np.linalg.inv(normal)
-            power = covariance @ right
-            self.power_watts[lag], self.covariance[lag] = power, covariance
-            for group in Group:
-                residuals[lag, group] = (
-                    self._squares[group]
-                    - 2 * power @ self._right[group, lag]
-                    + power @ self._normal[group, lag] @ power
-                )
-                freedom[lag, group] = (covariance * self._normal[group, lag]).sum() / self.noise[group]
-            away = power - expected
-            self._evidence[lag] = -0.5 * (
-                (residuals[lag, 1:] / self.noise[1:]).sum() + away @ prior @ away + np.linalg.slogdet(normal)[1]
-            )
-        self.best = int(self._evidence.argmax())
-        left = np.maximum(self.counts - freedom[self.best], 0.3 * self.counts)
-        seen = (np.maximum(residuals[self.best], 0.0) + 0.02) / (left + 1e-9)
-        self.noise = np.clip(np.where(self.counts > 3, seen, self.noise), 1e-4, 100.0)
+        normal: Array = self._normal + prior
+        self.covariance = np.asarray(np.linalg.inv(normal), dtype=np.float64)
+        self.power_watts = (self.covariance @ (self._right + prior @ expected)[..., None])[..., 0]
+        away = self.power_watts - expected
+        of_power = self._normal @ self.power_watts[..., None]
+        squares = self._squares - 2 * (self.power_watts * self._right).sum(axis=-1)
+        squares += (self.power_watts * of_power[..., 0]).sum(axis=-1) + ((away @ prior) * away).sum(axis=-1)
+        squares = np.maximum(squares, 0.0)
+        strength = _SCALE_STRENGTH + self.count
+        self.scale = (_SCALE_STRENGTH + squares) / strength
+        evidence = -0.5 * (
+            self._log_variances + np.linalg.slogdet(normal)[1] + strength * np.log1p(squares / _SCALE_STRENGTH)
+        )
+        self.best = divmod(int(evidence.argmax()), len(LAGS_SECONDS))
+        smooth = evidence @ _SMOOTH.T
+        self.weights = np.exp(_TEMPER * (smooth - smooth.max()))
+        self.weights /= self.weights.sum()
+
+    def likely_kinds(self) -> Array | None:
+        """Return which kinds are still likely; None if all are."""
+        of_kinds = self.weights.sum(axis=1)
+        is_likely: Array = of_kinds > _UNLIKELY * of_kinds.max()
+        return None if self.count < _MIN_INTERVALS_TO_DROP or is_likely.all() else is_likely
+
+    def keep(self, is_kept: Array) -> None:
+        """Drop all kinds but some."""
+        self.best = int(is_kept[: self.best[0]].sum()), self.best[1]
+        for name in ("_normal", "_right", "_squares", "_log_variances", "power_watts", "covariance", "scale"):
+            setattr(self, name, getattr(self, name)[is_kept])
+        self.weights = self.weights[is_kept] / self.weights[is_kept].sum()
 
     def _prior(self, columns: Mapping[Column, int], mean_watts: float) -> tuple[Array, Array]:
         """Return the precision and the expected power before anything is known."""

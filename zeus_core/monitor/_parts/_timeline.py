@@ -37,7 +37,8 @@ class Timeline:
     """
 
     def __init__(self, at: float, before: Hashable, key: Hashable, stepping: Hashable = None) -> None:
-        self._stepping = stepping
+        self.stepping = stepping
+        """The class that consists of steps."""
         self._changes = [_Change(-math.inf, before, None), _Change(at, key, None)]
         self._steps = [-math.inf]
         self.begin = at
@@ -72,7 +73,7 @@ class Timeline:
         parts = []
         while begin < end:
             last = changes[number + 1].at if number + 1 < len(changes) else math.inf
-            in_part = steps if changes[number].key == self._stepping else []
+            in_part = steps if changes[number].key == self.stepping else []
             pieces = _pieces(begin, min(end, last), changes[number].at, last, in_part)
             if pieces:
                 parts.append(Part(changes[number].key, pieces, changes[number].span))
