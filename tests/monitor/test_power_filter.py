@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from zeus_core.monitor._parts._class_energy import ClassEnergy
 from zeus_core.monitor._parts._part import Part, Piece
+from zeus_core.monitor._parts._power_filter import MAX_SLOTS
 from zeus_core.monitor._parts._power_kinds import KINDS
 
 PERIOD_SECONDS = 0.1
@@ -94,6 +95,20 @@ def test_its_state_does_not_grow():
     assert classes._filter._covariance.shape[2:] == size[2:]
     assert classes._filter._covariance.shape[0] <= size[0] < len(KINDS), "kinds that are unlikely are dropped"
     assert np.isfinite(classes._filter._covariance).all()
+
+
+def test_an_interval_of_thousands_of_steps_takes_no_more_room_than_one_of_a_few():
+    """As a driver that hangs for minutes leaves it. Each step had a place of its own: gigabytes for ten minutes."""
+    classes = ClassEnergy(600.0, "steps")
+    step = [Piece(0.006, phase) for phase in range(1, 11)]
+    for count in (2, 2, 6000, 2, 2):
+        classes.add(300.0 * 0.06 * count, [Part("steps", step * count)], (1e-4, 1e-4))
+    many = [Part(key, [Piece(0.01)]) for _ in range(3000) for key in ("steps", "evaluation")]
+    classes.add(300.0 * 60, many, (1e-4, 1e-4))
+    assert classes._filter.most_slots <= 2 * MAX_SLOTS  # with those of the interval before it
+    assert classes.estimate("steps").energy_joules + classes.estimate("evaluation").energy_joules == pytest.approx(
+        300.0 * (0.06 * 6008 + 60), rel=1e-3
+    )
 
 
 def test_a_span_that_is_over_keeps_its_energy():

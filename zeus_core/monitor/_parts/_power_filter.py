@@ -25,7 +25,13 @@ from zeus_core.monitor._parts._part import Part, seconds_by_key
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, padded
 from zeus_core.monitor._parts._power_kinds import KINDS, NOISE, Habit
 
-__all__ = ["Affine", "PowerFilter", "Surprise"]
+__all__ = ["MAX_SLOTS", "Affine", "PowerFilter", "Surprise"]
+
+MAX_SLOTS = 16
+"""Parts and steps of an interval whose own power is followed; those after them share that of the latest of their class.
+
+A driver that hangs for minutes leaves an interval of thousands.
+"""
 
 _NOISE_SECONDS = 0.05  # for which noise stays the same
 _MIN_NOISE_SECONDS = 0.004
@@ -84,6 +90,8 @@ class PowerFilter:
         self._covariance = np.zeros((*shape, 1, 1))
         self._following = np.zeros((len(LAGS_SECONDS), 0))  # the share of each slot in the power
         self._latest_slots: dict[Hashable, int] = {}
+        self.most_slots = 0
+        """The most parts and steps whose own power was followed at once."""
         self._part: tuple[Hashable, int] | None = None  # the class that goes on, and the phase of the step
         self._knot_watts = 0.0  # at the latest knot
         self._is_next = False  # whether the next interval begins at that
@@ -186,17 +194,20 @@ class PowerFilter:
     def _segments(self, parts: Sequence[Part], watts: float) -> list[_Segment]:
         """Divide an interval into times of one part, or step in it, and begin their slots."""
         segments: list[_Segment] = []
+        begun = 0
         for number, part in enumerate(parts):
             does_go_on = number == 0 and self._part is not None and self._part[0] == part.key
             phase = self._part[1] if does_go_on and self._part is not None else 0
             if does_go_on:
                 slot = self._latest_slots[part.key]
                 self._let_walk(slot, part.key, watts, sum(one.seconds for one in parts))
+            elif begun < MAX_SLOTS or part.key not in self._latest_slots:
+                slot, begun = self._begin_slot(part.key, watts, is_step=False), begun + 1
             else:
-                slot = self._begin_slot(part.key, watts, is_step=False)
+                slot = self._latest_slots[part.key]
             for piece in part.pieces:
-                if 0 < piece.phase < phase:
-                    slot = self._begin_slot(part.key, watts, is_step=True)
+                if 0 < piece.phase < phase and begun < MAX_SLOTS:
+                    slot, begun = self._begin_slot(part.key, watts, is_step=True), begun + 1
                 phase = piece.phase or phase
                 if segments and segments[-1][:2] == (number, slot):
                     segments[-1] = _Segment(number, slot, segments[-1].seconds + piece.seconds)
@@ -233,6 +244,7 @@ class PowerFilter:
         self._latest_slots[key] = len(self._slots)
         self._slots.append(key)
         self._following = padded(self._following, len(self._slots))
+        self.most_slots = max(self.most_slots, len(self._slots))
         return len(self._slots) - 1
 
     def _held(self, parts: Sequence[Part], segments: Iterable[_Segment]) -> tuple[Array, float]:
