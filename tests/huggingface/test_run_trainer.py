@@ -29,6 +29,7 @@ if trainer.is_world_process_zero():
     import json
     Path("history.json").write_text(json.dumps(trainer.state.log_history))
 if torch.distributed.is_initialized():
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()  # else a rank can end by SIGABRT, with and without zeus-core
 """
 
