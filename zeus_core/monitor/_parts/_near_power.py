@@ -131,10 +131,6 @@ class NearPower:
         for gap in self._gaps:
             gap.see(key, seen)
 
-    def of_part(self, key: Hashable) -> Seen | None:
-        """Return what was seen of the part that goes on, if it is of that class."""
-        return self._of_part.get(key)
-
     def see_edge(self) -> None:
         """Note that a part has ended."""
         self._of_part = {}

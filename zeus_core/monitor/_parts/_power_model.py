@@ -8,10 +8,10 @@ from zeus_core.monitor._parts._part import Part, seconds_by_key
 from zeus_core.monitor._parts._power_columns import Array, PowerColumns
 from zeus_core.monitor._parts._power_regression import PowerRegression
 
-__all__ = ["MIN_SHARE", "PowerModel"]
+__all__ = ["PowerModel"]
 
-MIN_SHARE = 0.02
-"""A fraction of the energy at the mean power: no class has less, even if a regression of few intervals tells less."""
+# A fraction of the energy at the mean power: no class has less, even if a regression of few intervals tells less.
+_MIN_SHARE = 0.02
 
 
 class PowerModel:
@@ -65,7 +65,7 @@ class PowerModel:
         times, keys = seconds_by_key(parts), {part.key for part in parts}
         mean_watts = self.joules / self.seconds
         fitted = {
-            key: max(self.fitted_joules(rows[key], times[key]), MIN_SHARE * mean_watts * times[key]) for key in keys
+            key: max(self.fitted_joules(rows[key], times[key]), _MIN_SHARE * mean_watts * times[key]) for key in keys
         }
         scale = sum(fitted.values())
         shares = _clipped(
