@@ -85,7 +85,6 @@ class PowerFilter:
         shape = len(KINDS), len(LAGS_SECONDS)
         # The state: the energies of classes and spans, the own power of recent parts, how late the knot was.
         self._sums: list[Hashable] = []
-        self._slots: list[Hashable] = []  # the class of each
         self._mean = np.zeros((*shape, 1, 1))  # of each item: its value where b is zero, and what each column adds
         self._covariance = np.zeros((*shape, 1, 1))
         self._following = np.zeros((len(LAGS_SECONDS), 0))  # the share of each slot in the power
@@ -166,15 +165,21 @@ class PowerFilter:
     def _columns(self) -> int:
         return int(self._mean.shape[-1]) - 1
 
+    @property
+    def _slots(self) -> int:
+        """How many parts and steps have a power of their own."""
+        return int(self._following.shape[-1])
+
     def _begin_sums(self, parts: Sequence[Part]) -> None:
         """Make room for new classes and spans; take out the spans that are over."""
-        keys = {key for part in parts for key in part.keys}
-        classes = {part.key for part in parts}
+        classes = dict.fromkeys(part.key for part in parts)
+        spans = dict.fromkeys(part.span for part in parts if part.span is not None)
+        keys = {**classes, **spans}  # in the order of time: that of a set would change last bits between processes
         for key in [key for key in self._sums if key not in keys and not is_class(key)]:
             self._over[key] = self.energy(key)
             self._delete([self._sums.index(key)])
             self._sums.remove(key)
-        for key in sorted(keys - set(self._sums), key=lambda key: key not in classes):
+        for key in [key for key in keys if key not in self._sums]:
             place = len(self._sums)
             self._insert(place)
             self._sums.append(key)
@@ -229,7 +234,8 @@ class PowerFilter:
         habits = self._habits(key)
         kept = np.array([habit.step_kept if is_step else habit.part_kept for habit in habits])[:, None]
         new = np.array([habit.step_new if is_step else habit.part_new for habit in habits])[:, None] * watts
-        place = len(self._sums) + len(self._slots)
+        slot = self._slots
+        place = len(self._sums) + slot
         self._insert(place)
         latest = self._latest_slots.get(key)
         if latest is None:
@@ -241,19 +247,18 @@ class PowerFilter:
             self._mean[:, :, place] = kept[:, :, None] * self._mean[:, :, before]
             self._covariance[:, :, place], self._covariance[:, :, :, place] = shared, shared
         self._covariance[:, :, place, place] = variance
-        self._latest_slots[key] = len(self._slots)
-        self._slots.append(key)
-        self._following = padded(self._following, len(self._slots))
-        self.most_slots = max(self.most_slots, len(self._slots))
-        return len(self._slots) - 1
+        self._latest_slots[key] = slot
+        self._following = padded(self._following, slot + 1)
+        self.most_slots = max(self.most_slots, slot + 1)
+        return slot
 
     def _held(self, parts: Sequence[Part], segments: Iterable[_Segment]) -> tuple[Array, float]:
         """Return for how long the power followed each slot in the time of each class and span, and the time of all."""
-        held = np.zeros((len(LAGS_SECONDS), len(self._sums), len(self._slots)))
+        held = np.zeros((len(LAGS_SECONDS), len(self._sums), self._slots))
         lags = LAGS_SECONDS[:, None]
         elapsed = 0.0
         for part, slot, seconds in segments:
-            one = np.zeros(len(self._slots))
+            one = np.zeros(self._slots)
             one[slot] = 1.0
             kept = np.exp(-seconds / lags)
             after = self._following * kept + (1 - kept) * one
@@ -277,7 +282,7 @@ class PowerFilter:
     ) -> Surprise:
         """Predict what the interval adds to the sums; correct all by what it tells."""
         mean, covariance = self._mean, self._covariance
-        sums, slots = slice(0, len(self._sums)), slice(len(self._sums), len(self._sums) + len(self._slots))
+        sums, slots = slice(0, len(self._sums)), slice(len(self._sums), len(self._sums) + self._slots)
         knot = -1
         seen = held[:, counts].sum(axis=1)  # by the energy of the interval
         scatter_of_classes = np.where(counts, scatter, 0.0)
@@ -312,16 +317,13 @@ class PowerFilter:
         """Take out the own power of parts that are over, but the latest of each class."""
         latest = set(self._latest_slots.values())
         over = [
-            slot
-            for slot in range(len(self._slots))
-            if slot not in latest and self._following[:, slot].max() < _FORGOTTEN
+            slot for slot in range(self._slots) if slot not in latest and self._following[:, slot].max() < _FORGOTTEN
         ]
         if not over:
             return
-        left = [slot for slot in range(len(self._slots)) if slot not in over]
+        left = [slot for slot in range(self._slots) if slot not in over]
         self._delete([len(self._sums) + slot for slot in over])
         self._following = self._following[:, left]
-        self._slots = [self._slots[slot] for slot in left]
         self._latest_slots = {key: left.index(slot) for key, slot in self._latest_slots.items()}
 
 
