@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import threading
 from dataclasses import replace
 from statistics import median
 
@@ -27,6 +28,14 @@ def works(stages, model=A100, kinds=("forward", "backward")):
     }
 
 
+_own = threading.local()
+
+
+def own_optimizer():
+    """The optimizer of the rank that asks: that of another rank, another thread, may be a phase ahead or behind."""
+    return _own.optimizer
+
+
 class Watched(PipelineFrequencyOptimizer):
     """Notes the phase of each step, and what was known at its end."""
 
@@ -34,6 +43,7 @@ class Watched(PipelineFrequencyOptimizer):
         arguments = {"world": rank.world, "make_background": rank.make_background, **arguments}
         super().__init__(rank.monitor, PipelineRank(rank.rank, rank.pipeline), settings, **arguments)
         self.phases = []
+        _own.optimizer = self
         self.gpu, self.latest = rank.gpu, {}
 
     def on_step_end(self):

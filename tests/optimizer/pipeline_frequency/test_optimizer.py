@@ -16,6 +16,7 @@ from tests.support.pipeline_training import (
     Run,
     SlowToSet,
     Watched,
+    own_optimizer,
     train_with,
     trained,
     true_profile,
@@ -281,17 +282,10 @@ def test_a_rank_that_is_gone_stops_the_others(caplog):
 
 
 def test_a_plan_that_is_too_slow_is_backed_off(caplog):
-    observers = []
-
     def slowed_by(pipeline, step):
-        phase = observers[0].phase if observers else None
-        return {Phase.REPLAYING: 1.1, Phase.JUDGING: 1 + 1e-4 * step}.get(phase, 1.0)
+        return {Phase.REPLAYING: 1.1, Phase.JUDGING: 1 + 1e-4 * step}.get(own_optimizer().phase, 1.0)
 
-    def make(rank):
-        observers.append(Watched(rank))
-        return observers[-1]
-
-    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 120, make)
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 120)
     assert run.course[-1] is Phase.OFF
     assert run.course.count(Phase.REPLAYING) == 3
     last = max(run.steps_of(Phase.JUDGING))
@@ -302,16 +296,10 @@ def test_a_plan_that_is_too_slow_is_backed_off(caplog):
 
 @pytest.mark.parametrize("factor", [1.1, 1.0])
 def test_a_profile_that_is_slower_than_training_makes_predictions_too_long_which_is_said(caplog, factor):
-    observers = []
-
     def slowed_by(pipeline, step):
-        return factor if observers and observers[0].phase is Phase.PROFILING else 1.0
+        return factor if own_optimizer().phase is Phase.PROFILING else 1.0
 
-    def make(rank):
-        observers.append(Watched(rank))
-        return observers[-1]
-
-    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 50, make)
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 50)
     assert Phase.REPLAYING in run.course
     warnings = re.findall(
         r"take ([\d.]+) s by the profile, .* took ([\d.]+) s: the predicted times are too long", caplog.text
@@ -792,11 +780,10 @@ def test_a_pause_in_the_middle_of_a_trial_spoils_no_time():
 
 def test_a_plan_that_was_good_is_not_given_up_for_two_hiccups_in_a_row():
     slow = range(20, 60)  # of the replayed steps
-    observers = []
 
     def slowed_by(pipeline, step):
-        is_replayed = observers and observers[0].phase is Phase.REPLAYING
-        return 1.05 if is_replayed and observers[0].replayed in slow else 1.0
+        optimizer = own_optimizer()
+        return 1.05 if optimizer.phase is Phase.REPLAYING and optimizer.replayed in slow else 1.0
 
     class Counting(Watched):
         replayed = 0
@@ -805,11 +792,7 @@ def test_a_plan_that_was_good_is_not_given_up_for_two_hiccups_in_a_row():
             self.replayed += self.phase is Phase.REPLAYING
             super().on_step_end()
 
-    def make(rank):
-        observers.append(Counting(rank))
-        return observers[-1]
-
-    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 200, make)
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 200, Counting)
     assert run.first.phases[-1] is Phase.REPLAYING
     assert run.course.count(Phase.PLANNING) == 1, "the plan stays"
 
@@ -878,17 +861,10 @@ def test_work_that_takes_next_to_no_time_is_planned_with_all_the_same():
 
 
 def test_a_plan_that_has_become_too_slow_is_given_up_in_the_end():
-    observers = []
-
     def slowed_by(pipeline, step):
-        is_replayed = observers and observers[0].phase is Phase.REPLAYING
-        return 1.05 if is_replayed and step > 60 else 1.0
+        return 1.05 if own_optimizer().phase is Phase.REPLAYING and step > 60 else 1.0
 
-    def make(rank):
-        observers.append(Watched(rank))
-        return observers[-1]
-
-    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 300, make)
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 300)
     assert run.first.phases[-1] is Phase.OFF
 
 
