@@ -6,40 +6,40 @@ power than in its middle), and a filter what each part draws of its own, as far 
 inside it, or before and after it; see `_power_filter`. It is exact where intervals hold one class only, and the classes
 always add up to all energy. Only sums are kept, so the memory is fixed.
 
-Energy that was not counted, or in one sum only that hides whole parts, is told by what was drawn near it; see
-`_near_model`.
+Energy that was not counted, or in one sum only that hides whole parts, is told by the same filter, and by samples of
+the power.
 """
 
 from __future__ import annotations
 
 import cmath
+import copy
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from zeus_core.monitor._parts._amount import is_class
 from zeus_core.monitor._parts._class_sums import ClassSums
-from zeus_core.monitor._parts._near_model import NearModel, Stretch
-from zeus_core.monitor._parts._near_power import Gap, NearPower, Seen
 from zeus_core.monitor._parts._part import Estimate, Part, edge_places, seconds_by_key
-from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, sum_of_rows
-from zeus_core.monitor._parts._power_filter import PowerFilter
+from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, padded
+from zeus_core.monitor._parts._power_filter import PowerFilter, Surprise
 from zeus_core.monitor._parts._power_model import PowerModel
-from zeus_core.monitor._parts._power_regression import FINE
+from zeus_core.monitor._parts._power_regression import FINE, PowerRegression
 from zeus_core.monitor._parts._power_samples import Sampled
+from zeus_core.monitor._parts._power_state import Affine, Chunk
 
 __all__ = ["ClassEnergy"]
 
 _LONG_INTERVALS = 3.0  # an interval of so many usual ones, as a counter that stood still leaves it, hides whole parts
-# Of an interval inside a part: how far its ends can be off if it is to tell the power near it. The first one after a
-# counter stood still may begin half a period early, and tell a third too little of all that hides before it.
-_CLEAR = 0.1
-_MIN_ALONE_SECONDS = 1.0  # of a class, by which its power is known apart from that of others
 _SOLVED_ALONE = (4, 16, 64)  # intervals of a class only, after which its power is found anew
 # Standard errors, with which benchmarks/part_energy.py holds 95 % and more of each class of part; 1.96 of a normal
 # distribution do not, as no kind of load that the filter knows is quite that of a training.
 _QUANTILE = 2.2
 _FEW_TURNS = 2.0  # added to that over the visits of a class: errors of few edges have no normal distribution
+_UNSEEN = 1.5  # times the uncertainty of a time that only samples tell: how parts differ was seen before it only
+_CHUNK_PIECES = 60  # six steps: few enough to follow the own power of each
+_MOST_CHUNKS = 32  # of a part: a driver may hang for minutes of short steps
 _LATE = 1.0  # times how far the knots can be off together: calls that take long are late in the same direction
 
 
@@ -56,12 +56,7 @@ class ClassEnergy:
         self._model = PowerModel(peak_watts)
         self._columns, self._regression = self._model.columns, self._model.regression
         self._filter = PowerFilter(stepping)
-        self._near_model = NearModel(peak_watts, self._model)
         self._sums: dict[Hashable, ClassSums] = {}
-        self._reaching: tuple[Hashable, Seen] | None = None  # the class and end of the latest interval, of two parts
-        self._is_inside = False  # whether the latest interval lies inside a part
-        self.near: NearPower = self._near_model.near
-        """The recent power of the classes."""
         self.timing_seconds = 0.0
         """How far the knots of the next interval can be off together with others, in the same direction."""
         self.age_seconds = 0.0
@@ -82,9 +77,7 @@ class ClassEnergy:
         self._grow()
         times = seconds_by_key(parts)
         keys = {part.key for part in parts}
-        whole = sum((rows[key] for key in keys), np.zeros((len(LAGS_SECONDS), len(self._columns))))
         seconds = sum(times[key] for key in keys)
-        self._near_model.compare(energy_joules, parts, whole, self._intervals_alone(parts[0].key) > _SOLVED_ALONE[0])
         self._model.joules += energy_joules
         self._model.seconds += seconds
         mean_watts = self._model.joules / self._model.seconds
@@ -98,66 +91,149 @@ class ClassEnergy:
         self._regression.add(surprise, len(keys) > 1)
         if len(parts) == 1:
             self._sums[parts[0].key].alone += 1
-            if sum(knots) < _CLEAR * seconds:
-                self.near.see(parts[0].key, Seen(seconds, energy_joules, whole))
-        else:
-            self._near_model.see_edge()
-        self._reaching = None
-        if len(parts) == 2 and self._is_inside and len(keys) == 2:
-            end = parts[-1]
-            self._reaching = end.key, Seen(end.seconds, shares[end.key] * energy_joules, rows[end.key])
-        self._is_inside = len(parts) == 1
         self._note_edges(parts, crossing)
         if self._regression.is_due or (len(parts) == 1 and self._sums[parts[0].key].alone in _SOLVED_ALONE):
             self._solve()
         return {key: shares[key] * energy_joules for key in keys}
 
-    def begin_gap(self, sampled: Sequence[Sampled | None]) -> Gap:
-        """Return a gap that begins with this moment: what comes after it tells nothing of the interval before it.
+    def add_hidden(
+        self,
+        energy_joules: float,
+        parts: Sequence[Part],
+        sampled: Sequence[Sampled | None],
+        knots: tuple[float, float],
+        is_lost: Callable[[float], bool],
+    ) -> tuple[dict[Hashable, float], bool]:
+        """Take in a long time that hides whole parts, and divide its energy, or tell what was lost.
 
         Args:
-            sampled: The energies that samples of the power tell of each of its parts.
-        """
-        if self._reaching is not None:  # the part that reaches into the gap may not be seen elsewhere
-            self.near.see(*self._reaching)
-        self._reaching, self._is_inside = None, False
-        self._filter.begin_gap()
-        return self.near.begin_gap(sampled)
-
-    def is_better_told_by_near(self, parts: Sequence[Part], sampled: Sequence[Sampled | None]) -> bool:
-        """Tell whether the division of an interval is better told by what its classes draw near it.
-
-        An interval of so many usual ones, as a counter that stood still leaves it, hides whole parts, of which
-        a regression takes none for more or less like the others.
-        """
-        return (
-            self._is_long(sum(part.seconds for part in parts))
-            and len({part.key for part in parts}) > 1
-            and all(part.key in self._sums or power for part, power in zip(parts, sampled, strict=True))
-            and any(self._is_known(part.key) or power for part, power in zip(parts, sampled, strict=True))
-        )
-
-    def fit(self, stretches: Sequence[Stretch]) -> list[dict[Hashable, Estimate]]:
-        """Divide the energy of times without learning from them.
-
-        Args:
-            stretches: The times. They follow each other, and what was added last, or their energies are not known.
+            energy_joules: Its energy, unless some of it was lost.
+            parts: All of it. Each is of a class that was seen before, or sampled.
+            sampled: The energies that samples of the power tell of each part.
+            knots: How far its begin and its end can be off, in seconds.
+            is_lost: Tells whether some was lost, given what is expected to have been drawn.
 
         Returns:
-            The energy of each class and span. It is not known of classes that were never added.
+            The energy of each class, and whether some was lost. `lost` tells more of that later.
         """
-        known = [self._parts_that_can_be_told(stretch) for stretch in stretches]
-        rows = iter(self._columns.peek([[part] for parts in known for part in parts.values()]))
+        before = {key: self._expected_joules(self._filter.energy(key)) for key in self._sums}
+        chunks = [
+            Chunk(number, piece, self._columns.rows([piece])[0][piece.key])
+            for number, part in enumerate(parts)
+            for piece in _chunked(part)
+        ]
+        self._grow()
+        told = _by_number(sampled)
+        surprises = self._filter.follow(chunks, told, self._model.mean_watts or 0.0, self._regression.scale)
+        times, seconds = seconds_by_key(parts), sum(part.seconds for part in parts)
+        self._learn(surprises)
+        was_lost = is_lost(self._expected_joules(self._filter.blank()))
+        if was_lost:
+            self._filter.lose()
+        else:
+            self._model.joules += energy_joules
+            self._model.seconds += seconds
+            scale = self._regression.scale
+            self._learn([self._filter.count(energy_joules, energy_joules / seconds, knots, scale)])
+        energies = {}
+        for key in times:
+            sums = self._sums.setdefault(key, ClassSums(len(self._columns), self._peak_watts))
+            sums.seconds += times[key]
+            most_joules = self._peak_watts * times[key]
+            if was_lost:
+                sums.max_joules += most_joules
+            else:
+                sums.bound(energy_joules, times[key] / seconds, times[key], seconds - times[key], sum(knots))
+            joules = self._expected_joules(self._filter.energy(key)) - before.get(key, 0.0)
+            energies[key] = min(max(joules, 0.0), most_joules)
+        of_classes = {key: joules for key, joules in energies.items() if is_class(key)}
+        if not was_lost:
+            fitted = {key: max(joules, 1e-3) for key, joules in of_classes.items()}
+            of_classes = {key: energy_joules * joules / sum(fitted.values()) for key, joules in fitted.items()}
+        return of_classes, was_lost
+
+    def lost(self) -> Estimate:
+        """Return the energy that was not counted."""
+        self._solve_if_stale()
+        lost = self._filter.lost()
+        return Estimate(0.0, 0.0) if lost is None else self._estimated(lost, self._regression)
+
+    def hides_parts(self, parts: Sequence[Part], sampled: Sequence[Sampled | None]) -> bool:
+        """Tell whether an interval is so many usual ones long, as a counter that failed leaves it, that it hides parts.
+
+        Args:
+            parts: All of its time.
+            sampled: The energies that samples of the power tell of each.
+        """
+        return (
+            sum(part.seconds for part in parts) * self._regression.count > _LONG_INTERVALS * self._model.seconds
+            and len({part.key for part in parts}) > 1
+            and all(part.key in self._sums or power for part, power in zip(parts, sampled, strict=True))
+        )
+
+    def divide(self, intervals: Sequence[tuple[Sequence[Part], float]]) -> list[dict[Hashable, Estimate]]:
+        """Divide the energy of intervals that follow what was added last, without learning from them.
+
+        Args:
+            intervals: The parts and energy of each.
+
+        Returns:
+            The energy of each class and span; nothing where nothing was added.
+        """
+        if self._model.seconds == 0:
+            return [{} for _ in intervals]
+        rows_of_intervals = self._columns.peek([parts for parts, _ in intervals])
         self._grow()
         self._solve_if_stale()
-        fits = []
-        for stretch, parts in zip(stretches, known, strict=True):
-            of_parts = {number: next(rows) for number in parts}
-            if stretch.energy_joules is not None and stretch.gap is None:
-                fits.append(self._divided(stretch.energy_joules, list(parts.values()), sum_of_rows(of_parts.values())))
-            else:
-                fits.append(self._near_model.tell(stretch, of_parts, self._is_known))
-        return fits
+        divided = []
+        for (parts, joules), rows in zip(intervals, rows_of_intervals, strict=True):
+            shares = self._model.shares(joules, parts, rows) if parts else {}
+            divided.append(
+                {key: Estimate(share * joules, min(share, 1 - share) * joules) for key, share in shares.items()}
+            )
+        return divided
+
+    def tell(
+        self, parts: Sequence[Part], sampled: Sequence[Sampled | None], *, do_follow: bool
+    ) -> dict[Hashable, Estimate]:
+        """Tell the energy of a time of which the counter tells nothing, without learning from it.
+
+        Args:
+            parts: All of it.
+            sampled: The energies that samples of the power tell of each part; nothing if there are none.
+            do_follow: Whether it follows what was added last.
+
+        Returns:
+            The energy of each class and span that was seen before, or sampled.
+        """
+        if self._model.seconds == 0:
+            return {}
+        told = _by_number(sampled)
+        known = {n: part for n, part in enumerate(parts) if part.key in self._sums or n in told}
+        if not known:
+            return {}
+        pieces = [(number, piece) for number, part in known.items() for piece in _chunked(part)]
+        rows = self._columns.peek([[piece] for _, piece in pieces])
+        chunks = [Chunk(number, piece, row[piece.key]) for (number, piece), row in zip(pieces, rows, strict=True)]
+        self._grow()
+        self._solve_if_stale()
+        ahead, regression = self._filter.ahead(bool(told)) if do_follow else self._filter.anew(), self._regression
+        watts = self._model.mean_watts or 0.0
+        watts = max(watts, self._peak_watts / 2) if told else watts  # what is to come may be unlike all so far
+        surprises = ahead.follow(chunks, told, watts, regression.scale)
+        if surprises:
+            regression = copy.deepcopy(regression)
+            for surprise in surprises:
+                regression.add(surprise, True)
+            regression.solve(self._columns.numbers, self._model.joules / self._model.seconds)
+        energies = {}
+        for key, seconds in seconds_by_key(known.values()).items():
+            joules, off_joules = self._estimated(ahead.energy(key), regression)
+            most_joules = self._peak_watts * seconds
+            joules = min(max(joules, 0.0), most_joules)
+            off_joules *= _UNSEEN if told else 1.0
+            energies[key] = Estimate(joules, min(off_joules, max(joules, most_joules - joules)))
+        return energies
 
     def estimate(self, key: Hashable) -> Estimate:
         """Return the energy of a class or span so far."""
@@ -183,6 +259,23 @@ class ClassEnergy:
     def mean_watts(self) -> float | None:
         """The mean power of all that was added; None if there is nothing."""
         return self._model.mean_watts
+
+    def _estimated(self, energy: Affine, regression: PowerRegression) -> Estimate:
+        weights = regression.weights
+        energies, variances = (values @ FINE.T for values in regression.energy(energy))
+        joules = float((weights * energies).sum())
+        variance = float((weights * (variances + (energies - joules) ** 2)).sum())
+        return Estimate(joules, _QUANTILE * math.sqrt(max(variance, 0.0)))
+
+    def _expected_joules(self, energy: Affine) -> float:
+        power = padded(self._regression.power_watts, energy.seconds.shape[-1])
+        joules = energy.joules + (energy.seconds * power).sum(axis=-1)
+        return float((self._regression.weights * (joules @ FINE.T)).sum())
+
+    def _learn(self, surprises: Sequence[Surprise]) -> None:
+        for surprise in surprises:
+            self._regression.add(surprise, True)
+        self._solve_if_stale()
 
     def seconds(self, key: Hashable) -> float:
         """Return the time of a class that was added."""
@@ -215,25 +308,6 @@ class ClassEnergy:
         for sums in self._sums.values():
             sums.grow(len(self._columns))
 
-    def _is_long(self, seconds: float) -> bool:
-        return seconds * self._regression.count > _LONG_INTERVALS * self._model.seconds
-
-    def _intervals_alone(self, key: Hashable) -> int:
-        return self._sums[key].alone if key in self._sums else 0
-
-    def _is_known(self, key: Hashable) -> bool:
-        """Tell whether a class was seen apart from others."""
-        return key in self._sums and self._sums[key].alone_seconds >= _MIN_ALONE_SECONDS
-
-    def _parts_that_can_be_told(self, stretch: Stretch) -> dict[int, Part]:
-        if self._model.seconds == 0:
-            return {}
-        parts = dict(enumerate(stretch.parts))
-        if stretch.energy_joules is not None:
-            return parts
-        unknown = {part.key for number, part in parts.items() if stretch.sampled(number) is None} - self._sums.keys()
-        return {number: part for number, part in parts.items() if part.key not in unknown}
-
     def _note_edges(self, parts: Sequence[Part], crossing: Mapping[Hashable, Array]) -> None:
         for key, power in crossing.items():
             if key in self._sums:
@@ -244,12 +318,12 @@ class ClassEnergy:
                 self._sums[key].turns += 1
                 self._sums[key].turn += cmath.exp(2j * math.pi * place)
 
-    def _divided(
-        self, energy_joules: float, parts: Sequence[Part], rows: Mapping[Hashable, Array]
-    ) -> dict[Hashable, Estimate]:
-        if not parts:
-            return {}
-        shares = self._model.shares(energy_joules, parts, rows)
-        return {
-            key: Estimate(share * energy_joules, min(share, 1 - share) * energy_joules) for key, share in shares.items()
-        }
+
+def _by_number(sampled: Sequence[Sampled | None]) -> dict[int, Sampled]:
+    return {number: power for number, power in enumerate(sampled) if power is not None}
+
+
+def _chunked(part: Part) -> Iterable[Part]:
+    """Divide a part of many steps, so that few of them are followed at once."""
+    size = max(_CHUNK_PIECES, len(part.pieces) // _MOST_CHUNKS)
+    return (Part(part.key, part.pieces[first : first + size], part.span) for first in range(0, len(part.pieces), size))

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from zeus_core.monitor._parts._amount import Amount, in_quanta, is_class, whole_quanta
-from zeus_core.monitor._parts._bridged_times import BridgedTimes, has_lost
+from zeus_core.monitor._parts._amount import Amount, in_quanta, is_class, lose, whole_quanta
 from zeus_core.monitor._parts._class_energy import ClassEnergy
 from zeus_core.monitor._parts._counter_phase import STILL_PERIODS, Knot
 from zeus_core.monitor._parts._energy_source import EnergySource
-from zeus_core.monitor._parts._near_model import Stretch
 from zeus_core.monitor._parts._part import Estimate, Part
-from zeus_core.monitor._parts._power_samples import PowerSamples
+from zeus_core.monitor._parts._power_samples import PowerSamples, Sampled
 from zeus_core.monitor._parts._timeline import Timeline
 from zeus_core.monitor._parts._unsettled_time import SILENT_SECONDS, UnsettledTime
 
@@ -32,7 +30,7 @@ _SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can b
 _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
 _OUTAGE_PERIODS = 6  # a driver may skip one update, not five
 _AGE_PERIODS = 0.05  # how old the energy of an update can be; nobody has published that of a board
-_KNOWN_SECONDS = 0.2  # of a class, by which its power is known well enough to tell that half is missing
+_LOST = 0.6  # of what is expected in the time that a counter stood still: if that is missing, it has lost all of it
 _SAMPLED = 0.5  # times the uncertainty of a class, on top, where power is sampled: its errors are not independent
 
 
@@ -73,11 +71,11 @@ class DividedEnergy:
         self._knot: Knot | None = None  # up to which all is settled
         self._following: Knot | None = None  # the next one, which is settled once the one after it is known
         self._settled: dict[Hashable, Amount] = {}
-        self._bridged = BridgedTimes(self._classes)
         self._samples = samples
         self._unsettled = UnsettledTime(self._classes, peak_watts, before)
         self._total_joules = 0.0  # as divided last
         self._told_more_joules = 0.0  # since
+        self._lost_joules = 0.0
 
     @property
     def settled_until(self) -> float:
@@ -87,10 +85,9 @@ class DividedEnergy:
     @property
     def settled_joules(self) -> float:
         """The energy that was counted until then, without that before the first moment that counts."""
-        settled = sum(
+        return sum(
             amount.energy_joules for key, amount in self._settled.items() if is_class(key) and key != self._before
         )
-        return settled + self._bridged.counted_joules
 
     @property
     def _age_seconds(self) -> float:
@@ -152,9 +149,11 @@ class DividedEnergy:
         if is_last:
             self._revise(amounts, estimates)
         off = estimates[self._before].uncertainty_joules if self._before in estimates else 0.0
-        off += self.source.uncertainty_joules + self._bridged.add_to(amounts)
+        off += self.source.uncertainty_joules
         off += 2 * sample_joules if self.source.is_of_power else self._age_seconds * (self._classes.mean_watts or 0.0)
         off += self._add_unsettled(amounts, now, is_last)
+        lost = self._classes.lost()
+        off += lost.uncertainty_joules + (0.0 if is_last else abs(lost.energy_joules - self._lost_joules))
         return Division(amounts, off + self._keep_total(amounts))
 
     def tell_more(self, energy_joules: float) -> None:
@@ -205,31 +204,64 @@ class DividedEnergy:
         if not parts:
             return
         sampled = self._samples.of_parts(first.at, parts)
-        if not self._may_follow(first, second):
-            self._bridged.add_lost(parts, sampled)
-            return
-        energy_joules = whole_quanta(second.energy_joules - first.energy_joules)
+        is_sound = self._may_follow(first, second)
+        energy_joules = whole_quanta(second.energy_joules - first.energy_joules) if is_sound else 0.0
         is_still = second.still_seconds >= STILL_PERIODS * self.source.period_seconds
-        still_seconds = second.still_seconds if is_still else 0.0
-        if parts[0].key != self._before and self._bridged.add_hidden(parts, sampled, energy_joules, still_seconds):
-            return
-        if is_still and has_lost(energy_joules, still_seconds, parts, self._modelled_joules(parts)):
-            self._bridged.add_lost(parts, sampled)
-            return
+        knots = first.half_width_seconds, second.half_width_seconds
+        if not is_sound or is_still or self._classes.hides_parts(parts, sampled):
+
+            def is_lost(expected_joules: float) -> bool:
+                is_less = is_still and _is_less(energy_joules, second.still_seconds, parts, expected_joules)
+                return is_less or not is_sound
+
+            if self._classes.total_seconds > 0:
+                self._divide_hidden(energy_joules, parts, sampled, knots, is_lost)
+                return
+            if not is_sound:
+                self._unsettled.miss(parts, sampled)
+                return
         self._classes.timing_seconds = self.source.half_width_seconds
         self._classes.age_seconds = self._age_seconds
-        divided = self._classes.add(energy_joules, parts, (first.half_width_seconds, second.half_width_seconds))
+        divided = self._classes.add(energy_joules, parts, knots)
         for key, joules in in_quanta(divided, energy_joules).items():
             self._settled.setdefault(key, Amount()).energy_joules += joules
         for part in parts:
             if part.span is not None:
                 self._settled.setdefault(part.span, Amount())
 
-    def _modelled_joules(self, parts: list[Part]) -> float:
-        """Return what the classes of some parts draw that are known well."""
-        (fit,) = self._classes.fit([Stretch(parts)])
-        known = {part.key for part in parts if self._classes.seconds(part.key) >= _KNOWN_SECONDS}
-        return sum(fit[key].energy_joules for key in known)
+    def _divide_hidden(
+        self,
+        energy_joules: float,
+        parts: Sequence[Part],
+        sampled: Sequence[Sampled | None],
+        knots: tuple[float, float],
+        is_lost: Callable[[float], bool],
+    ) -> None:
+        """Divide a long time, unless the counter has lost some of its energy: then tell what that was."""
+        known = [
+            (part, power)
+            for part, power in zip(parts, sampled, strict=True)
+            if power is not None or self._classes.seconds(part.key) > 0
+        ]
+        if len(known) < len(parts):  # what is left for classes that nothing tells of is not known, nor that of others
+            lose(self._settled, [part for part in parts if all(part is not one for one, _ in known)])
+        if not known:
+            return
+        told, powers = zip(*known, strict=True)
+        does_hold = len(known) == len(parts)
+        divided, was_lost = self._classes.add_hidden(
+            energy_joules, told, powers, knots, is_lost if does_hold else lambda _: True
+        )
+        if was_lost:
+            divided = {key: whole_quanta(joules) for key, joules in divided.items()}
+            self._lost_joules += sum(divided.values())
+        else:
+            divided = in_quanta(divided, energy_joules)
+        for part in told:
+            for key in part.keys:
+                self._settled.setdefault(key, Amount()).is_estimated |= was_lost
+        for key, joules in divided.items():
+            self._settled[key].energy_joules += joules
 
     def _add_unsettled(self, amounts: dict[Hashable, Amount], now: float, is_last: bool) -> float:
         """Add what came after the last settled knot. Return how far the sum of that can be off."""
@@ -239,7 +271,7 @@ class DividedEnergy:
                 chain.append(knot)
         begin = chain[-1].at if chain else self._timeline.begin
         intervals = [
-            Stretch(self._timeline.parts(first.at, second.at), second.energy_joules - first.energy_joules)
+            (self._timeline.parts(first.at, second.at), second.energy_joules - first.energy_joules)
             for first, second in itertools.pairwise(chain)
         ]
         period_seconds = self.source.period_seconds
@@ -276,6 +308,7 @@ class DividedEnergy:
         """Divide all that was counted once more, by what is known by now."""
         counted = [key for key in amounts if is_class(key) and key != self._before]
         total_joules = sum(amounts[key].energy_joules for key in counted)
+        total_joules += whole_quanta(self._classes.lost().energy_joules) - self._lost_joules
         for key in counted:
             amounts[key].energy_joules = whole_quanta(estimates[key].energy_joules)
         left = total_joules - sum(amounts[key].energy_joules for key in counted)
@@ -285,3 +318,16 @@ class DividedEnergy:
             amounts[key].energy_joules += given
             amounts[key].uncertainty_joules += abs(given)
             left -= given
+
+
+def _is_less(energy_joules: float, still_seconds: float, parts: Iterable[Part], expected_joules: float) -> bool:
+    """Tell whether a counter that stood still has not caught up.
+
+    Args:
+        energy_joules: By how much it has grown.
+        still_seconds: How long it stood still.
+        parts: All of the time.
+        expected_joules: The energy of that time by what was drawn before.
+    """
+    still_fraction = min(still_seconds / sum(part.seconds for part in parts), 1.0)
+    return energy_joules < (1 - _LOST * still_fraction) * expected_joules

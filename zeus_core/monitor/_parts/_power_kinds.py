@@ -30,6 +30,9 @@ class Habit(NamedTuple):
     walk: float
 
 
+_CHANGING = Habit(0.9, 0.1, 1.0, 0.02, 0.02)  # as a trend of the load looks that was not seen before
+
+
 class Kind(NamedTuple):
     """A kind of load.
 
@@ -40,6 +43,10 @@ class Kind(NamedTuple):
 
     steps: Habit
     others: Habit
+
+    def may_change(self) -> Kind:
+        """Return this kind, but where parts are alike, let them change slowly, in a time of which little is known."""
+        return Kind(*(_CHANGING if habit.part_new < _CHANGING.part_new else habit for habit in self))
 
 
 # Only what they are to each other and to the noise counts: the scale of all is learnt, and a load between two kinds is

@@ -12,8 +12,9 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, Column, padded
-from zeus_core.monitor._parts._power_filter import Affine, Surprise
+from zeus_core.monitor._parts._power_filter import Surprise
 from zeus_core.monitor._parts._power_kinds import KINDS
+from zeus_core.monitor._parts._power_state import Affine
 
 __all__ = ["FINE", "PowerRegression"]
 

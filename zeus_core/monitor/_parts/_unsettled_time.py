@@ -6,7 +6,6 @@ from collections.abc import Hashable, Sequence
 
 from zeus_core.monitor._parts._amount import Amount, add_estimate, is_class, lose
 from zeus_core.monitor._parts._class_energy import ClassEnergy
-from zeus_core.monitor._parts._near_model import Stretch
 from zeus_core.monitor._parts._part import Estimate, Part
 from zeus_core.monitor._parts._power_samples import Sampled
 
@@ -32,24 +31,22 @@ class UnsettledTime:
         self._classes = classes
         self._peak_watts = peak_watts
         self._before = before
-        self._missed_gap = classes.near.begin_gap()
-        self._missed: Stretch | None = None
+        self._missed: list[tuple[Sequence[Part], Sequence[Sampled | None]]] = []
         self.power_watts: float | None = None
 
     def miss(self, parts: Sequence[Part], sampled: Sequence[Sampled | None]) -> None:
-        """Note that the first reads have failed.
+        """Note a time of which nothing was counted, before anything is known.
 
         Args:
-            parts: Those before the first knot.
+            parts: All of it.
             sampled: The energies that samples of the power tell of each.
         """
-        self._missed_gap.sampled = sampled
-        self._missed = Stretch(parts, gap=self._missed_gap)
+        self._missed.append((parts, sampled))
 
     def add_to(
         self,
         amounts: dict[Hashable, Amount],
-        intervals: Sequence[Stretch],
+        intervals: Sequence[tuple[Sequence[Part], float]],
         tail: Sequence[Part],
         sampled: Sequence[Sampled | None],
         *,
@@ -61,35 +58,43 @@ class UnsettledTime:
 
         Args:
             amounts: Those that are settled.
-            intervals: Those between knots that are not settled.
+            intervals: The parts and energy between knots that are not settled.
             tail: The parts since the latest knot.
-            sampled: The energies that samples of the power tell of each of these.
+            sampled: The energies that samples of the power tell of each of these; nothing if there are none.
             period_seconds: The time between two updates.
             is_outage: Whether that is longer ago than a counter can stand still.
             is_last: Whether no more will be told.
         """
-        stretches = list(intervals)
-        if self._missed is not None:
-            stretches.append(self._missed)
+        off_joules = 0.0
+        for (parts, joules), fit in zip(intervals, self._classes.divide(intervals), strict=True):
+            divided = fit or _by_time(joules, parts)
+            for key, estimate in divided.items():
+                add_estimate(amounts, key, estimate, is_estimated=False)
+            if self._before in divided:
+                off_joules += divided[self._before].uncertainty_joules
+        for parts, powers in self._missed:
+            is_short = sum(part.seconds for part in parts) <= SILENT_SECONDS
+            fit = self._with_unknown(self._classes.tell(parts, powers, do_follow=False), parts, is_short)
+            off_joules += self._add_told(amounts, parts, fit, is_estimated=True)
         if is_outage and not is_last:
             lose(amounts, tail)
-        else:
-            stretches.append(Stretch(tail, gap=self._classes.near.gap_now(sampled)))
-        off_joules = 0.0
-        for stretch, fit in zip(stretches, self._classes.fit(stretches), strict=True):
-            parts, energy_joules, is_missed = stretch.parts, stretch.energy_joules, stretch is self._missed
-            if energy_joules is None:
-                is_short = sum(part.seconds for part in parts) <= SILENT_SECONDS if is_missed else not is_outage
-                fit = self._with_unknown(fit, parts, is_short)
-            elif not fit:
-                fit = _by_time(energy_joules, parts)
-            for key, estimate in fit.items():
-                add_estimate(amounts, key, estimate, energy_joules is None and (is_outage or is_missed))
-            modelled = [key for key in fit if is_class(key) and (energy_joules is None or key == self._before)]
-            own_joules = sum(fit[key].uncertainty_joules for key in modelled)
-            off_joules += max(own_joules, self._tail_joules(tail, period_seconds)) if parts is tail else own_joules
-            lose(amounts, [part for part in parts if part.key not in fit])
-        return off_joules
+            return off_joules
+        fit = self._with_unknown(self._classes.tell(tail, sampled, do_follow=True), tail, not is_outage)
+        own_joules = self._add_told(amounts, tail, fit, is_estimated=is_outage)
+        return off_joules + max(own_joules, self._tail_joules(tail, period_seconds))
+
+    def _add_told(
+        self,
+        amounts: dict[Hashable, Amount],
+        parts: Sequence[Part],
+        told: dict[Hashable, Estimate],
+        *,
+        is_estimated: bool,
+    ) -> float:
+        for key, estimate in told.items():
+            add_estimate(amounts, key, estimate, is_estimated)
+        lose(amounts, [part for part in parts if part.key not in told])
+        return sum(estimate.uncertainty_joules for key, estimate in told.items() if is_class(key))
 
     def _tail_joules(self, tail: Sequence[Part], period_seconds: float) -> float:
         """Return how far the energy since the latest update can be off: what draws less, or more, is not seen yet."""
