@@ -169,6 +169,32 @@ def test_the_power_tells_what_hides_in_a_fault(make, period_seconds, seed):
     check_known(measure(make(seed, period_seconds, is_faulty=True)))
 
 
+@pytest.mark.parametrize("is_seen_later", [False, True])
+@pytest.mark.parametrize("kind", ["fails", "sticks", "loses"])
+@pytest.mark.parametrize("period_seconds", [0.1, 0.02])
+def test_an_activity_that_begins_in_a_fault_is_told_by_its_sum_or_when_it_is_seen(period_seconds, kind, is_seen_later):
+    """Too short for a sample of the power. Before its energy went to the steps, or they were taken for unknown."""
+    case = Case(Physics(1.013 * period_seconds, period_seconds, 0.005, seed=2), script=[(70.0, 0.3)])
+    case.faults.append(Fault(kind, 4.9, 5.9))
+    for _ in range(10):
+        case.run(Activity.STEPS, [300.0], 0.5)
+    case.run(Activity.EVALUATION, [150.0], 0.1)
+    for _ in range(10):
+        case.run(Activity.STEPS, [300.0], 0.5)
+    if is_seen_later:
+        case.run(Activity.EVALUATION, [150.0], 2.0)
+        case.run(Activity.STEPS, [300.0], 2.0)
+    case.script.append((70.0, 1.0))
+    outcome = measure(case)
+    check_sums(outcome)
+    check_truth([outcome])
+    evaluation = outcome.summary.account.activities[Activity.EVALUATION]
+    is_lost = kind == "loses" and not is_seen_later
+    assert (evaluation.energy_joules is None) == is_lost
+    steps = outcome.summary.account.activities[Activity.STEPS]
+    assert steps.measured.uncertainty_joules <= 0.005 * outcome.truth[Activity.STEPS]
+
+
 @pytest.mark.parametrize("kind", ["fails", "sticks"])
 def test_a_counter_that_fails_for_good_leaves_the_rest_to_the_power(kind):
     """Before what was drawn until then told the rest: 38 % off, +-70 %, and an evaluation of 0 J."""

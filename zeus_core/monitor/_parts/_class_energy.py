@@ -57,6 +57,7 @@ class ClassEnergy:
         self._columns, self._regression = self._model.columns, self._model.regression
         self._filter = PowerFilter(stepping)
         self._sums: dict[Hashable, ClassSums] = {}
+        self._seen: set[Hashable] = set()  # classes
         self.timing_seconds = 0.0
         """How far the knots of the next interval can be off together with others, in the same direction."""
         self.age_seconds = 0.0
@@ -82,6 +83,7 @@ class ClassEnergy:
         self._model.seconds += seconds
         mean_watts = self._model.joules / self._model.seconds
         shares = self._model.shares(energy_joules, parts, rows)
+        self._seen |= keys
         for key, share in shares.items():
             sums = self._sums.setdefault(key, ClassSums(len(self._columns), self._peak_watts))
             sums.seconds += times[key]
@@ -108,10 +110,10 @@ class ClassEnergy:
 
         Args:
             energy_joules: Its energy, unless some of it was lost.
-            parts: All of it. Each is of a class that was seen before, or sampled.
+            parts: All of it.
             sampled: The energies that samples of the power tell of each part.
             knots: How far its begin and its end can be off, in seconds.
-            is_lost: Tells whether some was lost, given what is expected to have been drawn.
+            is_lost: Tells whether some was lost, given what the parts of which something is known have likely drawn.
 
         Returns:
             The energy of each class, and whether some was lost. `lost` tells more of that later.
@@ -127,7 +129,12 @@ class ClassEnergy:
         surprises = self._filter.follow(chunks, told, self._model.mean_watts or 0.0, self._regression.scale)
         times, seconds = seconds_by_key(parts), sum(part.seconds for part in parts)
         self._learn(surprises)
-        was_lost = is_lost(self._expected_joules(self._filter.blank()))
+        unknown = {part.key for number, part in enumerate(parts) if part.key not in self._seen and number not in told}
+        expected_joules = self._expected_joules(self._filter.blank())
+        for key in unknown:
+            expected_joules -= self._expected_joules(self._filter.energy(key)) - before.get(key, 0.0)
+        was_lost = is_lost(expected_joules)
+        self._seen |= times.keys() - unknown if was_lost else times.keys()
         if was_lost:
             self._filter.lose()
         else:
@@ -168,7 +175,7 @@ class ClassEnergy:
         return (
             sum(part.seconds for part in parts) * self._regression.count > _LONG_INTERVALS * self._model.seconds
             and len({part.key for part in parts}) > 1
-            and all(part.key in self._sums or power for part, power in zip(parts, sampled, strict=True))
+            and all(part.key in self._seen or power for part, power in zip(parts, sampled, strict=True))
         )
 
     def divide(self, intervals: Sequence[tuple[Sequence[Part], float]]) -> list[dict[Hashable, Estimate]]:
@@ -209,7 +216,7 @@ class ClassEnergy:
         if self._model.seconds == 0:
             return {}
         told = _by_number(sampled)
-        known = {n: part for n, part in enumerate(parts) if part.key in self._sums or n in told}
+        known = {n: part for n, part in enumerate(parts) if part.key in self._seen or n in told}
         if not known:
             return {}
         pieces = [(number, piece) for number, part in known.items() for piece in _chunked(part)]
@@ -276,6 +283,10 @@ class ClassEnergy:
         for surprise in surprises:
             self._regression.add(surprise, True)
         self._solve_if_stale()
+
+    def is_seen(self, key: Hashable) -> bool:
+        """Tell whether the energy of a class was ever counted, or sampled."""
+        return key in self._seen
 
     def seconds(self, key: Hashable) -> float:
         """Return the time of a class that was added."""

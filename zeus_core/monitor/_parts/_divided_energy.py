@@ -76,6 +76,7 @@ class DividedEnergy:
         self._total_joules = 0.0  # as divided last
         self._told_more_joules = 0.0  # since
         self._lost_joules = 0.0
+        self._unseen: list[Part] = []  # lost parts of classes that were never seen until then
 
     @property
     def settled_until(self) -> float:
@@ -151,6 +152,7 @@ class DividedEnergy:
         off = estimates[self._before].uncertainty_joules if self._before in estimates else 0.0
         off += self.source.uncertainty_joules
         off += 2 * sample_joules if self.source.is_of_power else self._age_seconds * (self._classes.mean_watts or 0.0)
+        lose(amounts, [part for part in self._unseen if not self._classes.is_seen(part.key)])
         off += self._add_unsettled(amounts, now, is_last)
         lost = self._classes.lost()
         off += lost.uncertainty_joules + (0.0 if is_last else abs(lost.energy_joules - self._lost_joules))
@@ -238,26 +240,16 @@ class DividedEnergy:
         is_lost: Callable[[float], bool],
     ) -> None:
         """Divide a long time, unless the counter has lost some of its energy: then tell what that was."""
-        known = [
-            (part, power)
-            for part, power in zip(parts, sampled, strict=True)
-            if power is not None or self._classes.seconds(part.key) > 0
-        ]
-        if len(known) < len(parts):  # what is left for classes that nothing tells of is not known, nor that of others
-            lose(self._settled, [part for part in parts if all(part is not one for one, _ in known)])
-        if not known:
-            return
-        told, powers = zip(*known, strict=True)
-        does_hold = len(known) == len(parts)
-        divided, was_lost = self._classes.add_hidden(
-            energy_joules, told, powers, knots, is_lost if does_hold else lambda _: True
-        )
+        unseen = [part for part, power in zip(parts, sampled, strict=True) if power is None]
+        unseen = [part for part in unseen if not self._classes.is_seen(part.key)]
+        divided, was_lost = self._classes.add_hidden(energy_joules, parts, sampled, knots, is_lost)
         if was_lost:
+            self._unseen += unseen
             divided = {key: whole_quanta(joules) for key, joules in divided.items()}
             self._lost_joules += sum(divided.values())
         else:
             divided = in_quanta(divided, energy_joules)
-        for part in told:
+        for part in parts:
             for key in part.keys:
                 self._settled.setdefault(key, Amount()).is_estimated |= was_lost
         for key, joules in divided.items():
