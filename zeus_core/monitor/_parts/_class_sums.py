@@ -23,7 +23,7 @@ class ClassSums:
 
     def __init__(self, columns: int, peak_watts: float) -> None:
         self._peak_watts = peak_watts
-        self.seconds = self.alone_seconds = 0.0
+        self.seconds = 0.0
         self.alone = 0  # intervals of this class only
         self.min_joules = self.max_joules = 0.0
         self.edges = np.zeros(columns)  # how much power crosses its edges if the knots are late
@@ -55,7 +55,6 @@ class ClassSums:
             slack_seconds: How far the ends of the interval can be off.
         """
         if share == 1:
-            self.alone_seconds += seconds
             self.min_joules += energy_joules
             self.max_joules += energy_joules
             return

@@ -6,7 +6,7 @@ second counts for the parts just before it too: there are rows for each of sever
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from zeus_core.monitor._parts._part import Part, Piece
 
-__all__ = ["LAGS_SECONDS", "Array", "Column", "PowerColumns", "padded", "sum_of_rows"]
+__all__ = ["LAGS_SECONDS", "Array", "Column", "PowerColumns", "padded"]
 
 Array = npt.NDArray[np.float64]
 
@@ -97,15 +97,6 @@ class PowerColumns:
                 if piece.edge:
                     self.numbers.setdefault(Column(part.key, True, piece.edge), len(self.numbers))
         self._following = padded(self._following, len(self))
-
-
-def sum_of_rows(rows: Iterable[Mapping[Hashable, Array]]) -> dict[Hashable, Array]:
-    """Add up the seconds of each class and span in each column."""
-    sums: dict[Hashable, Array] = {}
-    for of_keys in rows:
-        for key, row in of_keys.items():
-            sums[key] = sums[key] + padded(row, sums[key].shape[-1]) if key in sums else row
-    return sums
 
 
 def padded(array: Array, size: int, axes: int = 1) -> Array:

@@ -247,14 +247,11 @@ class PowerFilter(PowerState):
         gain = with_seen
         gain[..., sums] += (held @ with_seen[..., slots, None])[..., 0] + scatter_of_classes
         gain[..., knot] = watts * late
-        mean[:, :, sums] += held @ mean[:, :, slots]
+        self._add_held(held)
         mean[:, :, places, 1:] += of_columns
-        mean[:, :, knot] = 0.0
-        covariance[:, :, sums] += held @ covariance[:, :, slots]
-        covariance[..., sums] += covariance[..., slots] @ held.swapaxes(1, 2)
         diagonal = np.arange(len(self._sums))
         covariance[:, :, diagonal, diagonal] += scatter
-        covariance[:, :, knot], covariance[..., knot] = 0.0, 0.0
+        self._forget_knot()
         covariance[:, :, knot, knot] = late
         # What it tells.
         expected[..., 1:] += of_columns[:, counts[places]].sum(axis=1)

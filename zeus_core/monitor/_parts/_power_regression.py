@@ -117,12 +117,6 @@ class PowerRegression:
             return None
         return float(seconds[self.best[1]] @ self.power_watts[self.best])
 
-    def stderr_joules(self, seconds: Array) -> float:
-        """Return the standard error of that, from the power alone."""
-        of_best = seconds[self.best[1]]
-        variance = float(of_best @ self.covariance[self.best] @ of_best) * float(self.scale[self.best])
-        return float(np.sqrt(max(variance, 0.0)))
-
     def energy(self, affine: Affine) -> tuple[Array, Array]:
         """Return an energy and its variance, for each kind and lag."""
         joules = affine.joules + (affine.seconds * self.power_watts).sum(axis=-1)

@@ -14,7 +14,7 @@ import numpy as np
 from zeus_core.monitor._parts._amount import is_class
 from zeus_core.monitor._parts._part import Part
 from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, padded
-from zeus_core.monitor._parts._power_kinds import KINDS, NOISE, Habit, Kind
+from zeus_core.monitor._parts._power_kinds import KINDS, NOISE, Habit
 
 __all__ = ["LOST", "MAX_SLOTS", "Affine", "Chunk", "PowerState", "scatter_squares"]
 
@@ -73,13 +73,12 @@ class PowerState:
 
     Args:
         stepping: The class that consists of steps.
-        kinds: The kinds of loads.
     """
 
-    def __init__(self, stepping: Hashable, kinds: Sequence[Kind] = KINDS) -> None:
+    def __init__(self, stepping: Hashable) -> None:
         self._stepping = stepping
-        self._kinds = list(kinds)
-        shape = len(kinds), len(LAGS_SECONDS)
+        self._kinds = list(KINDS)
+        shape = len(KINDS), len(LAGS_SECONDS)
         self._sums: list[Hashable] = []
         self._mean = np.zeros((*shape, 1, 1))  # of each item: its value where b is zero, and what each column adds
         self._covariance = np.zeros((*shape, 1, 1))
@@ -220,6 +219,13 @@ class PowerState:
             elapsed += seconds
         return held, elapsed
 
+    def _add_held(self, held: Array) -> None:
+        """Predict what the own power of parts adds to the sums, given for how long the power followed each slot."""
+        sums, slots = slice(0, len(self._sums)), slice(len(self._sums), len(self._sums) + self._slots)
+        self._mean[:, :, sums] += held @ self._mean[:, :, slots]
+        self._covariance[:, :, sums] += held @ self._covariance[:, :, slots]
+        self._covariance[..., sums] += self._covariance[..., slots] @ held.swapaxes(1, 2)
+
     def _drop_slots(self) -> None:
         """Take out the own power of parts that are over, but the latest of each class."""
         latest = set(self._latest_slots.values())
@@ -257,12 +263,8 @@ class PowerState:
             for segment in segments:
                 held[:, place, segment.slot] += segment.seconds
             of_columns[:, place] = padded(chunk.row[0], self._columns)
-        slots = slice(len(self._sums), len(self._sums) + self._slots)
-        sums = slice(0, len(self._sums))
-        self._mean[:, :, sums] += held @ self._mean[:, :, slots]
-        self._mean[:, :, sums, 1:] += of_columns
-        self._covariance[:, :, sums] += held @ self._covariance[:, :, slots]
-        self._covariance[..., sums] += self._covariance[..., slots] @ held.swapaxes(1, 2)
+        self._add_held(held)
+        self._mean[:, :, : len(self._sums), 1:] += of_columns
         self._covariance[:, :, np.array(places)[:, None], places] += scatter_squares(seconds) * (NOISE * watts) ** 2
         self._drop_slots()
 
