@@ -292,6 +292,11 @@ class ClassEnergy:
         """Return the time of a class that was added."""
         return self._sums[key].seconds if key in self._sums else 0.0
 
+    def watts(self, key: Hashable) -> float:
+        """Return the mean power of a class as far as it is known; that of all where it is not."""
+        energy_joules, seconds = self.estimate(key).energy_joules, self.seconds(key)
+        return energy_joules / seconds if energy_joules > 0 else self._model.mean_watts or 0.0
+
     @property
     def total_seconds(self) -> float:
         """The time of all that was added."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from zeus_core.monitor._parts._amount import Amount, in_quanta, is_class, lose, whole_quanta
@@ -30,7 +30,7 @@ _SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can b
 _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
 _OUTAGE_PERIODS = 6  # a driver may skip one update, not five
 _AGE_PERIODS = 0.05  # how old the energy of an update can be; nobody has published that of a board
-_LOST = 0.6  # of what is expected in the time that a counter stood still: if that is missing, it has lost all of it
+_LOST = 0.6  # of what is expected while a counter stood still: if that is missing, it has lost all of it
 _SAMPLED = 0.5  # times the uncertainty of a class, on top, where power is sampled: its errors are not independent
 
 
@@ -211,10 +211,10 @@ class DividedEnergy:
         is_still = second.still_seconds >= STILL_PERIODS * self.source.period_seconds
         knots = first.half_width_seconds, second.half_width_seconds
         if not is_sound or is_still or self._classes.hides_parts(parts, sampled):
+            still_fraction = self._still_fraction(second.still_seconds, parts, sampled) if is_still else 0.0
 
             def is_lost(expected_joules: float) -> bool:
-                is_less = is_still and _is_less(energy_joules, second.still_seconds, parts, expected_joules)
-                return is_less or not is_sound
+                return not is_sound or energy_joules < (1 - _LOST * still_fraction) * expected_joules
 
             if self._classes.total_seconds > 0:
                 self._divide_hidden(energy_joules, parts, sampled, knots, is_lost)
@@ -254,6 +254,22 @@ class DividedEnergy:
                 self._settled.setdefault(key, Amount()).is_estimated |= was_lost
         for key, joules in divided.items():
             self._settled[key].energy_joules += joules
+
+    def _still_fraction(self, still_seconds: float, parts: Sequence[Part], sampled: Sequence[Sampled | None]) -> float:
+        """Return the fraction of the energy of some time that was likely drawn while the counter stood still.
+
+        Args:
+            still_seconds: For how long it did, from the begin on.
+            parts: All of the time.
+            sampled: The energies that samples of the power tell of each.
+        """
+        until_now = still_joules = all_joules = 0.0
+        for part, power in zip(parts, sampled, strict=True):
+            joules = power.energy_joules if power else part.seconds * self._classes.watts(part.key)
+            still_joules += joules * min(max(still_seconds - until_now, 0.0) / part.seconds, 1.0)
+            all_joules += joules
+            until_now += part.seconds
+        return still_joules / all_joules
 
     def _add_unsettled(self, amounts: dict[Hashable, Amount], now: float, is_last: bool) -> float:
         """Add what came after the last settled knot. Return how far the sum of that can be off."""
@@ -310,16 +326,3 @@ class DividedEnergy:
             amounts[key].energy_joules += given
             amounts[key].uncertainty_joules += abs(given)
             left -= given
-
-
-def _is_less(energy_joules: float, still_seconds: float, parts: Iterable[Part], expected_joules: float) -> bool:
-    """Tell whether a counter that stood still has not caught up.
-
-    Args:
-        energy_joules: By how much it has grown.
-        still_seconds: How long it stood still.
-        parts: All of the time.
-        expected_joules: The energy of that time by what was drawn before.
-    """
-    still_fraction = min(still_seconds / sum(part.seconds for part in parts), 1.0)
-    return energy_joules < (1 - _LOST * still_fraction) * expected_joules
