@@ -214,7 +214,8 @@ class DividedEnergy:
             still_fraction = self._still_fraction(second.still_seconds, parts, sampled) if is_still else 0.0
 
             def is_lost(expected_joules: float) -> bool:
-                return not is_sound or energy_joules < (1 - _LOST * still_fraction) * expected_joules
+                is_less = energy_joules < (1 - _LOST * still_fraction) * expected_joules
+                return not is_sound or (is_still and is_less)  # one that never stood still has lost nothing
 
             if self._classes.total_seconds > 0:
                 self._divide_hidden(energy_joules, parts, sampled, knots, is_lost)
