@@ -338,6 +338,14 @@ def test_what_is_seen_after_a_counter_stood_still_tells_whether_it_has_caught_up
     assert abs(total.energy_joules - sum(outcome.truth.values())) <= total.measured.uncertainty_joules
 
 
+@pytest.mark.parametrize(
+    ("seed", "period_seconds"), [(90021, 0.02), (90028, 0.02), (90028, 0.1), (90095, 0.02), (88042, 0.02)]
+)
+def test_few_samples_of_uneven_steps_tell_no_more_than_they_can(seed, period_seconds):
+    """Before one sample in each of some steps of four powers was told to 7 %, and was off by up to 30 %."""
+    check_known(measure(make_case(seed, period_seconds, is_faulty=True)))
+
+
 def test_a_counter_that_has_lost_a_pause_is_not_taken_for_one_that_caught_up():
     """Before it was, as a pause draws less than all in the mean: the steps were off by 16.5 J, 8.0 J were stated."""
     check_known(measure(make_case(90086, 0.02, is_faulty=True)))

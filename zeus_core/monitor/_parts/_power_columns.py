@@ -72,6 +72,15 @@ class PowerColumns:
         self._following, self._last = following, last
         return rows
 
+    def unevenness_watts(self, part: Part, power_watts: Array) -> float:
+        """Return the standard deviation of the power within a part, given that of each column that is known."""
+        self._grow([part])
+        columns = [self._columns_of(part.key, piece) for piece in part.pieces]
+        watts = [sum(power_watts[column] for column in of_piece if column < len(power_watts)) for of_piece in columns]
+        seconds = [piece.seconds for piece in part.pieces]
+        mean = np.average(watts, weights=seconds)
+        return float(np.sqrt(np.average((watts - mean) ** 2, weights=seconds)))
+
     def _follow(self, part: Part, columns: Sequence[list[int]]) -> Array:
         """Let the power follow the load of a part. Return the seconds in each column, with each lag."""
         durations = np.array([piece.seconds for piece in part.pieces])

@@ -123,7 +123,7 @@ class PowerFilter(PowerState):
             for chunk in of_part:
                 self._follow_chunk(chunk, [*chunk.part.keys, _BLANK], tally, watts, own_watts)
             if tally is not None:
-                joules, stderr_joules = sampled[number]
+                joules, stderr_joules, _ = sampled[number]
                 noise = stderr_joules**2 / np.maximum(scale, _MIN_SCALE)
                 place = self._sums.index(tally)
                 gain = self._covariance[..., place].copy()

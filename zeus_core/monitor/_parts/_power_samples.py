@@ -28,10 +28,17 @@ _BURSTS = 0.0025  # of the highest power, a standard error: bursts of millisecon
 
 
 class Sampled(NamedTuple):
-    """The energy of a part by samples of its power, and the standard error of that, in joules."""
+    """The energy of a part by samples of its power.
+
+    Attributes:
+        energy_joules: The energy.
+        stderr_joules: The standard error of that, as far as the samples tell how much the power changes.
+        samples: How many samples there are.
+    """
 
     energy_joules: float
     stderr_joules: float
+    samples: int
 
 
 class PowerSamples:
@@ -99,4 +106,4 @@ class PowerSamples:
         waits = [later - earlier for earlier, later in itertools.pairwise([begin, *moments, end])]
         late = [change * (wait + self._delay_seconds) for change, wait in zip(changes, waits, strict=True)]
         bursts_joules = _BURSTS * self._peak_watts * (end - begin)
-        return Sampled(joules, _CHANGES * math.hypot(*late) + bursts_joules)
+        return Sampled(joules, _CHANGES * math.hypot(*late) + bursts_joules, len(watts))
