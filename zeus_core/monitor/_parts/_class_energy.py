@@ -284,15 +284,15 @@ class ClassEnergy:
 
         One sample in a step shows one of its powers; how unlike these are, the counter has told before.
         """
-        watts = self._regression.power_watts[self._regression.best]
         told = {}
         for number, power in enumerate(sampled):
             if power is not None:
                 part = parts[number]
+                watts = self._regression.deviation_watts(self._columns.unevenness(part))
                 # The root of the count is for errors that are independent; another, as each of more samples stands for
                 # a time that is less uneven. 140 parts of steps were off by 1.8 times what the changes from sample to
                 # sample tell, by .9 times what both do.
-                off_joules = self._columns.unevenness_watts(part, watts) * part.seconds / power.samples
+                off_joules = watts * part.seconds / power.samples
                 told[number] = power._replace(stderr_joules=math.hypot(power.stderr_joules, off_joules))
         return told
 

@@ -72,14 +72,17 @@ class PowerColumns:
         self._following, self._last = following, last
         return rows
 
-    def unevenness_watts(self, part: Part, power_watts: Array) -> float:
-        """Return the standard deviation of the power within a part, given that of each column that is known."""
+    def unevenness(self, part: Part) -> Array:
+        """Return the matrix Q of the variance b Q b of the power within a part, given the power b of all columns."""
         self._grow([part])
-        columns = [self._columns_of(part.key, piece) for piece in part.pieces]
-        watts = [sum(power_watts[column] for column in of_piece if column < len(power_watts)) for of_piece in columns]
-        seconds = [piece.seconds for piece in part.pieces]
-        mean = np.average(watts, weights=seconds)
-        return float(np.sqrt(np.average((watts - mean) ** 2, weights=seconds)))
+        seconds = np.array([piece.seconds for piece in part.pieces])
+        held = np.zeros((len(seconds), len(self)))
+        for row, piece in zip(held, part.pieces, strict=True):
+            row[self._columns_of(part.key, piece)] = 1.0
+        shares = seconds / seconds.sum()
+        unlike = held - shares @ held
+        matrix: Array = (unlike * shares[:, None]).T @ unlike
+        return matrix
 
     def _follow(self, part: Part, columns: Sequence[list[int]]) -> Array:
         """Let the power follow the load of a part. Return the seconds in each column, with each lag."""

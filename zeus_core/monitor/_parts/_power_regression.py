@@ -7,6 +7,7 @@ between these. How large all variances are is not known before: their common sca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 
 import numpy as np
@@ -122,6 +123,13 @@ class PowerRegression:
         joules = affine.joules + (affine.seconds * self.power_watts).sum(axis=-1)
         of_power = np.einsum("...f,...fg,...g", affine.seconds, self.covariance, affine.seconds)
         return joules, self.scale * (affine.variance + of_power)
+
+    def deviation_watts(self, matrix: Array) -> float:
+        """Return the standard deviation of a power whose variance is b Q b, beyond what the scatter of b makes of it."""
+        size = self.covariance.shape[-1]
+        known, power, covariance = matrix[:size, :size], self.power_watts[self.best][:size], self.covariance[self.best]
+        scatter = self.scale[self.best] * covariance @ self._normal[self.best][:size, :size] @ covariance
+        return math.sqrt(max(float(power @ known @ power - (known * scatter).sum()), 0.0))
 
     def solve(self, columns: Mapping[Column, int], mean_watts: float) -> None:
         """Find the power in all columns, and how likely the kinds and lags are."""
