@@ -125,7 +125,7 @@ class PowerRegression:
         return joules, self.scale * (affine.variance + of_power)
 
     def deviation_watts(self, matrix: Array) -> float:
-        """Return the standard deviation of a power whose variance is b Q b, beyond what the scatter of b makes of it."""
+        """Return the standard deviation of a power whose variance is b Q b, beyond what scatter of b makes of it."""
         size = self.covariance.shape[-1]
         known, power, covariance = matrix[:size, :size], self.power_watts[self.best][:size], self.covariance[self.best]
         scatter = self.scale[self.best] * covariance @ self._normal[self.best][:size, :size] @ covariance
