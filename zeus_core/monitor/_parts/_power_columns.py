@@ -76,9 +76,7 @@ class PowerColumns:
         """Return the matrix Q of the variance b Q b of the power within a part, given the power b of all columns."""
         self._grow([part])
         seconds = np.array([piece.seconds for piece in part.pieces])
-        held = np.zeros((len(seconds), len(self)))
-        for row, piece in zip(held, part.pieces, strict=True):
-            row[self._columns_of(part.key, piece)] = 1.0
+        held = self._held([self._columns_of(part.key, piece) for piece in part.pieces])
         shares = seconds / seconds.sum()
         unlike = held - shares @ held
         matrix: Array = (unlike * shares[:, None]).T @ unlike
@@ -87,9 +85,7 @@ class PowerColumns:
     def _follow(self, part: Part, columns: Sequence[list[int]]) -> Array:
         """Let the power follow the load of a part. Return the seconds in each column, with each lag."""
         durations = np.array([piece.seconds for piece in part.pieces])
-        held = np.zeros((len(columns), len(self)))
-        for row, of_piece in enumerate(columns):
-            held[row, of_piece] = 1.0
+        held = self._held(columns)
         left = durations[::-1].cumsum()[::-1] - durations  # from the end of the piece to the end of the part
         rates = -1 / LAGS_SECONDS[:, None]
         response = np.exp(rates * left) - np.exp(rates * (left + durations))
@@ -97,6 +93,13 @@ class PowerColumns:
         seconds: Array = LAGS_SECONDS[:, None] * (self._following - after) + durations @ held
         self._following = after
         return seconds
+
+    def _held(self, columns: Sequence[list[int]]) -> Array:
+        """Return which columns make up the power of each piece."""
+        held = np.zeros((len(columns), len(self)))
+        for row, of_piece in enumerate(columns):
+            held[row, of_piece] = 1.0
+        return held
 
     def _columns_of(self, key: Hashable, piece: Piece) -> list[int]:
         column = self.numbers[Column(key, False, piece.phase)]
