@@ -154,7 +154,7 @@ def test_a_passing_fault_costs_no_more_than_the_time_that_it_hides(make, period_
         (make_case, 0.02, 82021),
         (make_erratic_case, 0.1, 82060),
         (make_erratic_case, 0.1, 82050),
-        (make_erratic_case, 0.02, 82074),
+        (make_erratic_case, 0.02, 82073),
     ],
     ids=[
         "loses 3 s",
@@ -165,7 +165,7 @@ def test_a_passing_fault_costs_no_more_than_the_time_that_it_hides(make, period_
     ],
 )
 def test_the_power_tells_what_hides_in_a_fault(make, period_seconds, seed):
-    """Before only the counter near it did, and parts may be unlike others: 2.7, 1.9, 13, 39 and 6.9 % of a class."""
+    """Before only the counter near it did, and parts may be unlike others: 2.7, 1.9, 13, 39 and 9.7 % of a class."""
     check_known(measure(make(seed, period_seconds, is_faulty=True)))
 
 
@@ -343,6 +343,13 @@ def test_what_is_seen_after_a_counter_stood_still_tells_whether_it_has_caught_up
 )
 def test_few_samples_of_uneven_steps_tell_no_more_than_they_can(seed, period_seconds):
     """Before one sample in each of some steps of four powers was told to 7 %, and was off by up to 30 %."""
+    check_known(measure(make_case(seed, period_seconds, is_faulty=True)))
+
+
+@pytest.mark.parametrize("period_seconds", [0.02, 0.1])
+@pytest.mark.parametrize("seed", [86012, 86042])
+def test_long_steps_whose_power_changes_amid_a_tenth_of_them_are_not_taken_for_a_lag(seed, period_seconds):
+    """Before a lag of 45 ms was told, where there is none: a checkpoint of 1.6 J was told to be 6.4 J +-1.8."""
     check_known(measure(make_case(seed, period_seconds, is_faulty=True)))
 
 

@@ -1,7 +1,11 @@
 """The columns of the regression: the time in each class and place, as the power that follows the load sees it. Pure.
 
 A column is a class and phase, or a class and place near an edge. Where the power follows the load with a lag, each
-second counts for the parts just before it too: there are rows for each of several lags.
+second counts for the class just before it too: there are rows for each of several lags.
+
+The columns of one class tell its power as it is, late or not. If it followed the load from phase to phase too, a step
+of 2 s whose load changes amid a tenth of it would look like a lag of 45 ms where there is none, and every other class
+would be told by that lag.
 """
 
 from __future__ import annotations
@@ -36,7 +40,8 @@ class PowerColumns:
 
     def __init__(self) -> None:
         self.numbers: dict[Column, int] = {}
-        self._following = np.zeros((len(LAGS_SECONDS), 0))  # the share of each column in the power, with each lag
+        self._before = np.zeros((len(LAGS_SECONDS), 0))  # the share of each column in the power before this class
+        self._left = np.zeros((len(LAGS_SECONDS), 1))  # and that of it in the power now
         self._last: tuple[Hashable, list[int]] | None = None  # the class and the columns of the latest piece
 
     def __len__(self) -> int:
@@ -67,9 +72,9 @@ class PowerColumns:
     def peek(self, intervals: Sequence[Sequence[Part]]) -> list[dict[Hashable, Array]]:
         """Return the seconds of each class of intervals to come, without taking them in."""
         self._grow([part for parts in intervals for part in parts])
-        following, last = self._following, self._last
+        now = self._before, self._left, self._last
         rows = [self.rows(parts)[0] for parts in intervals]
-        self._following, self._last = following, last
+        self._before, self._left, self._last = now
         return rows
 
     def unevenness(self, part: Part) -> Array:
@@ -84,14 +89,16 @@ class PowerColumns:
 
     def _follow(self, part: Part, columns: Sequence[list[int]]) -> Array:
         """Let the power follow the load of a part. Return the seconds in each column, with each lag."""
-        durations = np.array([piece.seconds for piece in part.pieces])
         held = self._held(columns)
-        left = durations[::-1].cumsum()[::-1] - durations  # from the end of the piece to the end of the part
-        rates = -1 / LAGS_SECONDS[:, None]
-        response = np.exp(rates * left) - np.exp(rates * (left + durations))
-        after = self._following * np.exp(rates * durations.sum()) + response @ held
-        seconds: Array = LAGS_SECONDS[:, None] * (self._following - after) + durations @ held
-        self._following = after
+        if self._last is not None and self._last[0] != part.key:
+            now = self._held([self._last[1]])
+            self._before, self._left = self._left * self._before + (1 - self._left) * now, np.ones_like(self._left)
+        durations = np.array([piece.seconds for piece in part.pieces])
+        lags = LAGS_SECONDS[:, None]
+        left = self._left * np.exp(-np.append(0.0, durations.cumsum()) / lags)
+        behind = lags * (left[:, :-1] - left[:, 1:])  # seconds of each piece with the power before the part
+        self._left = left[:, -1:]
+        seconds: Array = (durations - behind) @ held + behind.sum(axis=1, keepdims=True) * self._before
         return seconds
 
     def _held(self, columns: Sequence[list[int]]) -> Array:
@@ -111,7 +118,7 @@ class PowerColumns:
                 self.numbers.setdefault(Column(part.key, False, piece.phase), len(self.numbers))
                 if piece.edge:
                     self.numbers.setdefault(Column(part.key, True, piece.edge), len(self.numbers))
-        self._following = padded(self._following, len(self))
+        self._before = padded(self._before, len(self))
 
 
 def padded(array: Array, size: int, axes: int = 1) -> Array:
