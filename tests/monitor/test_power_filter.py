@@ -196,7 +196,7 @@ def test_hidden_parts_add_up_to_their_sum(seed):
 
 def test_samples_of_the_power_tell_of_hidden_parts_what_others_do_not():
     def sampled(parts):
-        return [Sampled(500.0 * part.seconds, 5.0 * part.seconds, 20) for part in parts]
+        return [Sampled(500.0 * part.seconds, 5.0 * part.seconds, 20, 0.0, 0.0) for part in parts]
 
     def watts(generator, key):
         return 300.0

@@ -346,6 +346,12 @@ def test_few_samples_of_uneven_steps_tell_no_more_than_they_can(seed, period_sec
     check_known(measure(make_case(seed, period_seconds, is_faulty=True)))
 
 
+@pytest.mark.parametrize(("seed", "period_seconds"), [(90005, 0.02), (90017, 0.1)])
+def test_few_samples_of_many_steps_tell_no_more_of_the_others_than_steps_are_alike(seed, period_seconds):
+    """Before some of the steps of a part told all of it: steps of two powers were off by 31 J, 10.5 J were stated."""
+    check_known(measure(make_erratic_case(seed, period_seconds, is_faulty=True)))
+
+
 @pytest.mark.parametrize("period_seconds", [0.02, 0.1])
 @pytest.mark.parametrize("seed", [86012, 86042])
 def test_long_steps_whose_power_changes_amid_a_tenth_of_them_are_not_taken_for_a_lag(seed, period_seconds):

@@ -50,6 +50,12 @@ class Part(NamedTuple):
         """How long it is."""
         return sum(piece.seconds for piece in self.pieces)
 
+    @property
+    def steps(self) -> int:
+        """In how many steps it lies, 1 where these are not told apart."""
+        phases = [piece.phase for piece in self.pieces if piece.phase]
+        return 1 + sum(later < earlier for earlier, later in itertools.pairwise(phases))
+
 
 class Estimate(NamedTuple):
     """An energy and how far it can be off, in joules."""

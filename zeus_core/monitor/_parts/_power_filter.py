@@ -115,6 +115,7 @@ class PowerFilter(PowerState):
         # Where there is little noise, the scale is small, and makes parts more alike than they are: here, nothing but
         # that tells how far they are off. What was lost lay outside of its interval in 21 % of 80 cases, now in 7 %.
         own_watts = watts / np.sqrt(np.clip(scale, _MIN_SCALE, 1.0))
+        unlike = self._unlike_steps(chunks, sampled, own_watts, scale)
         surprises = []
         for number, of_part in itertools.groupby(chunks, key=lambda chunk: chunk.number):
             tally = _SAMPLED if number in sampled else None
@@ -123,11 +124,12 @@ class PowerFilter(PowerState):
             for chunk in of_part:
                 self._follow_chunk(chunk, [*chunk.part.keys, _BLANK], tally, watts, own_watts)
             if tally is not None:
-                joules, stderr_joules, _ = sampled[number]
-                noise = stderr_joules**2 / np.maximum(scale, _MIN_SCALE)
+                told = sampled[number]
+                noise = told.stderr_joules**2 / np.maximum(scale, _MIN_SCALE) + told.unshown_seconds**2 * unlike
                 place = self._sums.index(tally)
                 gain = self._covariance[..., place].copy()
-                surprises.append(self._correct(joules, self._mean[:, :, place].copy(), gain, gain[..., place] + noise))
+                expected, variance = self._mean[:, :, place].copy(), gain[..., place] + noise
+                surprises.append(self._correct(told.energy_joules, expected, gain, variance))
                 self._end_sum(tally)
         return surprises
 
@@ -194,6 +196,20 @@ class PowerFilter(PowerState):
         anew._mean = np.zeros((*self._mean.shape[:2], 1, self._mean.shape[-1]))
         anew._covariance = np.zeros((*self._mean.shape[:2], 1, 1))
         return anew
+
+    def _unlike_steps(
+        self, chunks: Sequence[Chunk], sampled: Mapping[int, Sampled], own_watts: Array, scale: Array
+    ) -> Array:
+        """Return how unlike steps are, as a variance of their power.
+
+        A kind tells it, and the changes from sample to sample; the kind counts as much as one of them.
+        """
+        new = np.array([habit.step_new for habit in self._habits(self._stepping)])[:, None] * own_watts
+        numbers = {chunk.number for chunk in chunks if chunk.part.key == self._stepping} & sampled.keys()
+        changes = sum(sampled[number].samples - 1 for number in numbers)
+        seen = sum(sampled[number].changes_watts2 for number in sorted(numbers)) / 2
+        unlike: Array = (new**2 + seen / np.maximum(scale, _MIN_SCALE)) / (1 + changes)
+        return unlike
 
     def _begin_interval(self, watts: float, knots: tuple[float, float], scale: Array) -> Array:
         """Begin at a knot that may be a new one. Return the variance of the knot at the end."""

@@ -34,11 +34,15 @@ class Sampled(NamedTuple):
         energy_joules: The energy.
         stderr_joules: The standard error of that, as far as the samples tell how much the power changes.
         samples: How many samples there are.
+        changes_watts2: The sum of the squares of the changes from each of them to the next.
+        unshown_seconds: The standard error, for each watt by which steps are unlike: samples show some steps only.
     """
 
     energy_joules: float
     stderr_joules: float
     samples: int
+    changes_watts2: float
+    unshown_seconds: float
 
 
 class PowerSamples:
@@ -87,10 +91,11 @@ class PowerSamples:
         """
         if not self._moments:  # as always while the counter is sound
             return [None] * len(parts)
-        edges = itertools.accumulate((part.seconds for part in parts), initial=begin)
-        return [self._between(*edge) for edge in itertools.pairwise(edges)]
+        begins = itertools.accumulate((part.seconds for part in parts), initial=begin)
+        return [self._of_part(*of_part) for of_part in zip(begins, parts, strict=False)]
 
-    def _between(self, begin: float, end: float) -> Sampled | None:
+    def _of_part(self, begin: float, part: Part) -> Sampled | None:
+        end = begin + part.seconds
         first = bisect.bisect_left(self._moments, begin + self._delay_seconds)
         last = bisect.bisect_right(self._moments, end)
         if first >= last:
@@ -101,9 +106,11 @@ class PowerSamples:
         held = [until - since for since, until in itertools.pairwise([begin, *middles, end])]
         joules = sum(power * seconds for power, seconds in zip(watts, held, strict=True))
         changes = [later - earlier for earlier, later in itertools.pairwise(watts)]
-        expected = (sum(change**2 for change in changes) + (_UNSEEN_CHANGE * max(watts)) ** 2) / len(watts)
-        changes = [math.sqrt(expected), *changes, math.sqrt(expected)]
+        changes_watts2 = sum(change**2 for change in changes)
+        unseen_watts = math.sqrt((changes_watts2 + (_UNSEEN_CHANGE * max(watts)) ** 2) / len(watts))
+        changes = [unseen_watts, *changes, unseen_watts]
         waits = [later - earlier for earlier, later in itertools.pairwise([begin, *moments, end])]
         late = [change * (wait + self._delay_seconds) for change, wait in zip(changes, waits, strict=True)]
-        bursts_joules = _BURSTS * self._peak_watts * (end - begin)
-        return Sampled(joules, _CHANGES * math.hypot(*late) + bursts_joules, len(watts))
+        stderr_joules = _CHANGES * math.hypot(*late) + _BURSTS * self._peak_watts * part.seconds
+        unshown = max(1 / len(watts) - 1 / part.steps, 0.0)  # of a few of some that differ
+        return Sampled(joules, stderr_joules, len(watts), changes_watts2, part.seconds * math.sqrt(unshown))
