@@ -223,6 +223,21 @@ def test_a_counter_that_fails_for_good_leaves_the_rest_to_the_power(kind):
     assert total.measured.uncertainty_joules <= 0.15 * total.measured_joules
 
 
+def test_short_parts_of_what_begins_after_a_counter_has_failed_are_told_or_lost():
+    """Before, those too short for a sample counted as 0 J: evaluations of 870 J were told to be 302 J +-8."""
+    case = Case(Physics(0.1013, 0.1, 0.005, seed=2), script=[(70.0, 0.3)])
+    case.faults.append(Fault("fails", 6.0, 1000.0))
+    for _ in range(20):
+        case.run(Activity.STEPS, [300.0], 0.3)
+    for seconds in (1.0, *[0.1] * 19):
+        case.run(Activity.EVALUATION, [300.0], seconds)
+        case.run(Activity.STEPS, [300.0], 0.3)
+    case.script.append((70.0, 1.0))
+    outcome = measure(case)
+    check_sums(outcome)
+    check_truth([outcome])
+
+
 def check_known(outcome: Outcome) -> None:
     """Whatever is long is known within the bounds of `check_widths`."""
     check_sums(outcome)
@@ -241,6 +256,17 @@ def test_power_tells_the_energy_where_the_counter_never_answers():
         assert total.measured.method == "integrated"
         assert total.measured.uncertainty_joules <= 0.15 * total.energy_joules
     check_truth(outcomes, misses=1)
+
+
+def test_a_sensor_that_shows_nothing_but_0_watts_ends_no_training():
+    """Before the first piece of that raised ZeroDivisionError."""
+    case = Case(Physics(None, 0.1, seed=2, peaks_per_second=0.0), script=[(0.0, 0.3)])
+    for activity in (Activity.STEPS, Activity.EVALUATION) * 8:
+        case.run(activity, [0.0], 0.5)
+    case.script.append((0.0, 1.0))
+    outcome = measure(case)
+    assert outcome.summary.account.total.measured_joules < 1.0
+    assert sum(tally.measured_joules for tally in outcome.summary.account.activities.values()) < 1.0
 
 
 def test_a_counter_that_answers_late_counts():

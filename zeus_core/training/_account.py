@@ -91,8 +91,9 @@ class Account:
         return charge if charge is not None and is_known and charge.missed_seconds == 0 else None
 
 
-def _activities(*accounts: Account) -> set[Activity]:
-    return {activity for account in accounts for activity in account.activities}
+def _activities(*accounts: Account) -> list[Activity]:
+    """Return the activities of any account; in the order of time, as that of a set would differ between processes."""
+    return list(dict.fromkeys(activity for account in accounts for activity in account.activities))
 
 
 def _known_sum(values: Iterable[float | None]) -> float | None:

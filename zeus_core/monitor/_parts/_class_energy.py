@@ -21,8 +21,8 @@ import numpy as np
 
 from zeus_core.monitor._parts._amount import is_class
 from zeus_core.monitor._parts._class_sums import ClassSums
-from zeus_core.monitor._parts._part import Estimate, Part, edge_places, seconds_by_key
-from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array, padded
+from zeus_core.monitor._parts._part import Estimate, Part, begins, seconds_by_key
+from zeus_core.monitor._parts._power_columns import LAGS_SECONDS, Array
 from zeus_core.monitor._parts._power_filter import PowerFilter, Surprise
 from zeus_core.monitor._parts._power_model import PowerModel
 from zeus_core.monitor._parts._power_regression import FINE, PowerRegression
@@ -36,7 +36,7 @@ _SOLVED_ALONE = (4, 16, 64)  # intervals of a class only, after which its power 
 # Standard errors, with which benchmarks/part_energy.py holds 95 % and more of each class of part; 1.96 of a normal
 # distribution do not, as no kind of load that the filter knows is quite that of a training.
 _QUANTILE = 2.2
-_FEW_TURNS = 2.0  # added to that over the visits of a class: errors of few edges have no normal distribution
+_FEW_VISITS = 1.0  # added to that over the visits of a class: errors of few edges have no normal distribution
 _UNSEEN = 1.5  # times the uncertainty of a time that only samples tell: how parts differ was seen before it only
 _CHUNK_PIECES = 60  # six steps: few enough to follow the own power of each
 _MOST_CHUNKS = 32  # of a part: a driver may hang for minutes of short steps
@@ -77,13 +77,12 @@ class ClassEnergy:
         rows, crossing = self._columns.rows(parts)
         self._grow()
         times = seconds_by_key(parts)
-        keys = {part.key for part in parts}
-        seconds = sum(times[key] for key in keys)
-        self._model.joules += energy_joules
-        self._model.seconds += seconds
+        keys = dict.fromkeys(part.key for part in parts)
+        seconds = sum(part.seconds for part in parts)
+        self._model.add(energy_joules, seconds)
         mean_watts = self._model.joules / self._model.seconds
         shares = self._model.shares(energy_joules, parts, rows)
-        self._seen |= keys
+        self._seen.update(keys)
         for key, share in shares.items():
             sums = self._sums.setdefault(key, ClassSums(len(self._columns), self._peak_watts))
             sums.seconds += times[key]
@@ -129,35 +128,32 @@ class ClassEnergy:
         surprises = self._filter.follow(chunks, told, self._model.mean_watts or 0.0, self._regression.scale)
         times, seconds = seconds_by_key(parts), sum(part.seconds for part in parts)
         self._learn(surprises)
-        unknown = {part.key for number, part in enumerate(parts) if part.key not in self._seen and number not in told}
+        classes = [key for key in times if is_class(key)]
+        known = self._known(parts, sampled)
         expected_joules = self._expected_joules(self._filter.blank())
-        for key in unknown:
-            expected_joules -= self._expected_joules(self._filter.energy(key)) - before.get(key, 0.0)
+        for key in [key for key in classes if key not in known]:
+            expected_joules -= self._joules_since(before, key)
         was_lost = is_lost(expected_joules)
-        self._seen |= times.keys() - unknown if was_lost else times.keys()
+        self._seen.update(key for key in classes if key in known or not was_lost)
         if was_lost:
             self._filter.lose()
         else:
-            self._model.joules += energy_joules
-            self._model.seconds += seconds
+            self._model.add(energy_joules, seconds)
             scale = self._regression.scale
             self._learn([self._filter.count(energy_joules, energy_joules / seconds, knots, scale)])
-        energies = {}
-        for key in times:
+        for key, of_key in times.items():
             sums = self._sums.setdefault(key, ClassSums(len(self._columns), self._peak_watts))
-            sums.seconds += times[key]
-            most_joules = self._peak_watts * times[key]
+            sums.seconds += of_key
             if was_lost:
-                sums.max_joules += most_joules
+                sums.max_joules += self._peak_watts * of_key
             else:
-                sums.bound(energy_joules, times[key] / seconds, times[key], seconds - times[key], sum(knots))
-            joules = self._expected_joules(self._filter.energy(key)) - before.get(key, 0.0)
-            energies[key] = min(max(joules, 0.0), most_joules)
-        of_classes = {key: joules for key, joules in energies.items() if is_class(key)}
+                slack_seconds = sum(knots) + self.age_seconds
+                sums.bound(energy_joules, of_key / seconds, of_key, seconds - of_key, slack_seconds)
+        joules = {key: min(max(self._joules_since(before, key), 0.0), self._peak_watts * times[key]) for key in classes}
         if not was_lost:
-            fitted = {key: max(joules, 1e-3) for key, joules in of_classes.items()}
-            of_classes = {key: energy_joules * joules / sum(fitted.values()) for key, joules in fitted.items()}
-        return of_classes, was_lost
+            fitted = {key: max(of_class, 1e-3) for key, of_class in joules.items()}
+            joules = {key: energy_joules * of_class / sum(fitted.values()) for key, of_class in fitted.items()}
+        return joules, was_lost
 
     def lost(self) -> Estimate:
         """Return the energy that was not counted."""
@@ -172,10 +168,11 @@ class ClassEnergy:
             parts: All of its time.
             sampled: The energies that samples of the power tell of each.
         """
+        keys = {part.key for part in parts}
         return (
-            sum(part.seconds for part in parts) * self._regression.count > _LONG_INTERVALS * self._model.seconds
-            and len({part.key for part in parts}) > 1
-            and all(part.key in self._seen or power for part, power in zip(parts, sampled, strict=True))
+            sum(part.seconds for part in parts) * self._model.intervals > _LONG_INTERVALS * self._model.seconds
+            and len(keys) > 1
+            and keys <= self._known(parts, sampled)
         )
 
     def divide(self, intervals: Sequence[tuple[Sequence[Part], float]]) -> list[dict[Hashable, Estimate]]:
@@ -215,12 +212,12 @@ class ClassEnergy:
         """
         if self._model.seconds == 0:
             return {}
-        told = self._told(parts, sampled)
-        known = {n: part for n, part in enumerate(parts) if part.key in self._seen or n in told}
+        told, classes = self._told(parts, sampled), self._known(parts, sampled)
+        known = {number: part for number, part in enumerate(parts) if part.key in classes}
         if not known:
             return {}
         pieces = [(number, piece) for number, part in known.items() for piece in _chunked(part)]
-        rows = self._columns.peek([[piece] for _, piece in pieces])
+        rows = self._columns.peek([[piece] for _, piece in pieces], do_follow=do_follow)
         chunks = [Chunk(number, piece, row[piece.key]) for (number, piece), row in zip(pieces, rows, strict=True)]
         self._grow()
         self._solve_if_stale()
@@ -257,7 +254,7 @@ class ClassEnergy:
         half_age = np.minimum(self.age_seconds, np.maximum(lags, LAGS_SECONDS[1] / 2)) / 2
         energies -= half_age * crossing
         energy = float((weights * energies).sum())
-        quantile = _QUANTILE + _FEW_TURNS / (sums.turns + 1)
+        quantile = _QUANTILE + _FEW_VISITS / (sums.visits + 0.5)
         variances = quantile**2 * (variances + (energies - energy) ** 2) + (_LATE * late) ** 2
         width = math.sqrt(float((weights * variances).sum())) + float((weights * half_age * np.abs(crossing)).sum())
         return sums.bounded(energy, width)
@@ -275,9 +272,15 @@ class ClassEnergy:
         return Estimate(joules, _QUANTILE * math.sqrt(max(variance, 0.0)))
 
     def _expected_joules(self, energy: Affine) -> float:
-        power = padded(self._regression.power_watts, energy.seconds.shape[-1])
-        joules = energy.joules + (energy.seconds * power).sum(axis=-1)
+        joules = energy.joules + (energy.seconds * self._regression.power_watts).sum(axis=-1)
         return float((self._regression.weights * (joules @ FINE.T)).sum())
+
+    def _joules_since(self, before: Mapping[Hashable, float], key: Hashable) -> float:
+        return self._expected_joules(self._filter.energy(key)) - before.get(key, 0.0)
+
+    def _known(self, parts: Sequence[Part], sampled: Sequence[Sampled | None]) -> set[Hashable]:
+        """Return the classes of which something is known: what was seen before, and what is sampled."""
+        return self._seen.union(part.key for part, power in zip(parts, sampled, strict=False) if power)
 
     def _told(self, parts: Sequence[Part], sampled: Sequence[Sampled | None]) -> dict[int, Sampled]:
         """Return the energies that samples tell, by the numbers of the parts, and how uncertain uneven parts make them.
@@ -346,10 +349,9 @@ class ClassEnergy:
             if key in self._sums:
                 self._sums[key].edges += power
                 self._sums[key].late += self.timing_seconds * power
-        for key, places in edge_places(parts).items():
-            for place in places:
-                self._sums[key].turns += 1
-                self._sums[key].turn += cmath.exp(2j * math.pi * place)
+        for key, place in begins(parts):
+            self._sums[key].visits += 1
+            self._sums[key].turn += cmath.exp(2j * math.pi * place)
 
 
 def _chunked(part: Part) -> Iterable[Part]:

@@ -11,10 +11,10 @@ from zeus_core.monitor._parts._power_columns import padded
 
 __all__ = ["ClassSums"]
 
-_FREE, _LOCKED = 0.6, 0.9  # mean resultant lengths of the places of edges
-# That of random places exceeds the root of this over their number in exp(-8) of all cases (Rayleigh). With 14 edges .74
-# was reached by chance: +-124 J of 922 were stated instead of 4, where the energy was off by .6 J.
-_CHANCE = 8.0
+_FREE, _LOCKED = 0.6, 0.9  # mean resultant lengths of the places where parts begin
+# That of random places exceeds the root of this over their number in exp(-5) of all cases (Rayleigh). 7 of them reached
+# .74 by chance: +-124 J of 922 were stated instead of 4, where the energy was off by .6 J.
+_CHANCE = 5.0
 
 
 class ClassSums:
@@ -32,7 +32,7 @@ class ClassSums:
         self.min_joules = self.max_joules = 0.0
         self.edges = np.zeros(columns)  # how much power crosses its edges if the knots are late
         self.late = np.zeros(columns)  # the same, times how late they can be
-        self.turns, self.turn = 0, 0j  # where in an interval its edges lie
+        self.visits, self.turn = 0, 0j  # where in an interval it begins
 
     def grow(self, columns: int) -> None:
         """Add columns."""
@@ -41,10 +41,10 @@ class ClassSums:
     @property
     def locked_fraction(self) -> float:
         """How far parts are in step with the updates: then the counter hardly tells how energy is divided."""
-        free = max(_FREE, math.sqrt(_CHANCE / max(self.turns, 1)))
+        free = max(_FREE, math.sqrt(_CHANCE / max(self.visits, 1)))
         if free >= _LOCKED:
             return 0.0
-        concentration = abs(self.turn) / self.turns
+        concentration = abs(self.turn) / self.visits
         return min(max((concentration - free) / (_LOCKED - free), 0.0), 1.0)
 
     def bound(

@@ -205,6 +205,8 @@ class DividedEnergy:
         parts = self._timeline.parts(first.at, second.at)
         if not parts:
             return
+        self._classes.timing_seconds = self.source.half_width_seconds
+        self._classes.age_seconds = self._age_seconds
         sampled = self._samples.of_parts(first.at, parts)
         is_sound = self._may_follow(first, second)
         energy_joules = whole_quanta(second.energy_joules - first.energy_joules) if is_sound else 0.0
@@ -223,8 +225,6 @@ class DividedEnergy:
             if not is_sound:
                 self._unsettled.miss(parts, sampled)
                 return
-        self._classes.timing_seconds = self.source.half_width_seconds
-        self._classes.age_seconds = self._age_seconds
         divided = self._classes.add(energy_joules, parts, knots)
         for key, joules in in_quanta(divided, energy_joules).items():
             self._settled.setdefault(key, Amount()).energy_joules += joules
@@ -241,11 +241,9 @@ class DividedEnergy:
         is_lost: Callable[[float], bool],
     ) -> None:
         """Divide a long time, unless the counter has lost some of its energy: then tell what that was."""
-        unseen = [part for part, power in zip(parts, sampled, strict=True) if power is None]
-        unseen = [part for part in unseen if not self._classes.is_seen(part.key)]
         divided, was_lost = self._classes.add_hidden(energy_joules, parts, sampled, knots, is_lost)
         if was_lost:
-            self._unseen += unseen
+            self._unseen += [part for part in parts if not self._classes.is_seen(part.key)]
             divided = {key: whole_quanta(joules) for key, joules in divided.items()}
             self._lost_joules += sum(divided.values())
         else:
@@ -270,7 +268,7 @@ class DividedEnergy:
             still_joules += joules * min(max(still_seconds - until_now, 0.0) / part.seconds, 1.0)
             all_joules += joules
             until_now += part.seconds
-        return still_joules / all_joules
+        return still_joules / all_joules if all_joules > 0 else 0.0
 
     def _add_unsettled(self, amounts: dict[Hashable, Amount], now: float, is_last: bool) -> float:
         """Add what came after the last settled knot. Return how far the sum of that can be off."""

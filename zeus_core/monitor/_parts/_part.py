@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["EDGES_SECONDS", "Estimate", "Part", "Piece", "edge_places", "seconds_by_key"]
+__all__ = ["EDGES_SECONDS", "Estimate", "Part", "Piece", "begins", "seconds_by_key"]
 
 EDGES_SECONDS = (0.01, 0.02, 0.045, 0.1)
 """Distances from the nearer edge of a part that bound the places near an edge; what is farther is the middle."""
@@ -41,9 +41,9 @@ class Part(NamedTuple):
     span: Hashable = None
 
     @property
-    def keys(self) -> set[Hashable]:
+    def keys(self) -> tuple[Hashable, ...]:
         """The class, and the span if there is one."""
-        return {self.key, self.span} - {None}
+        return (self.key,) if self.span is None else (self.key, self.span)
 
     @property
     def seconds(self) -> float:
@@ -73,13 +73,12 @@ def seconds_by_key(parts: Iterable[Part]) -> dict[Hashable, float]:
     return seconds
 
 
-def edge_places(parts: Sequence[Part]) -> dict[Hashable, list[float]]:
-    """Return where in an interval the edges of each class lie, from 0 to 1."""
+def begins(parts: Sequence[Part]) -> list[tuple[Hashable, float]]:
+    """Return where in an interval each class begins, from 0 to 1."""
     seconds, elapsed = sum(part.seconds for part in parts), 0.0
-    places: dict[Hashable, list[float]] = {}
+    places: list[tuple[Hashable, float]] = []
     for part, following in itertools.pairwise(parts):
         elapsed += part.seconds
         if part.key != following.key:
-            for key in (part.key, following.key):
-                places.setdefault(key, []).append(elapsed / seconds)
+            places.append((following.key, elapsed / seconds))
     return places

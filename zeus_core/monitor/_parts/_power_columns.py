@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zeus_core.monitor._parts._part import Part, Piece
+from zeus_core.monitor._parts._part import Part
 
 __all__ = ["LAGS_SECONDS", "Array", "Column", "PowerColumns", "padded"]
 
@@ -41,7 +41,7 @@ class PowerColumns:
     def __init__(self) -> None:
         self.numbers: dict[Column, int] = {}
         self._before = np.zeros((len(LAGS_SECONDS), 0))  # the share of each column in the power before this class
-        self._left = np.zeros((len(LAGS_SECONDS), 1))  # and that of it in the power now
+        self._left = np.zeros((len(LAGS_SECONDS), 1))  # the share of that power in the power now
         self._last: tuple[Hashable, list[int]] | None = None  # the class and the columns of the latest piece
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class PowerColumns:
         seconds: dict[Hashable, Array] = {}
         crossing: dict[Hashable, Array] = {}
         for part in parts:
-            columns = [self._columns_of(part.key, piece) for piece in part.pieces]
+            columns = [self._columns_of(part.key, piece.phase, piece.edge) for piece in part.pieces]
             of_part = self._follow(part, columns)
             for key in part.keys:
                 seconds[key] = seconds[key] + of_part if key in seconds else of_part
@@ -69,10 +69,17 @@ class PowerColumns:
             self._last = part.key, columns[-1]
         return seconds, crossing
 
-    def peek(self, intervals: Sequence[Sequence[Part]]) -> list[dict[Hashable, Array]]:
-        """Return the seconds of each class of intervals to come, without taking them in."""
+    def peek(self, intervals: Sequence[Sequence[Part]], *, do_follow: bool = True) -> list[dict[Hashable, Array]]:
+        """Return the seconds of each class of intervals, without taking them in.
+
+        Args:
+            intervals: The parts of each.
+            do_follow: Whether the first follows what was taken in last; else nothing is known before it.
+        """
         self._grow([part for parts in intervals for part in parts])
         now = self._before, self._left, self._last
+        if not do_follow:
+            self._left, self._last = np.zeros_like(self._left), None
         rows = [self.rows(parts)[0] for parts in intervals]
         self._before, self._left, self._last = now
         return rows
@@ -80,8 +87,12 @@ class PowerColumns:
     def unevenness(self, part: Part) -> Array:
         """Return the matrix Q of the variance b Q b of the power within a part, given the power b of all columns."""
         self._grow([part])
-        seconds = np.array([piece.seconds for piece in part.pieces])
-        held = self._held([self._columns_of(part.key, piece) for piece in part.pieces])
+        places: dict[tuple[int, int], float] = {}  # few, also of a part of many steps
+        for piece in part.pieces:
+            place = piece.phase, piece.edge
+            places[place] = places.get(place, 0.0) + piece.seconds
+        seconds = np.array(list(places.values()))
+        held = self._held([self._columns_of(part.key, *place) for place in places])
         shares = seconds / seconds.sum()
         unlike = held - shares @ held
         matrix: Array = (unlike * shares[:, None]).T @ unlike
@@ -108,9 +119,9 @@ class PowerColumns:
             held[row, of_piece] = 1.0
         return held
 
-    def _columns_of(self, key: Hashable, piece: Piece) -> list[int]:
-        column = self.numbers[Column(key, False, piece.phase)]
-        return [column, self.numbers[Column(key, True, piece.edge)]] if piece.edge else [column]
+    def _columns_of(self, key: Hashable, phase: int, edge: int) -> list[int]:
+        column = self.numbers[Column(key, False, phase)]
+        return [column, self.numbers[Column(key, True, edge)]] if edge else [column]
 
     def _grow(self, parts: Sequence[Part]) -> None:
         for part in parts:

@@ -12,6 +12,7 @@ __all__ = ["PowerModel"]
 
 # A fraction of the energy at the mean power: no class has less, even if a regression of few intervals tells less.
 _MIN_SHARE = 0.02
+_MIN_WATTS = 1e-6  # where a sensor shows nothing but 0 W, all time counts alike
 
 
 class PowerModel:
@@ -25,6 +26,7 @@ class PowerModel:
         regression: The regression.
         joules: The energy of all intervals.
         seconds: The time of all intervals.
+        intervals: How many there are.
     """
 
     def __init__(self, peak_watts: float) -> None:
@@ -32,6 +34,13 @@ class PowerModel:
         self.columns = PowerColumns()
         self.regression = PowerRegression(peak_watts)
         self.joules = self.seconds = 0.0
+        self.intervals = 0
+
+    def add(self, energy_joules: float, seconds: float) -> None:
+        """Note the energy and the time of one more interval."""
+        self.joules += energy_joules
+        self.seconds += seconds
+        self.intervals += 1
 
     @property
     def mean_watts(self) -> float | None:
@@ -62,10 +71,11 @@ class PowerModel:
             parts: All time of the interval.
             rows: The seconds of each class and span in each column.
         """
-        times, keys = seconds_by_key(parts), {part.key for part in parts}
+        times, keys = seconds_by_key(parts), dict.fromkeys(part.key for part in parts)
         mean_watts = self.joules / self.seconds
         fitted = {
-            key: max(self.fitted_joules(rows[key], times[key]), _MIN_SHARE * mean_watts * times[key]) for key in keys
+            key: max(self.fitted_joules(rows[key], times[key]), max(_MIN_SHARE * mean_watts, _MIN_WATTS) * times[key])
+            for key in keys
         }
         scale = sum(fitted.values())
         shares = _clipped(
@@ -73,7 +83,7 @@ class PowerModel:
             energy_joules,
             {key: self._peak_watts * times[key] for key in keys},
         )
-        for span in rows.keys() - keys:
+        for span in [key for key in rows if key not in keys]:
             within: dict[Hashable, float] = {}
             for part in parts:
                 if part.span == span:
@@ -85,8 +95,8 @@ class PowerModel:
 def _clipped(shares: dict[Hashable, float], energy: float, highest: dict[Hashable, float]) -> dict[Hashable, float]:
     """Move energy that a class cannot have drawn to the others."""
     for _ in shares:
-        over = {key for key, share in shares.items() if share * energy > highest[key] * (1 + 1e-9)}
-        room = {key: highest[key] - shares[key] * energy for key in shares.keys() - over}
+        over = [key for key, share in shares.items() if share * energy > highest[key] * (1 + 1e-9)]
+        room = {key: highest[key] - share * energy for key, share in shares.items() if key not in over}
         if not over or sum(room.values()) <= 0:
             break
         excess = sum(shares[key] * energy - highest[key] for key in over)

@@ -61,7 +61,7 @@ class PowerRegression:
         covariance: The covariance of b.
         scale: That of all variances.
         weights: How likely each kind is, with each of the lags of `FINE`.
-        count: The intervals so far.
+        count: The energies that were told so far, of intervals and by samples of the power.
         best: The numbers of the likeliest kind and lag.
     """
 
@@ -170,6 +170,7 @@ class PowerRegression:
 
     def _prior(self, columns: Mapping[Column, int], mean_watts: float) -> tuple[Array, Array]:
         """Return the precision and the expected power before anything is known."""
+        mean_watts = max(mean_watts, 1e-3)  # where a sensor shows nothing but 0 W
         size = len(columns)
         precision, expected = np.zeros((size, size)), np.zeros(size)
         of_class: dict[Hashable, list[int]] = {}

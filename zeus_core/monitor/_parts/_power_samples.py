@@ -112,5 +112,5 @@ class PowerSamples:
         waits = [later - earlier for earlier, later in itertools.pairwise([begin, *moments, end])]
         late = [change * (wait + self._delay_seconds) for change, wait in zip(changes, waits, strict=True)]
         stderr_joules = _CHANGES * math.hypot(*late) + _BURSTS * self._peak_watts * part.seconds
-        unshown = max(1 / len(watts) - 1 / part.steps, 0.0)  # of a few of some that differ
+        unshown = max(1 / len(watts) - 1 / part.steps, 0.0)  # variance of the mean of some of all steps, for 1 W
         return Sampled(joules, stderr_joules, len(watts), changes_watts2, part.seconds * math.sqrt(unshown))

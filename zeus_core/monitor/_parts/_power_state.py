@@ -110,8 +110,10 @@ class PowerState:
             self._over[key] = Affine(*(values[is_kept] for values in over))
 
     def forget(self, key: Hashable) -> None:
-        """Drop a span that is over."""
+        """Drop a span that is over, also if nothing was told since."""
         self._over.pop(key, None)
+        if key in self._sums:
+            self._end_sum(key)
 
     @property
     def _columns(self) -> int:

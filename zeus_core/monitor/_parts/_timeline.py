@@ -13,9 +13,7 @@ from zeus_core.monitor._parts._part import EDGES_SECONDS, Part, Piece
 __all__ = ["Timeline"]
 
 _PHASES = 10  # of a step
-_MIN_STEP_SECONDS = (
-    0.05  # phases of shorter steps would tell little: an interval between two updates holds several steps
-)
+_MIN_STEP_SECONDS = 0.05  # phases of shorter ones would tell little: one interval between two updates holds several
 
 
 class _Change(NamedTuple):
@@ -127,10 +125,11 @@ def _step_span(steps: list[float], number: int, part_begin: float, part_end: flo
 
 
 def _phase(at: float, spans: list[tuple[float, float]]) -> int:
-    for begin, end in spans:
-        if begin <= at < end:
-            return 1 + min(int((at - begin) / (end - begin) * _PHASES), _PHASES - 1)
-    return 0
+    number = bisect.bisect_right(spans, (at, math.inf)) - 1  # they are in order
+    if number < 0 or at >= spans[number][1]:
+        return 0
+    begin, end = spans[number]
+    return 1 + min(int((at - begin) / (end - begin) * _PHASES), _PHASES - 1)
 
 
 def _edge(after: float, before: float) -> int:

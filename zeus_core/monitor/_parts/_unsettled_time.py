@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from zeus_core.monitor._parts._amount import Amount, add_estimate, is_class, lose
 from zeus_core.monitor._parts._class_energy import ClassEnergy
-from zeus_core.monitor._parts._part import Estimate, Part
+from zeus_core.monitor._parts._part import Estimate, Part, seconds_by_key
 from zeus_core.monitor._parts._power_samples import Sampled
 
 __all__ = ["SILENT_SECONDS", "UnsettledTime"]
@@ -110,11 +110,7 @@ class UnsettledTime:
         watts = self.power_watts if watts is None else watts
         if not is_short or watts is None:
             return fit
-        unknown: dict[Hashable, float] = {}
-        for part in parts:
-            for key in part.keys:
-                if key not in fit:
-                    unknown[key] = unknown.get(key, 0.0) + part.seconds
+        unknown = {key: seconds for key, seconds in seconds_by_key(parts).items() if key not in fit}
         watts = min(watts, self._peak_watts)
         reach = max(watts, self._peak_watts - watts)
         return {**fit, **{key: Estimate(watts * seconds, reach * seconds) for key, seconds in unknown.items()}}
@@ -123,9 +119,5 @@ class UnsettledTime:
 def _by_time(energy_joules: float, parts: Sequence[Part]) -> dict[Hashable, Estimate]:
     """Divide the energy of the first interval, of which no model tells anything."""
     seconds = sum(part.seconds for part in parts)
-    times: dict[Hashable, float] = {}
-    for part in parts:
-        for key in part.keys:
-            times[key] = times.get(key, 0.0) + part.seconds
-    shares = {key: energy_joules * time / seconds for key, time in times.items()}
+    shares = {key: energy_joules * time / seconds for key, time in seconds_by_key(parts).items()}
     return {key: Estimate(joules, min(joules, energy_joules - joules)) for key, joules in shares.items()}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 __all__ = ["Bracket", "UpdateGrid"]
 
-_PERIOD_STDERR = 0.015  # the same, as a standard error
+_PERIOD_STDERR = 0.015  # of the nominal period: how far the true one may be off
 _JITTERS = 0.0005 * 2 ** np.arange(8.0)  # scales of the jitter, as fractions of the period: up to 6 %
 _USUAL_JITTER = 4  # number of a scale: a larger one must be needed, 0.8 %
 _NEWTON_STEPS = 6  # from the grid before, which is near
