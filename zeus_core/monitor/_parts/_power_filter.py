@@ -82,17 +82,21 @@ class PowerFilter(PowerState):
             scale: That of all variances, as far as it is known.
         """
         self._begin_sums(parts)
+        self._begin_sum(_BLANK)
         held, seconds = self._held(parts, self._segments(parts, np.full_like(scale, watts)))
-        of_columns = np.stack([padded(rows[key], self._columns) for key in self._sums if key in rows], axis=1)
-        places = [place for place, key in enumerate(self._sums) if key in rows]
-        counts = np.array([is_class(key) for key in self._sums])
-        scatter = np.zeros(len(self._sums))
+        classes = [self._sums.index(key) for key in rows if is_class(key)]
+        held[:, -1] = held[:, classes].sum(axis=1)
+        self._add_held(held)
         times = seconds_by_key(parts)
-        for place in places:
-            scatter[place] = scatter_squares(times[self._sums[place]])
-        scatter *= (NOISE * energy_joules / seconds) ** 2
-        end_late = self._begin_interval(energy_joules / seconds, knots, scale)
-        return self._update(energy_joules, energy_joules / seconds, held, of_columns, places, counts, scatter, end_late)
+        for key, row in rows.items():
+            place = self._sums.index(key)
+            scatter = scatter_squares(times[key]) * (NOISE * energy_joules / seconds) ** 2
+            places = [place, len(self._sums) - 1] if place in classes else [place]
+            self._mean[:, :, places, 1:] += padded(row, self._columns)[:, None]
+            self._covariance[:, :, np.array(places)[:, None], places] += scatter
+        surprise = self.count(energy_joules, energy_joules / seconds, knots, scale)
+        self._drop_slots()
+        return surprise
 
     def follow(
         self, chunks: Sequence[Chunk], sampled: Mapping[int, Sampled], watts: float, scale: Array
@@ -237,44 +241,6 @@ class PowerFilter(PowerState):
         self._mean += gain[..., None] * (told / variance[..., None])[:, :, None]
         self._covariance -= gain[..., None] * (gain / variance[..., None])[:, :, None]
         return Surprise(told[..., 0], -told[..., 1:], variance)
-
-    def _update(
-        self,
-        energy_joules: float,
-        watts: float,
-        held: Array,
-        of_columns: Array,
-        places: Sequence[int],
-        counts: Array,
-        scatter: Array,
-        late: Array,
-    ) -> Surprise:
-        """Predict what the interval adds to the sums; correct all by what it tells."""
-        mean, covariance = self._mean, self._covariance
-        sums, slots = slice(0, len(self._sums)), slice(len(self._sums), len(self._sums) + self._slots)
-        knot = -1
-        seen = held[:, counts].sum(axis=1)  # by the energy of the interval
-        scatter_of_classes = np.where(counts, scatter, 0.0)
-        with_seen = (covariance[..., slots] @ seen[..., None])[..., 0] - self._knot_watts * covariance[..., knot]
-        expected = (seen[:, None] @ mean[:, :, slots])[:, :, 0] - self._knot_watts * mean[:, :, knot]
-        variance = (with_seen[..., slots] * seen).sum(axis=-1) - self._knot_watts * with_seen[..., knot]
-        variance += scatter_of_classes.sum() + watts**2 * late + _READING_JOULES**2
-        # The state after the interval, as it is expected.
-        gain = with_seen
-        gain[..., sums] += (held @ with_seen[..., slots, None])[..., 0] + scatter_of_classes
-        gain[..., knot] = watts * late
-        self._add_held(held)
-        mean[:, :, places, 1:] += of_columns
-        diagonal = np.arange(len(self._sums))
-        covariance[:, :, diagonal, diagonal] += scatter
-        self._forget_knot()
-        covariance[:, :, knot, knot] = late
-        # What it tells.
-        expected[..., 1:] += of_columns[:, counts[places]].sum(axis=1)
-        surprise = self._correct(energy_joules, expected, gain, variance)
-        self._knot_watts = watts
-        self._drop_slots()
-        return surprise
 
 
 def _late_squares(half_width_seconds: float) -> float:
