@@ -6,13 +6,12 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from zeus_core.monitor._parts._part import Part, seconds_by_key
 from zeus_core.monitor._parts._power_columns import Array, PowerColumns
-from zeus_core.monitor._parts._power_regression import PowerRegression
+from zeus_core.monitor._parts._power_regression import MIN_WATTS, PowerRegression
 
 __all__ = ["PowerModel"]
 
 # A fraction of the energy at the mean power: no class has less, even if a regression of few intervals tells less.
 _MIN_SHARE = 0.02
-_MIN_WATTS = 1e-6  # where a sensor shows nothing but 0 W, all time counts alike
 
 
 class PowerModel:
@@ -74,7 +73,7 @@ class PowerModel:
         times, keys = seconds_by_key(parts), dict.fromkeys(part.key for part in parts)
         mean_watts = self.joules / self.seconds
         fitted = {
-            key: max(self.fitted_joules(rows[key], times[key]), max(_MIN_SHARE * mean_watts, _MIN_WATTS) * times[key])
+            key: max(self.fitted_joules(rows[key], times[key]), max(_MIN_SHARE * mean_watts, MIN_WATTS) * times[key])
             for key in keys
         }
         scale = sum(fitted.values())

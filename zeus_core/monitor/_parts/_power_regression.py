@@ -17,7 +17,10 @@ from zeus_core.monitor._parts._power_filter import Surprise
 from zeus_core.monitor._parts._power_kinds import KINDS
 from zeus_core.monitor._parts._power_state import Affine
 
-__all__ = ["FINE", "PowerRegression"]
+__all__ = ["FINE", "MIN_WATTS", "PowerRegression"]
+
+MIN_WATTS = 1e-3
+"""The least mean power: a sensor may show nothing but 0 W, and the prior of a power far below this is singular."""
 
 _PHASE_STDERR = 0.4  # of the mean power: how far a tenth of a step may differ from the mean of the steps
 _EDGE_STDERR = 0.12  # of the mean power: how far the power near an edge may differ; beyond that, the lags tell
@@ -170,7 +173,7 @@ class PowerRegression:
 
     def _prior(self, columns: Mapping[Column, int], mean_watts: float) -> tuple[Array, Array]:
         """Return the precision and the expected power before anything is known."""
-        mean_watts = max(mean_watts, 1e-3)  # where a sensor shows nothing but 0 W
+        mean_watts = max(mean_watts, MIN_WATTS)
         size = len(columns)
         precision, expected = np.zeros((size, size)), np.zeros(size)
         of_class: dict[Hashable, list[int]] = {}
