@@ -6,7 +6,7 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DeviceHeldError, DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.knobs._common_clock import CommonClockKnob, common_clocks
 from zeus_core.knobs._kinds import CommonClock, PowerLimit
-from zeus_core.optimizer._global_setting._limiter import Limiter
+from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import KnobContract
 
@@ -133,7 +133,7 @@ def test_the_limiter_turns_either_knob(kind, words):
     gpus = make_gpus("A40", "A40")
     limiter = Limiter(gpus, kind)
     assert limiter.setting == limiter.settings[0]
-    assert limiter.set(limiter.settings[3]) is None
+    assert limiter.set(limiter.settings[3]) == Answer()
     assert limiter.setting == limiter.settings[3]
     assert limiter.is_undisturbed()
     assert limiter.restore()
@@ -141,6 +141,6 @@ def test_the_limiter_turns_either_knob(kind, words):
     assert locks_of(gpus) == [1740, 1740]
 
     denied = Limiter(make_gpus("A40", grants_control=False), kind)
-    assert words in denied.set(denied.settings[0])
+    assert words in denied.set(denied.settings[0]).denial
     denied.stay("no rights")
     assert denied.setting == denied.settings[0]

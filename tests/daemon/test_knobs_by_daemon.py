@@ -91,7 +91,8 @@ def test_a_limit_that_is_not_asked_for_is_set_again_in_the_background_after_a_cr
 
 def test_a_limit_that_somebody_sets_after_a_crash_of_the_daemon_stays(world):
     client = crash(world, "input(); print(limits.is_undisturbed())")
-    until(lambda: state(world)[0] == 250.0, "the setting of the limit")
+    while "250 W is set on GPU-" not in client.stdout.readline():  # and was read back
+        assert client.poll() is None
     world.driver[0].power_limit_watts = 350.0
     output, errors = client.communicate("\n", timeout=60)
     assert "DeviceHeldError" in errors, output

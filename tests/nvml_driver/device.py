@@ -215,6 +215,32 @@ class NvmlDevice:
     def locked_clock_mhz(self, clock_mhz: int | None) -> None:
         self._write(locked_lowest_mhz=clock_mhz or 0, locked_highest_mhz=clock_mhz or 0)
 
+    def take_limits(self, step_watts: float = 0.0, floor_watts: float = 0.0, offset_watts: float = 0.0) -> None:
+        """Let the device take other limits than those requested, without an error. Without arguments, the same ones.
+
+        Args:
+            step_watts: Limits are rounded to a multiple of this: down, unless `round_up` was called.
+            floor_watts: Lower limits are raised to this.
+            offset_watts: So much less is taken.
+        """
+        self._write(
+            limit_step_milliwatts=milliwatts(step_watts),
+            limit_floor_milliwatts=milliwatts(floor_watts),
+            limit_offset_milliwatts=milliwatts(offset_watts),
+        )
+
+    def take_clocks(self, step_mhz: int = 0, floor_mhz: int = 0) -> None:
+        """Let the device lock other clocks than those requested, as `take_limits` does with limits."""
+        self._write(clock_step_mhz=step_mhz, clock_floor_mhz=floor_mhz)
+
+    def round_up(self) -> None:
+        """Let the device round limits and clocks up."""
+        self._write(rounds_up=True)
+
+    def ignore_settings(self, is_ignoring: bool = True) -> None:
+        """Let calls that set a limit or a clock succeed without an effect."""
+        self._write(ignores_settings=is_ignoring)
+
     @property
     def persistence_mode(self) -> int:
         """0 or 1."""

@@ -112,6 +112,13 @@ typedef struct {
     int64_t counter_phase_nanoseconds;
     int64_t counter_stuck_nanoseconds;
     int64_t counter_offset_picojoules;
+    uint32_t limit_step_milliwatts; /* a limit is rounded to a multiple of it, unless it is 0 */
+    uint32_t limit_floor_milliwatts; /* a lower limit is raised to it without an error */
+    uint32_t limit_offset_milliwatts; /* so much less than requested is taken */
+    uint32_t clock_step_mhz;
+    uint32_t clock_floor_mhz;
+    uint32_t rounds_up; /* limits and clocks; else down */
+    uint32_t ignores_settings; /* limits and clocks: success, and nothing changes */
     int64_t regime_count; /* ever; the latest MAX_REGIMES are kept */
     Regime regimes[MAX_REGIMES];
 } Device;
@@ -754,12 +761,24 @@ int nvmlDeviceGetPowerManagementLimitConstraints(Handle handle, unsigned *lowest
     GPU_CALL(0, put_limit_range(device, lowest, highest));
 }
 
+static unsigned rounded(const Device *device, unsigned value, unsigned step) {
+    if (step == 0) return value;
+    return (value + (device->rounds_up ? step - 1 : 0)) / step * step;
+}
+
+/* The limit that the board takes for the one requested. */
+static unsigned taken_limit(const Device *device, unsigned milliwatts) {
+    if (device->ignores_settings) return device->limit_milliwatts;
+    unsigned taken = rounded(device, milliwatts, device->limit_step_milliwatts) - device->limit_offset_milliwatts;
+    return taken < device->limit_floor_milliwatts ? device->limit_floor_milliwatts : taken;
+}
+
 static int request_limit(Device *device, unsigned scope, unsigned milliwatts, int64_t now) {
     if (!device->has_power_limit) return NOT_SUPPORTED;
     if (scope == SCOPE_MODULE) return put(&device->module_limit_milliwatts, milliwatts);
     if (milliwatts < device->lowest_limit_milliwatts || milliwatts > device->highest_limit_milliwatts)
         return INVALID_ARGUMENT;
-    set_limit(device, milliwatts, device->enforced_cap_milliwatts, now);
+    set_limit(device, taken_limit(device, milliwatts), device->enforced_cap_milliwatts, now);
     return SUCCESS;
 }
 
@@ -819,11 +838,18 @@ int nvmlDeviceGetSupportedGraphicsClocks(Handle handle, unsigned memory_mhz, uns
                              : NOT_FOUND);
 }
 
+/* The clock that the board takes for the one requested; 0 lets it move freely. */
+static unsigned taken_clock(const Device *device, unsigned clock_mhz) {
+    unsigned taken = rounded(device, clock_mhz, device->clock_step_mhz);
+    return clock_mhz != 0 && taken < device->clock_floor_mhz ? device->clock_floor_mhz : taken;
+}
+
 static int lock_clocks(Device *device, unsigned lowest_mhz, unsigned highest_mhz) {
     if (device->clock_count == 0) return NOT_SUPPORTED;
     if (lowest_mhz > highest_mhz) return INVALID_ARGUMENT;
-    device->locked_lowest_mhz = lowest_mhz;
-    return put(&device->locked_highest_mhz, highest_mhz);
+    if (device->ignores_settings) return SUCCESS;
+    device->locked_lowest_mhz = taken_clock(device, lowest_mhz);
+    return put(&device->locked_highest_mhz, taken_clock(device, highest_mhz));
 }
 
 int nvmlDeviceSetGpuLockedClocks(Handle handle, unsigned lowest_mhz, unsigned highest_mhz) {

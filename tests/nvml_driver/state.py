@@ -65,6 +65,13 @@ class DeviceRecord(ctypes.Structure):
         ("counter_phase_nanoseconds", c_int64),
         ("counter_stuck_nanoseconds", c_int64),
         ("counter_offset_picojoules", c_int64),
+        ("limit_step_milliwatts", c_uint32),
+        ("limit_floor_milliwatts", c_uint32),
+        ("limit_offset_milliwatts", c_uint32),
+        ("clock_step_mhz", c_uint32),
+        ("clock_floor_mhz", c_uint32),
+        ("rounds_up", c_uint32),
+        ("ignores_settings", c_uint32),
         ("regime_count", c_int64),
         ("regimes", RegimeRecord * 1024),
     )

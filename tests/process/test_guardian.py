@@ -57,7 +57,11 @@ OWNER = """
     time.sleep(60)
 """
 
-KNOBS = {"power limit": "PowerLimitKnob(gpus, 25)", "locked clock": f"SmClockKnob(gpus[0], {ORIGINAL_MHZ})"}
+KNOBS = {
+    "power limit": "PowerLimitKnob(gpus, 25)",
+    "locked clock": f"SmClockKnob(gpus[0], {ORIGINAL_MHZ})",
+    "power limit of a board that rounds": "PowerLimitKnob(gpus, 35)",
+}
 
 ENDS = {
     "normal end": "sys.exit()",
@@ -112,13 +116,15 @@ class Owner:
     def __init__(self, driver, knob, end="", before=""):
         self.driver = driver
         driver[0].locked_clock_mhz = ORIGINAL_MHZ
+        if "rounds" in knob:
+            driver[0].take_limits(step_watts=30)
         lines = {"MAKE_KNOB": KNOBS[knob], "BEFORE": before, "END": end}
         program = textwrap.dedent(OWNER)
         for name, line in lines.items():
             program = program.replace(name, textwrap.dedent(line).strip())
         known = openers(driver)
         self.process = driver.start(program)
-        self._is_limit = knob == "power limit"
+        self._is_limit = "power limit" in knob
         self.guardian = daemon_of(driver) or Guardian(self, known)
 
     def begin(self):

@@ -7,7 +7,15 @@ import itertools
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.support.few_processes import FewProcesses
 from zeus_core.device import SimulatedGpu, Work, find_preset
@@ -16,7 +24,7 @@ from zeus_core.errors import DeviceHeldError, DriverFaultError
 from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._restoring import is_ours, restore_entry
+from zeus_core.leases._restoring import restore_entry
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, Phase
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
@@ -42,16 +50,17 @@ class Job:
         )
         owner = machine.processes.begin(pid)
         self.entry = dataclasses.replace(entry, owner=owner, owner_token=f"token {owner.start_ticks}")
+        self.in_force = ()
         self.has_claimed = self.is_refused = False
 
     @property
     def lives(self):
         return self.entry.owner.is_alive(self.machine.processes)
 
-    def set(self, watts, dies_before):
-        """Change the limit, or be killed right before the driver does."""
-        machine, before = self.machine, self.entry
-        self.entry = before.changing_to(watts)
+    def set(self, watts, dies):
+        """Change the limit, or be killed right before the driver does, or right after."""
+        machine = self.machine
+        self.entry = self.entry.changing_to(watts)
         if self.has_claimed:
             machine.ledger.note_values(self.entry)
         else:
@@ -63,18 +72,37 @@ class Job:
                 return
             self.has_claimed = True
         limit_watts = retried(machine.gpu.read_power_limit_watts)
-        if not is_ours(limit_watts, before):
+        if limit_watts not in (self.in_force or (self.entry.original,)):
             machine.ledger.close(self.entry)
             self.has_claimed, self.is_refused = False, True
-        elif dies_before:
+            return
+        if dies == "before":
             self.die()
-        else:
-            with contextlib.suppress(DriverFaultError):  # then both values count as ours
-                machine.gpu.set_power_limit(watts)
-                self.entry = self.entry.changed()
+            return
+        self.in_force = (*self.in_force, watts)
+        with contextlib.suppress(DriverFaultError):  # then both values count as ours
+            machine.gpu.set_power_limit(watts)
+            if dies == "after":
+                self.die()
+                return
+            shown = retried(machine.gpu.read_power_limit_watts)
+            self.in_force, self.entry = (watts, shown), self.entry.showing(shown)
+            machine.ledger.note_values(self.entry)
 
     def die(self):
         self.machine.processes.began.pop(self.entry.owner.pid, None)
+
+
+class Board(FaultyGpu):
+    """A GPU that rounds the limits that are requested, but not those of administrators."""
+
+    step_watts = 1.0
+
+    def rounded(self, watts):
+        return max(watts // self.step_watts * self.step_watts, self._gpu.read_power_limit_range_watts().lowest_watts)
+
+    def set_power_limit(self, watts):
+        super().set_power_limit(self.rounded(watts))
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -82,12 +110,14 @@ class Interleavings(RuleBasedStateMachine):
 
     def __init__(self, ledger):
         super().__init__()
-        self.gpu = FaultyGpu(
-            SimulatedGpu(find_preset("A40"), time_source=VirtualTime(), power_limit_watts=ORIGINAL_WATTS)
-        )
+        self.gpu = Board(SimulatedGpu(find_preset("A40"), time_source=VirtualTime(), power_limit_watts=ORIGINAL_WATTS))
         self.all_jobs, self.nobodys = [], ORIGINAL_WATTS
         self.ledger, self.processes = ledger, ledger._processes
         self.keeper = Keeper(lambda uuid: self.gpu, self.ledger)
+
+    @initialize(step_watts=st.sampled_from([1.0, 20.0, 30.0]))
+    def make_board(self, step_watts):
+        self.gpu.step_watts = step_watts
 
     @rule(target=jobs, pid=st.integers(100, 102))
     def start(self, pid):
@@ -100,10 +130,10 @@ class Interleavings(RuleBasedStateMachine):
             self.all_jobs[-1].entry = dataclasses.replace(self.all_jobs[-1].entry, original=found[0].original)
         return self.all_jobs[-1]
 
-    @rule(job=jobs, watts=OURS, dies_before=st.booleans())
-    def set(self, job, watts, dies_before):
+    @rule(job=jobs, watts=OURS, dies=st.sampled_from([None, None, "before", "after"]))
+    def set(self, job, watts, dies):
         if job.lives and not job.is_refused:
-            job.set(watts, dies_before)
+            job.set(watts, dies)
 
     @rule(job=jobs)
     def end_well(self, job):
@@ -127,6 +157,9 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(watts=THEIRS)
     def administrator_sets(self, watts):
+        """At any time, but for the milliseconds in which nobody knows what a board will show for a new limit."""
+        if any(entry.is_changing for entry in self.ledger.entries()):
+            return
         self.gpu._gpu.set_power_limit(watts)
         self.nobodys = watts
 
@@ -138,7 +171,7 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def what_nobody_holds_is_as_nobody_has_changed_it(self):
         if not self.ledger.entries():
-            assert self.gpu._gpu.read_power_limit_watts() == self.nobodys
+            assert self.gpu._gpu.read_power_limit_watts() in (self.nobodys, self.gpu.rounded(self.nobodys))
 
     def teardown(self):
         for job in self.all_jobs:

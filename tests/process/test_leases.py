@@ -150,14 +150,18 @@ class TestLedger:
         assert ledger.entries() == []
 
     @given(st.lists(st.floats(100, 300), min_size=1, max_size=5))
-    def test_ours_are_the_value_being_set_and_the_one_before(self, watts):
+    def test_on_record_is_each_value_that_was_set_or_shown_and_nothing_is_new_about_one_that_is(self, watts):
         entry = LedgerEntry.of_this_process("GPU-1", "A40", "power_limit", 300.0)
-        before = 300.0
+        record = set()
         for value in watts:
-            entry = entry.changing_to(value)
-            assert entry.values == (before, value)
-            entry, before = entry.changed(), value
-            assert entry.values == (value,)
+            is_new, shown = value not in record, value - value % 10
+            begun = entry.changing_to(value)
+            assert begun.is_changing == is_new == (begun is not entry)
+            entry = begun.showing(shown)
+            record |= {value, shown}
+            assert set(entry.values) == record
+            assert not entry.is_changing
+            assert entry.changing_to(value).showing(shown) is entry
         assert LedgerEntry.from_json(json.loads(json.dumps(entry.to_json()))) == entry
 
     def test_a_device_that_another_process_changes_is_refused_with_its_owner_named(self, ledger, gpu):
@@ -351,8 +355,10 @@ def test_values_that_follow_are_appended_and_read_as_those_of_the_entry(ledger, 
         entry = entry.changing_to(watts)
         ledger.note_values(entry)
         assert ledger.find(entry.key) == entry
-        entry = entry.changed()
-    assert ledger.find(entry.key).values == (150.0, 175.0)
+        entry = entry.showing(watts - 0.6)
+        ledger.note_values(entry)
+        assert ledger.find(entry.key) == entry
+    assert ledger.find(entry.key).values == (200.0, 199.4, 150.0, 149.4, 175.0, 174.4)
 
 
 @pytest.mark.parametrize("torn", ["\n[175.0, 2", "\n", "\n[true, {}]", "\n7", "\n[175.0,"])
@@ -362,7 +368,7 @@ def test_a_line_that_was_not_written_completely_counts_for_nothing(ledger, gpu, 
     with Path(ledger._files.path(entry.key)).open("a", encoding="utf-8") as file:
         file.write(torn)
     assert ledger.find(entry.key) == entry
-    entry = entry.changed().changing_to(125.0)
+    entry = entry.showing(175.0).changing_to(125.0)
     ledger.note_values(entry)
     assert ledger.find(entry.key) == entry, "the next line is one of its own"
 
@@ -371,7 +377,7 @@ def test_a_file_does_not_grow_without_bound(ledger, gpu):
     entry = ledger.claim(entry_of(gpu), never)
     sizes = []
     for number in range(5000):
-        entry = entry.changed().changing_to(100.0 + number)
+        entry = dataclasses.replace(entry, values=entry.values[-20:]).changing_to(100.0 + number)
         ledger.note_values(entry)
         sizes.append(Path(ledger._files.path(entry.key)).stat().st_size)
     assert max(sizes) <= 64 * 1024
@@ -390,7 +396,7 @@ def test_values_are_not_written_to_the_entry_of_a_later_owner(ledger, gpu):
     later = entry_of(gpu, owner_token="later")
     ledger.note(later)  # after the first was restored by an administrator
     with pytest.raises(OSError, match="Stale"):
-        ledger.note_values(entry.changed().changing_to(150.0))
+        ledger.note_values(entry.showing(175.0).changing_to(150.0))
     assert ledger.entries() == [later]
 
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from zeus_core.daemon._trusted import check_trusted
 from zeus_core.device import Gpu
 from zeus_core.errors import DriverFaultError, UsageError
+from zeus_core.leases._restoring import is_same_limit
 
 __all__ = ["OPERATIONS", "CommandedGpu", "check_programs"]
 
@@ -24,7 +25,6 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 _COMMAND_SECONDS = 10.0  # nvidia-smi takes 1 s, and where it opens the driver of eight boards, several
-_ROUNDING_WATTS = 1.0  # some boards take fractions of a watt less than was requested
 
 
 def check_programs(commands: Mapping[str, tuple[str, ...]]) -> None:
@@ -62,9 +62,10 @@ class CommandedGpu:
         if "set_power_limit" not in self._commands:
             return self._gpu.set_power_limit(limit_watts)
         limit_watts = self._gpu.read_power_limit_range_watts().checked(limit_watts, self._gpu.name)
+        before_watts = self._gpu.read_power_limit_watts()
         self._execute("set_power_limit", watts=f"{limit_watts:g}")
-        set_watts = self._gpu.read_power_limit_watts()
-        if abs(set_watts - limit_watts) > _ROUNDING_WATTS:
+        set_watts = self._gpu.read_power_limit_watts()  # a board may round; what changes nothing has failed
+        if set_watts == before_watts and not is_same_limit(set_watts, limit_watts):
             raise DriverFaultError(f"the command for {limit_watts:g} W succeeded, but {set_watts:g} W are requested")
         return None
 

@@ -33,7 +33,7 @@ from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger
 from zeus_core.leases._process_identity import ProcessIdentity
-from zeus_core.leases._restoring import is_ours
+from zeus_core.leases._restoring import is_ours, is_same_limit, who_set
 
 __all__ = ["Desk", "Registers"]
 
@@ -63,10 +63,11 @@ class _Lease:
     entry: LedgerEntry
     allowance: Allowance
     words: str
+    in_force: tuple[float, ...] = ()  # ours now: the value set last, what the board shows for it
 
 
 class Desk:
-    """Serves the requests for one device, in one thread: all methods but `entries` are for that thread alone.
+    """Serves the requests for one device, in one thread: all methods but `held` are for that thread alone.
 
     Args:
         gpu: The device.
@@ -113,9 +114,9 @@ class Desk:
                 if outcome.is_done:
                     note_end(self._audit, outcome, "a later try")
 
-    def entries(self) -> list[LedgerEntry]:
-        """Return what is held now; from any thread."""
-        return [lease.entry for lease in list(self._leases.values())]
+    def held(self) -> list[tuple[LedgerEntry, float | None]]:
+        """Return what is held now, each with the value that was set last; from any thread."""
+        return [(lease.entry, next(iter(lease.in_force), None)) for lease in list(self._leases.values())]
 
     def _describe_allowance(self, connection: Connection, knob: KnobName) -> dict[str, Any]:
         lease = self._leases.get(knob)
@@ -131,19 +132,20 @@ class Desk:
             lease = self._claim(connection, client, knob)
         try:
             self._check(lease, value)
-            before = self._check_still_ours(lease.entry)
+            before = self._check_still_ours(lease)
             self._audit.write("set", f'{lease.words},"old":{encode_number(before)},"new":{encode_number(value)}')
         except ZeusError:
             self._forget_unused(lease)
             raise
         try:
-            self._write_down(lease, value)
+            self._write_down(lease, lease.entry.changing_to(value))
+            lease.in_force = (*lease.in_force, value)  # either, until the change is over
             self._board.set(knob, value)
+            self._read_back(lease, value)
         except ZeusError as error:
             self._audit.note("failed", f"{lease.words},{encode_members({'new': value, 'because': str(error)})}")
             self._forget_unused(lease)
             raise
-        lease.entry = lease.entry.changed()
         return self._board.read_enforced(knob)
 
     def _claim(self, connection: Connection, client: Client, knob: KnobName) -> _Lease:
@@ -192,20 +194,33 @@ class Desk:
                 f"{highest:g} {unit} are"
             )
 
-    def _check_still_ours(self, entry: LedgerEntry) -> float | None:
+    def _check_still_ours(self, lease: _Lease) -> float | None:
         """Return the value in force, if it can be read; raise `DeviceHeldError` if somebody else has set it."""
+        entry, ours = lease.entry, lease.in_force or (lease.entry.original,)
         if entry.knob != POWER_LIMIT:
-            return entry.values[-1] if entry.values else entry.original
+            return ours[-1]
         try:
             found_watts = self._gpu.read_power_limit_watts()
         except DeviceError:
             return None
-        if not is_ours(found_watts, entry):
-            raise DeviceHeldError(f"somebody else has set {found_watts:g} W on {self._gpu.name}, which stays")
-        return found_watts
+        is_known = any(watts is not None and is_same_limit(found_watts, watts) for watts in ours)
+        if is_known or (lease.in_force and entry.is_changing and is_ours(found_watts, entry)):
+            return found_watts
+        who = who_set(self._gpu, found_watts, entry)
+        raise DeviceHeldError(f"{who} has set {found_watts:g} W on {self._gpu.name}, which stays")
 
-    def _write_down(self, lease: _Lease, value: float) -> None:
-        entry = lease.entry.changing_to(value)
+    def _read_back(self, lease: _Lease, value: float) -> None:
+        """Note what the board shows for a value that was set. It stays unknown if the driver does not tell."""
+        try:
+            shown = self._gpu.read_power_limit_watts() if lease.entry.knob == POWER_LIMIT else None
+        except DeviceError:
+            return
+        lease.in_force = (value,) if shown is None else (value, shown)
+        self._write_down(lease, lease.entry.showing(shown))
+
+    def _write_down(self, lease: _Lease, entry: LedgerEntry) -> None:
+        if entry is lease.entry:
+            return
         try:
             self._ledger.note_values(entry)
         except OSError as error:
@@ -225,7 +240,7 @@ class Desk:
         if not outcome.is_done:
             raise DriverFaultError(str(outcome))
         if outcome.kind != "replaced" and lease.entry.original is not None:
-            lease.entry = lease.entry.changing_to(lease.entry.original).changed()
+            self._read_back(lease, lease.entry.original)
         return outcome.kind
 
     def _end_lease(self, lease: _Lease, why: str) -> str:

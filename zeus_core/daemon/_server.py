@@ -211,7 +211,7 @@ class Server:
         return desk.answer(connection, connection.client, request)
 
     def _list(self) -> dict[str, Any]:
-        entries = [entry for desk in self._desks.values() for entry in desk.entries()]
+        held = [lease for desk in self._desks.values() for lease in desk.held()]
         return {
             "devices": list(self._desks),
             "leases": [
@@ -219,14 +219,14 @@ class Server:
                     "device": entry.device_uuid,
                     "knob": entry.knob,
                     "original": entry.original,
-                    "value": entry.values[-1] if entry.values else None,
+                    "value": value,
                     "pid": entry.owner.pid,
                     "uid": entry.uid,
                     "program": entry.program,
                     "job": entry.job,
                     "since_seconds": entry.since_seconds,
                 }
-                for entry in entries
+                for entry, value in held
             ],
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -16,13 +17,13 @@ from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, Us
 from zeus_core.knobs._lease import Lease
 from zeus_core.knobs._residue import restore_residue
 from zeus_core.knobs._restoration import Restoration
-from zeus_core.leases._restoring import is_same_limit
+from zeus_core.leases._restoring import SAME_CLOCK_MHZ, is_same_limit
 
 __all__ = ["CommonClockKnob", "check_clock", "common_clocks"]
 
-# A locked GPU runs at its clock or below. Steps of the supported clocks are 7.5 to 15 MHz, and a reading may be rounded
-# to the next: a clock that is above the locked one by more than this is somebody else's.
-_MAX_ABOVE_MHZ = 30
+# A locked GPU runs at its clock or below, at the latest after some tens of milliseconds.
+_LOCK_SECONDS = 0.1
+_LOCK_POLL_SECONDS = 0.005
 
 
 class CommonClockKnob:
@@ -54,11 +55,12 @@ class CommonClockKnob:
         ]
         self._leases = [Lease(gpu, "sm_clock", original_mhz) for gpu in self._gpus]
         self._restoration = Restoration(self, self._leases, calls)
-        self._locked_mhz: dict[int, int] = {}  # by number of the GPU; nothing of those that are not locked
+        self._locked_mhz: dict[int, int] = {}  # by number of the GPU: the highest it may run at; none if not locked
         self._enforced_watts: dict[int, float] = {}  # the power limit by number of the GPU, at the latest change
         self._has_locked = False
         self.settings: tuple[int, ...] = common_clocks(self._clocks_mhz)
         """The clocks in MHz, highest first. The first one is the original state."""
+        self._in_force: int = self.settings[0]
 
     def apply(self, setting: int) -> None:
         """Lock the clock of every GPU, in MHz; or restore the original state, for the baseline.
@@ -77,12 +79,21 @@ class CommonClockKnob:
             for number, (lease, clocks_mhz) in enumerate(zip(self._leases, self._clocks_mhz, strict=True)):
                 clock_mhz = min(setting, clocks_mhz[0])
                 self._restoration.change(partial(lease.set, clock_mhz), number)
-                self._locked_mhz[number] = clock_mhz
+                self._locked_mhz[number] = self._restoration.look(
+                    partial(_taken_mhz, self._gpus[number], clock_mhz), number
+                )
             self._has_locked = True
         if is_free:
             self._restoration.restore_for_now()
             self._locked_mhz = {}
+        above = [clock for clock in self._locked_mhz.values() if clock > setting]
+        self._in_force = setting if setting == self.settings[0] else max(above, default=setting)
         self._enforced_watts = self._read_enforced_watts()
+
+    @property
+    def in_force(self) -> int | None:
+        """The setting that the boards took at the latest `apply`; None once the original was restored for good."""
+        return None if self._restoration.is_final else self._in_force
 
     def is_undisturbed(self) -> bool:
         """Tell whether the power limits that are enforced are those at the latest `apply`, as far as they can be read.
@@ -93,7 +104,7 @@ class CommonClockKnob:
         """
         for number, locked_mhz in self._locked_mhz.items():
             clock_mhz = self._restoration.look(partial(_read_clock_mhz, self._gpus[number]), number)
-            if clock_mhz > locked_mhz + _MAX_ABOVE_MHZ:
+            if clock_mhz > locked_mhz + SAME_CLOCK_MHZ:
                 gpu = self._gpus[number]
                 raise DeviceHeldError(
                     f"somebody else has changed the SM clock of {gpu.name} ({gpu.uuid}), which was locked at "
@@ -147,6 +158,16 @@ def _usable_clocks_mhz(gpu: Gpu, original_mhz: int | None) -> tuple[int, ...]:
         )
     restore_residue(gpu)
     return tuple(clock for clock in supported if original_mhz is None or clock <= original_mhz)
+
+
+def _taken_mhz(gpu: Gpu, clock_mhz: int) -> int:
+    """Return the clock that a GPU was locked at: the one it runs at, if that stays above the one that was asked for."""
+    until = time.monotonic() + _LOCK_SECONDS
+    while (runs_at_mhz := _read_clock_mhz(gpu)) > clock_mhz + SAME_CLOCK_MHZ:
+        if time.monotonic() > until:
+            return runs_at_mhz
+        time.sleep(_LOCK_POLL_SECONDS)
+    return clock_mhz
 
 
 def _read_clock_mhz(gpu: Gpu) -> int:

@@ -8,14 +8,24 @@ from typing import Protocol
 
 from zeus_core.device import Gpu, PowerRange
 from zeus_core.knobs._common_clock import CommonClockKnob, check_clock, common_clocks
+from zeus_core.knobs._holders import KnobUser
 from zeus_core.knobs._knob import Knob
 from zeus_core.knobs._power_limit import PowerLimitKnob, check_power_limit, power_limit_settings
+from zeus_core.knobs._restoration import used_by
 
 __all__ = ["CommonClock", "CommonKnob", "KnobKind", "PowerLimit"]
 
 
 class CommonKnob(Knob, Protocol):
     """A knob that turns several GPUs alike, and notices when somebody else turns them."""
+
+    @property
+    def in_force(self) -> int | None:
+        """The setting that the boards took at the latest `apply`; None once the original was restored for good.
+
+        Some boards round, and some take none below one of their own. The baseline counts as taken.
+        """
+        ...
 
     def is_undisturbed(self) -> bool:
         """Tell whether the setting of the latest `apply` still has its effect.
@@ -49,8 +59,8 @@ class KnobKind(Protocol):
         """Return a state in words, such as "400 W"."""
         ...
 
-    def make_knob(self, gpus: Sequence[Gpu]) -> CommonKnob:
-        """Make the knob of some GPUs. Nothing is changed here.
+    def make_knob(self, gpus: Sequence[Gpu], user: KnobUser | None = None) -> CommonKnob:
+        """Make the knob of some GPUs, for an object that uses it. Nothing is changed here.
 
         Raises:
             DeviceError: The original settings cannot be read, or cannot be changed at all.
@@ -87,9 +97,9 @@ class PowerLimit:
         """Return a limit in words."""
         return f"{setting} {self.unit}"
 
-    def make_knob(self, gpus: Sequence[Gpu]) -> CommonKnob:
+    def make_knob(self, gpus: Sequence[Gpu], user: KnobUser | None = None) -> CommonKnob:
         """Make the knob of some GPUs."""
-        return PowerLimitKnob(gpus, self.step_watts)
+        return used_by(user, PowerLimitKnob(gpus, self.step_watts))
 
     def common_settings(self, settings_of_ranks: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """Return the limits from the highest original one of any rank down to the lowest of any board."""
@@ -122,9 +132,9 @@ class CommonClock:
         """Return a clock in words; GPUs that are not locked choose their own."""
         return "unlocked clock" if is_original and self.original_mhz is None else f"{setting} {self.unit}"
 
-    def make_knob(self, gpus: Sequence[Gpu]) -> CommonKnob:
+    def make_knob(self, gpus: Sequence[Gpu], user: KnobUser | None = None) -> CommonKnob:
         """Make the knob of some GPUs."""
-        return CommonClockKnob(gpus, self.original_mhz)
+        return used_by(user, CommonClockKnob(gpus, self.original_mhz))
 
     def common_settings(self, settings_of_ranks: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """Return the highest clock of any rank, and the lower ones that all support."""

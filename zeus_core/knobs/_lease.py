@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING, cast
 from zeus_core.device import Gpu
 from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
-from zeus_core.knobs._residue import find_other_holder, is_shared
+from zeus_core.knobs._residue import find_other_holder, is_shared, setting_key
 from zeus_core.leases._entry import KnobName, LedgerEntry
 from zeus_core.leases._guardian import guardian
-from zeus_core.leases._restoring import Outcome, OutcomeKind, is_ours, restore_entry, set_original
+from zeus_core.leases._restoring import (
+    Outcome,
+    OutcomeKind,
+    is_ours,
+    is_same_limit,
+    restore_entry,
+    set_original,
+    who_set,
+)
 from zeus_core.leases._safeguard import Safeguard
 
 if TYPE_CHECKING:
@@ -34,8 +42,9 @@ class Lease:
 
     Before the first change the original is kept where it outlives this process (`Safeguard`), unless no other process
     can reach the GPU, such as a simulated one. Before each change of a power limit the one in force is read: if
-    somebody else has set it, it stays, and nothing is changed any more. Where this process lacks the right, the daemon
-    changes and restores the GPU, if there is one.
+    somebody else has set it, it stays, and nothing is changed any more. After it, it is read back: what the board shows
+    for the limit that was asked for is ours. Where this process lacks the right, the daemon changes and restores the
+    GPU, if there is one.
 
     Changes come from one thread at a time; restoring may come from another meanwhile.
 
@@ -50,11 +59,19 @@ class Lease:
         self._is_limit = knob == "power_limit"
         self.is_shared = is_shared(gpu)
         """Whether other processes can reach the GPU, and its settings stay when this process ends."""
+        self.key = setting_key(gpu, knob)
+        """The GPU and the kind of setting, for the holders of this process."""
+        self.original = original
+        """The value to restore."""
         self._entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, knob, original)
         self._safeguard: Safeguard | None = None
         self._remote: RemoteControl | None = None  # the daemon, where this process lacks the right
         self._claimed_by: int | None = None  # process id
-        self._replaced: str | None = None
+        self._in_force: tuple[float, ...] = ()  # ours now: the value set last, what the board shows for it
+        self.shown: float | None = None
+        """The value that the board showed for the one set last; None where it shows none, as for locked clocks."""
+        self.replaced: str | None = None
+        """The reason that nothing can be changed any more: somebody else controls the GPU."""
         # Others learn by trying whether they have the right: most of them have not, and no guardian is to be started.
         self._starts_guardian = self.is_shared and sys.platform == "linux" and os.geteuid() == 0
         if self._starts_guardian:
@@ -80,24 +97,21 @@ class Lease:
             PermissionDeniedError: This process may not do it, nor may the daemon do it for this process.
             DeviceError: The driver refuses; or neither a ledger nor a guardian would restore the original.
         """
-        if self._replaced is not None:
-            raise DeviceHeldError(self._replaced)
+        if self.replaced is not None:
+            raise DeviceHeldError(self.replaced)
         if self._claimed_by != os.getpid():
             self._begin()
-        before = self._entry
+        before, in_force = self._entry, self._in_force
         self.is_changing = True
         try:
-            self._entry = before.changing_to(value)
-            if self._safeguard is not None and (self._is_limit or not before.values):
-                self._entry = self._safeguard.keep(self._entry)
-            elif self._safeguard is not None:  # clocks cannot be compared: which one is in force makes no difference
-                self._safeguard.revive()
+            self._keep(before.changing_to(value))
             self._claimed_by = os.getpid()
-            self._check(before)
+            self.check()
+            self._in_force = (*self._in_force, float(value))  # either, until the change is over
             self._change(value)
-            self._entry = self._entry.changed()
+            self._read_back(value)
         except UNCHANGED:
-            self._entry = before
+            self._entry, self._in_force = before, in_force
             if not before.values:
                 self._drop()
             raise
@@ -110,7 +124,7 @@ class Lease:
         Raises:
             DeviceError: See `set`.
         """
-        (value,) = self._entry.values[-1:]
+        value = self._in_force[0]
         self.set(value)
         return value
 
@@ -123,7 +137,33 @@ class Lease:
         Raises:
             DeviceHeldError: Somebody else has changed it. It stays from now on.
         """
-        return self._check(self._entry)
+        if self.replaced is not None:
+            raise DeviceHeldError(self.replaced)
+        if not self._is_limit:
+            return True
+        try:
+            limit_watts = retried(self._gpu.read_power_limit_watts)
+        except DeviceError:
+            return True
+        entry, ours = self._entry, self._in_force or self._originals
+        if any(is_same_limit(limit_watts, own_watts) for own_watts in ours):
+            return True
+        if self._in_force and entry.is_changing and is_ours(limit_watts, entry):  # it could not be read back before
+            self._note_shown(limit_watts)
+            return True
+        is_daemon_gone = self._remote is not None and not self._remote.is_open()
+        if is_daemon_gone and any(is_same_limit(limit_watts, own_watts) for own_watts in self._originals):
+            return False
+        who = who_set(self._gpu, limit_watts, entry)
+        self.replaced = (
+            f"{who} has set the power limit of {self._gpu.name} ({self._gpu.uuid}) to {limit_watts:g} W, in place of "
+            f"{ours[-1]:g} W: it stays"
+        )
+        if self._remote is not None:
+            with contextlib.suppress(DeviceError):  # the daemon notices it too, at the latest when this process ends
+                self._remote.release()
+        self._drop()
+        raise DeviceHeldError(self.replaced)
 
     def restore_for_now(self) -> None:
         """Restore the original until the next change.
@@ -159,6 +199,7 @@ class Lease:
         """Take this process for the owner: the first change, or the first in a forked child."""
         entry = self._entry
         self._entry = LedgerEntry.of_this_process(entry.device_uuid, entry.device_name, entry.knob, entry.original)
+        self._in_force = ()
         self._remote = None
         self._safeguard = Safeguard(partial(restore_entry, self._gpu)) if self.is_shared else None
         if self._safeguard is not None and sys.platform == "linux" and os.geteuid() != 0:
@@ -178,6 +219,37 @@ class Lease:
                 raise DeviceHeldError(f"{self._gpu.name} ({self._gpu.uuid}) is controlled by {held.holder}") from None
         except DeviceError:
             pass  # the change itself says so
+
+    def _keep(self, entry: LedgerEntry) -> None:
+        """Keep an entry where it outlives this process, if it is new. Raises as `Safeguard.keep` does."""
+        is_new, is_first = entry is not self._entry, not self._entry.values
+        if self._safeguard is None:
+            self._entry = entry
+        elif is_first or (is_new and self._is_limit):  # clocks cannot be compared: the first entry tells enough of them
+            self._entry = self._safeguard.keep(entry)
+            if is_first:  # what this process has left there before, as its restoring failed, is its own
+                self._in_force = tuple(value for value in self._entry.values if value not in entry.values)
+        else:
+            self._entry = entry
+            self._safeguard.revive()
+
+    def _read_back(self, value: int | float) -> None:
+        """Read what the board shows for a value that was set. It stays unknown if the driver does not tell."""
+        self.shown = None
+        try:
+            shown = self._gpu.read_power_limit_watts() if self._is_limit else None
+        except DeviceError:
+            return
+        self._in_force = (float(value),)
+        self._note_shown(shown)
+
+    def _note_shown(self, shown: float | None) -> None:
+        self.shown = shown
+        if shown is not None:
+            self._in_force = (*self._in_force, shown)
+        entry = self._entry.showing(shown)
+        if entry is not self._entry:
+            self._keep(entry)
 
     def _change(self, value: int | float) -> None:
         if self._remote is not None:
@@ -238,28 +310,8 @@ class Lease:
             if self._safeguard is not None:
                 self._safeguard.drop(self._entry)
             self._entry = self._entry.without_values()
+            self._in_force = ()
 
-    def _check(self, entry: LedgerEntry) -> bool:
-        """Compare the power limit in force with those of an entry. See `check`."""
-        if self._replaced is not None:
-            raise DeviceHeldError(self._replaced)
-        if not self._is_limit:
-            return True
-        try:
-            limit_watts = retried(self._gpu.read_power_limit_watts)
-        except DeviceError:
-            return True
-        if is_ours(limit_watts, entry):
-            return True
-        if self._remote is not None and not self._remote.is_open() and is_ours(limit_watts, entry.without_values()):
-            return False
-        ours = entry.values[-1] if entry.values else entry.original
-        self._replaced = (
-            f"somebody else has set the power limit of {self._gpu.name} ({self._gpu.uuid}) to {limit_watts:g} W, in "
-            f"place of {ours:g} W: it stays"
-        )
-        if self._remote is not None:
-            with contextlib.suppress(DeviceError):  # the daemon notices it too, at the latest when this process ends
-                self._remote.release()
-        self._drop()
-        raise DeviceHeldError(self._replaced)
+    @property
+    def _originals(self) -> tuple[float, ...]:
+        return () if self._entry.original is None else (self._entry.original,)

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import cast
 
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
@@ -19,6 +20,7 @@ from zeus_core.knobs._lease import Lease
 from zeus_core.knobs._limit_watch import LimitWatch
 from zeus_core.knobs._residue import read_original_limit_watts
 from zeus_core.knobs._restoration import Restoration
+from zeus_core.leases._restoring import is_same_limit
 
 __all__ = ["PowerLimitKnob", "check_power_limit", "power_limit_settings"]
 
@@ -50,11 +52,12 @@ class PowerLimitKnob:
             for number, gpu in enumerate(gpus)
         ]
         self._has_warned = False
-        leases = [Lease(gpu, "power_limit", original_watts) for gpu, (_, original_watts) in self._ranges]
-        self._restoration = Restoration(self, leases, calls)
-        self._watch = LimitWatch(self, gpus, leases, self._restoration)
+        self._leases = [Lease(gpu, "power_limit", original_watts) for gpu, (_, original_watts) in self._ranges]
+        self._restoration = Restoration(self, self._leases, calls)
+        self._watch = LimitWatch(self, gpus, self._leases, self._restoration)
         self.settings: tuple[int, ...] = power_limit_settings([usable for _, usable in self._ranges], step_watts)
         """The limits in watts, highest first."""
+        self._in_force: int = self.settings[0]
 
     def apply(self, setting: int) -> None:
         """Set the limit of every GPU, in watts.
@@ -67,14 +70,24 @@ class PowerLimitKnob:
         check_power_limit(setting, self.settings)
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
         self._watch.begin()
+        taken = []
         for number, (gpu, (lowest_watts, original_watts)) in enumerate(self._ranges):
             limit_watts = min(max(float(setting), lowest_watts), original_watts)
             enforced_watts = self._restoration.change(partial(self._watch.set, number, limit_watts), number)
+            shown_watts = self._leases[number].shown
+            is_taken = shown_watts is None or is_same_limit(shown_watts, limit_watts)
+            taken.append(setting if is_taken else round(cast(float, shown_watts)))
             if enforced_watts < limit_watts - 1 and not self._has_warned:
                 self._has_warned = True
                 _logger.warning(
                     "%s was set to a power limit of %g W, but %g W is enforced", gpu.name, limit_watts, enforced_watts
                 )
+        self._in_force = setting if setting == self.settings[0] else max(taken)
+
+    @property
+    def in_force(self) -> int | None:
+        """The setting that the boards took at the latest `apply`; None once the original was restored for good."""
+        return None if self._restoration.is_final else self._in_force
 
     def is_undisturbed(self) -> bool:
         """Tell whether the limits have been in force since the latest `apply`, as far as they can be read.

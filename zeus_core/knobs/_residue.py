@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 from functools import partial
 
 from zeus_core.device import Gpu
 from zeus_core.device._retry import retried
 from zeus_core.device.nvml._gpu import NvmlGpu
-from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.knobs._holders import holders
+from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
 from zeus_core.leases._ledger import known_ledgers
 from zeus_core.leases._process_identity import ProcessIdentity
 from zeus_core.leases._restoring import restore_entry
 
-__all__ = ["find_other_holder", "is_shared", "read_original_limit_watts", "restore_residue"]
+__all__ = ["find_other_holder", "is_shared", "read_original_limit_watts", "restore_residue", "setting_key"]
 
 _logger = logging.getLogger(__name__)
 
@@ -30,11 +32,15 @@ def find_other_holder(gpu: Gpu, process: ProcessIdentity) -> LedgerEntry | None:
 def read_original_limit_watts(gpu: Gpu) -> float:
     """Read the power limit of a GPU, after what processes that were killed have left there was restored.
 
-    Where another process changes it, the original is the one that this process knows.
+    Where another object or another process changes it, the original is the one that this one knows.
 
     Raises:
         DeviceError: It cannot be read.
     """
+    key = setting_key(gpu, "power_limit")
+    holding = holders.find(key)
+    if holding is not None and (original_watts := holding.originals[key]) is not None:
+        return original_watts
     restore_residue(gpu)
     if is_shared(gpu):
         for ledger in known_ledgers():
@@ -53,6 +59,11 @@ def restore_residue(gpu: Gpu) -> None:
             partial(restore_entry, gpu), lambda entry: entry.device_uuid == gpu.uuid and entry.is_stale()
         ):
             _logger.warning("%s. It was left by %s", outcome, outcome.entry.holder)
+
+
+def setting_key(gpu: Gpu, knob: KnobName) -> Hashable:
+    """Return what tells a kind of setting of a GPU from all others in this process."""
+    return (gpu.uuid if is_shared(gpu) else id(gpu), knob)
 
 
 def is_shared(gpu: Gpu) -> bool:

@@ -7,17 +7,18 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from zeus_core._process.deadline import CALL_SECONDS, RESTORE_SECONDS, is_in_hook
 from zeus_core._process.parallel import DeviceCall, ParallelCalls
 from zeus_core._process.restore import restore_registry
-from zeus_core.errors import DeviceError
+from zeus_core.errors import DeviceError, DeviceHeldError
+from zeus_core.knobs._holders import KnobUser, holders, user_of
 from zeus_core.knobs._lease import UNCHANGED, Lease
 
-__all__ = ["Restoration"]
+__all__ = ["Restoration", "used_by"]
 
 # A call of a driver takes milliseconds: a restore that has not begun after this waits for one that hangs.
 _QUEUE_SECONDS = 0.3
@@ -25,6 +26,20 @@ _QUEUE_SECONDS = 0.3
 _Answer = TypeVar("_Answer")
 
 _logger = logging.getLogger(__name__)
+
+
+class _Restored(Protocol):
+    _restoration: Restoration
+
+
+_Knob = TypeVar("_Knob", bound=_Restored)
+
+
+def used_by(user: KnobUser | None, knob: _Knob) -> _Knob:
+    """Say which object uses a knob, and return the knob; None for the knob itself."""
+    if user is not None:
+        knob._restoration.user = user
+    return knob
 
 
 class Restoration:
@@ -40,6 +55,11 @@ class Restoration:
     """
 
     def __init__(self, knob: object, leases: Sequence[Lease], calls: ParallelCalls) -> None:
+        self.user: KnobUser = user_of(knob)
+        """The object that uses the knob: the knob itself, unless `used_by` says otherwise."""
+        self.originals: dict[Hashable, float | None] = {lease.key: lease.original for lease in leases}
+        """The originals, by key of the lease."""
+        self._given_to: str | None = None
         self._leases = leases
         self._calls = calls
         self._changed_by: int | None = None  # process id
@@ -62,14 +82,18 @@ class Restoration:
             number: The number of the lease.
 
         Raises:
+            DeviceHeldError: Another object of this process controls a GPU.
             DeviceError: The hardware has been restored for good, or the driver does not answer in time.
             Exception: The call raised it.
         """
         with self._lock:
+            if self._given_to is not None:
+                raise DeviceHeldError(self._given_to)
             if self.is_final:
                 raise DeviceError("the hardware has been restored for good and can no longer be changed")
             changed_before = self._changed_by
             if changed_before != os.getpid():
+                holders.take(self)
                 self._leases[number].prepare()
                 self._calls.start(2 * len(self._leases))  # a signal handler could not start threads any more
                 self._mark_changed()
@@ -78,7 +102,7 @@ class Restoration:
             except UNCHANGED:
                 if changed_before != os.getpid():
                     self._changed_by = changed_before
-                    restore_registry.remove(self.restore)
+                    self._leave()
                 raise
             finally:
                 if self.is_final:  # restored meanwhile, perhaps before the driver changed it
@@ -128,11 +152,19 @@ class Restoration:
             is_restored = all(call.is_done and call.answer() for call in self._restoring.values())
             if is_restored:
                 self._changed_by = None
-                restore_registry.remove(self.restore)
+                self._leave()
             return is_restored
         finally:
             if has_lock:
                 lock.release()
+
+    def give_up(self, to: str) -> bool:
+        """Restore for good, as another object takes the GPUs over: changes raise `DeviceHeldError` from now on."""
+        is_restored = self.restore()
+        self._given_to = f"{to} has taken the GPU over"
+        for lease in self._leases:
+            lease.replaced = self._given_to
+        return is_restored
 
     def _changed(self, call: Callable[[], _Answer], number: int) -> _Answer:
         """Call the driver, in the thread of a GPU. A change that comes too late is undone at once."""
@@ -158,3 +190,7 @@ class Restoration:
     def _mark_changed(self) -> None:
         self._changed_by = os.getpid()
         restore_registry.add(self.restore)
+
+    def _leave(self) -> None:
+        restore_registry.remove(self.restore)
+        holders.leave(self)

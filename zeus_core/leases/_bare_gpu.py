@@ -122,14 +122,22 @@ class BareGpu:
 
     def read_power_limit_watts(self) -> float:
         """Read the power limit requested last."""
+        return self._read_limit_watts("requested", "nvmlDeviceGetPowerManagementLimit")
+
+    def read_default_power_limit_watts(self) -> float:
+        """Read the power limit that the driver begins with."""
+        return self._read_limit_watts("default", "nvmlDeviceGetPowerManagementDefaultLimit")
+
+    def _read_limit_watts(self, which: str, function: str) -> float:
         if self._find_scope() is LimitScope.GPU:
             return watts_from_milliwatts(
                 self._nvml.ask(
-                    "reading the power limit", partial(read_limit_milliwatts, handle=self._handle, which="requested")
+                    f"reading the {which} power limit",
+                    partial(read_limit_milliwatts, handle=self._handle, which=which),
                 )
             )
         milliwatts = ctypes.c_uint()
-        self._nvml.call("nvmlDeviceGetPowerManagementLimit", self._handle, ctypes.byref(milliwatts))
+        self._nvml.call(function, self._handle, ctypes.byref(milliwatts))
         return watts_from_milliwatts(milliwatts.value)
 
     def set_power_limit(self, limit_watts: float) -> None:

@@ -44,7 +44,7 @@ class LedgerEntry:
         device_name: Its product name.
         knob: The kind of change: the power limit in watts, or the locked SM clock in MHz.
         original: The value before the first change; None for a clock that was not locked.
-        values: The value that the owner has set last; during a change, the one before it and the new one.
+        values: The values of the owner on record: those that it has set, and those that the board showed for them.
         owner: The process that changes the knob.
         owner_token: Distinguishes the programs that one process executes one after another (`exec`).
         keeper: The daemon that makes the changes for the owner; None if the owner calls the driver itself.
@@ -54,6 +54,8 @@ class LedgerEntry:
         host: The name of the machine, for messages.
         since_seconds: The time of the first change, in seconds of the Unix epoch, for messages.
         failure: The reason why the original could not be restored; None if that has not failed.
+        is_changing: Whether the last of the values is being set for the first time: what the board shows for it is not
+            on record yet.
     """
 
     device_uuid: str
@@ -70,6 +72,7 @@ class LedgerEntry:
     host: str
     since_seconds: float
     failure: str | None = None
+    is_changing: bool = False
 
     @classmethod
     def of_this_process(cls, device_uuid: str, device_name: str, knob: KnobName, original: float | None) -> LedgerEntry:
@@ -132,22 +135,26 @@ class LedgerEntry:
         return f"process {self.owner.pid} ({self.program}) of user {self.uid}{job}, since {since}"
 
     def changing_to(self, value: float) -> LedgerEntry:
-        """Return the entry for the time in which a value is being set: the value before may still be in force."""
-        before = self.values[-1:] or (() if self.original is None else (self.original,))
-        return self._with_values((*before, value))
+        """Return the entry for the time in which a value is being set; this one if the value is on record."""
+        if value in self.values and not self.is_changing:
+            return self
+        others = tuple(other for other in self.values if other != value)
+        return dataclasses.replace(self, values=(*others, value), is_changing=True)
 
-    def changed(self) -> LedgerEntry:
-        """Return the entry after its last value was set."""
-        return self._with_values(self.values[-1:])
+    def showing(self, value: float | None) -> LedgerEntry:
+        """Return the entry once the board shows a value for the one that was set; this one if nothing is new.
+
+        Args:
+            value: The value; None where the board shows none, as for locked clocks.
+        """
+        new = () if value is None or value in self.values else (value,)
+        if not new and not self.is_changing:
+            return self
+        return dataclasses.replace(self, values=(*self.values, *new), is_changing=False)
 
     def without_values(self) -> LedgerEntry:
         """Return the entry after the original was restored."""
-        return dataclasses.replace(self, values=())
-
-    def _with_values(self, values: tuple[float, ...]) -> LedgerEntry:
-        entry = object.__new__(LedgerEntry)  # twice for each change: a tenth of the time of `dataclasses.replace`
-        entry.__dict__.update(self.__dict__, values=values)
-        return entry
+        return dataclasses.replace(self, values=(), is_changing=False)
 
     def failed(self, why: str) -> LedgerEntry:
         """Return the entry after it could not be restored."""
@@ -169,7 +176,8 @@ class LedgerEntry:
             raise UsageError("it is no lease of zeus-core")
         if document.get("version") != _VERSION:
             raise UsageError(f"its version is {document.get('version')!r}; this program reads version {_VERSION}")
-        return decode(cls, {name: value for name, value in document.items() if name not in {"format", "version"}})
+        fields = {"is_changing": False, **document}  # which earlier versions have not written
+        return decode(cls, {name: value for name, value in fields.items() if name not in {"format", "version"}})
 
 
 def _program_name() -> str:

@@ -1,6 +1,7 @@
 """The files of a ledger: one for each knob of a device that is changed.
 
-The first line of a file is the entry. Each later change adds a line: the values of the entry from then on.
+The first line of a file is the entry. Each value that is new adds a line: the values on record from then on, and null
+behind them while the last one is being set.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class EntryFiles:
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(json.dumps(entry.to_json()) + "\n")
+                file.flush()
+                os.fsync(descriptor)  # what a machine that loses its power must find at its next start
             os.replace(unfinished, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -92,12 +95,14 @@ class EntryFiles:
         if file is None or status is None or status.st_nlink == 0:  # it was removed, or replaced
             file = self._opened(entry)
             status = os.fstat(file.descriptor)
-        # It begins a line, in case the one before was not written as a whole. Finite numbers are the same in JSON.
-        line = f"\n{list(entry.values)}\n".encode()
+        # It begins a line, in case the one before was not written as a whole.
+        line = f"\n{json.dumps([*entry.values, *([None] if entry.is_changing else [])])}\n".encode()
         if status.st_size > _MAX_BYTES // 2:
             self.write(entry)
         elif os.write(file.descriptor, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path(entry.key))
+        else:
+            os.fsync(file.descriptor)
 
     def _opened(self, entry: LedgerEntry) -> _OpenFile:
         """Open the file of an entry, for all changes from now on. Raises `OSError`."""
@@ -162,6 +167,9 @@ def file_name(device_uuid: str) -> str:
 def _with_values(entry: LedgerEntry, line: bytes) -> LedgerEntry | None:
     """Return an entry with the values of a line; None if the line was not written as a whole."""
     try:
-        return dataclasses.replace(entry, values=tuple(map(float, json.loads(line))))
+        values = json.loads(line)
+        is_changing = values[-1:] == [None]
+        values = tuple(map(float, values[:-1] if is_changing else values))
+        return dataclasses.replace(entry, values=values, is_changing=is_changing)
     except (ValueError, TypeError):
         return None

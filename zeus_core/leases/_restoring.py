@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,18 @@ from typing import Literal, Protocol, TypeVar
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.leases._entry import LedgerEntry
 
-__all__ = ["Outcome", "OutcomeKind", "RestorableGpu", "is_ours", "is_same_limit", "restore_entry", "set_original"]
+__all__ = [
+    "MAX_ROUNDING_WATTS",
+    "SAME_CLOCK_MHZ",
+    "Outcome",
+    "OutcomeKind",
+    "RestorableGpu",
+    "is_ours",
+    "is_same_limit",
+    "restore_entry",
+    "set_original",
+    "who_set",
+]
 
 OutcomeKind = Literal["restored", "original", "replaced", "failed"]
 
@@ -18,8 +30,13 @@ _Answer = TypeVar("_Answer")
 
 # Between the tries, as in `zeus_core/device/_retry.py`: faults that pass are over in milliseconds.
 _WAITS_SECONDS = (0.01, 0.03, 0.1)
-# Administrators set whole watts, and drivers round to less than that.
-_SAME_LIMIT_WATTS = 0.5
+# Administrators set whole watts, and some boards take a fraction of one less than was requested.
+_SAME_LIMIT_WATTS = 1.0
+# Clocks come in steps of 7.5 to 15 MHz, and a reading may be rounded to the next.
+SAME_CLOCK_MHZ = 30
+# Boards that round limits do so in steps of 5 to 30 W. What is farther from the limit requested is no rounding.
+MAX_ROUNDING_WATTS = 30.0
+_EXACT_WATTS = 0.01  # drivers count milliwatts
 _FINAL = (PermissionDeniedError, NotSupportedError)  # another try answers the same
 
 
@@ -28,6 +45,10 @@ class RestorableGpu(Protocol):
 
     def read_power_limit_watts(self) -> float:
         """Read the power limit requested last."""
+        ...
+
+    def read_default_power_limit_watts(self) -> float:
+        """Read the power limit that the driver begins with."""
         ...
 
     def set_power_limit(self, limit_watts: float) -> None:
@@ -52,11 +73,13 @@ class Outcome:
         kind: "restored"; "original" if the original was in force already; "replaced" if somebody else has changed the
             value since, which then stays; "failed".
         value: The value that was in force, if it could be read.
+        replaced_by: In words, who has set a value that stays.
     """
 
     entry: LedgerEntry
     kind: OutcomeKind
     value: float | None = None
+    replaced_by: str = "somebody else"
 
     @property
     def is_done(self) -> bool:
@@ -69,26 +92,41 @@ class Outcome:
         if self.kind == "replaced":
             other = "another limit" if self.value is None else f"{self.value:g} W"  # the daemon does not tell
             return (
-                f"{self.entry.words} is not restored: somebody else has set {other} since, which stays "
+                f"{self.entry.words} is not restored: {self.replaced_by} has set {other} since, which stays "
                 f"(otherwise: `{self.entry.command}`)"
             )
         return f"{self.entry.words} is restored"
 
 
 def is_same_limit(one_watts: float, other_watts: float) -> bool:
-    """Tell whether two power limits are the same, apart from the rounding of drivers."""
+    """Tell whether two power limits are the same, apart from fractions of a watt."""
     return abs(one_watts - other_watts) < _SAME_LIMIT_WATTS
 
 
 def is_ours(limit_watts: float, entry: LedgerEntry) -> bool:
-    """Tell whether a power limit in force is one that the entry's owner has set; before its first change, the original.
+    """Tell whether a power limit in force is one on record of the entry's owner; before its first change, the original.
 
-    Any other was set by somebody else: an administrator, or a program that keeps no ledger.
+    A board that rounds may show another one while a limit is set for the first time: any between that limit and the
+    original. All others were set by somebody else: an administrator, or a program that keeps no ledger.
     """
     for own_watts in entry.values or (entry.original,):
         if own_watts is not None and is_same_limit(limit_watts, own_watts):
             return True
-    return False
+    if not entry.is_changing or entry.original is None:
+        return False
+    lowest, highest = sorted((entry.values[-1], entry.original))
+    return lowest - MAX_ROUNDING_WATTS <= limit_watts <= highest + MAX_ROUNDING_WATTS
+
+
+def who_set(gpu: RestorableGpu, limit_watts: float, entry: LedgerEntry) -> str:
+    """Return, in words, who has set a power limit that is not the owner's. Never raises."""
+    if entry.owner.is_of_earlier_boot():
+        return "the driver, which has started anew with the machine,"
+    try:
+        is_default = is_same_limit(limit_watts, gpu.read_default_power_limit_watts())
+    except Exception:  # a board that does not tell
+        is_default = False
+    return "the driver, which was reloaded or has reset the GPU, or somebody else" if is_default else "somebody else"
 
 
 def restore_entry(gpu: RestorableGpu, entry: LedgerEntry) -> Outcome:
@@ -108,7 +146,7 @@ def restore_entry(gpu: RestorableGpu, entry: LedgerEntry) -> Outcome:
         if value == entry.original:
             return Outcome(entry, "original", value)
         if value is not None and not (is_same_limit(value, entry.original) or is_ours(value, entry)):
-            return Outcome(entry, "replaced", value)
+            return Outcome(entry, "replaced", value, who_set(gpu, value, entry))
     try:
         _tried(lambda: set_original(gpu, entry))
     except Exception as error:  # of any kind: it must be kept, and other devices restored
@@ -120,12 +158,29 @@ def set_original(gpu: RestorableGpu, entry: LedgerEntry) -> None:
     """Set the original, even if another value is in force. Raises what the GPU raises."""
     if entry.knob == "power_limit" and entry.original is not None:
         gpu.set_power_limit(entry.original)
+        with contextlib.suppress(Exception):  # the original was asked for, and the board shows what it takes for it
+            _correct_limit(gpu, entry.original)
     elif entry.knob == "sm_clock" and entry.original is not None:
         gpu.lock_sm_clock(round(entry.original))
     elif entry.knob == "sm_clock":
         gpu.unlock_sm_clock()
     else:
         raise DeviceError("the original power limit is not known")
+
+
+def _correct_limit(gpu: RestorableGpu, original_watts: float) -> None:
+    """Ask for as much more as a board takes less: else each restoring would leave it lower than the one before.
+
+    It is never left above the original.
+    """
+    missing_watts = original_watts - gpu.read_power_limit_watts()
+    if not _EXACT_WATTS < missing_watts <= MAX_ROUNDING_WATTS:
+        return
+    try:
+        gpu.set_power_limit(original_watts + missing_watts)
+    finally:
+        if gpu.read_power_limit_watts() > original_watts + _EXACT_WATTS:
+            gpu.set_power_limit(original_watts)
 
 
 def _tried(call: Callable[[], _Answer]) -> _Answer:

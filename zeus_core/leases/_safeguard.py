@@ -89,7 +89,8 @@ class Safeguard:
         written = ledger.claim(entry, self._restore)
         self._ledger = ledger
         if written != entry:  # this process has an entry already, from which the original is taken
-            entry = dataclasses.replace(written, values=(*written.values[-1:], *entry.values[-1:]))
+            before = (value for value in written.values if value not in entry.values)
+            entry = dataclasses.replace(written, values=(*before, *entry.values), is_changing=True)
             ledger.note(entry)
         return entry
 

@@ -11,14 +11,31 @@ from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.device._gpu import read_driver_version
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
+from zeus_core.knobs._holders import KnobUser
 from zeus_core.knobs._kinds import CommonKnob, KnobKind
 from zeus_core.knobs._residue import read_original_limit_watts
 
-__all__ = ["GpuFacts", "Limiter", "ReplacedError", "facts_of_gpu", "obstacle_to"]
+__all__ = ["Answer", "GpuFacts", "Limiter", "ReplacedError", "facts_of_gpu", "obstacle_to"]
 
 
 class ReplacedError(DeviceHeldError):
     """Somebody else has set a GPU of some rank during a block. Raised on all ranks at the same time."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of one rank to a setting.
+
+    Attributes:
+        denial: Why it cannot be set: this process lacks the permission, a board has no such setting of its own, or
+            another object, process or person controls a GPU. None if it is set.
+        is_held: Whether another object or process controls a GPU, so that its setting is not known.
+        taken: The setting that the boards took in its place, the highest if GPUs differ; None if they took it.
+    """
+
+    denial: str | None = None
+    is_held: bool = False
+    taken: int | None = None
 
 
 @dataclass(frozen=True)
@@ -42,31 +59,39 @@ class Limiter:
     Args:
         gpus: At least one.
         kind: The kind of setting: power limits, or SM clocks.
+        user: The object that the settings are for; the knob itself if None.
 
     Raises:
         DeviceError: An original setting cannot be read.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], kind: KnobKind) -> None:
+    def __init__(self, gpus: Sequence[Gpu], kind: KnobKind, user: KnobUser | None = None) -> None:
         self._gpus = gpus
-        knob = kind.make_knob(gpus)
+        self._user = user
+        knob = kind.make_knob(gpus, user)
         self._knob: CommonKnob | None = knob
         self._is_denied = False
         self._has_set = False
         self._ceiling: int | None = None
+        self._requests: dict[int, int] = {}  # what to ask for, by the setting that a board takes for it
         self.kind: KnobKind = kind
         """The kind of setting."""
         self.settings: tuple[int, ...] = tuple(knob.settings)
         """The settings to try, highest first."""
         self._wanted = self.settings[0]
-        self.setting: int | None = self.settings[0]
-        """The setting in force, the highest if GPUs differ; None once the original ones were restored."""
+        self._setting: int | None = self.settings[0]
         calls = ParallelCalls()
         self.gpus: dict[str, GpuFacts] = {
             gpu.uuid: calls.call_one_within(CALL_SECONDS, number, partial(facts_of_gpu, gpu))
             for number, gpu in enumerate(gpus)
         }
         """The facts of the GPUs, by UUID."""
+
+    @property
+    def setting(self) -> int | None:
+        """The setting in force, the highest if GPUs differ; None once the original ones were restored."""
+        is_given_up = not self._is_denied and self._knob is not None and self._knob.in_force is None
+        return None if is_given_up else self._setting
 
     def leave(self, uuids: Collection[str]) -> None:
         """Leave some of the GPUs to other ranks, which set the same: one process alone can control a GPU.
@@ -76,7 +101,7 @@ class Limiter:
         """
         own = [gpu for gpu in self._gpus if gpu.uuid not in uuids]
         if len(own) < len(self._gpus):
-            self._knob = self.kind.make_knob(own) if own else None
+            self._knob = self.kind.make_knob(own, self._user) if own else None
 
     def is_undisturbed(self) -> bool:
         """Tell whether the setting is still in force.
@@ -87,12 +112,8 @@ class Limiter:
         """
         return self._knob is None or self._knob.is_undisturbed()
 
-    def set(self, setting: int) -> str | None:
+    def set(self, setting: int) -> Answer:
         """Apply a setting, on each GPU as far as its own range goes.
-
-        Returns:
-            Why it cannot be set: this process lacks the permission, a board has no such setting of its own, or another
-            process or somebody else controls a GPU. None if it is set.
 
         Raises:
             DeviceError: A GPU refuses for another reason. Some may have changed.
@@ -101,27 +122,43 @@ class Limiter:
         if self._ceiling is not None:
             setting = min(setting, self._ceiling)
         own = min(max(setting, self.settings[-1]), self.settings[0])
+        taken: int | None = None
         try:
             if not self._is_denied and self._knob is not None:
                 settings = self._knob.settings
-                self._knob.apply(min(max(own, settings[-1]), settings[0]))
+                request = min(max(self._requests.get(own, own), settings[-1]), settings[0])
+                self._knob.apply(request)
+                in_force = self._knob.in_force
+                if in_force is not None and in_force != (own if own in self._requests else request):
+                    own = taken = in_force
         except (PermissionDeniedError, NotSupportedError) as error:
-            return str(error)
+            return Answer(str(error))
         except DeviceHeldError as error:
             if self._has_set:  # the trials so far were at settings of ours, and this one is at somebody else's
                 raise
-            return str(error)
+            return Answer(str(error), is_held=True)
         self._has_set = True
-        self.setting = own
-        return None
+        self._setting = own
+        return Answer(taken=taken)
+
+    def note_taken(self, setting: int, request: int) -> None:
+        """Ask for a request from now on to have a setting, which the boards have taken for it."""
+        self._requests.setdefault(setting, request)
 
     def lower(self, ceiling: int | None) -> str | None:
-        """Keep this process at most at a ceiling until it is None, even if more is set. Returns and raises as `set`."""
-        self._ceiling = ceiling
-        return None if self.setting is None else self.set(self._wanted)
+        """Keep this process at most at a ceiling until it is None, even if more is set.
 
-    def stay(self, denial: str) -> None:
-        """Restore the original settings, and change none from now on.
+        Returns:
+            Why that cannot be set; None if it is.
+
+        Raises:
+            DeviceError: See `set`.
+        """
+        self._ceiling = ceiling
+        return None if self.setting is None else self.set(self._wanted).denial
+
+    def stay(self, denial: str, is_held: bool = False) -> None:
+        """Restore the original settings, and change none from now on, nor look at those of others (`is_held`).
 
         Raises:
             DeviceError: A GPU that was changed cannot be restored. The message holds the denial too.
@@ -129,15 +166,17 @@ class Limiter:
         if not self.restore():
             raise DeviceError(f"a {self.kind.name} could be changed, but not be restored: {denial}")
         self._is_denied = True
-        self.setting = self.settings[0]
+        self._setting = self.settings[0]
+        if is_held:
+            self._knob = None
 
     def restore(self) -> bool:
         """Restore the original settings. Never raises; False if a GPU refuses: calling this again may help."""
-        self.setting = None
+        self._setting = None
         return self._knob is None or self._knob.restore()
 
 
-def obstacle_to(kind: KnobKind, gpus: Sequence[Gpu]) -> str | None:
+def obstacle_to(kind: KnobKind, gpus: Sequence[Gpu], user: KnobUser) -> str | None:
     """Return the reason that a kind of setting cannot be changed here; None if it can.
 
     Raises:
@@ -146,7 +185,7 @@ def obstacle_to(kind: KnobKind, gpus: Sequence[Gpu]) -> str | None:
     if not gpus:
         return "this rank has no GPU"
     try:
-        knob = kind.make_knob(gpus)
+        knob = kind.make_knob(gpus, user)
         knob.apply(knob.settings[0])
     except (NotSupportedError, PermissionDeniedError, DeviceHeldError) as error:
         return str(error)

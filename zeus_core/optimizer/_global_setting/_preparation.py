@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zeus_core._codec import decode, encode
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError
+from zeus_core.knobs._holders import KnobUser
 from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError, obstacle_to
 from zeus_core.optimizer._global_setting._orders import SearchArguments
@@ -51,6 +52,7 @@ class Preparation:
         exchange: The exchanges with the other ranks.
         recorder: Measures.
         store: Keeps the trials.
+        user: The object that the settings are for.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class Preparation:
         exchange: Exchange,
         recorder: TrialRecorder,
         store: TrialStore,
+        user: KnobUser,
     ) -> None:
+        self._user = user
         self.options = options
         """The arguments of the optimizer."""
         self.selector: OptimumSelector = options.selector or ZeusCost(world_size=max(len(gpus), 1))
@@ -165,7 +169,10 @@ class Preparation:
         """Return the kinds of settings that all ranks can change; the first one if there is none."""
         possible, complaints = [], []
         for kind in self._kinds:
-            obstacles = self._exchange.gather(lambda kind=kind: obstacle_to(kind, self._gpus), Phase.PREPARE)  # type: ignore[misc]
+            obstacles = self._exchange.gather(
+                lambda kind=kind: obstacle_to(kind, self._gpus, self._user),  # type: ignore[misc]
+                Phase.PREPARE,
+            )
             if any(obstacles):
                 complaints.append(f"{kind.name}s cannot be changed: {self._exchange.complaint(obstacles)}")
             else:
@@ -267,7 +274,7 @@ class Preparation:
             raise NoDeviceError("this rank has no GPU")
         if not self._is_restored:
             raise DeviceError("the original settings of an earlier training have not been restored yet")
-        self._limiters.append(Limiter(self._gpus, kind))
+        self._limiters.append(Limiter(self._gpus, kind, self._user))
         return self._limiters[-1]
 
 

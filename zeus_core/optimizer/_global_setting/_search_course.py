@@ -11,6 +11,7 @@ from zeus_core.adapters._contained import log_fault
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceHeldError
 from zeus_core.events import Event
+from zeus_core.knobs._holders import KnobUser
 from zeus_core.optimizer._global_setting._limiter import ReplacedError
 from zeus_core.optimizer._global_setting._phases import (
     MEASURED,
@@ -55,6 +56,7 @@ class SearchCourse:
         recorder: Measures.
         store: Keeps the trials.
         history: Takes in each setting.
+        user: The object that the settings are for.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class SearchCourse:
         recorder: TrialRecorder,
         store: TrialStore,
         history: SettingHistory,
+        user: KnobUser,
     ) -> None:
         self.state: State = State()
         """The present state."""
@@ -90,7 +93,7 @@ class SearchCourse:
 
         self.exchange: Exchange = Exchange(world, step_aside)
         """The exchanges with the other ranks."""
-        self.preparation: Preparation = Preparation(options, gpus, self.exchange, recorder, store)
+        self.preparation: Preparation = Preparation(options, gpus, self.exchange, recorder, store, user)
         """Makes the searches."""
 
     @property
@@ -192,7 +195,7 @@ class SearchCourse:
         return self.rivals.begin()
 
     def _note_setting(self, reason: str) -> None:
-        if self.search is not None:
+        if self.search is not None and not self.search.is_held:
             self._history.note(self.search.in_force, self.search.kind.unit, reason)
 
     def restore(self) -> bool:

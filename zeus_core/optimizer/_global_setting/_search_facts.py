@@ -134,6 +134,7 @@ class SearchFacts:
             chosen_steps=search.chosen_steps,
             outlier_steps=search.run.outlier_steps,
             original_text=search.kind.state_text(search.original, is_original=True),
+            is_held=search.is_held,
         )
 
     def _command(self, kind: KnobKind, setting: int) -> str:

@@ -13,6 +13,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, Event
+from zeus_core.knobs._holders import user_of
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
@@ -90,7 +91,7 @@ class SearchOptimizer(SearchFacts):
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
         self._is_result_due = False
-        self._is_in_step = False
+        self._is_in_training = self._is_in_epoch = self._is_in_step = False
         self._expects_interference = False
         this = weakref.ref(self)  # as a reference cycle would delay restoring the limits when this is dropped
 
@@ -101,7 +102,8 @@ class SearchOptimizer(SearchFacts):
 
         self.while_paused: Callable[[], object] = lambda: None
         """Called each minute of a pause; a `TrainingEnergy` with this optimizer keeps its journal then."""
-        course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history)
+        user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest)
+        course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history, user)
         self._exchange = course.exchange
         self._pauser = None if carbon_aware is None else Pauser(carbon_aware, monitor, self._exchange, report_pause)
         super().__init__(course)
@@ -153,11 +155,13 @@ class SearchOptimizer(SearchFacts):
         Args:
             max_steps: The steps it will take, if the loop knows; those passed to the constructor come first.
         """
+        self._is_in_training = True
         self._course.told_max_steps = max_steps
         self._course.report(Event.TRAIN_BEGIN)
 
     def on_epoch_begin(self) -> None:
         """Report that an epoch begins."""
+        self._is_in_epoch = True
         self._course.report(Event.EPOCH_BEGIN)
 
     def on_step_begin(self) -> None:
@@ -207,11 +211,12 @@ class SearchOptimizer(SearchFacts):
     def on_epoch_end(self) -> None:
         """Report that the epoch has ended. No work counts as training until the next step begins."""
         self._end_step()
+        self._is_in_epoch = False
         self._course.report(Event.EPOCH_END)
 
     def on_train_end(self) -> None:
         """Training has ended, however it ended: restore the original limits, and show the result."""
-        self._is_in_step = False
+        self._is_in_training = self._is_in_epoch = self._is_in_step = False
         if self.phase is not Phase.REST:
             self._course.ended_state = self._course.state
         self._course.report(Event.TRAIN_END)
@@ -250,6 +255,11 @@ class SearchOptimizer(SearchFacts):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether nothing is under way that needs a setting: loops may report steps alone, and no end of training."""
+        return not (self._is_in_training or self._is_in_epoch or self._is_in_step)
 
     def _end_step(self) -> None:
         if self._is_in_step:

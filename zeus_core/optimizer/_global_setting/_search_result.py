@@ -36,6 +36,7 @@ class SearchResult:
         chosen_steps: The steps at the choice.
         outlier_steps: The steps that took far too long, and are in no trial.
         original_text: The original state in words; that of the original setting if None.
+        is_held: Whether another object or process controls a GPU, so that nobody here knows the setting in force.
     """
 
     name: str
@@ -55,6 +56,7 @@ class SearchResult:
     chosen_steps: int
     outlier_steps: int
     original_text: str | None = None
+    is_held: bool = False
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
@@ -78,6 +80,8 @@ class SearchResult:
 
     def _setting_text(self) -> str:
         original = f"the original {self._original_text}"
+        if self.is_held:
+            return f"not changed, {self.not_changed_because}"
         if self.not_changed_because is not None:
             return f"not changed, {self.not_changed_because}; measured at {original}"
         if self.chosen is None:

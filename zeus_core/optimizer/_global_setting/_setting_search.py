@@ -11,8 +11,9 @@ from typing import Any
 from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError
 from zeus_core.knobs._kinds import KnobKind
+from zeus_core.leases._restoring import MAX_ROUNDING_WATTS
 from zeus_core.optimizer._global_setting._common_block import CommonBlock
-from zeus_core.optimizer._global_setting._limiter import Limiter
+from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
 from zeus_core.optimizer._global_setting._measured_blocks import MeasuredBlocks
 from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
 from zeus_core.optimizer._global_setting._phases import Outcome, Phase, StepCounts, Window
@@ -73,6 +74,8 @@ class SettingSearch:
         """The highest original setting."""
         self.not_changed_because: str | None = "as it is only observed" if arguments.observes else None
         """The reason that settings are not changed; None if they are."""
+        self.is_held: bool = False
+        """Whether another object or process controls a GPU, so that the setting in force is not known."""
         self.searched_steps: Counter[int] = Counter()
         """The steps of the search at each setting, with those that settle."""
         self.chosen_steps: int = 0
@@ -121,7 +124,7 @@ class SettingSearch:
     @property
     def in_force(self) -> int | None:
         """The setting in force as far as this rank knows, the highest of its GPUs; None while it rests."""
-        return self.limiter.setting
+        return None if self.is_held else self.limiter.setting
 
     @property
     def counts(self) -> StepCounts:
@@ -321,19 +324,31 @@ class SettingSearch:
     def _applied(self, phase: Phase) -> int:
         """Apply the setting on all ranks, or observe at the original one if a rank may not. Returns that in force."""
         setting = self._order.setting
-        denials: Sequence[str | None] = self._exchange.gather(
-            lambda: None if self.observes else self.limiter.set(setting), phase
-        )
-        if not any(denials):
-            return setting
-        denial = self._exchange.complaint(denials)
-        self._exchange.attempt(lambda: self.limiter.stay(denial))
+        told = self._exchange.gather(lambda: encode(Answer() if self.observes else self.limiter.set(setting)), phase)
+        answers = decode(list[Answer], told)
+        if any(answer.denial for answer in answers):
+            return self._observe(answers)
+        if setting != self.original and any(answer.taken is not None for answer in answers):
+            taken = max(setting if answer.taken is None else answer.taken for answer in answers)
+            return self._replace(setting, min(taken, self.original))
+        return setting
+
+    def _observe(self, answers: Sequence[Answer]) -> int:
+        """Change nothing from now on, as a rank may not. Nothing is measured at a setting that nobody here knows."""
+        denial = self._exchange.complaint([answer.denial for answer in answers])
+        self.is_held = any(answer.is_held for answer in answers)
+        self._exchange.attempt(lambda: self.limiter.stay(denial, self.is_held))
         self.observes = True
-        self.not_changed_because = "as setting it is not permitted here"
         self.settings = self.settings[:1]
+        self._order = replace(self._order, setting=self.original)
+        if self.is_held:
+            self.not_changed_because = f"as {denial}"
+            self._order = replace(self._order, steps=0, is_limited=False)
+            _logger.warning("%ss are not changed, and none is searched for: %s", self.limiter.kind.name, denial)
+            return self.original
+        self.not_changed_because = "as setting it is not permitted here"
         if self._orders is not None:
             self._orders.observe(list(self.measured.trials.values()))
-        self._order = replace(self._order, setting=self.original)
         _logger.warning(
             "%ss are not changed: %s. Training continues at the original %s, where it is measured",
             self.limiter.kind.name,
@@ -341,3 +356,16 @@ class SettingSearch:
             self._original_text,
         )
         return self.original
+
+    def _replace(self, setting: int, taken: int) -> int:
+        """Go on at the setting that the boards have taken in place of one, which is not asked for again."""
+        kind = self.limiter.kind
+        _logger.info("%d %s are not taken for a %s: %d are", setting, kind.unit, kind.name, taken)
+        self.limiter.note_taken(taken, setting)
+        has_floor = taken > setting + MAX_ROUNDING_WATTS
+        others = {other for other in self.settings if other != setting and not (has_floor and other < taken)}
+        self.settings = tuple(sorted({*others, taken}, reverse=True))
+        if self._orders is not None:
+            self._orders.use_settings(self.settings, self.measured.blocks)
+        self._order = replace(self._order, setting=taken, is_limited=False)  # the search has not asked for it
+        return taken

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
+from zeus_core.knobs._holders import KnobUser
 from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer._global_setting._limiter import Limiter
 from zeus_core.optimizer._global_setting._phases import Phase
@@ -39,17 +40,18 @@ class Hold:
         gpus: The GPUs of this rank, of which there must be one.
         kind: The kind of setting.
         level: The level of a search; None without one.
+        user: The object that the settings are for.
 
     Raises:
         DeviceError: There are several GPUs, or the original setting cannot be read.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], kind: KnobKind, level: CommonLevel | None) -> None:
+    def __init__(self, gpus: Sequence[Gpu], kind: KnobKind, level: CommonLevel | None, user: KnobUser) -> None:
         if len(gpus) != 1:
             raise DeviceError(f"the monitor of this rank has {len(gpus)} GPUs: give each rank one of its own")
         is_shared = level is not None and level.limiter.kind.unit == kind.unit
         self._level = level if is_shared else None
-        self._limiter = Limiter(gpus, kind) if self._level is None else self._level.limiter
+        self._limiter = Limiter(gpus, kind, user) if self._level is None else self._level.limiter
         highest = self._limiter.settings[0] if self._level is None else self._level.setting
         self.settings: list[int] = [setting for setting in self._limiter.settings if setting <= highest]
         """The settings, highest first; the first is that without levelling."""
@@ -62,7 +64,7 @@ class Hold:
             DeviceError: The GPU refuses for another reason, or somebody else has set it.
         """
         self._has_set = True
-        return self._limiter.set(setting) if self._level is None else self._limiter.lower(setting)
+        return self._limiter.set(setting).denial if self._level is None else self._limiter.lower(setting)
 
     def release(self) -> None:
         """Restore the original setting, or that of the search. Never raises."""

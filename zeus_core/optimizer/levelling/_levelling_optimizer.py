@@ -14,6 +14,7 @@ from zeus_core.adapters._contained import log_fault
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, NoObserver, TrainingObserver
+from zeus_core.knobs._holders import user_of
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
@@ -291,7 +292,14 @@ class LevellingOptimizer:
             )
         observes = self._observes or (level is not None and level.observes)
         return Session(
-            self.monitor, self._kind, self._budget_watts, level, observes, self._exchange, self._report_denial
+            self.monitor,
+            self._kind,
+            self._budget_watts,
+            level,
+            observes,
+            self._exchange,
+            self._report_denial,
+            user_of(self),
         )
 
     def _end_session(self) -> None:

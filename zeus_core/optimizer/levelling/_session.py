@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.errors import DeviceError, UsageError
+from zeus_core.knobs._holders import KnobUser
 from zeus_core.knobs._kinds import CommonClock, KnobKind
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer._global_setting._clock_sampler import ClockSampler
@@ -38,6 +39,7 @@ class Session:
         observes: Whether nothing is set.
         exchange: The exchanges with the other ranks.
         on_denial: Called with the reason for which nothing is set.
+        user: The object that the settings are for.
 
     Raises:
         WorldError: Another rank cannot take part; the message says why.
@@ -54,6 +56,7 @@ class Session:
         observes: bool,
         exchange: Exchange,
         on_denial: Callable[[str], object],
+        user: KnobUser,
     ) -> None:
         from zeus_core.optimizer.levelling._leveller import Leveller  # needs numpy
 
@@ -61,7 +64,7 @@ class Session:
         self._time_source = monitor.time_source
         self._kind = kind
         gpus = list(monitor.gpus.values())
-        self._hold = exchange.make(lambda: Hold(gpus, kind, level))
+        self._hold = exchange.make(lambda: Hold(gpus, kind, level, user))
         self._sampler = ClockSampler(gpus, monitor.time_source) if isinstance(kind, CommonClock) else None
         about = {**kind.arguments, "budget_watts": budget_watts, "observes": observes}
         ranks = exchange.gather(lambda: [self._hold.settings, gpus[0].uuid, about])

@@ -14,12 +14,15 @@ from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.knobs import SmClockKnob
+from zeus_core.knobs._holders import KnobUser
+from zeus_core.knobs._restoration import used_by
 from zeus_core.ports import Background, DeviceEvent, TimeSource
 
 __all__ = ["ClockSetter"]
 
 # Calls of the driver whose median is taken as its latency: a stall in seven of them does not move it.
 _RECENT_CALLS = 15
+_USER = KnobUser("the PipelineFrequencyOptimizer of this process", lambda: False)
 
 
 @runtime_checkable
@@ -61,7 +64,7 @@ class ClockSetter:
     """
 
     def __init__(self, gpu: Gpu, time_source: TimeSource, background: Background, original_mhz: int | None) -> None:
-        self._knob = SmClockKnob(gpu, original_mhz)
+        self._knob = used_by(_USER, SmClockKnob(gpu, original_mhz))
         self._name = gpu.name
         self._time_source = time_source
         self._background = background

@@ -1,0 +1,257 @@
+"""Boards that take another limit or clock than the one requested: it is ours, and the original is restored.
+
+Real processes and the driver in C. `tests/unprivileged.py` runs this with the daemon.
+"""
+
+import json
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+from tests.support.variants import long_but_first
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the ledger needs Linux")
+
+ORIGINAL_WATTS = 450.0
+DEVICE = DeviceSpec(
+    lowest_limit_watts=100, default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS, counter_period_seconds=0.0
+)
+
+PROGRAM = """
+    import json, logging, os, signal, sys, time
+    from zeus_core.device import discover_gpus
+    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.optimizer import GlobalClockOptimizer
+    from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
+    from zeus_core.search import GridSearch
+
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("zeus_core").addHandler(handler)
+    gpus = discover_gpus({})
+    tried = SETTINGS
+
+    def make():
+        return KIND(
+            ZeusMonitor(gpus=gpus), Energy(), wait_steps=0, warmup_steps=0, profile_steps=1, quiet=True, search=few
+        )
+
+    def few(settings, selector):
+        return GridSearch([setting for setting in settings if setting in (settings[0], *tried)], selector)
+
+    def walk(optimizer, steps):
+        for _ in range(steps):
+            optimizer.on_step_begin()
+            time.sleep(0.002)
+            optimizer.on_step_end()
+
+    WALK
+    print(json.dumps({
+        "lines": lines,
+        "original": optimizer._search.original,
+        "chosen": optimizer._search.chosen,
+        "settings": optimizer._search.settings,
+        "tried": [trial.setting for trial in optimizer.trials],
+        "in_force": gpus[0].read_power_limit_watts(),
+    }), flush=True)
+    END
+"""
+
+BOARDS = {
+    "steps of 10 W": {"step_watts": 10},
+    "steps of 30 W": {"step_watts": 30},
+    "none below 280 W": {"floor_watts": 280},
+    "0.6 W less": {"offset_watts": 0.6},
+    "3 W less": {"offset_watts": 3.0},
+}
+TRIED = [445, 395, 335, 250, 185, 100]
+ENDS = {
+    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
+    "normal end": "",
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+    "exception": "raise RuntimeError",
+}
+
+
+WALK = "optimizer = make(); walk(optimizer, len(tried) + 6)"
+
+
+def begin(driver, settings, end="", kind="GlobalPowerLimitOptimizer", walk=WALK):
+    walk = textwrap.indent(textwrap.dedent(walk), " " * 4).strip()
+    lines = {"SETTINGS": repr(settings), "KIND": kind, "END": end, "WALK": walk}
+    program = PROGRAM
+    for name, line in lines.items():
+        program = program.replace(name, line)
+    return driver.start(program)
+
+
+def told(process):
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    return json.loads(line)
+
+
+def wait_until(condition):
+    until = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def wait_until_restored(driver):
+    wait_until(lambda: abs(driver[0].power_limit_watts - ORIGINAL_WATTS) < 0.01)
+    wait_until(lambda: driver[0].locked_clock_mhz is None)
+    wait_until(lambda: not list(driver.ledger_path.glob("*.json")))
+
+
+def taken(device, board, watts):
+    """What a board takes for a limit."""
+    step = board.get("step_watts", 1)
+    return max(watts // step * step - board.get("offset_watts", 0.0), board.get("floor_watts", 0.0))
+
+
+@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("end", long_but_first(ENDS))
+def test_a_search_knows_the_limits_that_a_board_takes_and_the_original_is_restored(make_driver, board, end):
+    driver = make_driver(DEVICE)
+    driver[0].take_limits(**BOARDS[board])
+    process = begin(driver, TRIED, ENDS[end])
+    found = told(process)
+    process.communicate(timeout=60)
+    wait_until_restored(driver)
+    assert not [line for line in found["lines"] if "somebody else" in line or "is off" in line], found["lines"]
+    assert found["original"] == ORIGINAL_WATTS
+    assert found["chosen"] in found["tried"]
+    assert found["chosen"] == ORIGINAL_WATTS or abs(found["in_force"] - found["chosen"]) < 1.0
+    for watts in found["tried"]:
+        assert watts == ORIGINAL_WATTS or any(
+            abs(taken(driver[0], BOARDS[board], asked) - watts) < 1.0 for asked in TRIED
+        ), "a trial has the limit that was in force"
+    calls = [call.argument / 1e3 for call in driver.calls("nvmlDeviceSetPowerManagementLimit")]
+    assert max(calls) <= ORIGINAL_WATTS + BOARDS[board].get("offset_watts", 0.0)
+
+
+def test_a_board_that_takes_no_limit_leaves_the_original_and_is_not_asked_again(make_driver):
+    driver = make_driver(DEVICE)
+    driver[0].ignore_settings()
+    process = begin(driver, TRIED)
+    found = told(process)
+    process.communicate(timeout=60)
+    assert (found["chosen"], found["tried"]) == (450, [450])
+    assert len(driver.calls("nvmlDeviceSetPowerManagementLimit")) < 2 * len(TRIED)
+    wait_until_restored(driver)
+
+
+@pytest.mark.parametrize("board", ["steps of 30 W", "3 W less"])
+def test_ten_trainings_one_after_another_leave_the_limit_where_it_was(make_driver, board):
+    """Each would leave it a little lower, if it asked for the original alone."""
+    driver = make_driver(DEVICE)
+    driver[0].take_limits(**BOARDS[board])
+    walk = """
+        for _ in range(10):
+            optimizer = make()
+            walk(optimizer, 5)
+            optimizer.on_train_end()
+            assert abs(gpus[0].read_power_limit_watts() - 450) < 0.01, gpus[0].read_power_limit_watts()
+    """
+    process = begin(driver, [395], walk=walk)
+    output, errors = process.communicate(timeout=60)
+    assert output, errors
+    wait_until_restored(driver)
+
+
+def test_a_board_that_begins_to_round_in_mid_run(make_driver):
+    driver = make_driver(DEVICE)
+    walk = """
+        optimizer = make()
+        walk(optimizer, 2)
+        print("begun", flush=True)
+        input()
+        walk(optimizer, 12)
+    """
+    process = begin(driver, TRIED, ENDS["SIGKILL"], walk=walk)
+    assert process.stdout.readline() == "begun\n", process.stderr.read()
+    driver[0].take_limits(step_watts=30)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    found = told(process)
+    assert not [line for line in found["lines"] if "somebody else" in line], found["lines"]
+    process.communicate(timeout=60)
+    wait_until_restored(driver)
+
+
+@pytest.mark.parametrize("board", ["steps of 30 W", "none below 280 W"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_process_killed_before_it_could_read_back_what_the_board_took(make_driver, board, is_first):
+    """Each reading takes 0.3 s: as soon as the limit is set, the process is killed while it reads."""
+    driver = make_driver(DEVICE)
+    driver[0].take_limits(**BOARDS[board])
+    program = """
+        from zeus_core.device import discover_gpus
+        from zeus_core.knobs import PowerLimitKnob
+        knob = PowerLimitKnob(discover_gpus({}), 5)
+        BEFORE
+        print("begun", flush=True)
+        input()
+        knob.apply(255)
+        input()
+    """
+    process = driver.start(textwrap.dedent(program).replace("BEFORE", "" if is_first else "knob.apply(300)"))
+    assert process.stdout.readline() == "begun\n", process.stderr.read()
+    driver.set_latency(0.3, "nvmlDeviceGetPowerManagementLimit")
+    process.stdin.write("\n")
+    process.stdin.flush()
+    wait_until(lambda: any(call.argument == 255_000 for call in driver.calls("nvmlDeviceSetPowerManagementLimit")))
+    process.kill()
+    driver.set_latency(0.0)
+    wait_until_restored(driver)
+
+
+@pytest.mark.parametrize("board", [{"step_mhz": 50}, {"floor_mhz": 1200}], ids=str)
+@pytest.mark.parametrize("end", ["", ENDS["SIGKILL"]], ids=["normal end", "SIGKILL"])
+def test_a_board_that_locks_higher_clocks_than_requested(make_driver, board, end):
+    driver = make_driver(DEVICE)
+    driver[0].take_clocks(**board)
+    driver[0].round_up()
+    tried = [1755, 1410, 1005, 345]
+    process = begin(driver, tried, end, "GlobalClockOptimizer")
+    found = told(process)
+    assert not [line for line in found["lines"] if "somebody else" in line or "is off" in line], found["lines"]
+    assert found["chosen"] in found["tried"]
+    assert found["chosen"] >= board.get("floor_mhz", 0)
+    process.communicate(timeout=60)
+    wait_until_restored(driver)
+
+
+@pytest.mark.parametrize("is_rounding", [False, True])
+def test_a_limit_that_an_administrator_sets_beside_ours_stays(make_driver, is_rounding):
+    driver = make_driver(DEVICE)
+    if is_rounding:
+        driver[0].take_limits(step_watts=30)
+    process = begin(driver, TRIED, "input(); os.kill(os.getpid(), signal.SIGKILL)")
+    found = told(process)
+    driver[0].power_limit_watts = found["in_force"] - 20.0 if found["in_force"] > 150 else found["in_force"] + 20.0
+    theirs = driver[0].power_limit_watts
+    process.communicate("\n", timeout=60)
+    wait_until(lambda: not list(driver.ledger_path.glob("*.json")))
+    assert driver[0].power_limit_watts == theirs
+
+
+def test_after_a_reload_of_the_driver_the_message_names_it(make_driver, caplog):
+    from zeus_core.device import discover_gpus
+    from zeus_core.knobs import PowerLimitKnob
+
+    driver = make_driver(DEVICE)
+    knob = PowerLimitKnob(discover_gpus({}), 25)
+    knob.apply(300)
+    driver[0].power_limit_watts = 650.0  # the default
+    with pytest.raises(
+        Exception, match="the driver, which was reloaded or has reset the GPU, or somebody else has set"
+    ):
+        knob.apply(200)
+    assert knob.restore()
+    assert driver[0].power_limit_watts == 650.0

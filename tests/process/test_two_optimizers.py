@@ -1,0 +1,321 @@
+"""Several objects of one process that want the same GPU: one holds it, and the original is restored whoever held it.
+
+Real processes and the driver in C. `tests/unprivileged.py` runs this with the daemon.
+"""
+
+import json
+import signal
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+from tests.support.variants import long_but_first
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the ledger needs Linux")
+
+ORIGINAL_WATTS = 450.0
+DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS, counter_period_seconds=0.0)
+
+PROGRAM = """
+    import gc, json, logging, os, signal, sys, threading, time
+    from zeus_core.device import discover_gpus
+    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
+    from zeus_core.optimizer import GlobalClockOptimizer
+
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("zeus_core").addHandler(handler)
+    gpus = discover_gpus({})
+
+    def make(kind=KIND, gpus=gpus):
+        return kind(
+            ZeusMonitor(gpus=gpus), Energy(), wait_steps=0, warmup_steps=0, profile_steps=1, quiet=True, search=few
+        )
+
+    def few(settings, selector):
+        from zeus_core.search import GridSearch
+
+        return GridSearch((settings[0], settings[-1]), selector)
+
+    def train(optimizer, epochs=2, steps=4, ends=False):
+        if ends:
+            optimizer.on_train_begin()
+        for _ in range(epochs):
+            optimizer.on_epoch_begin()
+            walk(optimizer, steps)
+            optimizer.on_epoch_end()
+        if ends:
+            optimizer.on_train_end()
+
+    def walk(optimizer, steps):
+        for _ in range(steps):
+            optimizer.on_step_begin()
+            time.sleep(0.002)
+            optimizer.on_step_end()
+
+    def facts(optimizer):
+        search = optimizer._search
+        return {
+            "original": search.original,
+            "chosen": search.chosen,
+            "in_force": search.in_force,
+            "tried": [trial.setting for trial in optimizer.trials],
+            "result": optimizer.result(),
+            "address": hex(id(optimizer)),
+        }
+
+    STORY
+    print(json.dumps({"lines": lines, "optimizers": [facts(optimizer) for optimizer in kept]}), flush=True)
+    END
+"""
+
+STORIES = {
+    "in turn, no end of training told": """
+        kept = []
+        for _ in range(2):
+            kept.append(make())
+            train(kept[-1])
+    """,
+    "in turn, steps alone told": """
+        kept = []
+        for _ in range(3):
+            kept.append(make())
+            walk(kept[-1], 8)
+    """,
+    "in turn, all told": """
+        kept = []
+        for _ in range(2):
+            kept.append(make())
+            train(kept[-1], ends=True)
+    """,
+    "made before, used in turn": """
+        kept = [make(), make()]
+        for optimizer in kept:
+            train(optimizer)
+    """,
+    "ten in turn": """
+        kept = []
+        for _ in range(10):
+            kept.append(make())
+            train(kept[-1])
+    """,
+    "rebound in a notebook": """
+        optimizer = make()
+        train(optimizer)
+        outputs = [optimizer.result]  # as a notebook keeps outputs, and so the object
+        optimizer = make()
+        train(optimizer)
+        kept = [outputs[0].__self__, optimizer]
+    """,
+    "back to the first": """
+        kept = [make(), make()]
+        for optimizer in (*kept, kept[0]):
+            train(optimizer)
+    """,
+}
+ENDS = {
+    "normal end": "",
+    "exception": "raise RuntimeError",
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
+    "in a thread, SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
+}
+KINDS = {"limits": "GlobalPowerLimitOptimizer", "clocks": "GlobalClockOptimizer"}
+
+
+def begin(driver, story, end="", kind="GlobalPowerLimitOptimizer"):
+    story = textwrap.indent(textwrap.dedent(story), " " * 4).strip()
+    return driver.start(PROGRAM.replace("STORY", story).replace("END", end).replace("KIND", kind))
+
+
+def told(process):
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    return json.loads(line)
+
+
+def wait_until(condition):
+    until = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def is_as_before(device):
+    return device.power_limit_watts == ORIGINAL_WATTS and device.locked_clock_mhz is None
+
+
+def run(driver, story, end="", kind="GlobalPowerLimitOptimizer"):
+    """Let a program go through a story and end. Returns what it told; everything is as before."""
+    process = begin(driver, story, end, kind)
+    found = told(process)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (0, 1, -signal.SIGTERM, -signal.SIGKILL), errors
+    wait_until(lambda: all(is_as_before(driver[number]) for number in range(len(driver))))
+    wait_until(lambda: not list(driver.ledger_path.glob("*.json")))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("story", long_but_first(STORIES))
+def test_a_second_one_searches_from_the_original_once_the_first_is_at_rest(make_driver, story, kind):
+    found = run(make_driver(DEVICE), STORIES[story], kind=kind)
+    first, *others = found["optimizers"]
+    for other in others:
+        assert other["original"] == first["original"]
+        assert other["tried"] == first["tried"]
+        assert other["chosen"] is not None
+    assert not [line for line in found["lines"] if "somebody else" in line or "not permitted" in line]
+
+
+@pytest.mark.parametrize("story", [name for name in STORIES if name != "ten in turn"])
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.long
+def test_the_original_is_restored_however_the_process_ends(make_driver, story, end, kind):
+    lines = STORIES[story]
+    if "thread" in end:
+        body = textwrap.indent(textwrap.dedent(lines), " " * 8)
+        lines = f"""
+            def story():
+                global kept
+{textwrap.indent(body, " " * 8)}
+            thread = threading.Thread(target=story)
+            thread.start()
+            thread.join()
+        """
+    run(make_driver(DEVICE), lines, ENDS[end], kind)
+
+
+NESTED = """
+    kept = [make(), make()]
+    first, second = kept
+    first.on_train_begin()
+    first.on_epoch_begin()
+    walk(first, 6)
+    before = facts(first)
+    train(second, ends=TOLD)
+    walk(first, 6)
+    assert facts(first)["in_force"] == before["in_force"] == before["chosen"], (facts(first), before)
+    MORE
+"""
+
+
+@pytest.mark.parametrize("is_end_told", [True, False])
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["normal end", "SIGKILL"])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_while_the_first_trains_the_second_observes_and_names_it(make_driver, end, is_end_told, kind):
+    driver = make_driver(DEVICE)
+    found = run(driver, NESTED.replace("TOLD", str(is_end_told)).replace("MORE", ""), end, kind)
+    first, second = found["optimizers"]
+    (line,) = [line for line in found["lines"] if "are not changed" in line]
+    assert f"at {first['address']} of this process" in line
+    assert type(first["chosen"]) is int
+    (text,) = [text for name, text in second["result"].items() if name in ("power limit", "SM clock")]
+    assert f"at {first['address']} of this process" in text
+    assert "measured at the original" not in text
+    assert second["in_force"] is None
+    assert second["tried"] == [], "nobody knows at which setting"
+    assert not [line for line in found["lines"] if "somebody else" in line or "not permitted" in line]
+
+
+def test_the_second_has_the_gpu_once_the_nesting_first_has_ended(make_driver):
+    more = "first.on_train_end(); train(second, ends=True)"
+    found = run(make_driver(DEVICE), NESTED.replace("TOLD", "True").replace("MORE", more))
+    first, second = found["optimizers"]
+    assert second["tried"] == first["tried"]
+
+
+def test_limits_and_clocks_are_two_settings_and_have_a_holder_each(make_driver):
+    story = """
+        kept = [make(), make(GlobalClockOptimizer)]
+        for optimizer in kept:
+            optimizer.on_epoch_begin()
+        for _ in range(8):
+            for optimizer in kept:
+                walk(optimizer, 1)
+    """
+    found = run(make_driver(DEVICE), story, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert all(optimizer["chosen"] for optimizer in found["optimizers"])
+
+
+def test_of_two_gpus_the_one_that_both_use_is_held_by_the_first(make_driver):
+    story = """
+        kept = [make(gpus=gpus), make(gpus=gpus[1:]), make(gpus=gpus[:1])]
+        first, second, third = kept
+        first.on_epoch_begin()
+        walk(first, 8)
+        walk(second, 8)
+        first.on_epoch_end()
+        walk(third, 8)
+    """
+    driver = make_driver(DEVICE, DEVICE)
+    found = run(driver, story, "os.kill(os.getpid(), signal.SIGKILL)")
+    first, second, third = found["optimizers"]
+    assert second["tried"] == []
+    assert third["original"] == first["original"] == ORIGINAL_WATTS
+
+
+def test_what_a_first_one_that_is_taken_over_says_when_it_goes_on(make_driver):
+    story = """
+        kept = [make(), make()]
+        first, second = kept
+        train(first)
+        second.on_train_begin()
+        walk(second, 8)
+        assert facts(first)["in_force"] is None
+        train(first, steps=8)
+        until = time.monotonic() + 1.5  # its watch looks once a second
+        while time.monotonic() < until:
+            walk(first, 1)
+        first.on_train_end()
+    """
+    found = run(make_driver(DEVICE), story)
+    second = found["optimizers"][1]
+    assert second["in_force"] == second["chosen"]
+    said = [line for line in found["lines"] if f"at {second['address']} of this process" in line]
+    assert len(said) == 1, said
+    assert not [line for line in found["lines"] if "somebody else" in line]
+
+
+@pytest.mark.long
+def test_a_forked_child_leaves_what_its_parent_holds_alone(make_driver):
+    story = """
+        kept = [make()]
+        first = kept[0]
+        first.on_train_begin()
+        walk(first, 8)
+        child = os.fork()
+        if child == 0:
+            second = make()
+            train(second, ends=True)
+            os._exit(0 if second.trials == [] and first._search.chosen else 3)
+        assert os.waitpid(child, 0)[1] == 0
+        walk(first, 4)
+        assert gpus[0].read_power_limit_watts() == first._search.chosen
+    """
+    run(make_driver(DEVICE), story, "os.kill(os.getpid(), signal.SIGKILL)")
+
+
+def test_two_simulated_gpus_of_one_process_are_held_as_well(gpu, monitor):
+    """No ledger knows them: the holder in this process does."""
+    from zeus_core.knobs import PowerLimitKnob
+
+    first, second = PowerLimitKnob([gpu], 25), PowerLimitKnob([gpu], 25)
+    first.apply(300)
+    assert PowerLimitKnob([gpu], 25).settings[0] == 350
+    with pytest.raises(Exception, match=f"the PowerLimitKnob at {id(first):#x} of this process controls the GPU"):
+        second.apply(250)
+    assert second.restore()
+    assert gpu.read_power_limit_watts() == 300
+    assert first.restore()
+    second = PowerLimitKnob([gpu], 25)
+    second.apply(250)
+    assert gpu.read_power_limit_watts() == 250
+    assert second.restore()
+    assert gpu.read_power_limit_watts() == 350
