@@ -6,7 +6,7 @@
     └── DeviceError                      the hardware or its driver refused
         ├── NoDeviceError                nothing to measure: install the driver, or use simulated GPUs
         ├── PermissionDeniedError        this process lacks the right: the message contains the command for an admin
-        ├── DeviceHeldError              another process controls this device: the message names it
+        ├── DeviceHeldError              another process controls or shares this device: the message names it
         ├── NotSupportedError            this device lacks the function: use another method
         ├── DeviceLostError              the device is gone until a reset or a reboot
         └── DriverFaultError             the driver failed once: try again
@@ -53,7 +53,7 @@ class PermissionDeniedError(DeviceError):
 
 
 class DeviceHeldError(DeviceError):
-    """Another process controls this device; the message names the process, its user and its job."""
+    """Another process controls this device, with its user and job in the message, or computes on a part of it."""
 
 
 class NotSupportedError(DeviceError):

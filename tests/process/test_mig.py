@@ -122,12 +122,17 @@ def test_where_another_process_computes_on_another_instance_training_observes(tr
     assert "ZEUS_MIG_LIMITS=1" in trained.said
 
 
+def test_of_very_many_processes_some_are_named(train):
+    trained = train(*((OTHER + number, SECOND) for number in range(7)))
+    assert f"process {OTHER + 3} on instance 2/0, and 3 more." in trained.said
+
+
 @each_knob
 def test_a_change_that_is_asked_for_is_made_and_restored(train, knob):
     trained = train((None, FIRST), (OTHER, SECOND), knob=knob, ZEUS_MIG_LIMITS="1")
     assert trained.has_changed
     assert trained.said.count("MIG mode") == 1
-    assert f"It slows down process {OTHER} on instance 2/0" in trained.said
+    assert f"and slows down process {OTHER} on instance 2/0" in trained.said
 
 
 @pytest.mark.parametrize("value", ["", "0", "no"])

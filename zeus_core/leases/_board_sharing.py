@@ -46,11 +46,14 @@ def check_board_sharing(gpu: Any, process_id: int | None = None, is_allowed: boo
         return
     if others is None:
         return
+    if not others:
+        _warn_once(f"{board}. No process computes on another one now")
+        return
     more = f", and {len(others) - _SHOWN_PROCESSES} more" if len(others) > _SHOWN_PROCESSES else ""
-    slowed_down = f"{', '.join(map(str, others[:_SHOWN_PROCESSES]))}{more}"
-    if others and not is_allowed:
-        raise DeviceHeldError(f"{board}, and would slow down {slowed_down}. To change it all the same, {way_to_allow}")
-    _warn_once(f"{board}. It slows down {slowed_down}" if others else f"{board}. No process computes on another one now")
+    named = ", ".join(map(str, others[:_SHOWN_PROCESSES])) + more
+    if not is_allowed:
+        raise DeviceHeldError(f"{board}, and would slow down {named}. To change it all the same, {way_to_allow}")
+    _warn_once(f"{board}, and slows down {named}")
 
 
 @lru_cache(maxsize=64)  # several leases of a process begin with one board
