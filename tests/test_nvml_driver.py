@@ -113,6 +113,23 @@ class TestEnumeration:
         with pytest.raises(pynvml.NVMLError_NotSupported):
             pynvml.nvmlDeviceGetTotalEnergyConsumption(mig)
 
+    def test_processes_of_the_whole_and_of_its_parts(self, make_driver):
+        driver = make_driver(DeviceSpec(mig_uuids=MIG_UUIDS))
+        pynvml.nvmlInit()
+        whole, mig = pynvml.nvmlDeviceGetHandleByIndex(0), pynvml.nvmlDeviceGetHandleByUUID(MIG_UUIDS[1])
+        assert pynvml.nvmlDeviceGetComputeRunningProcesses(whole) == []
+        driver[0].set_processes((71, 1, 0), (72, 2, 0))
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(whole)
+        assert [(process.pid, process.gpuInstanceId, process.computeInstanceId) for process in found] == [
+            (71, 1, 0),
+            (72, 2, 0),
+        ]
+        assert [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(mig)] == [72]
+        assert pynvml.nvmlDeviceGetGpuInstanceId(mig) == 2
+        assert pynvml.nvmlDeviceGetComputeInstanceId(mig) == 0
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetGpuInstanceId(whole)
+
     def test_mig_may_be_off_or_absent(self, make_driver):
         make_driver(DeviceSpec(), DeviceSpec(has_mig=False))
         pynvml.nvmlInit()

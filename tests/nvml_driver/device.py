@@ -246,6 +246,19 @@ class NvmlDevice:
         """0 or 1."""
         return int(self._record.persistence_mode)
 
+    # Those that use it
+
+    def set_processes(self, *processes: tuple[int, int, int]) -> None:
+        """Let processes compute on the device from now on, and no others.
+
+        Args:
+            *processes: The id of the process, the GPU instance and the compute instance. Those of the MIG device i are
+                i + 1 and 0; without MIG mode, both are 2**32 - 1.
+        """
+        with self._file.locked():
+            self._record.process_count = len(processes)
+            self._record.processes[: len(processes)] = list(processes)
+
     # Its faults
 
     def fail(self, function: str | None, code: int, times: int | None = None) -> None:

@@ -32,6 +32,7 @@ enum {
     MAX_MEMORY_CLOCKS = 8,
     MAX_SEGMENTS = 64,
     MAX_REGIMES = 1024,
+    MAX_PROCESSES = 16,
     MAX_FAULTS = 64,
     MAX_FUNCTIONS = 64,
     MAX_CALLS = 16384,
@@ -74,6 +75,12 @@ typedef struct {
     int32_t segment_count;
     Segment segments[MAX_SEGMENTS];
 } Regime;
+
+typedef struct {
+    uint32_t process_id;
+    uint32_t gpu_instance; /* of MIG device i: i + 1; UINT32_MAX without MIG mode */
+    uint32_t compute_instance;
+} Process;
 
 typedef struct {
     char name[TEXT_SIZE];
@@ -119,6 +126,9 @@ typedef struct {
     uint32_t clock_floor_mhz;
     uint32_t rounds_up; /* limits and clocks; else down */
     uint32_t ignores_settings; /* limits and clocks: success, and nothing changes */
+    uint32_t processes_need_root; /* to be read of all MIG devices together */
+    uint32_t process_count;
+    Process processes[MAX_PROCESSES]; /* those that compute */
     int64_t regime_count; /* ever; the latest MAX_REGIMES are kept */
     Regime regimes[MAX_REGIMES];
 } Device;
@@ -195,6 +205,9 @@ static const char *const FUNCTIONS[] = {
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
     "nvmlDeviceIsMigDeviceHandle",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeInstanceId",
+    "nvmlDeviceGetComputeRunningProcesses",
 };
 #define FUNCTION_COUNT ((int)(sizeof(FUNCTIONS) / sizeof(FUNCTIONS[0])))
 _Static_assert(FUNCTION_COUNT <= (int)MAX_FUNCTIONS, "latency_microseconds is too short");
@@ -882,6 +895,40 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Handle handle, Handle *opened) 
 }
 
 int nvmlDeviceIsMigDeviceHandle(Handle handle, unsigned *is_mig) { DEVICE_CALL(put(is_mig, call.target.mig != NONE)); }
+
+int nvmlDeviceGetGpuInstanceId(Handle handle, unsigned *id) {
+    DEVICE_CALL(put_if(call.target.mig != NONE, id, call.target.mig + 1));
+}
+
+int nvmlDeviceGetComputeInstanceId(Handle handle, unsigned *id) { DEVICE_CALL(put_if(call.target.mig != NONE, id, 0)); }
+
+/* ---- NVML: processes ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    unsigned process_id;
+    unsigned long long used_bytes;
+    unsigned gpu_instance, compute_instance;
+} ProcessInfo;
+
+static int put_processes(const Device *device, int mig, unsigned *count, ProcessInfo *where) {
+    int is_whole_of_parts = mig == NONE && device->mig_count > 0;
+    if (is_whole_of_parts && device->processes_need_root && geteuid() != 0) return NO_PERMISSION;
+    unsigned room = where == NULL ? 0 : *count;
+    *count = 0;
+    for (unsigned i = 0; i < device->process_count; i++) {
+        const Process *process = &device->processes[i];
+        if (mig != NONE && process->gpu_instance != (uint32_t)mig + 1) continue;
+        if (*count < room)
+            where[*count] =
+                (ProcessInfo){process->process_id, 1 << 30, process->gpu_instance, process->compute_instance};
+        ++*count;
+    }
+    return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned *count, ProcessInfo *where) {
+    DEVICE_CALL(put_processes(device, call.target.mig, count, where));
+}
 
 /* ---- For the Python side: what only a test can do --------------------------------------------------------------- */
 

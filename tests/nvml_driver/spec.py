@@ -48,6 +48,7 @@ class DeviceSpec:
         persistence_mode: 0 or 1.
         has_mig: Whether the device could be partitioned.
         mig_uuids: One per MIG device; MIG mode is on if there is any.
+        processes_need_root: Whether, in MIG mode, root alone can read the processes of the whole device.
     """
 
     name: str = "NVIDIA H200"
@@ -78,6 +79,7 @@ class DeviceSpec:
     persistence_mode: int = 1
     has_mig: bool = True
     mig_uuids: Sequence[str] = ()
+    processes_need_root: bool = False
 
 
 def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
@@ -98,6 +100,7 @@ def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
         "needs_root",
         "persistence_mode",
         "has_mig",
+        "processes_need_root",
     ):
         setattr(record, name, getattr(spec, name))
     record.limit_scopes = ("board", "gpu and module", "module").index(spec.limit_scopes)

@@ -27,6 +27,10 @@ class RegimeRecord(ctypes.Structure):
     )
 
 
+class ProcessRecord(ctypes.Structure):
+    _fields_ = (("process_id", c_uint32), ("gpu_instance", c_uint32), ("compute_instance", c_uint32))
+
+
 class DeviceRecord(ctypes.Structure):
     _fields_ = (
         ("name", _TEXT),
@@ -72,6 +76,9 @@ class DeviceRecord(ctypes.Structure):
         ("clock_floor_mhz", c_uint32),
         ("rounds_up", c_uint32),
         ("ignores_settings", c_uint32),
+        ("processes_need_root", c_uint32),
+        ("process_count", c_uint32),
+        ("processes", ProcessRecord * 16),
         ("regime_count", c_int64),
         ("regimes", RegimeRecord * 1024),
     )

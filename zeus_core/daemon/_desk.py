@@ -29,6 +29,7 @@ from zeus_core.errors import (
     PermissionDeniedError,
     ZeusError,
 )
+from zeus_core.leases._board_sharing import check_board_sharing
 from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger
@@ -151,13 +152,14 @@ class Desk:
     def _claim(self, connection: Connection, client: Client, knob: KnobName) -> _Lease:
         """Give a connection the right to change a knob, unless another has it."""
         gpu, peer = self._gpu, connection.peer
-        self._policy.find_rule(peer, gpu.uuid, knob)  # before anything is read or written for this process
+        rule = self._policy.find_rule(peer, gpu.uuid, knob)  # before anything is read or written for this process
         for lease in list(self._leases.values()):
             if not lease.client.identity.is_alive():  # and the end of its connection waits behind this request
                 self._end_lease(lease, "the process ended")
             elif lease.entry.knob == knob or lease.client != client:
                 raise DeviceHeldError(f"{gpu.name} ({gpu.uuid}) is controlled by {lease.entry.holder}")
         self._restore_stale()
+        check_board_sharing(gpu, client.identity.pid, rule.may_slow_other_instances)
         entry = LedgerEntry(
             device_uuid=gpu.uuid,
             device_name=gpu.name,

@@ -36,6 +36,7 @@ class Rule:
         devices: UUIDs; None for all devices.
         ranges: The values that may be set, by knob; a knob that is missing may not be touched.
         may_exceed_original: Whether power limits above the original one are allowed too.
+        may_slow_other_instances: Whether a board in MIG mode may be changed while others compute on other instances.
         has_cpu_energy: Whether the energy counters of the CPUs may be read.
     """
 
@@ -44,6 +45,7 @@ class Rule:
     devices: frozenset[str] | None = None
     ranges: Mapping[str, Allowance] = field(default_factory=lambda: dict.fromkeys(KNOBS, ANY_VALUE))
     may_exceed_original: bool = False
+    may_slow_other_instances: bool = False
     has_cpu_energy: bool = True
 
     def is_for(self, peer: Peer) -> bool:

@@ -27,7 +27,7 @@ DEFAULT_GROUP = "zeus"
 _UNITS = {"power_limit": "power_limit_watts", "sm_clock": "sm_clock_mhz"}
 _RULE_KEYS = (
     *("users", "groups", "devices", "knobs", *_UNITS.values()),
-    *("may_exceed_original", "cpu_energy"),
+    *("may_exceed_original", "may_slow_other_instances", "cpu_energy"),
 )
 
 
@@ -95,6 +95,7 @@ def _rule(table: Any, number: int) -> Rule:
         None if "all" in devices else frozenset(devices),
         {knob: _range(f"{where}.{_UNITS[knob]}", table.get(_UNITS[knob])) for knob in knobs},
         _flag(f"{where}.may_exceed_original", table.get("may_exceed_original", False)),
+        _flag(f"{where}.may_slow_other_instances", table.get("may_slow_other_instances", False)),
         _flag(f"{where}.cpu_energy", table.get("cpu_energy", True)),
     )
 

@@ -13,6 +13,7 @@ from zeus_core.device import Gpu
 from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.knobs._residue import find_other_holder, is_shared, setting_key
+from zeus_core.leases._board_sharing import check_board_sharing
 from zeus_core.leases._entry import KnobName, LedgerEntry
 from zeus_core.leases._guardian import guardian
 from zeus_core.leases._restoring import (
@@ -94,7 +95,8 @@ class Lease:
 
         Raises:
             DeviceHeldError: Another process controls the GPU, or somebody else has changed the value since.
-            PermissionDeniedError: This process may not do it, nor may the daemon do it for this process.
+            PermissionDeniedError: This process may not do it, nor may the daemon do it for this process; or another
+                process computes on another MIG instance of the board.
             DeviceError: The driver refuses; or neither a ledger nor a guardian would restore the original.
         """
         if self.replaced is not None:
@@ -204,6 +206,7 @@ class Lease:
         self._safeguard = Safeguard(partial(restore_entry, self._gpu)) if self.is_shared else None
         if self._safeguard is not None and sys.platform == "linux" and os.geteuid() != 0:
             self._try_right()
+        check_board_sharing(self._gpu)
 
     def _try_right(self) -> None:
         """Set the limit that is in force, before anything is written down and a guardian starts.

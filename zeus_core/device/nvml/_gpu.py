@@ -12,6 +12,7 @@ from zeus_core.device._retry import retried
 from zeus_core.device.nvml._counter_period import watch_counter_period_seconds
 from zeus_core.device.nvml._errors import device_error
 from zeus_core.device.nvml._field import FieldReader
+from zeus_core.device.nvml._mig import MigProcess, read_other_processes
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.leases._limit_scope import (
@@ -184,6 +185,10 @@ class NvmlGpu:
         self._control(
             f"sudo nvidia-smi -i {self.uuid} -rgc", "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks"
         )
+
+    def read_other_mig_processes(self, process_id: int) -> list[MigProcess] | None:
+        """Call `nvmlDeviceGetComputeRunningProcesses` of a board in MIG mode; see `read_other_processes`."""
+        return read_other_processes(self._session, self.uuid, process_id)
 
     def _watch_counter_period_seconds(self) -> float:
         try:
