@@ -26,6 +26,8 @@ RUNS = {
     "restoring by hand": ["tests/cli/test_restore.py"],
     "others' limits and hanging drivers": ["tests/process/test_limit_watch.py", "tests/process/test_hanging_driver.py"],
     "ranks of frameworks": ["-m", "not real_time", *RANKS, "-k", "find_one_limit or search_together"],
+    "objects of one process": ["tests/process/test_two_optimizers.py"],
+    "boards that round": ["tests/process/test_boards_that_round.py"],
     "clocks": [CLOCKS, "-k", f"not ({WAS_LOCKED})"],
     "guardian": ["--original-mhz", "1710", "tests/process/test_guardian.py"],
     "clocks that were locked": ["--original-mhz", "1710", CLOCKS, "-k", WAS_LOCKED],

@@ -26,7 +26,7 @@ from zeus_core.leases._entry_files import UnreadableEntry
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger, known_ledgers, own_ledger
 from zeus_core.leases._process_identity import ProcessIdentity
-from zeus_core.leases._restoring import Outcome, restore_entry
+from zeus_core.leases._restoring import Outcome, is_ours, restore_entry
 from zeus_core.testing import FaultyGpu, VirtualTime
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the ledger needs Linux")
@@ -426,3 +426,29 @@ def test_what_is_nobodys_residue_is_not_touched_where_the_ledger_cannot_be_writt
 def test_a_limit_of_somebody_else_is_told_also_where_it_is_not_known(gpu):
     assert "somebody else has set 200 W since" in str(Outcome(entry_of(gpu), "replaced", 200.0))
     assert "somebody else has set another limit since" in str(Outcome(entry_of(gpu), "replaced"))
+
+
+def test_a_file_of_an_earlier_version_is_read(ledger, gpu):
+    """It held the value set last and, while another was being set, both; lines behind it held the values alone."""
+    entry = entry_of(gpu, values=(200.0,))
+    document = {name: value for name, value in entry.to_json().items() if name != "is_changing"}
+    path = Path(ledger._files.path(entry.key))
+    path.write_text(json.dumps(document) + "\n\n[200.0, 150.0]\n", encoding="utf-8")
+    assert ledger.entries() == [dataclasses.replace(entry, values=(200.0, 150.0))]
+
+
+@pytest.mark.parametrize("values", [(150.0, 300.0), (300.0, 150.0)])
+def test_values_on_record_are_not_written_again(ledger, gpu, values):
+    entry = ledger.claim(entry_of(gpu, values=values), never)
+    for watts in values:
+        assert entry.changing_to(watts) is entry
+        assert entry.showing(watts) is entry
+
+
+@pytest.mark.parametrize("watts", [90.0, 120.0, 135.0, 250.0, 275.0])
+def test_while_a_limit_is_set_for_the_first_time_what_a_board_may_show_for_it_is_ours(gpu, watts):
+    entry = entry_of(gpu).changing_to(120.0)
+    assert is_ours(watts, entry)
+    assert not is_ours(watts, entry.showing(118.0)) or watts == 120.0 or watts == ORIGINAL_WATTS
+    assert not is_ours(50.0, entry)
+    assert not is_ours(290.0, entry), "nobody here sets more than the original"

@@ -52,7 +52,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _row(entry: LedgerEntry, is_stale: bool) -> tuple[str, ...]:
     unit = "W" if entry.knob == "power_limit" else "MHz"
-    value = f"{entry.values[-1]:g} {unit}" if entry.values else "-"
+    lowest, highest = min(entry.values, default=None), max(entry.values, default=None)
+    value = (
+        "-" if lowest is None else f"{lowest:g} {unit}" if lowest == highest else f"{lowest:g} to {highest:g} {unit}"
+    )
     original = "unlocked" if entry.original is None else f"{entry.original:g} {unit}"
     state = "failed" if entry.failure else "left behind" if is_stale else "held"
     return entry.device_name, entry.device_uuid, entry.knob.replace("_", " "), value, original, state, entry.holder
