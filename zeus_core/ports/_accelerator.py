@@ -55,8 +55,8 @@ def _synchronize_jax(gpu_indices: Sequence[int]) -> None:
     jax: Any = sys.modules.get("jax")
     if jax is None:
         return
-    # A device runs the computations of a process one after the other, but a transfer waits for none of them. (A CPU runs
-    # those of one thread one after the other: it is not measured here.)
+    # A GPU runs the computations of a process one after the other, but a transfer beside them. A CPU orders only those
+    # that one thread has dispatched.
     last = [
         -jax.device_put(0.0, device)
         for number, device in enumerate(jax.local_devices())
