@@ -13,6 +13,8 @@ from zeus_core.training._run_file import read_run
 
 # Obeys one line after the other, and answers each: the test decides what happens before what. A virtual second a step.
 PROGRAM = """
+import errno
+import fcntl
 import sys
 from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
@@ -23,6 +25,11 @@ time_source = VirtualTime()
 time_source.set_clock(1_772_409_600.0)
 gpu = SimulatedGpu(find_preset("A100"), time_source=time_source)
 monitor = ZeusMonitor(gpus=[gpu], cpus=CpuDiscovery((), "none"), time_source=time_source)
+if sys.argv[2] == "no locks":
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    fcntl.flock = flock
 energy = TrainingEnergy(monitor, folder=sys.argv[1], trace=True, quiet=True)
 state = None
 for line in sys.stdin:
@@ -48,9 +55,9 @@ for line in sys.stdin:
 class Training:
     """A process that trains, one command after the other."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, locks):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder)],
+            [sys.executable, "-c", PROGRAM, str(folder), locks],
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -80,8 +87,8 @@ def start(tmp_path):
     """Start a process that trains in the folder of the test."""
     trainings = []
 
-    def start():
-        trainings.append(Training(tmp_path))
+    def start(locks="locks"):
+        trainings.append(Training(tmp_path, locks))
         return trainings[-1]
 
     yield start
@@ -130,9 +137,11 @@ def test_one_that_starts_while_another_trains_leaves_it_its_file_which_the_other
     assert "run file" not in second.stop()
 
 
+@pytest.mark.parametrize("locks", ["locks", "no locks"])
 @pytest.mark.parametrize("last", [0, 1, 2])
-def test_three_that_take_turns_are_all_kept(start, tmp_path, last):
-    trainings = [start(), start(), start()]
+def test_three_that_take_turns_are_all_kept(start, tmp_path, last, locks):
+    """Also on a file system without locks, such as Lustre without `-o flock`."""
+    trainings = [start(locks) for _ in range(3)]
     for training in trainings:
         training("begin")
     for _ in range(3):
