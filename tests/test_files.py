@@ -1,12 +1,17 @@
 """JSON files that say what they hold: written whole, read with checks, set aside when damaged."""
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from zeus_core._documents import JsonFormat, JsonStore, parse_json
-from zeus_core._files import write_atomically
+from zeus_core._files import folder_lock, write_atomically
 from zeus_core.errors import UsageError
 
 FORMAT = JsonFormat("zeus-core test", 2)
@@ -35,6 +40,70 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path, text: str) -> 
     with pytest.raises((OSError, ValueError)):
         write_atomically(path, text)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_is_on_disk_before_it_replaces_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FORMAT.write(path, {"a": 1})
+    synced = []
+
+    def fsync(descriptor: int) -> None:
+        fields = json.loads(Path(f"/dev/fd/{descriptor}").read_text())
+        synced.append((fields["a"], FORMAT.read(path)["a"]))
+
+    monkeypatch.setattr("os.fsync", fsync)
+    FORMAT.write(path, {"a": 2})
+    assert synced == [(2, 1)]
+
+
+def test_a_child_that_is_forked_meanwhile_does_not_keep_a_folder_locked(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with folder_lock(tmp_path):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+    try:
+        descriptor = os.open(tmp_path, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(descriptor)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+SAVING = """
+import sys
+from pathlib import Path
+from zeus_core._documents import JsonFormat, JsonStore
+
+for line in sys.stdin:
+    store = JsonStore(Path(line.strip()), JsonFormat("zeus-core test", 2), "profile", {"job": sys.argv[1]})
+    store.save({"job": sys.argv[1]})
+    print(flush=True)
+"""
+
+
+def test_jobs_that_save_at_the_same_time_keep_a_document_each(tmp_path: Path) -> None:
+    names = ["job 0", "job 1", "job 2"]
+    with contextlib.ExitStack() as stack:
+        jobs = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", SAVING, name],
+                    cwd=Path(__file__).parents[1],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for name in names
+        ]
+        for number in range(50):
+            path = tmp_path / str(number) / "profile.json"
+            for job in jobs:
+                print(path, file=job.stdin, flush=True)
+            for job in jobs:
+                job.stdout.readline()
+            assert sorted(FORMAT.read(file)["job"] for file in path.parent.iterdir()) == names, number
 
 
 def test_a_number_that_json_lacks_is_not_written(path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zeus_core._files import is_special, write_atomically
+from zeus_core._files import folder_lock, is_special, write_atomically
 from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 
@@ -131,7 +132,9 @@ class JsonStore:
     def save(self, fields: Mapping[str, Any]) -> None:
         """Replace the file; log a warning if it cannot be written."""
         try:
-            self.format.write(self._own_path(), fields)
+            # Where jobs share the file, another one may be about to take it.
+            with folder_lock(self.path.parent) if self.owner else nullcontext():
+                self.format.write(self._own_path(), fields)
         except (OSError, ValueError) as error:
             _logger.warning(
                 "the %s %s cannot be written; training continues without it: %s", self.contents, self.path, error

@@ -36,7 +36,7 @@ _LOCK_POLL_SECONDS = 0.005
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file. A kill leaves the old file or the new one.
+    """Replace a file. A kill or a power cut leaves the old file or the new one.
 
     A link is replaced, not followed. The content is first written to a new file beside it, under a name that nobody can
     guess, so that others who may write to the folder cannot place a link there.
@@ -53,6 +53,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(descriptor)  # some file systems rename first, and a power cut then leaves an empty file
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -163,6 +165,8 @@ def folder_lock(folder: Path) -> Iterator[None]:
             while True:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # Closing would not do while a child that was forked meanwhile has the descriptor too.
+                    stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
                     break
                 except BlockingIOError:
                     if time.monotonic() >= until:

@@ -124,6 +124,20 @@ def test_a_checkpoint_leaves_a_file_and_a_resumed_run_adds_its_part(tmp_path, mo
     assert len(read_run(tmp_path).parts) == 1
 
 
+def test_a_part_whose_steps_are_done_again_stays_in_the_file(tmp_path, monitor, gpu):
+    energy = energy_in(tmp_path, monitor)
+    for steps in (5, 8):
+        energy.on_train_begin()
+        train(energy, gpu, steps)
+        energy.state_dict()
+    energy.finish()
+    energy.on_train_end()
+    run = read_run(tmp_path)
+    assert [(part.step, part.state) for part in run.parts] == [(5, "interrupted"), (8, "ended")]
+    assert run.account == energy.summary.account
+    assert [path.name for path in (tmp_path / "zeus-energy").glob("run*")] == ["run.json"]
+
+
 def test_the_electricity_and_the_place_are_kept(tmp_path, monitor, gpu):
     electricity = Electricity(ConstantSignal(380, "g/kWh", source="Germany"), pue=1.2, location="Frankfurt")
     with energy_in(tmp_path, monitor, electricity=electricity) as energy:

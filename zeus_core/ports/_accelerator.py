@@ -55,18 +55,24 @@ def _synchronize_jax(gpu_indices: Sequence[int]) -> None:
     jax: Any = sys.modules.get("jax")
     if jax is None:
         return
-    devices = jax.local_devices()
-    for index in gpu_indices:
-        if index < len(devices):
-            jax.device_put(0.0, devices[index]).block_until_ready()
+    # A GPU runs the computations of a process one after the other, but a transfer beside them. A CPU orders only those
+    # that one thread has dispatched.
+    last = [
+        -jax.device_put(0.0, device)
+        for number, device in enumerate(jax.local_devices())
+        if getattr(device, "local_hardware_id", number) in gpu_indices
+    ]
+    for result in last:
+        result.block_until_ready()
 
 
 def _synchronize_cupy(gpu_indices: Sequence[int]) -> None:
     cupy: Any = sys.modules.get("cupy")
-    if cupy is None:
+    if cupy is None or not cupy.cuda.is_available():
         return
     for index in gpu_indices:
-        cupy.cuda.Device(index).synchronize()
+        if index < cupy.cuda.runtime.getDeviceCount():
+            cupy.cuda.Device(index).synchronize()  # all streams of the process
 
 
 _FRAMEWORKS: dict[str, Synchronize] = {

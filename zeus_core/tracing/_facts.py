@@ -136,6 +136,7 @@ class RankFacts:
         dropped: How many of each kind of event were dropped, the oldest first, to keep the file small.
         machine: The clock that its moments are of; ranks with the same one share it. Empty if that is not known.
         machine_nanoseconds: The beginning of its trace by that clock.
+        run: The name of the run. Empty in files of earlier versions.
     """
 
     rank: int
@@ -151,6 +152,7 @@ class RankFacts:
     dropped: Mapping[str, int] = field(default_factory=dict)
     machine: str = ""
     machine_nanoseconds: int = 0
+    run: str = ""
 
     def __post_init__(self) -> None:
         """Check that the numbers can be those of a job.

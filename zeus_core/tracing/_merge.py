@@ -70,12 +70,14 @@ def merge(paths: Sequence[Path]) -> Merged:
 
 
 def _of_one_job(facts: dict[Path, RankFacts], notes: list[str]) -> dict[Path, RankFacts]:
-    """Leave out ranks of another number of ranks, or that are there twice: of an earlier training."""
+    """Leave out ranks of another training, of another number of ranks, or that are there twice."""
     newest = max(facts.values(), key=lambda rank: rank.base_nanoseconds)
     kept: dict[int, Path] = {}
     for path, rank in sorted(facts.items(), key=lambda item: -item[1].base_nanoseconds):
         if rank.world_size != newest.world_size:
             notes.append(f"left out: {path} is of a job of {rank.world_size} ranks, not of {newest.world_size}")
+        elif rank.run != newest.run:
+            notes.append(f"left out: {path} is of another training")
         elif rank.rank in kept:
             notes.append(f"left out: {path} is rank {rank.rank} as {kept[rank.rank]} is, and older")
         else:

@@ -44,11 +44,12 @@ class TraceRecorder:
         time_source: Tells the moments.
         rank: This rank.
         world_size: The number of ranks.
+        run: The name of the run.
     """
 
-    def __init__(self, time_source: TimeSource, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, time_source: TimeSource, rank: int = 0, world_size: int = 1, run: str = "") -> None:
         self._time_source = time_source
-        self._rank, self._world_size = rank, world_size
+        self._rank, self._world_size, self._run = rank, world_size, run
         self._begin = time_source.now()
         self._begin_unix = clock_seconds(time_source)
         self._activities: Ring[Span] = Ring(_ACTIVITIES)
@@ -185,6 +186,7 @@ class TraceRecorder:
             self._dropped(),
             _clock_of(self._time_source),
             round(self._begin * 1e9),
+            self._run,
         )
         return Trace(facts.base_nanoseconds, [facts], record.events(facts))
 

@@ -1,6 +1,7 @@
 """The file of a run: all that reports and statements of it need. One writer, one reader.
 
-The first rank replaces `FOLDER/zeus-energy/run.json` at each checkpoint and at the end of training.
+The first rank replaces `FOLDER/zeus-energy/run.json` at each checkpoint and at the end of training. The files of
+other runs in the folder stand beside it.
 """
 
 from __future__ import annotations

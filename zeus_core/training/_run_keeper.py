@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zeus_core import __version__
 from zeus_core._documents import JsonStore
+from zeus_core._files import folder_lock, is_special
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.device._gpu import read_driver_version
-from zeus_core.errors import DeviceError
+from zeus_core.errors import DeviceError, UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.training._account import Account
 from zeus_core.training._power_series import EnergyPoint
@@ -65,7 +66,10 @@ class Outcome(NamedTuple):
 
 
 class RunKeeper:
-    """The file of one run after another, in one folder.
+    """The file of one run after another, in one folder, which other processes may use as well.
+
+    A part takes the name `run.json` when it is first written. The file that is there, of a run that may still train, is
+    moved to `run-PART.json`, named by its latest part. If that part goes on, it is written there, which is said once.
 
     Args:
         folder: The folder of the journals.
@@ -73,15 +77,21 @@ class RunKeeper:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / RUN_FILE
+        self._own_path: Path | None = None  # not chosen before there is something to write
         self._earlier: tuple[PartRecord, ...] = ()
         self._has_failed = False
 
-    def begin(self, run: str, begin_step: int) -> None:
-        """Begin a part of a run, and take over what the file tells of the earlier ones."""
-        kept = None
-        if begin_step > 0:
-            kept = JsonStore(self._path, RUN_FORMAT, "run file").load(record_from_fields)
-        self._earlier = () if kept is None or kept.run != run else tuple(map(_closed, kept.parts))[-_MAX_PARTS:]
+    def begin(self, run: str, is_new: bool) -> None:
+        """Begin a part of a run, and take over what the files in the folder tell of the earlier ones."""
+        self._own_path, self._earlier = None, ()
+        if is_new:
+            return
+        named = JsonStore(self._path, RUN_FORMAT, "run file").load(record_from_fields)
+        records = [named, *map(_read, sorted(self._path.parent.glob("run-*.json")))]
+        latest: dict[str, PartRecord] = {}  # of each part; it may be in several files
+        for part in (part for record in records if record is not None and record.run == run for part in record.parts):
+            latest[part.name] = max(latest.get(part.name, part), part, key=lambda each: each.until_seconds)
+        self._earlier = tuple(map(_closed, latest.values()))[-_MAX_PARTS:]
 
     def keep(self, record: RunRecord) -> None:
         """Replace the file; on errors, training goes on without it, with one warning.
@@ -91,11 +101,47 @@ class RunKeeper:
         """
         others = tuple(part for part in self._earlier if part.name != record.latest.name)
         try:
-            write_run(replace(record, parts=(*others, record.latest)), self._path)
+            with folder_lock(self._path.parent):
+                self._own_path = self._place(record.latest.name)
+                write_run(replace(record, parts=(*others, record.latest)), self._own_path)
         except (OSError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True
                 _logger.warning("the run file %s cannot be written; reports of this run need it: %s", self._path, error)
+
+    def _place(self, part: str) -> Path:
+        """Return the path to write the file of a part to."""
+        if self._own_path not in (None, self._path):
+            return self._own_path
+        written_by = _latest_part_name(self._path)
+        if written_by is None or written_by == part:
+            return self._path
+        if self._own_path is None:
+            if all(written_by != earlier.name for earlier in self._earlier):
+                self._path.replace(self._beside(written_by))
+            return self._path
+        beside = self._beside(part)
+        _logger.warning("another process trains in this folder too: the run file of this one is now %s", beside)
+        return beside
+
+    def _beside(self, part: str) -> Path:
+        return self._path.with_name(f"run-{part[:8]}.json")
+
+
+def _read(path: Path) -> RunRecord | None:
+    try:
+        return None if is_special(path) else record_from_fields(RUN_FORMAT.read(path))
+    except (OSError, UsageError):
+        return None
+
+
+def _latest_part_name(path: Path) -> str | None:
+    """Return the name of the latest part in a run file; None if there is no such file. Reads the name alone."""
+    try:
+        name = None if is_special(path) else RUN_FORMAT.read(path)["parts"][-1]["name"]
+    except (OSError, UsageError, LookupError, TypeError):
+        return None
+    return name if isinstance(name, str) and name.isalnum() else None  # it becomes part of the name of a file
 
 
 def _closed(part: PartRecord) -> PartRecord:

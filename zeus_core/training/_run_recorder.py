@@ -122,7 +122,7 @@ class RunRecorder:
         self._ranks.latest = ()
         told = self._ranks.gather(lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices)))
         # On all ranks, or on none.
-        trace = None if self._trace is None else self._trace.begin(self._ranks, self._run_folder, step)
+        trace = None if self._trace is None else self._trace.begin(self._ranks, self._run_folder, step, run)
         self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace))
         if self._trace is not None:
             self._trace.compare_clocks(self._ranks)
@@ -135,7 +135,7 @@ class RunRecorder:
         )
         self._limit.is_due = True
         if self._keeper is not None:
-            self._keeper.begin(run, step)
+            self._keeper.begin(run, is_new=abandoned is None and step == 0)
         if self._journal is not None:  # a part that is killed before its first log has begun now
             self._journal.append(part.entry(Account(), part.begun_at_seconds))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from zeus_core._files import folder_lock
 from zeus_core._validate import checked_path
 from zeus_core.adapters import contained
 from zeus_core.ports import TimeSource
@@ -50,20 +52,24 @@ class RunTrace:
         self._time_source = time_source
         self._own_folder = folder
         self._path: Path | None = None
+        self._beside = Path()  # where the file is if another process has written to `_path` meanwhile
+        self._known: tuple[int, int] | None = None  # the file at `_path` that this training may replace
+        self._lock = threading.Lock()
         self._background = ThreadBackground()
         self._saved_at = 0.0
         self._logs = 0
-        self._has_failed = False
+        self._has_warned = False
         self.recorder: TraceRecorder | None = None
         """The record of the training under way."""
 
-    def begin(self, ranks: Ranks, run_folder: Path | None, step: int) -> TraceRecorder:
+    def begin(self, ranks: Ranks, run_folder: Path | None, step: int, run: str) -> TraceRecorder:
         """Begin the trace of a training, or of a part of it; a collective call if all ranks are traced.
 
         Args:
             ranks: The ranks.
             run_folder: The folder of the run; None if it has none.
             step: Steps done before. The trace of these, if there is one, is kept beside the new one.
+            run: The name of the run.
         """
         folder = self._own_folder or run_folder
         if folder is None:
@@ -71,8 +77,11 @@ class RunTrace:
         self._path = None if folder is None else trace_path(folder, ranks.rank)
         if self._path is not None and step > 0 and self._path.is_file():
             self._keep_earlier(self._path, step)
+        if self._path is not None:
+            self._beside = self._path.with_name(f"trace-{ranks.rank}-{run[:8]}-from-step-{step}.json.gz")
+            self._known = _identity(self._path) if self._path.is_file() else None
         self._saved_at, self._logs = time.monotonic(), 0
-        self.recorder = TraceRecorder(self._time_source, ranks.rank, ranks.size)
+        self.recorder = TraceRecorder(self._time_source, ranks.rank, ranks.size, run)
         self.recorder.steps = step
         return self.recorder
 
@@ -120,11 +129,27 @@ class RunTrace:
         if self._path is None:
             return
         try:
-            write_trace(self._path, trace)
+            with self._lock:
+                write_trace(self._beside, trace)
+                is_named = self._take_name(self._path)
         except OSError as error:
-            if not self._has_failed:
-                self._has_failed = True
+            if not self._has_warned:
+                self._has_warned = True
                 _logger.warning("the trace %s cannot be written: %s", self._path, error)
+            return
+        if not is_named and not self._has_warned:
+            self._has_warned = True
+            _logger.warning("another process trains in this folder too: the trace of this one is %s", self._beside)
+
+    def _take_name(self, path: Path) -> bool:
+        """Give the file its usual name, unless another process has written one there since this training began."""
+        with folder_lock(path.parent):
+            found = _identity(path)
+            if found is not None and found != self._known:
+                return False
+            self._beside.replace(path)
+            self._known = _identity(path)
+        return True
 
     def _keep_earlier(self, path: Path, step: int) -> None:
         try:
@@ -142,6 +167,15 @@ def checked_trace(trace: bool | str | Path) -> Path | bool:
     if isinstance(trace, bool):
         return trace
     return Path(checked_path("trace", trace, "output", "folder, or True or False"))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from one that has replaced it; None if there is none."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _phase(tally: Tally) -> PhaseEnergy:
