@@ -52,10 +52,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _row(entry: LedgerEntry, is_stale: bool) -> tuple[str, ...]:
     unit = "W" if entry.knob == "power_limit" else "MHz"
-    lowest, highest = min(entry.values, default=None), max(entry.values, default=None)
-    value = (
-        "-" if lowest is None else f"{lowest:g} {unit}" if lowest == highest else f"{lowest:g} to {highest:g} {unit}"
-    )
+    ends = sorted({min(entry.values), max(entry.values)}) if entry.values else ()
+    value = f"{' to '.join(f'{end:g}' for end in ends)} {unit}" if ends else "-"
     original = "unlocked" if entry.original is None else f"{entry.original:g} {unit}"
     state = "failed" if entry.failure else "left behind" if is_stale else "held"
     return entry.device_name, entry.device_uuid, entry.knob.replace("_", " "), value, original, state, entry.holder
