@@ -173,9 +173,11 @@ def test_a_second_one_searches_from_the_original_once_the_first_is_at_rest(make_
     assert not [line for line in found["lines"] if "somebody else" in line or "not permitted" in line]
 
 
-@pytest.mark.parametrize("story", [name for name in STORIES if name != "ten in turn"])
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+CELLS = [(story, end, "limits") for story in STORIES if story != "ten in turn" for end in ENDS]
+CELLS += [("made before, used in turn", end, "clocks") for end in ENDS]
+
+
+@pytest.mark.parametrize(("story", "end", "kind"), CELLS)
 @pytest.mark.long
 def test_the_original_is_restored_however_the_process_ends(make_driver, story, end, kind):
     lines = STORIES[story]
@@ -189,7 +191,7 @@ def test_the_original_is_restored_however_the_process_ends(make_driver, story, e
             thread.start()
             thread.join()
         """
-    run(make_driver(DEVICE), lines, ENDS[end], kind)
+    run(make_driver(DEVICE), lines, ENDS[end], KINDS[kind])
 
 
 NESTED = """
@@ -319,3 +321,73 @@ def test_two_simulated_gpus_of_one_process_are_held_as_well(gpu, monitor):
     assert gpu.read_power_limit_watts() == 250
     assert second.restore()
     assert gpu.read_power_limit_watts() == 350
+
+
+LIGHTNING = """
+    import lightning.pytorch as pl
+    import torch
+    from zeus_lightning import ZeusCallback
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+            self.while_training = lambda step: None
+
+        def training_step(self, batch, batch_idx):
+            self.while_training(batch_idx)
+            return self.layer(batch).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    def fit(module, optimizer):
+        trainer = pl.Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, default_root_dir=os.environ["TMPDIR"],
+            callbacks=[ZeusCallback(optimizer=optimizer)],
+        )
+        trainer.fit(module, torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=1))
+
+    kept = [make(), make(), make()]
+    by_lightning, nested, by_hand = kept
+    module = Module()
+    FIT
+    train(by_hand)
+"""
+LIGHTNING_FITS = {
+    "to its end": "fit(module, by_lightning); walk(nested, 8)",
+    "left by an exception": """
+        def fail(step):
+            if step == 8:
+                raise ValueError
+        module.while_training = fail
+        try:
+            fit(module, by_lightning)
+        except ValueError:
+            pass
+        walk(nested, 8)
+    """,
+    "with another by hand in a step": """
+        module.while_training = lambda step: train(nested, ends=True) if step == 8 else None
+        fit(module, by_lightning)
+    """,
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fit", LIGHTNING_FITS)
+@pytest.mark.parametrize("end", ["normal end", "SIGKILL"])
+def test_one_through_lightning_and_others_by_hand(make_driver, tmp_path, monkeypatch, fit, end):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    lines = textwrap.dedent(LIGHTNING_FITS[fit])
+    story = textwrap.dedent(LIGHTNING).replace("FIT", lines.strip())
+    found = run(make_driver(DEVICE), story, ENDS[end])
+    by_lightning, nested, by_hand = found["optimizers"]
+    assert by_hand["original"] == by_lightning["original"] == ORIGINAL_WATTS
+    assert by_hand["chosen"] is not None
+    if "in a step" in fit:
+        assert nested["tried"] == []
+        assert f"at {by_lightning['address']} of this process" in nested["result"]["power limit"]
+    else:
+        assert nested["tried"] == by_hand["tried"]

@@ -28,6 +28,7 @@ from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.device.rapl._powercap import POWERCAP_ROOT
 from zeus_core.device.remote._protocol import encode_members
 from zeus_core.errors import DeviceError, UsageError, ZeusError
+from zeus_core.leases import _first_stage as first_stage
 from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._entry_files import UnreadableEntry
 from zeus_core.leases._ledger import Ledger, own_ledger
@@ -157,7 +158,7 @@ def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog) 
     for entry in ledger.read():
         if isinstance(entry, UnreadableEntry):
             _logger.error("%s is left alone, as it cannot be read: %s", entry.path, entry.reason)
-    for outcome in ledger.restore_stale(restore):
+    for outcome in (*first_stage.restored, *ledger.restore_stale(restore)):
         _logger.warning("left behind by %s: %s", outcome.entry.holder, outcome)
         note_end(audit, outcome, "left behind")
 

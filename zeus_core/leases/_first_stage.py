@@ -1,0 +1,32 @@
+"""The first stage of the daemon: restores what a killed one has left, before anything else is loaded.
+
+Until then its clients' limits and clocks stay in force, and nobody else may restore them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from zeus_core.leases._bare_gpu import BareNvml
+from zeus_core.leases._keeper import Keeper
+from zeus_core.leases._ledger import Ledger
+from zeus_core.leases._ledger_folder import own_folder
+from zeus_core.leases._restoring import Outcome
+
+__all__ = ["restore_left_behind", "restored"]
+
+restored: list[Outcome] = []
+"""The entries that were restored, for the log of the daemon."""
+
+
+def restore_left_behind() -> None:
+    """Restore all entries that nobody else would restore. Never raises: the daemon tries again what has failed.
+
+    Entries of a daemon that runs are not touched: it restores them itself.
+    """
+    if os.geteuid() != 0:  # it may not call the driver, and changes GPUs by commands
+        return
+    with contextlib.suppress(OSError):
+        outcomes = Ledger(own_folder(os.environ)).restore_stale(Keeper(BareNvml().gpu, None).restore_device)
+        restored.extend(outcome for outcome in outcomes if outcome.is_done)
