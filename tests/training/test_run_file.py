@@ -94,7 +94,7 @@ def test_a_search_is_kept_with_its_trials_and_the_changes_of_the_setting(tmp_pat
     assert going_on.changes[-1].setting == result.chosen
     assert [change.reason for change in record.changes[:2]] == ["the search tries it"] * 2
     assert record.changes[:-1] == going_on.changes
-    assert (record.changes[-1].setting, record.changes[-1].reason) == (None, "the original was restored")
+    assert (record.changes[-1].setting, record.changes[-1].reason) == (None, "training has ended")
     moments = [change.at_seconds for change in record.changes]
     assert moments == sorted(moments)
 

@@ -55,13 +55,17 @@ class Lease:
         self._remote: RemoteControl | None = None  # the daemon, where this process lacks the right
         self._claimed_by: int | None = None  # process id
         self._replaced: str | None = None
+        self.outcome: Outcome | None = None
+        """The outcome of the latest restoring; None before."""
         # Others learn by trying whether they have the right: most of them have not, and no guardian is to be started.
         self._starts_guardian = self.is_shared and sys.platform == "linux" and os.geteuid() == 0
         if self._starts_guardian:
             guardian.prepare_soon()
         self.is_changing = False
         """Whether a change is under way, which the driver may make at any moment."""
-        self.words = f"{self._entry.words} (`{self._entry.command}`)"
+        self.command = self._entry.command
+        """The command that restores the original."""
+        self.words = f"{self._entry.words} (`{self.command}`)"
         """The device, the original, and the command that restores it."""
 
     def prepare(self) -> None:
@@ -85,7 +89,7 @@ class Lease:
         if self._claimed_by != os.getpid():
             self._begin()
         before = self._entry
-        self.is_changing = True
+        self.is_changing, self.outcome = True, None
         try:
             self._entry = before.changing_to(value)
             if self._safeguard is not None and (self._is_limit or not before.values):
@@ -137,19 +141,22 @@ class Lease:
             self._remote.restore()
 
     def restore(self) -> bool:
-        """Restore the original. Never raises; logs and returns False if the driver refuses.
+        """Restore the original. Never raises; logs once and returns False if the driver refuses.
 
         A limit that somebody else has set stays, with a warning.
         """
         if self._claimed_by != os.getpid():
             return True
-        outcome = self._restored()
+        before, outcome = self.outcome, self._restored()
+        has_failed_before = before is not None and not before.is_done
+        self.outcome = outcome
         if not outcome.is_done:
-            _logger.error("%s", outcome)
+            if not has_failed_before:
+                _logger.error("%s", outcome)
             if self._safeguard is not None:
                 self._safeguard.keep_failure(outcome)
             return False
-        if outcome.kind == "replaced":
+        if outcome.kind == "replaced" or has_failed_before:
             _logger.warning("%s", outcome)
         if not self.is_changing:  # in another thread, by a driver that hangs: it is restored once more after that
             self._drop()
@@ -253,6 +260,7 @@ class Lease:
             return True
         if self._remote is not None and not self._remote.is_open() and is_ours(limit_watts, entry.without_values()):
             return False
+        self.outcome = Outcome(entry, "replaced", limit_watts)
         ours = entry.values[-1] if entry.values else entry.original
         self._replaced = (
             f"somebody else has set the power limit of {self._gpu.name} ({self._gpu.uuid}) to {limit_watts:g} W, in "
