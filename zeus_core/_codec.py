@@ -30,7 +30,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from zeus_core._validate import shown
 from zeus_core.errors import UsageError
 
-__all__ = ["decode", "encode"]
+__all__ = ["completed", "decode", "encode"]
 
 T = TypeVar("T")
 
@@ -101,6 +101,16 @@ def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
         raise UsageError(f"{name}{''.join(reversed(mismatch.path))}{mismatch}") from mismatch.__cause__
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply") from None
+
+
+def completed(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields for `decode` with the defaults of a dataclass for those that earlier versions have not written."""
+    defaults = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(kind)
+    }
+    defaults = {name: encode(value) for name, value in defaults.items() if value is not dataclasses.MISSING}
+    return {**defaults, **fields}
 
 
 class _MismatchError(Exception):

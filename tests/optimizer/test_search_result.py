@@ -1,6 +1,7 @@
 """The result of a search, as people see it at the end of training."""
 
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -9,8 +10,9 @@ from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting._search_result import SearchResult
-from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Phase
+from zeus_core.optimizer._global_setting._search_optimizer import search_record
+from zeus_core.optimizer._global_setting._search_result import SearchResult, restored_text, restoring_rows
+from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Phase
 from zeus_core.report import Comparison
 from zeus_core.search import Trial
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
@@ -234,3 +236,89 @@ def test_of_several_ranks_the_first_shows_the_result(capsys):
     results = ThreadWorld.run(3, rank_main, 10.0)
     assert results[0] == results[1] == results[2] != {}
     assert shown(capsys).count("search unfinished") == 1
+
+
+def reasons(optimizer):
+    """The changes of the setting, each with its reason."""
+    return [(change.setting, change.reason) for change in search_record(optimizer).changes]
+
+
+def test_each_move_of_a_search_of_fixed_trials_has_its_own_reason():
+    """The steps that confirm the choice take longer than those that led to it: another limit is chosen."""
+    gpu, monitor = simulated()
+    optimizer = sweep(monitor, MaxSlowdownConstraint(1.1), quiet=True, **QUICK)
+    train(optimizer, gpu, SEARCH)
+    chosen = optimizer.chosen_limit_watts
+    for _ in range(40):
+        optimizer.on_step_begin()
+        gpu.execute(Work(1.2 if optimizer.power_limit_watts == chosen else 0.9, 484.9, 0.938, 0.744))
+        optimizer.on_step_end()
+    optimizer.on_train_end()
+    tried, (first, *moved, last) = reasons(optimizer)[:6], reasons(optimizer)[6:]
+    assert {reason for _, reason in tried} == {"the search tries it"}
+    assert first == (chosen, "the search has chosen it")
+    assert moved
+    assert re.match(rf"the choice moves: at {chosen} W a step took \+\d\d\.\d% time and [+-]", moved[0][1])
+    assert last == (None, "training has ended")
+    assert len({reason for _, reason in (first, *moved, last)}) == 2 + len(moved)
+
+
+def test_the_moves_of_a_search_for_the_run_say_what_was_measured():
+    gpu, monitor = simulated()
+    optimizer = GlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(1.1), max_steps=200, quiet=True)
+    train(optimizer, gpu, 200)
+    optimizer.on_train_end()
+    changes = reasons(optimizer)
+    assert changes[0][1] == "the search tries it"
+    moves = [(before, after) for before, after in pairwise(changes) if "moves" in after[1]]
+    assert moves
+    assert all(after[1].startswith(f"the choice moves: at {before[0]} W a step took +") for before, after in moves)
+
+
+@pytest.mark.parametrize("was_restored", [True, False])
+def test_a_move_by_a_fault_says_so_and_only_what_was_restored_counts(was_restored, caplog):
+    gpu, monitor = simulated()
+    faulty = FaultyGpu(gpu)
+    monitor = ZeusMonitor(gpus=[faulty], time_source=monitor.time_source)
+    optimizer = sweep(monitor, Energy(), quiet=True, **QUICK)
+    train(optimizer, gpu, 30)
+    faulty.fail("set_power_limit", DriverFaultError("broken"), times=1 if was_restored else None)
+    train(optimizer, gpu, 50)
+    optimizer.on_train_end()
+    assert optimizer.phase is Phase.OFF
+    fault = "a fault, which was logged, has ended the search"
+    assert ((None, fault) in reasons(optimizer)) is was_restored
+    restored = "was restored" if was_restored else "was NOT restored on 1 GPU"
+    assert optimizer.result()["power limit"] == f"{fault}; the original 400 W {restored}"
+    assert ("to restore" in optimizer.result()) is not was_restored
+    assert search_record(optimizer).result.rows() == optimizer.result()
+    assert sum("could not be restored" in record.getMessage() for record in caplog.records) == (not was_restored)
+
+
+def test_while_training_goes_on_nothing_is_said_to_be_restored():
+    gpu, monitor = simulated()
+    optimizer = sweep(monitor, Energy(), quiet=True, **QUICK)
+    train(optimizer, gpu, 30)
+    assert optimizer.result() == {"power limit": "search unfinished: 2 of 7 settings measured"}
+
+
+def test_a_rank_does_not_speak_for_the_gpus_of_others():
+    def rank_main(world):
+        gpu, monitor = simulated(index=world.rank)
+        optimizer = sweep(monitor, Energy(), world=world, quiet=True, **QUICK)
+        train(optimizer, gpu, 20)
+        optimizer.on_train_end()
+        return optimizer.result()["power limit"]
+
+    assert all(text.endswith("the original 400 W was restored on this rank") for text in ThreadWorld.run(2, rank_main))
+
+
+def test_each_kind_of_gpu_that_is_not_restored_is_named():
+    ones = {"command 1": "failed", "command 2": "failed", "command 3": "unknown"}
+    assert restored_text(ones, "the original 400 W") == (
+        "; the original 400 W was NOT restored on 2 GPUs, and may not be in force again on 1 GPU, as the driver does "
+        "not answer"
+    )
+    assert restoring_rows(ones) == {f"to restore {number}": f"command {number}" for number in (1, 2, 3)}
+    assert restored_text(None, "the original 400 W") == ""
+    assert restoring_rows(None) == {}

@@ -15,21 +15,23 @@ from hypothesis import strategies as st
 from tests.support.kept_runs import interrupted_run, kept_run
 from tests.support.pages import ROOT
 from tests.support.variants import long_but_first
+from zeus_core._codec import encode
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
+from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.report._fail_if import judge
 from zeus_core.report._run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
 from zeus_core.report._run_page import run_page
+from zeus_core.report._run_sections import sections_of
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
 from zeus_core.training._power_series import EnergyPoint
-from zeus_core.training._run_file import read_run
+from zeus_core.training._run_file import read_run, record_from_fields
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")
 
@@ -101,7 +103,7 @@ def test_the_page_needs_nothing_else_and_says_where_the_energy_went(searched, tm
         *("Where the energy went", "Ranks and devices", "Power over time", "The search and its choice"),
         *(
             "Settings changed and restored",
-            "the original was restored",
+            "training has ended",
             "Emissions and cost",
             "contract <&>",
             "Frankfurt",
@@ -113,6 +115,44 @@ def test_the_page_needs_nothing_else_and_says_where_the_energy_went(searched, tm
     assert source.count("<svg") == 3
     assert "prefers-color-scheme: dark" in source
     assert "@media print" in source
+
+
+@pytest.fixture(scope="module")
+def adaptive(tmp_path_factory):
+    """A run whose search ends at a setting between those it tried."""
+    folder, time_source = tmp_path_factory.mktemp("runs") / "adaptive", VirtualTime()
+    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
+    optimizer = GlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(1.1), max_steps=200)
+    with TrainingEnergy(monitor, optimizer, folder=folder, quiet=True) as energy:
+        for _ in range(200):
+            with energy.step():
+                gpu.execute(Work(0.5, 484.9, 0.938, 0.744))
+    return folder
+
+
+def test_the_choice_is_in_table_and_picture_though_it_was_no_trial(adaptive, tmp_path):
+    result = read_run(adaptive).latest.search_record().result
+    assert result.chosen not in result.trials
+    _, source = page_of(adaptive, tmp_path=tmp_path)
+    name = f"{result.chosen} {result.unit}"
+    table, picture = (re.search(rf'<section id="search">.*?(<{tag}.*?</{tag}>)', source)[1] for tag in ("table", "svg"))
+    (row,) = (row for row in re.findall("<tr>.*?</tr>", table) if "<td>chosen</td>" in row)
+    trial = result.choices[result.chosen]
+    assert f"<td>{name}</td>" in row
+    assert f"<td>{trial.seconds_per_step:.4g} s</td>" in row
+    assert f"<td>{trial.steps}</td>" in row
+    assert f"{name} (chosen)</text>" in picture
+    assert picture.count('<circle class="chosen"') == 1
+    assert "<td>original</td>" in table
+
+
+def test_a_choice_that_was_never_measured_is_in_the_table_and_said_not_to_be(adaptive):
+    run = read_run(adaptive)
+    fields = encode(run)
+    fields["parts"][-1]["search"]["result"] |= {"choices": {}, "comparison": None}
+    (search,) = (section for section in sections_of(record_from_fields(fields)) if section.name == "search")
+    assert ("not measured", "chosen") in [(row[1], row[-1]) for row in search.rows]
 
 
 def test_a_page_on_many_gpus_and_interruptions_stays_small(searched):

@@ -111,6 +111,74 @@ def test_work_that_gets_faster_or_slower_is_told_from_a_setting_that_is(trend):
     assert Run(650, 0.02, trend).finish(search).factor <= 1.111
 
 
+def changed(change, steps=650, at=300):
+    """Return a search and its run, after a change of the run in its middle, and the blocks since."""
+    search, run = AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1), max_steps=steps), Run(steps)
+    while run.steps < at:
+        run.block(search)
+    assert search.choice < 300
+    count = len(run.blocks)
+    change(run)
+    run.finish(search)
+    return search, run, run.blocks[count:]
+
+
+def test_a_choice_whose_steps_are_certainly_beyond_the_bound_is_left_for_the_original():
+    """From then on the work needs all of the power. This was taken for a drift, and lower settings were chosen."""
+
+    def slow_down(run):
+        run.slowdown.update(dict.fromkeys(GRID[1:], 2.17))
+
+    search, run, blocks = changed(slow_down)
+    first, second, *rest = blocks
+    assert first.setting < 300
+    assert (second.setting, second.is_choice) == (300, True)
+    assert all(block.setting > first.setting for block in rest), "what was broken is not chosen again"
+    assert sum(block.setting < 300 for block in rest) <= 2
+    assert search.choice == 300
+    assert search.stepped_aside.startswith("steps at ")
+    assert run.factor <= 1.15
+
+
+def test_work_that_gets_slower_at_every_setting_goes_on_at_the_choice_after_a_block_at_the_original():
+    def slow_down(run):
+        run.untouched[run.steps :] *= 2.17
+
+    search, run, blocks = changed(slow_down)
+    assert [block.setting == 300 for block in blocks].index(True) <= 1
+    assert search.choice < 300
+    assert sum(block.setting < 300 for block in blocks) > len(blocks) / 2
+    assert run.factor <= 1.111
+
+
+def test_a_choice_is_not_left_for_single_steps_that_are_slow():
+    def disturb(run):
+        run.untouched[run.steps :: 20] *= 2.5
+
+    search, _, _ = changed(disturb)
+    assert search._doubted is None
+    assert search._excluded == len(GRID)
+
+
+def test_a_search_of_fixed_trials_that_holds_on_to_what_breaks_the_bound_ends_at_the_original():
+    class Stubborn(GridSearch):
+        @property
+        def choice(self):
+            return 100
+
+    search = FixedTrials(
+        Stubborn([300, 200, 100]),
+        [300, 200, 100],
+        lambda trials: 100,
+        trial_steps=7,
+        breaks=lambda trial, original: trial.seconds_per_step > 1.1 * original.seconds_per_step,
+    )
+    run = Run(60)
+    run.finish(search)
+    assert [block.setting for block in run.blocks[3:5]] == [100, 300]
+    assert search.choice == 300
+
+
 def test_to_be_beyond_the_bound_by_a_percent_is_far_less_likely_than_to_be_beyond():
     """Choices that keep the bound with 98 % alone were beyond it by more than 1 % in one of 900 simulated runs."""
     search, run = AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1), max_steps=200), Run(200, 0.05)

@@ -94,9 +94,22 @@ def test_a_search_is_kept_with_its_trials_and_the_changes_of_the_setting(tmp_pat
     assert going_on.changes[-1].setting == result.chosen
     assert [change.reason for change in record.changes[:2]] == ["the search tries it"] * 2
     assert record.changes[:-1] == going_on.changes
-    assert (record.changes[-1].setting, record.changes[-1].reason) == (None, "the original was restored")
+    assert (record.changes[-1].setting, record.changes[-1].reason) == (None, "training has ended")
     moments = [change.at_seconds for change in record.changes]
     assert moments == sorted(moments)
+
+
+def test_a_search_that_an_earlier_version_has_kept_is_read(tmp_path, monitor, gpu):
+    test_a_search_is_kept_with_its_trials_and_the_changes_of_the_setting(tmp_path, monitor, gpu)
+    (path,) = tmp_path.rglob("run.json")
+    document = json.loads(path.read_text())
+    (result,) = [part["search"]["result"] for part in document["parts"]]
+    for later in ("is_held", "ended_because", "verdict", "run_slowdown", "choices", "unrestored", "ranks"):
+        del result[later]
+    path.write_text(json.dumps(document))
+    record = read_run(path).latest.search_record()
+    assert record.result.chosen == result["chosen"]
+    assert record.result.unrestored == {}
 
 
 def test_a_checkpoint_leaves_a_file_and_a_resumed_run_adds_its_part(tmp_path, monitor, gpu):

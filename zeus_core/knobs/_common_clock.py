@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from zeus_core._process.deadline import CALL_SECONDS
@@ -119,6 +119,11 @@ class CommonClockKnob:
         """Restore the original state of each GPU for good. Never raises; logs and returns False if one refuses."""
         self._locked_mhz = {}
         return self._restoration.restore()
+
+    @property
+    def unrestored(self) -> Mapping[str, str]:
+        """The commands for the GPUs that `restore` is not known to have restored, each with the reason."""
+        return self._restoration.unrestored
 
     def _read_enforced_watts(self) -> dict[int, float]:
         watts: dict[int, float] = {}

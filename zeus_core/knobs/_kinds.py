@@ -36,6 +36,11 @@ class CommonKnob(Knob, Protocol):
         """
         ...
 
+    @property
+    def unrestored(self) -> Mapping[str, str]:
+        """The commands for the GPUs that `restore` is not known to have restored, each with the reason."""
+        ...
+
 
 class KnobKind(Protocol):
     """A kind of setting, and its words."""

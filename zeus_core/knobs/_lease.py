@@ -73,13 +73,17 @@ class Lease:
         """The value that the board showed for the one set last; None where it shows none, as for locked clocks."""
         self.replaced: str | None = None
         """The reason that nothing can be changed any more: somebody else controls the GPU."""
+        self.outcome: Outcome | None = None
+        """The outcome of the latest restoring; None before."""
         # Others learn by trying whether they have the right: most of them have not, and no guardian is to be started.
         self._starts_guardian = self.is_shared and sys.platform == "linux" and os.geteuid() == 0
         if self._starts_guardian:
             guardian.prepare_soon()
         self.is_changing = False
         """Whether a change is under way, which the driver may make at any moment."""
-        self.words = f"{self._entry.words} (`{self._entry.command}`)"
+        self.command = self._entry.command
+        """The command that restores the original."""
+        self.words = f"{self._entry.words} (`{self.command}`)"
         """The device, the original, and the command that restores it."""
 
     def prepare(self) -> None:
@@ -104,7 +108,7 @@ class Lease:
         if self._claimed_by != os.getpid():
             self._begin()
         before, in_force = self._entry, self._in_force
-        self.is_changing = True
+        self.is_changing, self.outcome = True, None
         try:
             self._keep(before.changing_to(value))
             self._claimed_by = os.getpid()
@@ -157,6 +161,7 @@ class Lease:
         if is_daemon_gone and any(is_same_limit(limit_watts, own_watts) for own_watts in self._originals):
             return False
         who = who_set(self._gpu, limit_watts, entry)
+        self.outcome = Outcome(entry, "replaced", limit_watts, who)
         self.replaced = (
             f"{who} has set the power limit of {self._gpu.name} ({self._gpu.uuid}) to {limit_watts:g} W, in place of "
             f"{ours[-1]:g} W: it stays"
@@ -179,19 +184,22 @@ class Lease:
             self._remote.restore()
 
     def restore(self) -> bool:
-        """Restore the original. Never raises; logs and returns False if the driver refuses.
+        """Restore the original. Never raises; logs once and returns False if the driver refuses.
 
         A limit that somebody else has set stays, with a warning.
         """
         if self._claimed_by != os.getpid():
             return True
-        outcome = self._restored()
+        before, outcome = self.outcome, self._restored()
+        has_failed_before = before is not None and not before.is_done
+        self.outcome = outcome
         if not outcome.is_done:
-            _logger.error("%s", outcome)
+            if not has_failed_before:
+                _logger.error("%s", outcome)
             if self._safeguard is not None:
                 self._safeguard.keep_failure(outcome)
             return False
-        if outcome.kind == "replaced":
+        if outcome.kind == "replaced" or has_failed_before:
             _logger.warning("%s", outcome)
         if not self.is_changing:  # in another thread, by a driver that hangs: it is restored once more after that
             self._drop()

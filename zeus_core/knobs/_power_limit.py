@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -102,6 +102,15 @@ class PowerLimitKnob:
         """Restore the original limit of each GPU for good. Never raises; logs and returns False if one refuses."""
         self._watch.end()
         return self._restoration.restore()
+
+    @property
+    def unrestored(self) -> Mapping[str, str]:
+        """The commands for the GPUs that `restore` is not known to have restored, each with the reason.
+
+        It is "failed" if the driver refused, "replaced" if somebody else has set a value, which stays, and "unknown" if
+        the driver has not answered.
+        """
+        return self._restoration.unrestored
 
 
 def power_limit_settings(ranges: Iterable[PowerRange], step_watts: int) -> tuple[int, ...]:

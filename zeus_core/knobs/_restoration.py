@@ -67,12 +67,29 @@ class Restoration:
         """Whether the hardware has been restored for good, or is about to be."""
         self._locks: dict[int, threading.RLock] = {}  # by process id
         self._restoring: dict[int, DeviceCall[bool]] = {}  # by lease: those that wait for a driver that hangs
+        self._logged: set[int] = set()  # the leases whose driver was said not to answer
         weakref.finalize(knob, self.restore).atexit = False  # the end of the process is the registry's part
 
     @property
     def _lock(self) -> threading.RLock:
         """One lock per process, as a forked child never gets one that a thread held; re-entrant for signal handlers."""
         return self._locks.setdefault(os.getpid(), threading.RLock())
+
+    @property
+    def unrestored(self) -> dict[str, str]:
+        """The GPUs that `restore` is not known to have restored: the command for each, and the reason.
+
+        It is "failed" if the driver refused, "replaced" if somebody else has set a value, which stays, and "unknown" if
+        the driver has not answered.
+        """
+        found: dict[str, str] = {}
+        for number, lease in enumerate(self._leases):
+            call, outcome = self._restoring.get(number), lease.outcome
+            if call is not None and not call.is_done:
+                found[lease.command] = "unknown"
+            elif outcome is not None and outcome.kind in ("failed", "replaced"):
+                found[lease.command] = outcome.kind
+        return found
 
     def change(self, call: Callable[[], _Answer], number: int = 0) -> _Answer:
         """Change the hardware, and return the answer.
@@ -180,7 +197,8 @@ class Restoration:
         is_queued = not call.wait(min(_QUEUE_SECONDS, until - time.monotonic())) and not call.has_begun
         if is_queued and not lease.is_changing:  # a reading hangs: a change that hangs would come after the restoring
             self._restoring[number] = self._calls.put(len(self._leases) + number, lease.restore)
-        if not self._restoring[number].wait(until - time.monotonic()):
+        if not self._restoring[number].wait(until - time.monotonic()) and number not in self._logged:
+            self._logged.add(number)
             _logger.error(
                 "%s is not restored yet: the driver does not answer. It is restored as soon as the driver does; "
                 "otherwise use the command",

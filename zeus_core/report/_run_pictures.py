@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from itertools import pairwise
 
 from zeus_core.adapters._result import duration_text, energy_text
-from zeus_core.optimizer._global_setting._search_result import SearchResult
+from zeus_core.optimizer._global_setting._search_result import CHOSEN, SearchResult
 from zeus_core.optimizer._global_setting._setting_history import SettingChange
 from zeus_core.report._run_sections import activities_in_order
 from zeus_core.search._comparison import energy_error_fraction
@@ -111,44 +111,43 @@ def _joules_at(points: Sequence[EnergyPoint], seconds: float) -> float:
 
 def search_picture(search: SearchResult) -> str:
     """Draw time and energy of a step at each setting, with the intervals of the energy."""
-    trials = sorted(search.trials.values(), key=lambda trial: trial.setting)
+    points = search.points()
+    trials = [trial for trial, _ in points]
     if len(trials) < 2:
         return ""
-    off = {trial.setting: min(energy_error_fraction(trial), 0.5) * trial.joules_per_step for trial in trials}
+    off = [min(energy_error_fraction(trial), 0.5) * trial.joules_per_step for trial in trials]
     seconds = [trial.seconds_per_step for trial in trials]
-    lowest = min(trial.joules_per_step - off[trial.setting] for trial in trials)
-    highest = max(trial.joules_per_step + off[trial.setting] for trial in trials)
+    lowest = min(trial.joules_per_step - error for trial, error in zip(trials, off, strict=True))
+    highest = max(trial.joules_per_step + error for trial, error in zip(trials, off, strict=True))
     is_log = max(seconds) > _LOG_FROM * min(seconds)  # the lowest limits take several times as long
     ends = (min(seconds) / 1.08, max(seconds) * 1.15) if is_log else _padded(min(seconds), max(seconds))
     scale = _Scale(*ends, *_padded(lowest, highest), is_log=is_log)
     parts = [scale.grid("J per step", lambda value: f"{value:.3g} s")]
-    places = {t.setting: (scale.x(t.seconds_per_step), scale.y(t.joules_per_step)) for t in trials}
-    parts.append(f'<polyline class="thin" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places.values())}"/>')
-    for trial in trials:
-        (x, y), kind = places[trial.setting], "chosen" if trial.setting == search.chosen else "trial"
-        low, high = (scale.y(trial.joules_per_step + sign * off[trial.setting]) for sign in (-1, 1))
-        told = f"{trial.setting} {search.unit}: {trial.joules_per_step:.4g} J, {trial.seconds_per_step:.4g} s"
+    places = [(scale.x(trial.seconds_per_step), scale.y(trial.joules_per_step)) for trial in trials]
+    parts.append(f'<polyline class="thin" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
+    names = [f"{trial.setting} {search.unit}{f' ({mark})' if mark else ''}" for trial, mark in points]
+    for (trial, mark), error, (x, y), name in zip(points, off, places, names, strict=True):
+        kind = "chosen" if mark == CHOSEN else "trial"
+        low, high = (scale.y(trial.joules_per_step + sign * error) for sign in (-1, 1))
+        told = f"{name}: {trial.joules_per_step:.4g} J, {trial.seconds_per_step:.4g} s"
         parts.append(
             f'<path class="{kind}" d="M{x:.1f},{low:.1f}V{high:.1f}"/>'
             f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{escape(told)}</title></circle>'
         )
-    marked = [setting for setting in (search.chosen, search.original) if setting in places]
-    names = {search.original: " (original)", search.chosen: " (chosen)"}
-    for setting, (x, y) in _without_overlaps(places, [setting for setting in marked if setting is not None]).items():
-        name = f"{setting} {search.unit}{names.get(setting, '')}"
-        parts.append(f'<text x="{x + 9:.1f}" y="{y - 8:.1f}">{name}</text>')
+    marked = sorted(range(len(points)), key=lambda number: (points[number][1] != CHOSEN, not points[number][1]))
+    for number in _without_overlaps(places, marked):
+        x, y = places[number]
+        parts.append(f'<text x="{x + 9:.1f}" y="{y - 8:.1f}">{names[number]}</text>')
     return _svg("Time and energy of a step at each setting", _HEIGHT, parts)
 
 
-def _without_overlaps(
-    places: Mapping[int, tuple[float, float]], first: Sequence[int]
-) -> dict[int, tuple[float, float]]:
-    """Return the places of the labels that hide no other one; those of some settings come first."""
-    kept: dict[int, tuple[float, float]] = {}
-    for setting in dict.fromkeys([*first, *places]):
-        x, y = places[setting]
-        if all(abs(x - other_x) > 95 or abs(y - other_y) > 14 for other_x, other_y in kept.values()):
-            kept[setting] = x, y
+def _without_overlaps(places: Sequence[tuple[float, float]], order: Sequence[int]) -> list[int]:
+    """Return the numbers of the labels that hide no other one. An earlier one in the order hides later ones."""
+    kept: list[int] = []
+    for number in order:
+        x, y = places[number]
+        if all(abs(x - places[other][0]) > 95 or abs(y - places[other][1]) > 14 for other in kept):
+            kept.append(number)
     return kept
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from zeus_core.adapters._result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
-from zeus_core.optimizer._global_setting._search_result import SearchResult
-from zeus_core.optimizer._global_setting._setting_history import SettingChange
+from zeus_core.optimizer._global_setting._search_result import CHOSEN, SearchResult
+from zeus_core.optimizer._global_setting._setting_history import SearchRecord, SettingChange
 from zeus_core.report._run_metrics import energy_interval
 from zeus_core.search import Trial
 from zeus_core.search._comparison import energy_error_fraction, percentage
@@ -61,7 +61,7 @@ def sections_of(run: RunRecord) -> list[Section]:
         _devices(run),
         Section("power", "Power over time", _power_text(run)),
         *([] if search is None else [_search(run, search)]),
-        *([] if record is None or not record.changes else [_changes(record.changes)]),
+        *([] if record is None or not record.changes else [_changes(record)]),
         _results(run.latest.results, set() if search is None else {search.name, "saving", "slowdown"}),
         _electricity(run),
         Section("gaps", "What was not measured, and why", "", ("what", "why"), gaps(run)),
@@ -177,17 +177,16 @@ def _power_text(run: RunRecord) -> str:
 def _search(run: RunRecord, search: SearchResult) -> Section:
     before = search.trials.get(search.original)
     rows = []
-    for trial in sorted(search.trials.values(), key=lambda trial: -trial.setting):
-        mark = "chosen" if trial.setting == search.chosen else "original" if trial.setting == search.original else ""
+    for trial, mark in search.points():
         change = "" if before is None else f"{trial.joules_per_step / before.joules_per_step - 1:+.1%}"
         slower = "" if before is None else f"{trial.seconds_per_step / before.seconds_per_step - 1:+.1%}"
         cells = (_step_energy(trial), change, f"{trial.seconds_per_step:.4g} s", slower, f"{trial.steps}", mark)
         rows.append((f"{trial.setting} {search.unit}", *cells))
+    if search.chosen is not None and not any(mark == CHOSEN for _, mark in search.points()):
+        rows.append((f"{search.chosen} {search.unit}", "not measured", "", "", "", "0", CHOSEN))
     saving = saving_line(run)
     text = f"{search.name}: {search.rows()[search.name]}." + ("" if saving is None else f" Saving: {saving}.")
-    if search.comparison is not None:
-        factor, off = search.comparison.slowdown_factor - 1, search.comparison.slowdown_uncertainty
-        text += f" A step takes {percentage(factor, off, sign='+')} time."
+    text += f" Slowdown: {search.slowdown_text}." if search.slowdown_text else ""
     columns = ("setting", "energy of a step (95 %)", "energy", "time of a step", "time", "steps measured", "")
     return Section("search", "The search and its choice", text, columns, rows)
 
@@ -198,10 +197,14 @@ def _step_energy(trial: Trial) -> str:
     return energy_text(joules, joules * error) if math.isfinite(error) else f"{energy_text(joules)}, too few steps"
 
 
-def _changes(changes: Sequence[SettingChange]) -> Section:
+def _changes(record: SearchRecord) -> Section:
+    changes = record.changes
     rows = [(moment(change.at_seconds), _setting_text(change), change.reason) for change in changes[-_MAX_ROWS:]]
-    restored = changes[-1].setting is None
-    text = "At the end, the original state was restored." if restored else "The latest setting was still in force."
+    text = "The latest setting was still in force."
+    if record.result is not None and record.result.unrestored:
+        text = "At the end, the original state was not restored on every GPU."
+    elif changes[-1].setting is None:
+        text = "At the end, the original state was restored."
     if len(changes) > _MAX_ROWS:
         text += f" The latest {_MAX_ROWS} of {len(changes)} changes."
     return Section("changes", "Settings changed and restored", text, ("when", "setting", "why"), rows)

@@ -13,6 +13,7 @@ from zeus_core.search._adaptive_search import AdaptiveSearch, predicted
 from zeus_core.search._aims import LeastEnergyWithin, aim_for
 from zeus_core.search._belief import Curves, Knob
 from zeus_core.search._block_lengths import MIN_BLOCK_STEPS, BlockLengths
+from zeus_core.search._comparison import Comparison
 from zeus_core.search._curves import Array
 from zeus_core.search._next_trial import most_promising
 from zeus_core.search._objectives import OptimumSelector
@@ -103,6 +104,8 @@ class AdaptiveRunSearch:
         self._seconds: dict[int, float] = defaultdict(float)
         self._curves: Curves | None = None
         self._chosen = self._expected = 0
+        self._excluded = len(self._settings)  # the place from which on steps were beyond the bound
+        self._doubted: int | None = None  # the place of a choice that was left, until the original was measured again
         self._is_done = self._has_begun = False
         self._prediction: Prediction | None = None  # of the next block; asked for after every few of its steps
         self._next = self._decided()
@@ -181,6 +184,9 @@ class AdaptiveRunSearch:
         original, horizon = self._settings[0], self._progress.horizon_steps
         if len(self._settings) == 1:
             return f"{original} is the only setting"
+        beyond = self._excluded if self._doubted is None else self._doubted
+        if self._factor is not None and beyond < len(self._settings):
+            return f"steps at {self._settings[beyond]} took more than {self._factor:g} times as long"
         if self._factor is None:
             return f"no setting below {original} is expected to cost less"
         return (
@@ -238,6 +244,9 @@ class AdaptiveRunSearch:
         self._curves = self._estimate.after(self._blocks)
         if not self._progress.steps_left:
             return self._next
+        if self._factor is not None and self._is_to_be_left(self._factor):
+            self._chosen, self._expected, self._is_done = 0, 0, True
+            return Block(original, self._lengths.trial_steps, is_choice=True)
         chosen, trial = self._judged(self._curves)
         lengths = self._lengths
         if lengths.missing_steps > 0:
@@ -253,6 +262,28 @@ class AdaptiveRunSearch:
             return Block(self._settings[trial], lengths.trial_steps, is_choice=False)
         self._expected = chosen
         return Block(self._settings[chosen], lengths.choice_steps, is_choice=True)
+
+    def _is_to_be_left(self, factor: float) -> bool:
+        """Return whether the choice is to be left for the original: its latest steps were certainly beyond the bound.
+
+        The estimate knows usual curves and drifts, and takes the rest for one of them. Steps at the original, measured
+        next, tell whether the work has got slower. If not, this choice and all below it are excluded.
+        """
+        latest = {block.trial.setting: block.trial for block in self._blocks}
+        place = self._chosen if self._doubted is None else self._doubted
+        if place == 0 or self._settings[place] not in latest:
+            return False
+        comparison = Comparison(latest[self._settings[0]], latest[self._settings[place]])
+        lowest = comparison.slowdown_factor - comparison.slowdown_uncertainty
+        is_beyond = lowest > max(factor, self._progress.factor_left(factor))
+        measured = self._blocks[-1].trial.setting
+        if measured == self._settings[0] and self._doubted is not None:
+            self._doubted = None
+            if is_beyond:
+                self._excluded = min(self._excluded, place)
+        elif measured == self._settings[place] and is_beyond:
+            self._doubted = place
+        return self._doubted is not None
 
     def _judged(self, curves: Curves) -> tuple[int, int | None]:
         """Return the places of the choice and of the next trial."""
@@ -276,6 +307,7 @@ class AdaptiveRunSearch:
         nearly_keeps = self._account.keeps(curves, factor * (1 + _MAX_EXCESS))
         if self._slowest is not None:
             keeps[self._account.surely_keeps(self._slowest, factor)] = 1.0
+        keeps[self._excluded :] = 0.0
         keeps[0] = 1.0
         nearly_keeps[keeps == 1.0] = 1.0
         may_exceed = _EXCESS_SHARE * (1 - self._confidence)

@@ -21,10 +21,10 @@ from zeus_core.search._objectives import (
     Time,
     ZeusCost,
 )
+from zeus_core.search._verdict import TIME_TOLERANCE
 
 __all__ = ["Aim", "LeastCost", "LeastEnergyWithin", "Prospects", "aim_for", "normal_probability"]
 
-_TIME_TOLERANCE = 1.005  # settings this close to the fastest are equally fast: single measurements differ by as much
 _MAX_ASKED_CURVES = 40  # of a user's own cost, which is computed for one setting after another
 _MIN_FINITE_SHARE = 0.5  # of the curves, for a setting to be chosen by a cost that is infinite for some
 _NUDGE = 0.01  # of time and power, for the sensitivity of a cost
@@ -154,7 +154,7 @@ def aim_for(selector: OptimumSelector, confidence: float) -> Aim | None:
     if type(selector) is MaxSlowdownConstraint:
         return LeastEnergyWithin(selector.factor, confidence)
     if type(selector) is Time:
-        return LeastEnergyWithin(_TIME_TOLERANCE, 0.5)
+        return LeastEnergyWithin(1 + TIME_TOLERANCE, 0.5)
     if isinstance(selector, Objective) and type(selector).select is Objective.select:
         return LeastCost(selector)
     return None

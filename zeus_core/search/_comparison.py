@@ -16,6 +16,7 @@ __all__ = [
     "percentage",
     "quotient_uncertainty",
     "standard_deviation",
+    "time_error_fraction",
 ]
 
 # Two normal standard errors hold the truth in 95 % of cases.
@@ -82,7 +83,7 @@ class Comparison:
     @property
     def slowdown_uncertainty(self) -> float:
         """How far `slowdown_factor` can be off; infinite if one of the trials has a single step."""
-        error = self.slowdown_factor * math.hypot(_time_error_fraction(self.before), _time_error_fraction(self.after))
+        error = self.slowdown_factor * math.hypot(time_error_fraction(self.before), time_error_fraction(self.after))
         return error if self.repeated is None else math.hypot(error, self._difference("seconds_per_step"))
 
     def _difference(self, cost: str) -> float:
@@ -141,10 +142,10 @@ def energy_error_fraction(trial: Trial) -> float:
     if not measured <= _MAX_UNCERTAINTY_FRACTION:
         return math.inf
     scatter = _STANDARD_ERRORS * _POWER_CV / math.sqrt(trial.steps)
-    return math.hypot(measured, scatter, _time_error_fraction(trial))
+    return math.hypot(measured, scatter, time_error_fraction(trial))
 
 
-def _time_error_fraction(trial: Trial) -> float:
+def time_error_fraction(trial: Trial) -> float:
     """Return how far the mean duration of a step can be off, as a fraction of it; infinite for a single step."""
     if trial.steps == 1:
         return math.inf

@@ -26,6 +26,8 @@ class FixedTrials:
         keeps: Tells by two trials, one that confirms the choice and the one at the original setting, whether the choice
             keeps what the rule demands. If not, the rule chooses again, with the trial that confirmed it in place of
             the one before.
+        breaks: Tells by the same trials whether the choice certainly breaks what the rule demands. If the search itself
+            chooses, and holds on to it, training continues at the original setting.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -38,6 +40,7 @@ class FixedTrials:
         choose: Callable[[Sequence[Trial]], int],
         trial_steps: int,
         keeps: Callable[[Trial, Trial], bool] = lambda trial, original: True,
+        breaks: Callable[[Trial, Trial], bool] = lambda trial, original: False,
     ) -> None:
         self._search = checked_object("search", search, "ask", "a Search, such as GridSearch([300, 250])")
         self._choose = checked_function("choose", choose, "a function of trials that returns a setting")
@@ -45,8 +48,9 @@ class FixedTrials:
         self._choice: int | None = None
         self._settings = checked_settings(settings)
         self._trials: dict[int, Trial] = {}
-        self._keeps = keeps
+        self._keeps, self._breaks = keeps, breaks
         self._confirmed: set[int] = set()
+        self._broken: set[int] = set()
 
     def ask(self) -> Block:
         """Return the next trial; after the last one, the choice."""
@@ -90,7 +94,10 @@ class FixedTrials:
         if self._search.choice is None and (original is None or self._keeps(confirmation, original)):
             return self._choice
         self._trials[confirmation.setting] = confirmation
-        return self._chosen()
+        if original is not None and self._breaks(confirmation, original):
+            self._broken.add(confirmation.setting)
+        choice = self._chosen()
+        return self._settings[0] if choice in self._broken else choice
 
     def _chosen(self) -> int:
         choice = self._search.choice

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from zeus_core._codec import decode, encode
+from zeus_core._codec import completed, decode, encode
 from zeus_core._documents import JsonFormat
 from zeus_core.errors import UsageError
 from zeus_core.training._account import Account
@@ -125,9 +125,15 @@ class PartRecord:
         Raises:
             UsageError: They are damaged.
         """
+        from zeus_core.optimizer._global_setting._search_result import SearchResult
         from zeus_core.optimizer._global_setting._setting_history import SearchRecord
 
-        return None if self.search is None else decode(SearchRecord, self.search, "search")
+        if self.search is None:
+            return None
+        fields = dict(self.search)
+        if isinstance(fields.get("result"), Mapping):
+            fields["result"] = completed(SearchResult, fields["result"])
+        return decode(SearchRecord, fields, "search")
 
 
 @dataclass(frozen=True)

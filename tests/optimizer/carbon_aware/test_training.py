@@ -17,6 +17,7 @@ from zeus_core.electricity import Electricity, RecordedSignal, Signal, WeeklyTar
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, TrainingObserver
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer._global_setting._search_optimizer import search_record
 from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware import CarbonAware, OperatingPoint, WorkController
 from zeus_core.optimizer.carbon_aware._aware_search import AwareSearch
@@ -139,6 +140,11 @@ def test_it_waits_out_the_dear_hours_and_keeps_its_deadline() -> None:
     assert "gained beyond it" in next(text for name, text in rows.items() if "all the time" in name)
     run.optimizer.close()
     assert run.gpu.read_power_limit_watts() == 400
+    record = search_record(run.optimizer)
+    followed = {change.reason for change in record.changes if "electricity" in change.reason}
+    assert followed <= {"the price of electricity is 0.05 EUR/kWh", "the price of electricity is 1 EUR/kWh"}
+    assert followed
+    assert "by the price of electricity; the original 400 W" in rows["power limit"], "and not by its selector"
 
 
 def test_its_choices_are_those_of_the_pure_policy() -> None:

@@ -44,7 +44,11 @@ _MEANINGS: dict[int, _ErrorMeaning] = {
     27: (DriverFaultError, "the GPU is not ready yet"),
     28: (NoDeviceError, "there is no such GPU; list the GPUs with `nvidia-smi -L`"),
     29: (DriverFaultError, "the GPU is in a state that forbids this"),
-    999: (DriverFaultError, "the driver failed without saying why"),
+    999: (
+        DriverFaultError,
+        "the driver failed without saying why; if `nvidia-smi` fails as well, a container has lost its GPUs, as after "
+        "`systemctl daemon-reload` on its host: restart the container",
+    ),  # github.com/NVIDIA/nvidia-container-toolkit/issues/48
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -174,6 +174,11 @@ class Limiter:
         """Restore the original settings. Never raises; False if a GPU refuses: calling this again may help."""
         self._setting = None
         return self._knob is None or self._knob.restore()
+
+    @property
+    def unrestored(self) -> Mapping[str, str]:
+        """The commands for the GPUs that `restore` is not known to have restored, each with the reason."""
+        return {} if self._knob is None else self._knob.unrestored
 
 
 def obstacle_to(kind: KnobKind, gpus: Sequence[Gpu], user: KnobUser) -> str | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zeus_core.optimizer._global_setting._trial_parts import pooled_trial
 from zeus_core.optimizer._trial_store import ToldBlock
 from zeus_core.search import Trial
-from zeus_core.search._comparison import Comparison
+from zeus_core.search._comparison import Comparison, time_error_fraction
 
 __all__ = ["MeasuredBlocks"]
 
@@ -42,7 +44,45 @@ class MeasuredBlocks:
         before, after = self.trials.get(self._original), self._held
         if before is None or after is None or chosen == self._original:
             return None
+        if self._original in self._confirmed:  # where training has returned to it meanwhile
+            before = pooled_trial([before, self._confirmed[self._original]])
         return Comparison(before, after, self.trials.get(after.setting) if is_fixed else None)
+
+    @property
+    def at_choices(self) -> Mapping[int, Trial]:
+        """All that was measured since a setting was chosen, by setting."""
+        return dict(self._confirmed)
+
+    def run_slowdown(self, run_steps: int, setting: int) -> tuple[float, float] | None:
+        """Return the slowdown of the whole run by its settings, and how far it can be off.
+
+        None if it is unknown, and if all steps were at the original setting.
+
+        With n(s) of n steps at a setting s, where a step takes t(s), and t(0) at the original one, it is
+
+            sum over s of n(s) / n * t(s) / t(0).
+
+        Args:
+            run_steps: All steps of the run so far.
+            setting: The setting of those after the latest block.
+        """
+        steps: dict[int, int] = defaultdict(int)
+        counted = 0
+        for block in self.blocks:
+            if block.run_steps > counted:  # those of an earlier run count none
+                steps[block.trial.setting] += block.run_steps - counted
+                counted = block.run_steps
+        steps[setting] += max(run_steps - counted, 0)
+        trials, others = _pooled(self.blocks), {one for one, count in steps.items() if count} - {self._original}
+        original = trials.get(self._original)
+        if original is None or not others or not others <= trials.keys():
+            return None
+        count = sum(steps.values())
+        terms = {s: steps[s] / count * trials[s].seconds_per_step / original.seconds_per_step for s in others}
+        errors = [term * time_error_fraction(trials[s]) for s, term in terms.items()]
+        total = sum(terms.values())
+        uncertainty = math.hypot(*errors, total * time_error_fraction(original))
+        return (steps[self._original] / count + total, uncertainty) if math.isfinite(uncertainty) else None
 
     def take_over(self, other: MeasuredBlocks) -> None:
         """Take over the steps that another search has measured at its original setting, if there are none here."""
@@ -74,8 +114,8 @@ class MeasuredBlocks:
         self.blocks, self.trials = [], {}
 
     def sorted_trials(self) -> list[Trial]:
-        """Return the trials so far, the highest setting first."""
-        return sorted(self.trials.values(), key=lambda trial: -trial.setting)
+        """Return the trials so far, and the steps at choices that were no trials, the highest setting first."""
+        return sorted({**self._confirmed, **self.trials}.values(), key=lambda trial: -trial.setting)
 
 
 def _pooled(blocks: Sequence[ToldBlock]) -> dict[int, Trial]:

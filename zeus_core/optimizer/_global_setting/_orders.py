@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from zeus_core.knobs._kinds import KnobKind
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.optimizer._global_setting._pause import Pause
-from zeus_core.optimizer._global_setting._selection import chosen_by, keeps_bound
+from zeus_core.optimizer._global_setting._selection import breaks_bound, chosen_by, keeps_bound
 from zeus_core.optimizer._trial_store import RunSpent, ToldBlock
 from zeus_core.search import Search, Trial
 from zeus_core.search._fixed_trials import FixedTrials
@@ -19,6 +19,7 @@ from zeus_core.search._objectives import MaxSlowdownConstraint, OptimumSelector,
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._run_search import RunSearch
 from zeus_core.search._safe_clock import SafeClock
+from zeus_core.search._verdict import TIME_TOLERANCE
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
@@ -42,7 +43,6 @@ _MIN_BLOCK_UPDATES = 5
 _MIN_PIECE_UPDATES = 3
 _SETTLE_UPDATES = 3  # a power limit changes the clock within tens of milliseconds; the pieces show what took longer
 _PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled
-_TIME_TOLERANCE = 0.005  # settings this close to the fastest are equally fast, as for the adaptive search
 _UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
 
 # Steps of a block after which the search is asked whether it may go on: seldom enough for exchanges of many ranks.
@@ -61,6 +61,7 @@ class Order:
         piece_steps: The steps of a piece of the block.
         is_fixed: Whether the search is over for good once its choice is confirmed.
         is_limited: Whether the search may end the block early.
+        reason: The reason for this setting, for people.
         best: The best setting so far; None if nobody knows.
         announcement: The cost of the search, said once in advance.
         stepped_aside: The reason that training stays at the original setting; None if it need not.
@@ -76,6 +77,7 @@ class Order:
     piece_steps: int
     is_fixed: bool
     is_limited: bool
+    reason: str = ""
     best: int | None = None
     announcement: str | None = None
     stepped_aside: str | None = None
@@ -131,7 +133,7 @@ class SearchArguments:
             if self._knob == "clock" and type(self.selector) is MaxSlowdownConstraint:
                 return SafeClock(adaptive, settings, self.selector.factor)
             if self._knob == "clock" and type(self.selector) is Time:
-                return SafeClock(adaptive, settings, 1.0, _TIME_TOLERANCE)
+                return SafeClock(adaptive, settings, 1.0, TIME_TOLERANCE)
             return adaptive
         search = self.predictor(settings) if self.make is None else self.make(settings, self.selector)
         return FixedTrials(
@@ -140,6 +142,7 @@ class SearchArguments:
             lambda trials: chosen_by(self.selector, trials, settings, steps, self.kind),
             steps,
             lambda trial, original: keeps_bound(self.selector, trial, original),
+            lambda trial, original: breaks_bound(self.selector, trial, original),
         )
 
     def predictor(self, settings: tuple[int, ...]) -> AdaptiveSearch:
@@ -181,6 +184,8 @@ class Orders:
             )
         self._predictor: AdaptiveSearch | None = None
         self._has_announced = False
+        self._latest: dict[int, Trial] = {}  # the latest block at each setting
+        self._chosen: int | None = None
         self._cut_short: int | None = None  # the setting of a block that ended early: the next one there does not
         self._seconds_per_step: float | None = None
 
@@ -209,6 +214,7 @@ class Orders:
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
         """Take in a block; see `RunSearch.tell`."""
         self._seconds_per_step = trial.seconds_per_step
+        self._latest[trial.setting] = trial
         if self._predictor is not None:
             self._predictor.tell(trial)
             if trial.setting != self._settings[0]:
@@ -245,6 +251,7 @@ class Orders:
             max(math.ceil(steps / _PIECES), self._steps_of(_MIN_PIECE_UPDATES) or 1),
             is_fixed,
             not is_fixed and block.setting != cut_short,
+            self._reason(block.setting, search.is_done, cut_short),
             search.choice,
             self._announcement(),
             search.stepped_aside,
@@ -252,6 +259,23 @@ class Orders:
             search.prediction() if search.is_done else None,
             None if self._aware is None else self._aware.pause,
         )
+
+    def _reason(self, setting: int, is_choice: bool, cut_short: int | None) -> str:
+        """Return the reason for a setting. `cut_short` is that of a block that was too slow to go on; None for none."""
+        before, original = self._chosen, self._latest.get(self._settings[0])
+        if self._aware is not None and self._aware.reason is not None:
+            return self._aware.reason
+        if not is_choice:
+            is_known = setting == self._settings[0] and original is not None
+            return "the search measures it once more" if is_known else "the search tries it"
+        self._chosen = setting
+        latest = None if before is None else self._latest.get(before)
+        if before in (None, setting, self._settings[0]) or original is None or latest is None:
+            return "the search has chosen it"
+        time = latest.seconds_per_step / original.seconds_per_step - 1
+        energy = latest.joules_per_step / original.joules_per_step - 1
+        text = f"the choice moves: at {before} {self._arguments.kind.unit} a step took {time:+.1%} time and "
+        return f"{text}{energy:+.1%} energy{', longer than expected' if cut_short == before else ''}"
 
     def tell_pause(self, seconds: float, energy: DeviceEnergy) -> None:
         """Take in a pause that is over."""

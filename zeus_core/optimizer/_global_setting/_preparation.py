@@ -159,6 +159,11 @@ class Preparation:
         restored = [limiter.restore() for limiter in self._limiters]  # all of them, also after a refusal
         return all(restored)
 
+    @property
+    def unrestored(self) -> dict[str, str]:
+        """The commands for the GPUs of this rank that `restore` is not known to have restored, each with the reason."""
+        return {command: why for limiter in self._limiters for command, why in limiter.unrestored.items()}
+
     def _read_idle_watts(self) -> float | None:
         """Return the power of all GPUs of the job, which do not train yet; None if a GPU does not tell it."""
         told = self._exchange.gather(lambda: {gpu.uuid: _power_watts(gpu) for gpu in self._gpus}, Phase.PREPARE)

@@ -36,12 +36,9 @@ from zeus_core.ports._exchange import Exchange
 
 __all__ = ["SearchCourse"]
 
-_REASONS = {
-    Phase.WARM_UP: "the search tries it",
-    Phase.SETTLE: "the search has chosen it",
-    Phase.DONE: "the search has chosen it",
-}  # of the phases that set a setting
-_FAULT = "a fault, which was logged, has ended the search; the original setting was restored"
+_SETTING = frozenset({Phase.WARM_UP, Phase.SETTLE, Phase.DONE})  # the phases that set a setting
+_RESTING = frozenset({Phase.REST, Phase.OFF})
+_FAULT = "a fault, which was logged, has ended the search"
 
 _logger = logging.getLogger(__name__)
 
@@ -73,8 +70,8 @@ class SearchCourse:
         """The present state."""
         self.ended_state: State = State()
         """The state in which the latest training ended."""
-        self.ended_because: str = _FAULT
-        """The reason that the search has ended, in phase OFF."""
+        self.ended_because: str | None = None
+        """The reason that the search was given up, in phase OFF; None before."""
         self.rivals: RivalSearches | None = None
         """The searches of the latest training."""
         self.told_max_steps: int | None = None
@@ -137,7 +134,8 @@ class SearchCourse:
         self._follow(Outcome.FAULT)
 
     def _step_aside(self, error: Exception) -> None:
-        self.ended_because = f"the search has ended: {error}" if isinstance(error, DeviceHeldError) else _FAULT
+        if self.ended_because is None:  # what follows is no reason of its own
+            self.ended_because = f"the search has ended: {error}" if isinstance(error, DeviceHeldError) else _FAULT
         self.restore()
         if self.gpus:  # without one, the warning of its monitor has said so
             log_fault(self, f"the search for a {self.preparation.name} is off for the rest of this run", error)
@@ -168,7 +166,7 @@ class SearchCourse:
         """
         if self.state.phase is Phase.PREPARE:
             return self._prepare()
-        if self.state.phase in {Phase.REST, Phase.OFF}:
+        if self.state.phase in _RESTING:
             self.restore()
             self._recorder.drop_trial()
             return None
@@ -178,8 +176,8 @@ class SearchCourse:
             self._replaced = error
             return Outcome.LOWERED
         finally:
-            if is_new and self.state.phase in _REASONS:
-                self._note_setting(_REASONS[self.state.phase])
+            if is_new and self.state.phase in _SETTING and self.search is not None:
+                self._note_setting(self.search.reason)
 
     def _prepare(self) -> Outcome:
         replaced, self._replaced = self._replaced, None
@@ -195,12 +193,15 @@ class SearchCourse:
         return self.rivals.begin()
 
     def _note_setting(self, reason: str) -> None:
-        if self.search is not None and not self.search.is_held:
+        if self.search is not None and self.search.in_force is not None:
             self._history.note(self.search.in_force, self.search.kind.unit, reason)
 
-    def restore(self) -> bool:
-        """Restore the original settings. Never raises; False if a GPU refuses."""
-        is_restored = self.preparation.restore()
-        if is_restored:
-            self._history.note_restored()
-        return is_restored
+    @property
+    def unrestored(self) -> dict[str, str] | None:
+        """The commands for the GPUs of this rank that are not known to be restored; None while training goes on."""
+        return self.preparation.unrestored if self.state.phase in _RESTING else None
+
+    def restore(self) -> None:
+        """Restore the original settings. Never raises; `unrestored` tells where a GPU refuses."""
+        if self.preparation.restore() and not self.preparation.unrestored:
+            self._history.note_restored(self.ended_because or "training has ended")

@@ -9,7 +9,8 @@ from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._objectives import MaxSlowdownConstraint, Objective, OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._verdict import Verdict, verdict_on
 
 __all__ = ["SearchFacts"]
 
@@ -68,7 +69,7 @@ class SearchFacts:
 
     @property
     def trials(self) -> list[Trial]:
-        """The trials so far, the highest limit first."""
+        """The trials so far, and the steps at choices that were no trials, the highest limit first."""
         return [] if self._search is None else self._search.measured.sorted_trials()
 
     @property
@@ -112,10 +113,16 @@ class SearchFacts:
 
     def _search_result(self) -> SearchResult | None:
         """Return the facts of the latest search; None before its first step."""
-        search = self._search
+        search, course = self._search, self._course
         if search is None or search.run.steps == 0:
             return None
-        selector = self.optimum_selector
+        selector, comparison, aware = self.optimum_selector, self.comparison, course.preparation.options.aware
+        rule = repr(selector) if isinstance(selector, Objective) else type(selector).__name__
+        run_slowdown = search.run_slowdown if isinstance(selector, MaxSlowdownConstraint) and aware is None else None
+        verdict = verdict_on(selector, comparison, run_slowdown)
+        if aware is not None and search.left_steps is not None:  # training follows the signal
+            signal = "price" if aware.signal.facts.is_price else "carbon intensity"
+            rule, verdict = f"the {signal} of electricity", Verdict(None, "")
         return SearchResult(
             name=search.kind.name,
             unit=search.kind.unit,
@@ -123,18 +130,24 @@ class SearchFacts:
             chosen=search.chosen,
             best=search.best,
             settings=len(search.settings),
-            rule=repr(selector) if isinstance(selector, Objective) else type(selector).__name__,
+            rule=rule,
             not_changed_because=search.not_changed_because,
             stepped_aside=search.stepped_aside,
             prediction=search.prediction,
             command=None if search.prediction is None else self._command(search.kind, search.prediction.setting),
             trials=search.measured.trials,
-            comparison=self.comparison,
+            comparison=comparison,
             searched_steps=search.searched_steps,
             chosen_steps=search.chosen_steps,
             outlier_steps=search.run.outlier_steps,
             original_text=search.kind.state_text(search.original, is_original=True),
             is_held=search.is_held,
+            ended_because=course.ended_because,
+            verdict=verdict,
+            run_slowdown=run_slowdown,
+            choices=search.measured.at_choices,
+            unrestored=course.unrestored,
+            ranks=course.exchange.size,
         )
 
     def _command(self, kind: KnobKind, setting: int) -> str:

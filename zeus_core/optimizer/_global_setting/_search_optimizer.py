@@ -26,6 +26,7 @@ from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
 from zeus_core.optimizer._global_setting._search_facts import SearchFacts
 from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, kinds_of
+from zeus_core.optimizer._global_setting._search_result import restored_text, restoring_rows
 from zeus_core.optimizer._global_setting._setting_history import SearchRecord, SettingHistory
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.ports import World
@@ -233,12 +234,15 @@ class SearchOptimizer(SearchFacts):
         """
         if not self._gpus:
             return {}  # a warning has said so
-        state = self._course.ended_state if self.phase is Phase.REST else self._course.state
-        if state.phase is Phase.OFF:
-            return {self._course.preparation.name: self._course.ended_because}
-        result = self._search_result()
+        result, because = self._search_result(), self._course.ended_because
+        if result is None and because is not None:
+            unrestored = self._course.unrestored
+            text = f"{because}{restored_text(unrestored, 'the original setting')}"
+            return {self._course.preparation.name: text, **restoring_rows(unrestored)}
         if result is None or self._search is None:
             return {}
+        if because is not None:
+            return result.rows()
         others = () if self._course.rivals is None else self._course.rivals.others
         rows = {f"or {other.kind.name}": other.choice_text for other in others}
         credit = self._search.pauses.credit

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zeus_core.adapters._result import duration_text, energy_text
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison, energy_error_fraction, percentage
 from zeus_core.search._run_plan import Prediction
+from zeus_core.search._verdict import Verdict
 
-__all__ = ["SearchResult"]
+__all__ = ["CHOSEN", "SearchResult", "restored_text", "restoring_rows"]
+
+CHOSEN = "chosen"
+"""The mark of the choice in tables and pictures."""
+
+
+_UNRESTORED = {
+    "failed": "was NOT restored on {}",
+    "replaced": "was not restored on {}, where somebody else has set another",
+    "unknown": "may not be in force again on {}, as the driver does not answer",
+}  # by reason
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,14 @@ class SearchResult:
         outlier_steps: The steps that took far too long, and are in no trial.
         original_text: The original state in words; that of the original setting if None.
         is_held: Whether another object or process controls a GPU, so that nobody here knows the setting in force.
+        ended_because: The reason that the search was given up; None if it was not.
+        verdict: Whether the choice does what the rule demands; None if nobody has judged it.
+        run_slowdown: The slowdown of the whole run, and how far it can be off; None if it is unknown, or no part of
+            what the rule demands.
+        choices: The steps measured since a setting was chosen, by setting.
+        unrestored: The commands for the GPUs of this rank that are not known to have their original setting again, each
+            with the reason; None while training goes on.
+        ranks: The number of ranks.
     """
 
     name: str
@@ -57,13 +76,23 @@ class SearchResult:
     outlier_steps: int
     original_text: str | None = None
     is_held: bool = False
+    ended_because: str | None = None
+    verdict: Verdict | None = None
+    run_slowdown: tuple[float, float] | None = None
+    choices: Mapping[int, Trial] = field(default_factory=dict)
+    unrestored: Mapping[str, str] | None = field(default_factory=dict)
+    ranks: int = 1
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
-        rows = {self.name: self._setting_text()}
+        rows = {self.name: self._setting_text(), **restoring_rows(self.unrestored)}
+        if self.ended_because is not None:
+            return rows
         if self.comparison is not None:
             rows["saving"] = _saving_text(self.comparison)
-            rows["slowdown"] = _slowdown_text(self.comparison)
+        if self.slowdown_text:
+            rows["slowdown"] = self.slowdown_text
+        if self.comparison is not None:
             rows["per step"] = _per_step_text(self.comparison)
         if self.prediction is not None and self.prediction.setting != self.original:
             rows["predicted"] = self._prediction_text(self.prediction)
@@ -74,6 +103,32 @@ class SearchResult:
             rows["search"] = self._cost_text()
         return rows
 
+    def points(self) -> list[tuple[Trial, str]]:
+        """Return all that was measured, with marks for people: the trials, and apart the steps at each choice.
+
+        The highest setting comes first. A choice that was not measured since it was made is marked at its trial.
+        """
+        trials = [(trial, self._mark(setting, is_choice=False)) for setting, trial in self.trials.items()]
+        choices = [(trial, self._mark(setting, is_choice=True)) for setting, trial in self.choices.items()]
+        return sorted([*trials, *choices], key=lambda point: -point[0].setting)
+
+    def _mark(self, setting: int, is_choice: bool) -> str:
+        if setting == self.chosen and is_choice == (setting in self.choices):
+            return CHOSEN
+        return "chosen before" if is_choice else "original" if setting == self.original else ""
+
+    @property
+    def slowdown_text(self) -> str:
+        """How much longer a step takes at the choice, and the whole run if the rule bounds that; empty if unknown."""
+        comparison, parts = self.comparison, []
+        if comparison is not None:
+            factor, uncertainty = comparison.slowdown_factor, comparison.slowdown_uncertainty
+            parts.append(f"{percentage(factor - 1, uncertainty, sign='+')} time per step")
+        if self.run_slowdown is not None:
+            factor, uncertainty = self.run_slowdown
+            parts.append(f"{percentage(factor - 1, uncertainty, sign='+')} over the run")
+        return ", ".join(parts)
+
     @property
     def _original_text(self) -> str:
         return self.original_text or f"{self.original} {self.unit}"
@@ -82,21 +137,28 @@ class SearchResult:
         original = f"the original {self._original_text}"
         if self.is_held:
             return f"not changed, {self.not_changed_because}"
+        restored = restored_text(self.unrestored, original, self.ranks)
+        unrestored = restored if self.unrestored else ""
+        if self.ended_because is not None:
+            return self.ended_because + restored
         if self.not_changed_because is not None:
-            return f"not changed, {self.not_changed_because}; measured at {original}"
+            return f"not changed, {self.not_changed_because}; measured at {original}{unrestored}"
         if self.chosen is None:
             best = ""
             if self.best is not None and self.best != self.original:
                 best = f", {self.best} {self.unit} the best so far"
             tried = f"{len(self.trials)} of {self.settings} settings measured"
-            return f"search unfinished: {tried}{best}; {original} was restored"
-        if self.chosen == self.original and self.stepped_aside is not None:
-            return f"{original}: {self.stepped_aside}"
+            return f"search unfinished: {tried}{best}{restored}"
+        verdict = self.verdict or Verdict(None, "")
         if self.chosen == self.original:
-            return f"{original} is the best of {self.settings} settings by {self.rule}"
+            fact = self.stepped_aside and f": {self.stepped_aside}"
+            fact = fact or f" is the best of {self.settings} settings by {self.rule}"
+            broken = "; the run did not keep its bound" if verdict.holds is False else ""
+            return f"{original}{fact}{broken}{unrestored}"
         unconfirmed = "; saving unknown, as training ended too early" if self.comparison is None else ""
-        best = f"{self.chosen} {self.unit} is the best of {self.settings} settings by {self.rule}"
-        return f"{best}; {original}{unconfirmed}"
+        best = "the best" if verdict.holds else "chosen"
+        choice = f"{self.chosen} {self.unit} is {best} of {self.settings} settings by {self.rule}{verdict.text}"
+        return f"{choice}{unrestored or f'; {original}'}{unconfirmed}"
 
     def _prediction_text(self, prediction: Prediction) -> str:
         saving = _interval_text(prediction.saving_fraction, prediction.saving_interval)
@@ -141,6 +203,34 @@ class SearchResult:
         return f"; earned back in {needed - self.chosen_steps} more steps {at}"
 
 
+def restored_text(unrestored: Mapping[str, str] | None, original: str, ranks: int = 1) -> str:
+    """Return whether the original is in force again, to continue a sentence; empty while training goes on.
+
+    Args:
+        unrestored: See `SearchResult`.
+        original: The original in words.
+        ranks: The number of ranks. One knows nothing of the GPUs of the others.
+    """
+    if unrestored is None:
+        return ""
+    where = " on this rank" if ranks > 1 else ""
+    if not unrestored:
+        return f"; {original} was restored{where}"
+    parts = []
+    for why, text in _UNRESTORED.items():
+        count = list(unrestored.values()).count(why)
+        parts += [text.format(f"{count} GPU{'s' if count > 1 else ''}")] if count else []
+    return f"; {original} {', and '.join(parts)}{where}"
+
+
+def restoring_rows(unrestored: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the command for each GPU that is not known to have its original setting again, as labelled lines."""
+    commands = list(unrestored or ())
+    if len(commands) == 1:
+        return {"to restore": commands[0]}
+    return {f"to restore {number}": command for number, command in enumerate(commands, 1)}
+
+
 def _joules_error(trial: Trial) -> float:
     """Return how far the energy of a step can be off, in joules."""
     return trial.joules_per_step * energy_error_fraction(trial)
@@ -151,10 +241,6 @@ def _saving_text(comparison: Comparison) -> str:
     if not comparison.is_certain:
         return f"too small or too briefly measured to tell: {saving}"
     return f"{saving} of the energy of a step"
-
-
-def _slowdown_text(comparison: Comparison) -> str:
-    return f"{percentage(comparison.slowdown_factor - 1, comparison.slowdown_uncertainty, sign='+')} time per step"
 
 
 def _per_step_text(comparison: Comparison) -> str:

@@ -10,6 +10,7 @@ from copy import copy
 from zeus_core.errors import UsageError
 from zeus_core.knobs._kinds import KnobKind
 from zeus_core.search import Trial
+from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import (
     MaxSlowdownConstraint,
     Objective,
@@ -18,8 +19,9 @@ from zeus_core.search._objectives import (
     Time,
     ZeusCost,
 )
+from zeus_core.search._verdict import verdict_on
 
-__all__ = ["better_choice", "chosen_by", "keeps_bound", "with_power"]
+__all__ = ["better_choice", "breaks_bound", "chosen_by", "keeps_bound", "with_power"]
 
 
 def chosen_by(
@@ -57,6 +59,12 @@ def keeps_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> boo
         return True
     cost = selector.cost(PowerLimitMeasurement.from_trial(trial, 1), PowerLimitMeasurement.from_trial(original, 1))
     return not math.isinf(cost)
+
+
+def breaks_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bool:
+    """Return whether a trial certainly breaks a bound of time, beside one at the original setting."""
+    is_bound = isinstance(selector, MaxSlowdownConstraint | Time)
+    return is_bound and verdict_on(selector, Comparison(original, trial)).holds is False
 
 
 def _highest_first(trial: Trial) -> int:

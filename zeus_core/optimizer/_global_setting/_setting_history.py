@@ -55,7 +55,7 @@ class SettingHistory:
     def __init__(self, time_source: TimeSource) -> None:
         self._time_source = time_source
         self._changes: deque[SettingChange] = deque(maxlen=_MAX_CHANGES)
-        self._in_force: tuple[int | None, str] | None = None
+        self._in_force: tuple[int, str] | None = None
 
     @property
     def changes(self) -> tuple[SettingChange, ...]:
@@ -67,16 +67,14 @@ class SettingHistory:
         self._changes.clear()
         self._in_force = None
 
-    def note(self, setting: int | None, unit: str, reason: str) -> None:
+    def note(self, setting: int, unit: str, reason: str) -> None:
         """Note the setting in force, if it is another one than before; the first one is the original."""
         before, self._in_force = self._in_force, (setting, unit)
         if before is not None and before != self._in_force:
             self._changes.append(SettingChange(clock_seconds(self._time_source), setting, unit, reason))
 
-    def note_restored(self) -> None:
-        """Note that the original state is in force again, if it was not."""
+    def note_restored(self, reason: str) -> None:
+        """Note that the original state is in force again, if it was not, and why."""
         before, self._in_force = self._in_force, None
         if before is not None and self._changes and self._changes[-1].setting is not None:
-            self._changes.append(
-                SettingChange(clock_seconds(self._time_source), None, before[1], "the original was restored")
-            )
+            self._changes.append(SettingChange(clock_seconds(self._time_source), None, before[1], reason))

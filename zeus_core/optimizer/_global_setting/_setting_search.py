@@ -138,6 +138,18 @@ class SettingSearch:
         return self.measured.comparison(self.chosen, self._order.is_fixed)
 
     @property
+    def run_slowdown(self) -> tuple[float, float] | None:
+        """The slowdown of the whole run; None if it is unknown, and where trials of a fixed length bound each step."""
+        if self._order.is_fixed:
+            return None
+        return self.measured.run_slowdown(self.run.steps, self._order.setting)
+
+    @property
+    def reason(self) -> str:
+        """The reason for the setting in force."""
+        return self.not_changed_because or self._order.reason
+
+    @property
     def expected(self) -> tuple[float, float]:
         """The energy and the duration of a step at the choice, over those at the original setting."""
         if self._expected is not None:

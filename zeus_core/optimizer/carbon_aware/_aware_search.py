@@ -61,6 +61,8 @@ class AwareSearch:
         """The energy and time that the run took so far."""
         self.pause: Pause | None = None
         """The pause before the block asked for; None for none."""
+        self.reason: str | None = None
+        """The reason for the setting asked for, once training follows the signal; None before."""
         self._search = search
         self._aware = aware
         self._settings = settings
@@ -315,13 +317,14 @@ class AwareSearch:
             text = f"training ends, to go on at {_time_text(self.pause.until_seconds)}"
         else:
             text = f"training pauses, as far as can be told until {_time_text(self.pause.until_seconds)}"
+        (part,) = self._aware.signal.parts(now, now)
+        facts = self._aware.signal.facts
+        self.reason = f"the {self._what} is {part.value:.4g} {facts.unit}"
         if text != self._told_of:
             self._told_of = text
-            (part,) = self._aware.signal.parts(now, now)
-            facts = self._aware.signal.facts
             left = self._budget_left()
             rest = "" if left is None else f"; of the budget {amount_text(left, 0.0, facts.amount_unit)} is left"
-            _logger.info("%s: the %s is %.4g %s%s", text, self._what, part.value, facts.unit, rest)
+            _logger.info("%s: %s%s", text, self.reason, rest)
 
 
 @dataclass(frozen=True)
