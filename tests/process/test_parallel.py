@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.support.hooks import in_hook
-from zeus_core._process.deadline import is_in_hook
+from zeus_core._process.deadline import Patience, is_in_hook
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError
@@ -135,9 +135,9 @@ def test_a_queued_call_waits_for_those_before_it(device):
     calls = ParallelCalls()
     calls.call_within(SHORT, [device], reason_of)
     queued = calls.put(0, lambda: "after")
-    assert not queued.wait(0.0)
+    assert not queued.wait(Patience(0.0))
     device.may_answer.set()
-    assert queued.wait(LONG)
+    assert queued.wait(Patience(LONG))
     assert queued.answer() == "after"
 
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
-from zeus_core._process.deadline import threads_in_hook
+from zeus_core._process.deadline import HOOK_SECONDS, seconds_left
 
 
 @contextmanager
 def in_hook() -> Iterator[None]:
-    threads_in_hook.add(get_ident())
+    seconds_left[get_ident()] = HOOK_SECONDS
     try:
         yield
     finally:
-        threads_in_hook.discard(get_ident())
+        del seconds_left[get_ident()]
