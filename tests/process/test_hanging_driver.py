@@ -229,7 +229,7 @@ def test_no_hook_waits_more_than_a_second_in_all(driver, knob, function, moment)
 @pytest.mark.long  # it loads a framework
 @pytest.mark.parametrize("function", [SET_LIMIT, READ_COUNTER, None])
 @pytest.mark.parametrize("framework", ["huggingface", "lightning"])
-def test_no_hook_of_a_framework_waits_more_than_a_second_and_losses_stay_the_same(driver, tmp_path, framework, function):
+def test_no_hook_of_a_framework_waits_more_than_a_second_and_losses_are_the_same(driver, tmp_path, framework, function):
     programs = {
         "huggingface": """
             from transformers import TrainerCallback
