@@ -13,6 +13,7 @@ ORIGINAL_WATTS = 450.0
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 SET_LIMIT, SET_CLOCK = "nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetGpuLockedClocks"
 READ_COUNTER, READ_LIMIT = "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerManagementLimit"
+READ_ENFORCED = "nvmlDeviceGetEnforcedPowerLimit"
 # What a hook may ask for in all: a second, and a slice for each of some calls after that, which are known to hang then.
 MOST_SECONDS = 1.15
 
@@ -177,7 +178,7 @@ def check_one_second(driver, function, program):
     assert code == 0, errors
     assert [(device.power_limit_watts, device.locked_clock_mhz) for device in driver] == [(ORIGINAL_WATTS, None)] * 2
     assert errors.count("is off for the rest of this run") <= 1, errors
-    assert errors.count("is not restored yet") <= 1, errors
+    assert errors.count("is not restored yet") <= (function not in {READ_COUNTER, READ_ENFORCED}), errors
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,9 @@ def check_one_second(driver, function, program):
             *[("power limit", None, moment) for moment in ("begin", "edge", "log", "end")],
             *[("power limit", READ_COUNTER, moment) for moment in ("begin", "window", "edge", "log", "end")],
             *[("power limit", READ_LIMIT, moment) for moment in ("begin", "window", "edge", "log", "end")],
-            *[("clock", function, moment) for function in (SET_CLOCK, None) for moment in ("begin", "window", "end")],
+            *[("power limit", READ_ENFORCED, moment) for moment in ("window", "edge")],
+            *[("clock", function, moment) for function in (SET_CLOCK, None) for moment in ("begin", "window")],
+            *[("clock", function, "end") for function in ("nvmlDeviceResetGpuLockedClocks", None)],
         ],
         count=2,
     ),
@@ -221,7 +224,7 @@ def test_no_hook_waits_more_than_a_second_in_all(driver, knob, function, moment)
             energy.log()
             at("end")
         tell("ended")
-        assert max(waits.of_hooks) <= {MOST_SECONDS}, waits.of_hooks
+        assert 0.5 < max(waits.of_hooks) <= {MOST_SECONDS}, waits.of_hooks
         """,
     )
 

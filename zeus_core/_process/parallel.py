@@ -101,8 +101,8 @@ class ParallelCalls:
 
     A call that is not answered in time is given up, and its answer is lost. While it lasts, other calls of that device
     fail at once. Then the device is on probation: it is waited for as long as before only when it has answered quickly.
-    So a driver that hangs costs its caller one deadline, and one that always answers late almost nothing. All calls of a
-    hook share one deadline: see `Patience`.
+    So a driver that hangs costs its caller one deadline, and one that always answers late almost nothing. All calls of
+    a hook share one deadline: see `Patience`.
     """
 
     def __init__(self) -> None:

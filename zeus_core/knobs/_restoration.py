@@ -121,8 +121,9 @@ class Restoration:
             hanging = {number for number, call in self._restoring.items() if not call.is_done}
             for number in set(range(len(self._leases))) - hanging:
                 lease = self._leases[number]
-                beside = self._calls.is_occupied(number) and not lease.is_changing  # as in `_wait`
-                self._restoring[number] = self._calls.put(number + beside * len(self._leases), lease.restore)
+                is_beside = self._calls.is_occupied(number) and not lease.is_changing  # as in `_wait`
+                thread = len(self._leases) + number if is_beside else number
+                self._restoring[number] = self._calls.put(thread, lease.restore)
             queued_until = patience.waited_seconds + _QUEUE_SECONDS
             for number in sorted(set(self._restoring) - (hanging if is_in_hook() else set())):
                 self._wait(number, patience, queued_until)
