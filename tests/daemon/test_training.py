@@ -7,6 +7,7 @@ import pytest
 
 from tests.daemon.conftest import DEVICE, ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
 from tests.support.perseus_ranks import make_perseus_program, rank_processes
+from tests.support.variants import long_but_first
 
 pytestmark = needs_root
 
@@ -45,6 +46,36 @@ OVER_A_CRASH = """
             if optimizer.phase.value == "done":
                 break
         print(optimizer.phase.value, len(optimizer.trials), flush=True)
+"""
+
+OVER_A_STOP = """
+    import pathlib, sys, time
+    from tests.support.hooks import recorded_waits
+    waits = recorded_waits()
+    from zeus_core.device import discover_cpus
+    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+    from zeus_core.search import GridSearch
+    from zeus_core.training import TrainingEnergy
+
+    def tell(word):
+        print(word, flush=True)
+        sys.stdin.readline()
+
+    monitor = ZeusMonitor(cpus=discover_cpus(pathlib.Path({powercap!r})))
+    assert len(monitor.cpus) == {cpus}
+    optimizer = GlobalPowerLimitOptimizer(monitor, None, 0, 0, profile_steps=4, search=GridSearch)
+    with TrainingEnergy(optimizer=optimizer, quiet=True) as energy:
+        for step in range(30):
+            energy.on_step_begin()
+            time.sleep(0.002)
+            energy.on_step_end()
+            if step == {stopped_after}:
+                tell("stop")
+            if step % 10 == 9:
+                energy.log()
+    tell("ended")
+    print(max(waits.of_hooks))
 """
 
 CLOCKS = """
@@ -113,6 +144,31 @@ def test_a_search_goes_on_after_a_crash_of_the_daemon(loaded_world):
     assert processes == {before.pid, loaded_world.daemon.pid}
     assert int(trials) >= (2 if phase == "done" else 0)
     check_restored(loaded_world)
+
+
+@pytest.mark.parametrize("cpus", [0, 4])
+@pytest.mark.parametrize("stopped_after", long_but_first([8, 0, 11, 29]))
+def test_no_hook_waits_more_than_a_second_for_a_daemon_that_is_stopped_in_mid_lease(make_world, cpus, stopped_after):
+    world = make_world(DEVICE, DEVICE)
+    powercap = world.folder / "powercap"
+    for number in range(cpus):
+        zone = powercap / f"intel-rapl:{number}"
+        zone.mkdir(parents=True)
+        for name, text in (("name", f"package-{number}"), ("energy_uj", "1"), ("max_energy_range_uj", "262143328850")):
+            (zone / name).write_text(text)
+        (zone / "energy_uj").chmod(0o400)
+    world.start_daemon()
+    process = world.client(OVER_A_STOP.format(powercap=str(powercap), cpus=cpus, stopped_after=stopped_after))
+    assert process.stdout.readline() == "stop\n", process.communicate()[1]
+    world.daemon.send_signal(signal.SIGSTOP)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ended\n", process.communicate()[1]
+    world.daemon.send_signal(signal.SIGCONT)
+    waited, errors = process.communicate("\n", timeout=WAIT_SECONDS)
+    assert 0.5 < float(waited) <= 1.15
+    assert errors.count("is off for the rest of this run") <= 1, errors
+    check_restored(world)
 
 
 def test_a_search_begins_anew_below_a_limit_that_an_administrator_sets(loaded_world):

@@ -73,7 +73,7 @@ def test_a_gpu_that_was_late_in_a_hook_leaves_the_windows_around_it_measured(boa
     assert "has not answered" in late.gpus[0].fault
     board.execute(Work(12.0, LOAD_WATTS))
     slow.heal()
-    monitor._instruments._together._threads[0].late.wait()
+    monitor._instruments._together._threads[0].late.finish()
     time_source.advance(1.0)
     truth_joules = board.exact_energy_joules() - began_at
     (energy,) = monitor.between(before, monitor.read()).devices.values()

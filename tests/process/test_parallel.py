@@ -5,17 +5,23 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.hooks import in_hook
-from zeus_core._process.deadline import is_in_hook
+from zeus_core._process.deadline import Patience, is_in_hook
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError
+from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer._global_setting import _preparation
 from zeus_core.ports._background import ThreadBackground
+from zeus_core.pytorch._tried_limits import TriedLimits
 from zeus_core.testing import FaultyGpu
+from zeus_core.training._recurring import RunMeter
+from zeus_core.training._tally import Tally
 
 LONG = 60.0
 SHORT = 0.05  # only for calls that certainly do not return before, and where a later answer does no harm
@@ -135,9 +141,9 @@ def test_a_queued_call_waits_for_those_before_it(device):
     calls = ParallelCalls()
     calls.call_within(SHORT, [device], reason_of)
     queued = calls.put(0, lambda: "after")
-    assert not queued.wait(0.0)
+    assert not queued.wait(Patience(0.0))
     device.may_answer.set()
-    assert queued.wait(LONG)
+    assert queued.wait(Patience(LONG))
     assert queued.answer() == "after"
 
 
@@ -211,6 +217,36 @@ def test_readings_in_hooks_have_a_deadline_and_other_windows_wait(monkeypatch):
     assert monitor.end_window("plain").total_energy is not None
     with in_hook():
         wait_until(lambda: not monitor.read().has_fault)
+
+
+@pytest.mark.parametrize(
+    ("function", "prepared"),
+    [
+        ("read_power_watts", lambda gpu: lambda: _preparation._power_watts(gpu)),
+        ("read_power_limit_watts", lambda gpu: lambda: TriedLimits(gpu, [1.0]).settings),
+        ("read_power_limit_range_watts", lambda gpu: meter_of_a_run(gpu).spent),
+    ],
+    ids=["power before training", "limit to try from", "limits for the cost of a run"],
+)
+def test_what_is_read_once_in_a_hook_has_a_deadline_too(function, prepared):
+    gpu, answers = FaultyGpu(gpus(1)[0]), []
+    read = prepared(gpu)
+
+    def hook():
+        with in_hook():
+            answers.append(read())
+
+    gpu.hang(function)
+    thread = threading.Thread(target=hook, daemon=True)
+    thread.start()
+    thread.join(LONG / 6)
+    gpu.heal()
+    assert answers in ([None], [[1]])
+
+
+def meter_of_a_run(gpu):
+    recorder = SimpleNamespace(spent=lambda: Tally(1.0, DeviceEnergy(1.0)), gpu_count=1)
+    return RunMeter(ZeusMonitor(gpus=[gpu]), recorder)
 
 
 def test_a_gpu_that_hangs_while_a_monitor_is_made_is_refused_by_name(monkeypatch):

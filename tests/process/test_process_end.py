@@ -15,7 +15,8 @@ DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 TRAINING = """
     import os, signal, sys, time
     from zeus_core._process import deadline
-    deadline.CALL_SECONDS = 30.0  # on a busy machine a thread can wait for a core for longer than a second
+    # On a busy machine a thread can wait for a core for longer than a second.
+    deadline.CALL_SECONDS = deadline.HOOK_SECONDS = 30.0
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, Objective
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from zeus_core._process.deadline import no_answer
+from zeus_core._process.deadline import Patience, no_answer, unanswered
 from zeus_core._process.lock import ProcessLock
 from zeus_core.errors import DriverFaultError
 
@@ -23,9 +23,6 @@ _Answer = TypeVar("_Answer")
 _MAX_QUICK_CALL_SECONDS = 2e-4
 # A device that was late is trusted again once it answers within this: ten times what a reading takes at most.
 _PROBATION_SECONDS = 0.05
-# Waits are made of slices. A signal that arrives just before a slice begins does not interrupt it, and its handler runs
-# after it. A process that was stopped, or got no turn on a busy machine, loses a slice and not its deadline.
-_SLICE_SECONDS = 0.05
 
 
 class DeviceCall(Generic[_Answer]):
@@ -57,14 +54,18 @@ class DeviceCall(Generic[_Answer]):
             self.is_done = True
             self._running.release()
 
-    def wait(self, seconds: float = math.inf) -> bool:
-        """Wait for the answer for so many seconds in which this thread could run. Returns whether it is there."""
-        while not self._running.acquire(timeout=min(max(seconds, 0.0), _SLICE_SECONDS)):
-            seconds -= _SLICE_SECONDS
-            if seconds <= 0:
-                return False
+    def wait(self, patience: Patience, until_seconds: float = math.inf) -> bool:
+        """Wait for the answer; see `Patience.acquire`. Returns whether it is there."""
+        if not patience.acquire(self._running, until_seconds):
+            unanswered.add(self._running)
+            return False
         self._running.release()
         return True
+
+    def finish(self) -> None:
+        """Wait for the answer, however long it takes."""
+        with self._running:
+            pass
 
     def answer(self) -> _Answer:
         """Return the answer, or raise the error of the function, once it `is_done`."""
@@ -100,7 +101,8 @@ class ParallelCalls:
 
     A call that is not answered in time is given up, and its answer is lost. While it lasts, other calls of that device
     fail at once. Then the device is on probation: it is waited for as long as before only when it has answered quickly.
-    So a driver that hangs costs its caller one deadline, and one that always answers late almost nothing.
+    So a driver that hangs costs its caller one deadline, and one that always answers late almost nothing. All calls of
+    a hook share one deadline: see `Patience`.
     """
 
     def __init__(self) -> None:
@@ -132,7 +134,7 @@ class ParallelCalls:
         calls = [first, *(self._threads[number].put(function) for number, function in enumerate(functions) if number)]
         first.make()
         for call in calls:
-            call.wait()
+            call.finish()
         self._note_seconds(calls)
         return [call.answer() for call in calls]
 
@@ -146,11 +148,11 @@ class ParallelCalls:
             functions: The functions, which must not raise.
             late: Makes the answer of a device that has not answered, from its number and the reason.
         """
-        begin = time.monotonic()
+        patience = Patience(seconds)
         calls = [self._begin(number, function) for number, function in enumerate(functions)]
         answers = [
             call.answer()
-            if call is not None and self._is_in_time(number, call, begin + seconds)
+            if call is not None and self._is_in_time(number, call, patience)
             else late(number, no_answer(seconds))
             for number, call in enumerate(calls)
         ]
@@ -164,10 +166,16 @@ class ParallelCalls:
             DriverFaultError: There is no answer yet. The call goes on.
             Exception: The function raised it.
         """
+        patience = Patience(seconds)
         call = self._begin(number, function)
-        if call is None or not self._is_in_time(number, call, time.monotonic() + seconds):
+        if call is None or not self._is_in_time(number, call, patience):
             raise DriverFaultError(no_answer(seconds))
         return call.answer()
+
+    def is_occupied(self, number: int) -> bool:
+        """Tell whether a call of one device that was not waited for has still no answer."""
+        late = self._threads[number].late if self.start(number + 1) else None
+        return late is not None and not late.is_done
 
     def put(self, number: int, function: Callable[[], _Answer]) -> DeviceCall[_Answer]:
         """Call a function of one device once all earlier calls of it are done, however long they take."""
@@ -201,17 +209,13 @@ class ParallelCalls:
 
     def _begin(self, number: int, function: Callable[[], _Answer]) -> DeviceCall[_Answer] | None:
         """Call a function in the thread of its device, unless a late call still occupies it."""
-        if self.start(number + 1):
-            late = self._threads[number].late
-            if late is not None and not late.is_done:
-                return None
-        return self.put(number, function)
+        return None if self.is_occupied(number) else self.put(number, function)
 
-    def _is_in_time(self, number: int, call: DeviceCall[Any], until: float) -> bool:
+    def _is_in_time(self, number: int, call: DeviceCall[Any], patience: Patience) -> bool:
         if number >= len(self._threads):  # no thread could be started, and the call was made here
             return True
-        thread, seconds = self._threads[number], max(until - time.monotonic(), _SLICE_SECONDS)
-        if call.wait(seconds if thread.late is None else min(seconds, _PROBATION_SECONDS)):
+        thread = self._threads[number]
+        if call.wait(patience, math.inf if thread.late is None else _PROBATION_SECONDS):
             thread.late = None
             return True
         thread.late = call

@@ -1,7 +1,7 @@
 """The registry of everything that this process must restore before it ends.
 
-This is module-level state, as signal handlers belong to the whole process. The only others are whether a thread is in a
-hook (`deadline.py`), and the guardian of the process (`zeus_core/leases`).
+This is module-level state, as signal handlers belong to the whole process. The only others are how long threads in a
+hook may wait, and which calls hang (`deadline.py`), and the guardian of the process (`zeus_core/leases`).
 """
 
 import atexit

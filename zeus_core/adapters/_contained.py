@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, ParamSpec, TypeVar, overload
 
-from zeus_core._process.deadline import threads_in_hook
+from zeus_core._process.deadline import HOOK_SECONDS, seconds_left
 from zeus_core.errors import ZeusError
 
 __all__ = ["contained", "log_failure", "log_fault"]
@@ -44,8 +44,8 @@ def contained(
 ) -> Callable[..., Any]:
     """Decorate a method so that no error leaves it: a default value is returned instead.
 
-    Only `Exception`s are contained; Ctrl-C and the like pass. Within the method, readings of devices have a deadline: a
-    driver that hangs holds training up for a second, and the reading is lost.
+    Only `Exception`s are contained; Ctrl-C and the like pass. All that the outermost such method waits for has one
+    deadline: a driver that hangs holds training up for a second, and what it was asked for is lost.
 
     Args:
         method: The method, where the decorator is used without arguments.
@@ -59,9 +59,9 @@ def contained(
     @functools.wraps(method)
     def contained_method(*args: Any, **kwargs: Any) -> Any:
         thread = get_ident()
-        is_outermost = thread not in threads_in_hook
+        is_outermost = thread not in seconds_left
         try:
-            threads_in_hook.add(thread)
+            seconds_left.setdefault(thread, HOOK_SECONDS)
             return method(*args, **kwargs)
         except Exception as error:
             if on_fault is not None:
@@ -71,7 +71,7 @@ def contained(
             return default()
         finally:
             if is_outermost:
-                threads_in_hook.discard(thread)
+                seconds_left.pop(thread, None)
 
     return contained_method
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from zeus_core._process.deadline import OPEN_SECONDS
+from zeus_core._process.deadline import OPEN_SECONDS, outside_of_hooks
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core._validate import checked_mapping, checked_text
 from zeus_core.device._gpu import Gpu
@@ -51,7 +51,8 @@ def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
     if simulated_machine:
         return list(_simulated_gpus(simulated_machine))
     find = partial(_nvidia_gpus, environment, torch_gpu_uuids())
-    gpus = ParallelCalls().call_one_within(OPEN_SECONDS, 0, find)
+    with outside_of_hooks():
+        gpus = ParallelCalls().call_one_within(OPEN_SECONDS, 0, find)
     if not gpus:
         raise NoDeviceError(f"no GPU is visible to this process. {_SIMULATION_HINT}")
     return gpus

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from zeus_core._process.deadline import CALL_SECONDS, RESTORE_SECONDS, is_in_hook
+from zeus_core._process.deadline import CALL_SECONDS, RESTORE_SECONDS, Patience, held, is_in_hook
 from zeus_core._process.parallel import DeviceCall, ParallelCalls
 from zeus_core._process.restore import restore_registry
 from zeus_core.errors import DeviceError, DeviceHeldError
@@ -103,7 +102,7 @@ class Restoration:
             DeviceError: The hardware has been restored for good, or the driver does not answer in time.
             Exception: The call raised it.
         """
-        with self._lock:
+        with held(self._lock):
             if self._given_to is not None:
                 raise DeviceHeldError(self._given_to)
             if self.is_final:
@@ -141,7 +140,7 @@ class Restoration:
         Raises:
             DeviceError: The driver refuses, or does not answer in time.
         """
-        with self._lock:
+        with held(self._lock):
             if self._changed_by == os.getpid():
                 for number, lease in enumerate(self._leases):
                     self._calls.call_one_within(CALL_SECONDS, number, lease.restore_for_now)
@@ -155,17 +154,20 @@ class Restoration:
         self.is_final = True
         if self._changed_by != os.getpid():
             return True
-        patience_seconds = CALL_SECONDS if is_in_hook() else RESTORE_SECONDS
-        until = time.monotonic() + patience_seconds
+        patience = Patience(RESTORE_SECONDS, restores=True)
         # A change under way in another thread ends first; one that this thread was interrupted in continues later.
         lock = self._lock
-        has_lock = lock.acquire(timeout=patience_seconds)
+        has_lock = patience.acquire(lock)
         try:
             hanging = {number for number, call in self._restoring.items() if not call.is_done}
             for number in set(range(len(self._leases))) - hanging:
-                self._restoring[number] = self._calls.put(number, self._leases[number].restore)
+                lease = self._leases[number]
+                is_beside = self._calls.is_occupied(number) and not lease.is_changing  # as in `_wait`
+                thread = len(self._leases) + number if is_beside else number
+                self._restoring[number] = self._calls.put(thread, lease.restore)
+            queued_until = patience.waited_seconds + _QUEUE_SECONDS
             for number in sorted(set(self._restoring) - (hanging if is_in_hook() else set())):
-                self._wait(number, until)
+                self._wait(number, patience, queued_until)
             is_restored = all(call.is_done and call.answer() for call in self._restoring.values())
             if is_restored:
                 self._changed_by = None
@@ -191,13 +193,13 @@ class Restoration:
             if self.is_final:
                 self._leases[number].restore()
 
-    def _wait(self, number: int, until: float) -> None:
+    def _wait(self, number: int, patience: Patience, queued_until: float) -> None:
         """Wait until a GPU is restored, and say so if it is not."""
         call, lease = self._restoring[number], self._leases[number]
-        is_queued = not call.wait(min(_QUEUE_SECONDS, until - time.monotonic())) and not call.has_begun
+        is_queued = not call.wait(patience, queued_until) and not call.has_begun
         if is_queued and not lease.is_changing:  # a reading hangs: a change that hangs would come after the restoring
-            self._restoring[number] = self._calls.put(len(self._leases) + number, lease.restore)
-        if not self._restoring[number].wait(until - time.monotonic()) and number not in self._logged:
+            call = self._restoring[number] = self._calls.put(len(self._leases) + number, lease.restore)
+        if not call.wait(patience) and number not in self._logged:
             self._logged.add(number)
             _logger.error(
                 "%s is not restored yet: the driver does not answer. It is restored as soon as the driver does; "

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Guardian", "guardian"]
 
-_READY_SECONDS = 0.5  # it takes 30 to 100 ms; half of the deadline of a driver call, in whose thread this is waited for
+_READY_SECONDS = 0.5  # it takes 30 to 100 ms; below the deadline of a driver call, in whose thread this is waited for
 
 
 class Guardian:

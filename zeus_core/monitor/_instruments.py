@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 
-from zeus_core._process.deadline import CALL_SECONDS, SET_UP_SECONDS, is_in_hook
+from zeus_core._process.deadline import CALL_SECONDS, SET_UP_SECONDS, is_in_hook, outside_of_hooks
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core._process.sampler import Sampler
 from zeus_core.device import Cpu, Gpu
@@ -44,10 +44,11 @@ class Instruments:
         self._time_source = time_source
         self._cpus = list(cpus.values())
         self._together = ParallelCalls()
-        self._meters = self._make_meters(list(gpus.values()), precise)
-        self._read_gpus = [meter.read for meter in self._meters]
-        self._energy_between = [meter.between for meter in self._meters]
-        self._read_within(SET_UP_SECONDS)  # tells whether calls are slow, before it matters
+        with outside_of_hooks():
+            self._meters = self._make_meters(list(gpus.values()), precise)
+            self._read_gpus = [meter.read for meter in self._meters]
+            self._energy_between = [meter.between for meter in self._meters]
+            self._read_within(SET_UP_SECONDS)  # tells whether calls are slow, before it matters
         packages = [Device("cpu", index, f"{_machine()}/{index}") for index in cpus]
         self.devices = (
             *(Device("gpu", index, gpu.uuid) for index, gpu in gpus.items()),

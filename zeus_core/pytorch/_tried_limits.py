@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.knobs import PowerLimitKnob
@@ -29,7 +31,7 @@ class TriedLimits:
         self.settings: list[int] = [_limit_in_force(gpu)] * len(fractions)
         """Watts, in the order of the fractions."""
         try:
-            original = gpu.read_power_limit_watts()
+            original = _limit_watts(gpu)
             self._knob = PowerLimitKnob([gpu], _STEP_WATTS)
             self._knob.apply(self._knob.settings[0])
         except DeviceError as error:
@@ -55,8 +57,12 @@ class TriedLimits:
             self._knob.restore()
 
 
+def _limit_watts(gpu: Gpu) -> float:
+    return ParallelCalls().call_one_within(CALL_SECONDS, 0, gpu.read_power_limit_watts)
+
+
 def _limit_in_force(gpu: Gpu) -> int:
     try:
-        return max(1, round(gpu.read_power_limit_watts()))
+        return max(1, round(_limit_watts(gpu)))
     except DeviceError:
         return 1  # one setting; its name does not matter

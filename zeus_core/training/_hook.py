@@ -8,7 +8,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, ParamSpec, TypeVar, overload
 
-from zeus_core._process.deadline import threads_in_hook
+from zeus_core._process.deadline import HOOK_SECONDS, seconds_left
 from zeus_core.adapters._contained import log_failure
 
 __all__ = ["Hooked", "hook"]
@@ -64,16 +64,16 @@ def hook(
             return default()
         self._thread_in_hook = thread
         begin = perf_counter()
-        is_outermost = thread not in threads_in_hook
+        is_outermost = thread not in seconds_left
         try:  # as `contained` does, which would be one more call in each hook of each step
-            threads_in_hook.add(thread)
+            seconds_left.setdefault(thread, HOOK_SECONDS)
             return method(self, *args, **kwargs)
         except Exception as error:
             log_failure(self, method, error)
             return default()
         finally:
             if is_outermost:
-                threads_in_hook.discard(thread)
+                seconds_left.pop(thread, None)
             self.overhead_seconds += perf_counter() - begin
             self._thread_in_hook = None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.parallel import ParallelCalls
 from zeus_core.adapters import contained
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.batch_size._run_cost import JobGpus, Spent
@@ -35,5 +37,10 @@ class RunMeter:
 
     def _read_gpus(self) -> JobGpus:
         gpus = list(self._monitor.gpus.values())  # those of a job are alike
-        highest = max((gpu.read_power_limit_range_watts().highest_watts for gpu in gpus), default=0.0)
-        return JobGpus(self._recorder.gpu_count, gpus[0].name if gpus else None, highest)
+        calls = ParallelCalls()
+        ranges = [
+            calls.call_one_within(CALL_SECONDS, number, gpu.read_power_limit_range_watts)
+            for number, gpu in enumerate(gpus)
+        ]
+        highest_watts = max((each.highest_watts for each in ranges), default=0.0)
+        return JobGpus(self._recorder.gpu_count, gpus[0].name if gpus else None, highest_watts)

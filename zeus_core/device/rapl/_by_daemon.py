@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeus_core._process.deadline import CALL_SECONDS, RESTORE_SECONDS
+from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device.rapl._powercap import read_file
 from zeus_core.errors import DeviceError, PermissionDeniedError
 
@@ -22,6 +25,7 @@ class _DirectOrDaemon:
 
     def __init__(self) -> None:
         self._connection: DaemonConnection | None = None
+        self._calls = ParallelCalls()
 
     def __call__(self, path: Path) -> str:
         """Return the text of a file."""
@@ -44,7 +48,9 @@ class _DirectOrDaemon:
             from zeus_core.device.remote._client import DaemonConnection
 
             self._connection = DaemonConnection()
-        return int(self._connection.ask("energy", {"zone": zone})["microjoules"])
+        # Longer than anybody waits: a daemon that does not answer occupies the thread, and is not asked meanwhile.
+        ask = partial(self._connection.ask, "energy", {"zone": zone}, RESTORE_SECONDS)
+        return int(self._calls.call_one_within(CALL_SECONDS, 0, ask)["microjoules"])
 
 
 direct_or_daemon = _DirectOrDaemon()

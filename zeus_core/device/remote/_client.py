@@ -32,7 +32,8 @@ from zeus_core.leases._entry import LedgerEntry
 
 __all__ = ["DaemonConnection", "RemoteControl"]
 
-_PATIENCE = struct.pack("ll", int(CALL_SECONDS), 0)  # struct timeval: how long the kernel waits for the other side
+# How long the kernel waits for the other side: a struct timeval, of seconds and microseconds.
+_PATIENCE = struct.pack("ll", *divmod(round(CALL_SECONDS * 1e6), 1_000_000))
 _RECONNECT_SECONDS = 0.02  # between two tries: systemd starts a daemon that crashed anew after 0.1 s
 
 

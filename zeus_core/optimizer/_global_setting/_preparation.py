@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._codec import decode, encode
+from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError
 from zeus_core.knobs._holders import KnobUser
@@ -285,6 +287,6 @@ class Preparation:
 
 def _power_watts(gpu: Gpu) -> float | None:
     try:
-        return gpu.read_power_watts()
+        return ParallelCalls().call_one_within(CALL_SECONDS, 0, gpu.read_power_watts)
     except DeviceError:
         return None

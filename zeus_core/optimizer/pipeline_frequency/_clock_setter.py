@@ -10,6 +10,7 @@ from functools import partial
 from statistics import median
 from typing import Protocol, runtime_checkable
 
+from zeus_core._process.deadline import held
 from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceHeldError, NotSupportedError, PermissionDeniedError
@@ -174,7 +175,7 @@ class ClockSetter:
             self.fault = error
 
     def _set(self, clock_mhz: int | None) -> None:
-        with self._lock:
+        with held(self._lock):
             if clock_mhz == self._set_mhz:
                 return
             begin_seconds = self._time_source.now()
