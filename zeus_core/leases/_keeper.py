@@ -66,7 +66,8 @@ class Keeper:
                 written = self.ledger.find(entry.key)
                 if written is not None and written.owner_token != entry.owner_token:
                     return Outcome(entry, "original")  # a new owner has restored it before its own first change
-                outcome = self.ledger.finish(self.restore_device(written or entry))
+                # Without an entry somebody has restored it, most likely: then only values on record are ours.
+                outcome = self.ledger.finish(self.restore_device(written or entry.showing(None)))
         except DeviceError as error:
             return Outcome(entry.failed(str(error)), "failed")
         except OSError:  # the folder was removed and cannot be made, or the disk is full
