@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.daemon.conftest import GROUP, ORIGINAL_WATTS, Raw, needs_root, until
+from tests.daemon.conftest import MEMBERS_ALLOWED, ORIGINAL_WATTS, Raw, needs_root, until
 from zeus_core.device.remote._protocol import (
     KNOBS,
     MAX_REQUEST_BYTES,
@@ -230,7 +230,7 @@ def test_a_client_that_reads_no_replies_is_dropped(common_world, raw):
 @needs_root
 def test_a_user_has_so_many_connections_and_the_others_theirs(make_world):
     world = make_world()
-    world.write_policy(f"group = {GROUP}\n[limits]\nconnections_per_user = 3\n")
+    world.write_policy(f"{MEMBERS_ALLOWED}[limits]\nconnections_per_user = 3\n")
     world.start_daemon()
     connections = [Raw(world.socket) for _ in range(3)]
     refused = Raw(world.socket)

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from tests.daemon.conftest import GROUP, MEMBER, ORIGINAL_WATTS, STRANGER, needs_root, until
+from tests.daemon.conftest import GROUP, MEMBER, MEMBERS_ALLOWED, ORIGINAL_WATTS, STRANGER, needs_root, until
 
 pytestmark = needs_root
 
@@ -229,7 +229,7 @@ def make_spec(**changes):
 
 def test_clocks_that_an_administrator_keeps_locked_are_locked_again(make_world):
     world = make_world()
-    world.write_policy(f"group = {GROUP}\noriginal_sm_clock_mhz = 1710\n")
+    world.write_policy(f"{MEMBERS_ALLOWED}original_sm_clock_mhz = 1710\n")
     world.start_daemon()
     said, _ = world.run(SET.format(uuid=world.uuids[0], watts=250))
     assert said == "250.0\nNone"

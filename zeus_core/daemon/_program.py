@@ -73,6 +73,7 @@ def run_daemon(settings: Settings) -> None:
         ledger = own_ledger()
         with _only_one(ledger):
             gpus = _open_gpus(policy)
+            _warn_of_unknown(policy, gpus)
             _restore_left_behind(ledger, gpus, audit)
             listener = _listen(settings.socket, policy.group)
             try:
@@ -143,6 +144,13 @@ def _open_gpus(policy: Policy) -> dict[str, Gpu]:
 
 def _changed_by_commands(gpu: Gpu, policy: Policy) -> Gpu:
     return cast(Gpu, CommandedGpu(gpu, policy.commands, policy.failure_pattern))  # which passes on all other methods
+
+
+def _warn_of_unknown(policy: Policy, gpus: dict[str, Gpu]) -> None:
+    for uuid in sorted({uuid for rule in policy.rules for uuid in rule.devices or ()} - gpus.keys()):
+        _logger.warning(
+            "the policy has a rule for %s, which is not here; here is %s", uuid, ", ".join(gpus) or "no GPU"
+        )
 
 
 def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog) -> None:
