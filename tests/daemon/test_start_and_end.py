@@ -393,6 +393,7 @@ def test_a_child_that_ends_leaves_the_lease_of_its_parent_alone(locked_world):
 
 def test_a_child_has_a_connection_of_its_own(locked_world):
     program = """
+        sys.stdin.readline()
         child = os.fork()
         if child == 0:
             try:
@@ -404,7 +405,7 @@ def test_a_child_has_a_connection_of_its_own(locked_world):
         print(limit.set(260), flush=True)
     """
     process = hold(locked_world, program.replace("\n        ", "\n    ").strip())
-    assert process.communicate(timeout=WAIT_SECONDS)[0] == "DeviceHeldError\n260.0\n"
+    assert process.communicate("\n", timeout=WAIT_SECONDS)[0] == "DeviceHeldError\n260.0\n"
 
 
 def test_a_daemon_that_is_told_to_end_restores_first(locked_world):

@@ -11,7 +11,7 @@ from typing import Any, cast
 from zeus_core.daemon._audit import AuditLog, describe, note_end
 from zeus_core.daemon._board import Board
 from zeus_core.daemon._connection import Client, Connection
-from zeus_core.daemon._policy import Allowance, Policy
+from zeus_core.daemon._policy import Allowance, NotAllowedError, Policy
 from zeus_core.device import Gpu
 from zeus_core.device.remote._protocol import (
     KNOBS,
@@ -26,7 +26,6 @@ from zeus_core.errors import (
     DeviceError,
     DeviceHeldError,
     DriverFaultError,
-    PermissionDeniedError,
     ZeusError,
 )
 from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
@@ -187,7 +186,7 @@ class Desk:
         lowest, highest = lease.allowance
         if not lowest <= value <= highest:
             unit = "W" if knob == POWER_LIMIT else "MHz"
-            raise PermissionDeniedError(
+            raise NotAllowedError(
                 f"{value:g} {unit} is not allowed to user {lease.client.uid} on {self._gpu.name}: {lowest:g} to "
                 f"{highest:g} {unit} are"
             )

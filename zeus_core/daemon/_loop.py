@@ -39,6 +39,10 @@ class House(Protocol):
         """
         ...
 
+    def refuse(self, connection: Connection, error: ProtocolError) -> None:
+        """Keep on record that a connection has sent an invalid request. Any thread may call this."""
+        ...
+
     def end(self, connection: Connection, why: str) -> None:
         """End a connection and its leases soon. Any thread may call this."""
         ...
@@ -224,6 +228,7 @@ class Loop:
             self._turns.append(connection)
 
     def _refuse(self, connection: Connection, error: ProtocolError) -> None:
+        self._house.refuse(connection, error)
         connection.reply(encode_error(0, error))
         self._end(connection, "an invalid request")
 

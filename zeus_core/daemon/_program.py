@@ -89,7 +89,7 @@ def _serve(
     listener: socket.socket, policy: Policy, gpus: dict[str, Gpu], registers: Registers, settings: Settings
 ) -> None:
     desks = {uuid: Desk(gpu, policy, registers) for uuid, gpu in gpus.items()}
-    server = Server(listener, policy, desks, settings.powercap_root)
+    server = Server(listener, policy, registers.audit, desks, settings.powercap_root)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
