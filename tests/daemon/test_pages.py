@@ -133,6 +133,8 @@ def test_the_unit_confines_the_daemon():
     assert service["RestrictAddressFamilies"] == "AF_UNIX"
     assert service["RuntimeDirectoryPreserve"] == "yes", "the ledger outlives the daemon"
     assert int(service["TimeoutStopSec"]) > 10, "it restores for 10 s at most"
+    assert (service["Type"], service["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("notify", "always", "0")
+    assert (service["WatchdogSec"], service["WatchdogSignal"]) == ("2", "SIGKILL")
     for name in (UNIT.name, "zeus-core.conf"):
         assert name in page("daemon.md")
 

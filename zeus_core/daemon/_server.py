@@ -89,6 +89,11 @@ class Server:
         self._loop.watch(listener.fileno(), self._accept)
         self._loop.watch(self._ends.fileno(), self._note_ends)
 
+    @property
+    def watched_loops(self) -> list[Loop]:
+        """The loops that restoring needs: those of the devices, and the one that notices ends."""
+        return [self._loop, *self._loops.values()]
+
     def serve(self) -> None:
         """Serve until `stop`."""
         for loop in (self._energy_loop, *self._loops.values()):
