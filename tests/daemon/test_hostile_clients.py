@@ -265,20 +265,6 @@ def test_an_allotment_is_that_many_requests_a_second_with_a_burst():
     assert served.count(0.0) == 11
 
 
-def test_refused_requests_take_their_user_as_long_as_changes_so_that_the_log_grows_no_faster():
-    from zeus_core.daemon._allotment import Allotment
-
-    now = 0.0
-    allotment = Allotment(4000, lambda: now)
-    refused = 0
-    while now < 10.0:
-        while allotment.spend() == 0.0:
-            allotment.charge(0.005)
-            refused += 1
-        now += 0.001
-    assert 1900 <= refused <= 2030
-
-
 @needs_root
 def test_a_flood_of_refused_connections_is_refused_and_not_all_on_record(make_world):
     world = make_world()

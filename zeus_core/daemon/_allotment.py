@@ -32,11 +32,6 @@ class Allotment:
         with self._lock:
             self.connection_count += count
 
-    def charge(self, seconds: float) -> None:
-        """Let the user's next requests wait for longer, by so many seconds."""
-        with self._lock:
-            self._spent_until = max(self._spent_until, self._now()) + seconds
-
     def spend(self) -> float:
         """Count a request; or return how many seconds it has to wait, after which it is to be counted."""
         with self._lock:

@@ -46,8 +46,6 @@ _logger = logging.getLogger(__name__)
 
 _NO_MORE_FILES_SECONDS = 0.1  # until the next try to accept a connection
 _REFUSALS = (UsageError, NotAllowedError, DeviceHeldError, NoDeviceError)
-# A change takes the driver as long, so that refused requests do not fill the audit log faster than changes.
-_REFUSAL_SECONDS = 0.005
 
 
 class Server:
@@ -144,8 +142,8 @@ class Server:
         except BaseException as error:
             if peer.pidfd is not None:
                 os.close(peer.pidfd)
-            if isinstance(error, ZeusError) and allotment.spend() == 0.0:  # connections wait for none, but the log does
-                self._note_refusal(peer, allotment, error)
+            if isinstance(error, ZeusError) and allotment.spend() == 0.0:  # else a flood would fill the disk
+                self._note_refusal(peer, error)
             raise
         self._ending[accepted.fileno()] = (connection, "the connection ended")
         if peer.pidfd is not None:
@@ -210,10 +208,9 @@ class Server:
         words["connection"] = connection.number
         if request is not None:
             words.update({"request": request.operation, **request.fields})
-        self._note_refusal(connection.peer, connection.allotment, error, **words)
+        self._note_refusal(connection.peer, error, **words)
 
-    def _note_refusal(self, peer: Peer, allotment: Allotment, error: ZeusError, **words: Any) -> None:
-        allotment.charge(_REFUSAL_SECONDS)
+    def _note_refusal(self, peer: Peer, error: ZeusError, **words: Any) -> None:
         fields = {"pid": peer.pid, "uid": peer.uid, **words, "because": str(error)}
         self._audit.note("refused", encode_members(fields))
 
