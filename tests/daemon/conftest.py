@@ -23,6 +23,7 @@ ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS, needs_root=True)
 MEMBER, STRANGER = 64001, 64002  # users of this test alone; MEMBER is in GROUP
 GROUP = 64001
+MEMBERS_ALLOWED = f"group = {GROUP}\nallow = [{{groups = [{GROUP}]}}]\n"
 WAIT_SECONDS = 60.0  # far more than anything takes: timing never decides a test
 
 # A client that holds a limit until its input ends.
@@ -105,7 +106,7 @@ class World:
             "HOME": str(folder),
         }
         self.daemon = None
-        self.write_policy(f"group = {GROUP}\n")
+        self.write_policy(MEMBERS_ALLOWED)
 
     @property
     def uuids(self):

@@ -178,7 +178,6 @@ def check_audit(world):
 @needs_root
 def test_clients_that_die_at_random_leave_nothing_and_are_all_on_record(make_world):
     world = make_world(*[DEVICE] * 4)
-    world.write_policy(f"group = {GROUP}\n")
     world.start_daemon()
     churn(world, leases=60, clients=12, seed=1)
     assert check_audit(world) == 60

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.daemon.conftest import GROUP, ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
+from tests.daemon.conftest import MEMBERS_ALLOWED, ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
 
 pytestmark = needs_root
 
@@ -44,7 +44,7 @@ def commanded(make_world):
     program.chmod(0o755)
     world.write_policy(
         f"""
-        group = {GROUP}
+        {MEMBERS_ALLOWED}
         [commands]
         set_power_limit = ["{program}", "{{uuid}}", "-pl", "{{watts}}"]
         lock_sm_clock = ["{program}", "{{uuid}}", "-lgc", "{{mhz}}"]

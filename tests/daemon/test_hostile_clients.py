@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.daemon.conftest import GROUP, ORIGINAL_WATTS, Raw, needs_root, until
+from tests.daemon.conftest import MEMBERS_ALLOWED, ORIGINAL_WATTS, Raw, needs_root, until
 from zeus_core.device.remote._protocol import (
     KNOBS,
     MAX_REQUEST_BYTES,
@@ -230,7 +230,7 @@ def test_a_client_that_reads_no_replies_is_dropped(common_world, raw):
 @needs_root
 def test_a_user_has_so_many_connections_and_the_others_theirs(make_world):
     world = make_world()
-    world.write_policy(f"group = {GROUP}\n[limits]\nconnections_per_user = 3\n")
+    world.write_policy(f"{MEMBERS_ALLOWED}[limits]\nconnections_per_user = 3\n")
     world.start_daemon()
     connections = [Raw(world.socket) for _ in range(3)]
     refused = Raw(world.socket)
@@ -263,6 +263,28 @@ def test_an_allotment_is_that_many_requests_a_second_with_a_burst():
         now += 0.001
     assert 1000 <= len(served) <= 1012
     assert served.count(0.0) == 11
+
+
+@needs_root
+def test_a_flood_of_refused_connections_is_refused_and_not_all_on_record(make_world):
+    world = make_world()
+    world.write_policy(f"{MEMBERS_ALLOWED}[limits]\nconnections_per_user = 1\nrequests_per_second = 1\n")
+    world.start_daemon()
+    client, count = world.connect(), 0
+
+    def is_on_record():
+        nonlocal count
+        count += 1
+        refused = Raw(world.socket)
+        assert "has 1 connections" in refused.answer["message"]
+        refused.close()
+        return world.audited("refused")
+
+    until(is_on_record)  # once the share that the greeting has taken is there again
+    for _ in range(20):
+        is_on_record()
+    assert len(world.audited("refused")) < count
+    assert "result" in client.ask("list")
 
 
 def random_message(chooser, uuids):

@@ -1,11 +1,12 @@
 """What the daemon does for its clients, and what it refuses them."""
 
+import dataclasses
 import os
 import stat
 
 import pytest
 
-from tests.daemon.conftest import GROUP, MEMBER, ORIGINAL_WATTS, STRANGER, needs_root, until
+from tests.daemon.conftest import DEVICE, GROUP, MEMBER, MEMBERS_ALLOWED, ORIGINAL_WATTS, STRANGER, needs_root, until
 
 pytestmark = needs_root
 
@@ -220,16 +221,12 @@ def test_a_rule_bounds_devices_knobs_and_values(make_world):
 
 
 def make_spec(**changes):
-    import dataclasses
-
-    from tests.daemon.conftest import DEVICE
-
     return dataclasses.replace(DEVICE, **changes)
 
 
 def test_clocks_that_an_administrator_keeps_locked_are_locked_again(make_world):
     world = make_world()
-    world.write_policy(f"group = {GROUP}\noriginal_sm_clock_mhz = 1710\n")
+    world.write_policy(f"{MEMBERS_ALLOWED}original_sm_clock_mhz = 1710\n")
     world.start_daemon()
     said, _ = world.run(SET.format(uuid=world.uuids[0], watts=250))
     assert said == "250.0\nNone"
@@ -257,6 +254,76 @@ def test_every_change_is_in_the_audit_log_before_it_is_made(make_world):
         ("sm_clock", "restored"),
     }
     assert stat.S_IMODE(world.audit.stat().st_mode) == 0o640
+
+
+def test_every_refused_request_is_in_the_audit_log_with_who_what_and_why(make_world):
+    world = make_world(DEVICE, DEVICE)
+    limits = "power_limit_watts = [200, 300]\ncpu_energy = false"
+    world.write_policy(rules(f"users = [{MEMBER}]\ndevices = ['{world.uuids[0]}']\nknobs = ['power_limit']\n{limits}"))
+    world.start_daemon()
+    holder = world.connect()
+    holder.ask("set", device=world.uuids[1], value=250, **LIMIT)
+    first, second = world.uuids
+    asked = [
+        ("set", {"device": first, "knob": "power_limit", "value": 310.0}, "310 W is not allowed to user"),
+        (
+            "set",
+            {"device": first, "knob": "power_limit", "value": 100.0},
+            "limit_watts is 100.0",
+        ),  # below what the board accepts
+        ("set", {"device": first, "knob": "sm_clock", "value": 1410.0}, "may not change the sm clock"),
+        ("set", {"device": second, "knob": "power_limit", "value": 250.0}, "may not change the power limit"),
+        ("allowed", {"device": second, "knob": "power_limit"}, "may not change the power limit"),
+        ("set", {"device": "GPU-0", "knob": "power_limit", "value": 250.0}, "the daemon has no device GPU-0"),
+        ("energy", {"zone": "intel-rapl:0"}, "may not read the energy of CPUs"),
+    ]
+    program = f"""
+        from zeus_core.device.remote._client import DaemonConnection
+        from zeus_core.errors import ZeusError
+        connection = DaemonConnection()
+        for operation, fields in {[(operation, fields) for operation, fields, _ in asked]!r}:
+            try:
+                print(connection.ask(operation, fields))
+            except ZeusError as error:
+                print("refused")
+    """
+    assert world.run(program)[0].split() == ["refused"] * len(asked)
+    other = world.connect()
+    other.ask("set", device=second, value=300, **LIMIT)
+    lines = world.audited("refused")
+    for line, (operation, fields, why) in zip(lines, asked, strict=False):
+        assert {name: line[name] for name in fields} == fields
+        assert (line["request"], line["uid"], line["program"]) == (operation, MEMBER, "-c")
+        assert why in line["because"]
+        assert line["pid"] > 0
+    (held,) = lines[len(asked) :]
+    assert held["because"].startswith("NVIDIA H200 (GPU-")
+    assert (held["uid"], held["value"], held["pid"]) == (0, 300.0, os.getpid())
+    assert [line["device"] for line in world.audited("set")] == [second], "the refused ones were not made"
+    assert world.audited("failed") == []
+
+
+def test_refused_connections_and_invalid_requests_are_in_the_audit_log(make_world):
+    world = make_world()
+    world.write_policy(rules(f"users = [{STRANGER}]"))
+    world.start_daemon()
+    client = world.connect()
+    client.send(b'{"id":1,"op":"set"}\n')
+    assert client.read()["error"] == "protocol"
+    (line,) = world.audited("refused")
+    assert (line["uid"], line["program"], line["connection"]) == (0, "test", 0)
+    assert "has the fields id, op, device" in line["because"]
+    world.run(SET.format(uuid=world.uuids[0], watts=250))
+    line = world.audited("refused")[1]
+    assert (line["uid"], line["because"]) == (MEMBER, f"user {MEMBER} may not use the zeus-core daemon of this machine")
+
+
+def test_a_driver_that_denies_the_daemon_a_change_is_a_failure_and_no_refused_request(make_world):
+    world = make_world(make_spec(is_control_denied=True))
+    world.start_daemon()
+    assert world.connect().ask("set", device=world.uuids[0], value=250, **LIMIT)["error"] == "denied"
+    assert len(world.audited("failed")) == 1
+    assert world.audited("refused") == []
 
 
 def test_a_log_that_was_rotated_is_written_anew(common_world, raw, uuid):

@@ -19,6 +19,7 @@ from tests.daemon.conftest import (
     DEVICE,
     GROUP,
     MEMBER,
+    MEMBERS_ALLOWED,
     ORIGINAL_WATTS,
     STRANGER,
     WAIT_SECONDS,
@@ -62,11 +63,18 @@ def expect_failure(world, *words, arguments=(), code=2):
         ("[[allow]]\nusers = [0]\npower_limit_watts = [nan, 200]", ["power_limit_watts is [nan, 200]"]),
         ("[[allow]]\nusers = [0]\nmay_exceed_original = 1", ["may_exceed_original is 1; it must be true or false"]),
         ("[[allow]]\nusers = [0]\nwatts = 3", ["'watts' is no key of allow[0]"]),
-        ("[limits]\nrequests_per_second = 0", ["limits.requests_per_second is 0"]),
-        ("[commands]\nset_power_limit = ['nvidia-smi']", ["commands.set_power_limit", "full path"]),
-        ("[commands]\nset_power_limit = ['/bin/true', '{uuid}']", ["commands.set_power_limit", "{watts}"]),
-        ("[commands]\nfailure_pattern = '('", ["commands.failure_pattern", "regular expression"]),
-        ("[commands]\nsudo = ['/bin/true']", ["'sudo' is no key of commands"]),
+        ("allow = []\n[limits]\nrequests_per_second = 0", ["limits.requests_per_second is 0"]),
+        ("allow = []\n[commands]\nset_power_limit = ['nvidia-smi']", ["commands.set_power_limit", "full path"]),
+        ("allow = []\n[commands]\nset_power_limit = ['/bin/true', '{uuid}']", ["commands.set_power_limit", "{watts}"]),
+        ("allow = []\n[commands]\nfailure_pattern = '('", ["commands.failure_pattern", "regular expression"]),
+        ("allow = []\n[commands]\nsudo = ['/bin/true']", ["'sudo' is no key of commands"]),
+        ("has_end = true\nallow = []", ["its last line is not [end]: it has been cut short"]),
+        ("has_end = true\nallow = []\n[end]\n# more", ["its last line is not [end]"]),
+        ("has_end = true\nallow = []\n[end]\n[limits]", ["its last line is not [end]"]),
+        ("allow = []\nhas_end = true\n[end]", ["its first key must be has_end = true"]),
+        ("has_end = false\nallow = []\n[end]", ["its first key must be has_end = true"]),
+        ("allow = []\n[end]", ["its first key must be has_end = true"]),
+        ("has_end = true\nallow = []\nend = 3 # \n[end]", ["is no TOML"]),
     ],
 )
 def test_a_policy_that_says_something_else_is_refused(tmp_path, text, words):
@@ -79,6 +87,93 @@ def test_a_policy_that_says_something_else_is_refused(tmp_path, text, words):
         read_policy(path)
     for word in words:
         assert word in str(refusal.value)
+
+
+def test_what_is_no_file_with_rules_is_refused(make_world):
+    """None of these may be taken for the default policy."""
+    world = make_world()
+    policy = world.policy
+    for text in ("", "# nothing\n", f"group = {GROUP}\n", "[limits]\nrequests_per_second = 10\n"):
+        world.write_policy(text)
+        expect_failure(world, f"{policy} has no rule, [[allow]]", "or allow = [] for nobody")
+    policy.unlink()
+    expect_failure(world, "No such file", policy, code=1)
+    policy.symlink_to(world.folder / "missing")
+    expect_failure(world, "No such file", world.folder / "missing", code=1)
+    policy.unlink()
+    os.mkfifo(policy)
+    expect_failure(world, f"{policy} is no regular file")
+    policy.unlink()
+    policy.symlink_to("/dev/null")
+    expect_failure(world, "/dev/null is no regular file")
+    policy.unlink()
+    policy.mkdir()
+    expect_failure(world, f"{policy} is no regular file")
+    policy.rmdir()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(policy))
+        expect_failure(world, "No such device or address", policy, code=1)
+
+
+def test_a_policy_that_allows_nobody_anything_starts_a_daemon_for_root_alone(make_world):
+    world = make_world()
+    world.write_policy(f"group = {GROUP}\nallow = []\n")
+    world.start_daemon()
+    assert "result" in world.connect().ask("set", device=world.uuids[0], value=300, **LIMIT)
+    said, _ = world.run(
+        """
+        import socket, os
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(os.environ["ZEUS_DAEMON_SOCKET"])
+        print(connection.makefile().read())
+        """
+    )
+    assert f"user {MEMBER} may not use the zeus-core daemon" in said
+
+
+def test_a_policy_that_is_there_in_whatever_form_is_not_the_default(tmp_path):
+    from zeus_core.daemon._policy_file import find_policy
+
+    folder = tmp_path / "zeus-core"
+    path = folder / "daemon.toml"
+    assert find_policy(path) is None
+    folder.symlink_to(tmp_path / "missing")
+    assert find_policy(path) == path, "the folder is a link that leads nowhere"
+    folder.unlink()
+    folder.write_text("")
+    assert find_policy(path) == path, "the folder is a file"
+    folder.unlink()
+    folder.mkdir()
+    assert find_policy(path) is None
+    path.symlink_to(tmp_path / "missing")
+    assert find_policy(path) == path, "a link that leads nowhere"
+
+
+def test_the_default_policy_of_a_folder_that_is_closed_to_the_daemon_is_refused(make_world):
+    """The daemon of an ordinary user, which runs commands: what it cannot see is not absent."""
+    world = make_world()
+    closed = world.folder / "closed"
+    closed.mkdir(mode=0o700)
+    program = f"""
+        import pathlib, sys
+        from zeus_core.cli import _daemon
+        from zeus_core.cli import main
+        _daemon._POLICY = pathlib.Path({str(closed / "daemon.toml")!r})
+        sys.argv = ["zeus-core", "daemon", "--audit", "-"]
+        sys.exit(main())
+    """
+    _, errors = world.client(program).communicate(timeout=WAIT_SECONDS)
+    assert "Permission denied" in errors
+    assert str(closed / "daemon.toml") in errors
+
+
+def test_a_rule_for_a_gpu_that_the_machine_does_not_have_is_said(make_world):
+    world = make_world(DEVICE, DEVICE)
+    here, away = world.uuids[1], "GPU-00000000-0000-0000-0000-000000000000"
+    world.write_policy(f'group = {GROUP}\n[[allow]]\nusers = [{MEMBER}]\ndevices = ["{here}", "{away}"]\n')
+    world.start_daemon()
+    assert f"the policy has a rule for {away}, which is not here; here is {', '.join(world.uuids)}" in world.said
+    assert f"a rule for {here}" not in world.said
 
 
 def test_a_policy_that_others_could_change_is_refused(make_world):
@@ -238,7 +333,7 @@ def is_restored(world):
 def locked_world(make_world):
     """The administrator keeps clocks locked: the original is neither the default nor the maximum."""
     world = make_world(DEVICE, DEVICE)
-    world.write_policy(f"group = {GROUP}\noriginal_sm_clock_mhz = 1710\n")
+    world.write_policy(f"{MEMBERS_ALLOWED}original_sm_clock_mhz = 1710\n")
     world.start_daemon()
     return world
 
@@ -247,7 +342,7 @@ def locked_world(make_world):
 def lasting_world(nvml_library):
     """The same for all clients that end, as none of them may harm the daemon."""
     world = made_world(nvml_library, [DEVICE])
-    world.write_policy(f"group = {GROUP}\noriginal_sm_clock_mhz = 1710\n")
+    world.write_policy(f"{MEMBERS_ALLOWED}original_sm_clock_mhz = 1710\n")
     world.start_daemon()
     yield world
     world.end()
@@ -298,6 +393,7 @@ def test_a_child_that_ends_leaves_the_lease_of_its_parent_alone(locked_world):
 
 def test_a_child_has_a_connection_of_its_own(locked_world):
     program = """
+        sys.stdin.readline()
         child = os.fork()
         if child == 0:
             try:
@@ -309,7 +405,7 @@ def test_a_child_has_a_connection_of_its_own(locked_world):
         print(limit.set(260), flush=True)
     """
     process = hold(locked_world, program.replace("\n        ", "\n    ").strip())
-    assert process.communicate(timeout=WAIT_SECONDS)[0] == "DeviceHeldError\n260.0\n"
+    assert process.communicate("\n", timeout=WAIT_SECONDS)[0] == "DeviceHeldError\n260.0\n"
 
 
 def test_a_daemon_that_is_told_to_end_restores_first(locked_world):

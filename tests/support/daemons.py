@@ -127,7 +127,9 @@ class DaemonStarter:
         self.folder.chmod(0o755)
         self.path = self.folder / "starter.sock"
         clock = "" if original_mhz is None else f"original_sm_clock_mhz = {original_mhz}\n"
-        (self.folder / "daemon.toml").write_text(f"group = {UNPRIVILEGED_USER}\n{clock}")
+        (self.folder / "daemon.toml").write_text(
+            f"group = {UNPRIVILEGED_USER}\n{clock}allow = [{{groups = [{UNPRIVILEGED_USER}]}}]\n"
+        )
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(self.path))
         self.path.chmod(0o666)  # of a test, in a folder of its own

@@ -27,12 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or Ctrl-C."""
+    from zeus_core.daemon._policy_file import find_policy
     from zeus_core.daemon._program import Settings, run_daemon
     from zeus_core.device.rapl._powercap import POWERCAP_ROOT
     from zeus_core.device.remote._protocol import socket_path
 
     logging.getLogger("zeus_core.daemon").setLevel(logging.INFO)
-    policy = arguments.policy or (_POLICY if _POLICY.exists() else None)
+    policy = arguments.policy or find_policy(_POLICY)
     audit = None if arguments.audit == "-" else Path(arguments.audit)
     socket = arguments.socket or Path(socket_path())
     run_daemon(Settings(socket, policy, audit, arguments.rapl_root or POWERCAP_ROOT))

@@ -11,7 +11,7 @@ from typing import Any, cast
 from zeus_core.daemon._audit import AuditLog, describe, note_end
 from zeus_core.daemon._board import Board
 from zeus_core.daemon._connection import Client, Connection
-from zeus_core.daemon._policy import Allowance, Policy
+from zeus_core.daemon._policy import Allowance, NotAllowedError, Policy
 from zeus_core.device import Gpu
 from zeus_core.device.remote._protocol import (
     KNOBS,
@@ -159,7 +159,10 @@ class Desk:
             elif lease.entry.knob == knob or lease.client != client:
                 raise DeviceHeldError(f"{gpu.name} ({gpu.uuid}) is controlled by {lease.entry.holder}")
         self._restore_stale()
-        check_board_sharing(gpu, client.identity.pid, rule.may_slow_other_instances)
+        try:
+            check_board_sharing(gpu, client.identity.pid, rule.may_slow_other_instances)
+        except PermissionDeniedError as error:
+            raise NotAllowedError(str(error)) from error
         entry = LedgerEntry(
             device_uuid=gpu.uuid,
             device_name=gpu.name,
@@ -191,7 +194,7 @@ class Desk:
         lowest, highest = lease.allowance
         if not lowest <= value <= highest:
             unit = "W" if knob == POWER_LIMIT else "MHz"
-            raise PermissionDeniedError(
+            raise NotAllowedError(
                 f"{value:g} {unit} is not allowed to user {lease.client.uid} on {self._gpu.name}: {lowest:g} to "
                 f"{highest:g} {unit} are"
             )

@@ -39,6 +39,10 @@ class House(Protocol):
         """
         ...
 
+    def refuse(self, connection: Connection, error: ProtocolError) -> None:
+        """Keep on record that a connection has sent an invalid request. Any thread may call this."""
+        ...
+
     def end(self, connection: Connection, why: str) -> None:
         """End a connection and its leases soon. Any thread may call this."""
         ...
@@ -54,18 +58,26 @@ class Loop:
     Args:
         house: Answers the requests.
         name: The name of the thread.
-        idle: Called whenever there was nothing to do for some seconds.
+        idle: Called every 10 s, when there is nothing else to do.
     """
 
     def __init__(self, house: House, name: str, idle: Callable[[], object] | None = None) -> None:
+        self.name = name
+        """The name of the thread."""
+        self.thread = 0
+        """Its identifier, once it runs."""
+        self.passes = 0
+        """How often it has looked for something to do."""
+        self.is_stopped = False
+        """Whether it is to end, or has ended."""
         self._house = house
         self._idle = idle
+        self._idle_at = time.monotonic() + _IDLE_SECONDS
         self._epoll = select.epoll()
         self._ready: dict[int, Callable[[], object]] = {}  # what to call, by the descriptor that can be read
         self._jobs: deque[Callable[[], object]] = deque()
         self._turns: deque[Connection] = deque()  # connections with requests that were received
         self._waiting: list[tuple[float, Connection]] = []  # until a time, as their user has spent the allotment
-        self._is_stopped = False
         self._wake_reader, self._wake_writer = socket.socketpair()
         for end in (self._wake_reader, self._wake_writer):
             end.setblocking(False)
@@ -83,15 +95,15 @@ class Loop:
 
     def run(self) -> None:
         """Serve until `stop`."""
-        while not self._is_stopped:
+        self.thread = threading.get_ident()
+        while not self.is_stopped:
             events = self._epoll.poll(self._timeout_seconds())
-            if not events and self._idle is not None and not (self._jobs or self._turns or self._waiting):
-                self._idle()
+            self.passes += 1
             for descriptor, _ in events:
                 ready = self._ready.get(descriptor)
                 if ready is not None:  # else it was left alone since
                     ready()
-            while self._jobs and not self._is_stopped:
+            while self._jobs and not self.is_stopped:
                 self._jobs.popleft()()
             if self._waiting:
                 self._end_waits()
@@ -99,6 +111,9 @@ class Loop:
                 connection = self._turns.popleft()
                 connection.is_waiting = False
                 self._advance(connection)
+            if self._idle is not None and not (self._jobs or self._turns) and time.monotonic() >= self._idle_at:
+                self._idle()
+                self._idle_at = time.monotonic() + _IDLE_SECONDS
 
     def _run_or_exit(self) -> None:
         """Serve; after a defect of ours, end the daemon: the one that is started anew restores the device first."""
@@ -110,13 +125,18 @@ class Loop:
 
     def stop(self) -> None:
         """End `run` soon. Signal handlers and any thread may call this."""
-        self._is_stopped = True
-        self._wake()
+        self.is_stopped = True
+        self.wake()
 
     def put(self, job: Callable[[], object]) -> None:
         """Do a job soon. It must not raise. Any thread may call this."""
         self._jobs.append(job)
-        self._wake()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the thread look for something to do. Any thread may call this."""
+        with contextlib.suppress(BlockingIOError):  # it is about to wake
+            self._wake_writer.send(b"\0")
 
     def watch(self, descriptor: int, ready: Callable[[], object]) -> None:
         """Call a function whenever a descriptor can be read. Called before `run`, or in its thread."""
@@ -140,19 +160,14 @@ class Loop:
     def _timeout_seconds(self) -> float | None:
         if self._jobs or self._turns:
             return 0.0
-        if self._waiting:
-            return max(0.0, min(until for until, _ in self._waiting) - time.monotonic())
-        return None if self._idle is None else _IDLE_SECONDS
+        ends = [until for until, _ in self._waiting] + ([] if self._idle is None else [self._idle_at])
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _end_waits(self) -> None:
         now = time.monotonic()
         due = [connection for until, connection in self._waiting if until <= now]
         self._waiting = [entry for entry in self._waiting if entry[0] > now]
         self._turns.extend(due)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is about to wake
-            self._wake_writer.send(b"\0")
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -224,6 +239,7 @@ class Loop:
             self._turns.append(connection)
 
     def _refuse(self, connection: Connection, error: ProtocolError) -> None:
+        self._house.refuse(connection, error)
         connection.reply(encode_error(0, error))
         self._end(connection, "an invalid request")
 

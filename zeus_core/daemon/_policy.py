@@ -11,9 +11,13 @@ from zeus_core.daemon._peer import Peer
 from zeus_core.device.remote._protocol import KNOBS
 from zeus_core.errors import PermissionDeniedError
 
-__all__ = ["ANY_VALUE", "Allowance", "Policy", "Rule"]
+__all__ = ["ANY_VALUE", "Allowance", "NotAllowedError", "Policy", "Rule"]
 
 _ASK = "ask an administrator, who can allow it in the TOML file of the zeus-core daemon"
+
+
+class NotAllowedError(PermissionDeniedError):
+    """The policy does not allow it; a driver that denies the daemon something raises the base class."""
 
 
 class Allowance(NamedTuple):
@@ -80,20 +84,20 @@ class Policy:
         return any(rule.is_for(peer) for rule in self.rules)
 
     def check_cpu_energy(self, peer: Peer) -> None:
-        """Raise `PermissionDeniedError` if a process may not read the energy counters of the CPUs."""
+        """Raise `NotAllowedError` if a process may not read the energy counters of the CPUs."""
         if not any(rule.has_cpu_energy for rule in self.rules if rule.is_for(peer)):
-            raise PermissionDeniedError(f"user {peer.uid} may not read the energy of CPUs; {_ASK}")
+            raise NotAllowedError(f"user {peer.uid} may not read the energy of CPUs; {_ASK}")
 
     def find_rule(self, peer: Peer, device: str, knob: str) -> Rule:
         """Return the rule that lets a process change a knob of a device.
 
         Raises:
-            PermissionDeniedError: There is none.
+            NotAllowedError: There is none.
         """
         for rule in self.rules:
             if rule.is_for(peer) and (rule.devices is None or device in rule.devices) and knob in rule.ranges:
                 return rule
-        raise PermissionDeniedError(f"user {peer.uid} may not change the {knob.replace('_', ' ')} of {device}; {_ASK}")
+        raise NotAllowedError(f"user {peer.uid} may not change the {knob.replace('_', ' ')} of {device}; {_ASK}")
 
     def allowance(self, peer: Peer, device: str, knob: str, original: float | None) -> Allowance:
         """Return what a process may set.
@@ -105,7 +109,7 @@ class Policy:
             original: The original power limit in watts; None for a clock.
 
         Raises:
-            PermissionDeniedError: The process may not change the knob at all.
+            NotAllowedError: The process may not change the knob at all.
         """
         rule = self.find_rule(peer, device, knob)
         lowest, highest = rule.ranges[knob]

@@ -7,6 +7,7 @@ import importlib
 import os
 import pwd
 import re
+import stat
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -20,15 +21,30 @@ from zeus_core.daemon._trusted import check_trusted
 from zeus_core.device.remote._protocol import KNOBS
 from zeus_core.errors import UsageError
 
-__all__ = ["DEFAULT_GROUP", "read_policy"]
+__all__ = ["DEFAULT_GROUP", "find_policy", "read_policy"]
 
 DEFAULT_GROUP = "zeus"
 
 _UNITS = {"power_limit": "power_limit_watts", "sm_clock": "sm_clock_mhz"}
+_KEYS = ("has_end", "group", "original_sm_clock_mhz", "allow", "limits", "commands", "end")
 _RULE_KEYS = (
     *("users", "groups", "devices", "knobs", *_UNITS.values()),
     *("may_exceed_original", "may_slow_other_instances", "cpu_energy"),
 )
+
+
+def find_policy(path: Path) -> Path | None:
+    """Return the path of a file that need not exist; None only if there is none.
+
+    A link that leads nowhere, or a folder that cannot be looked into, is no absence: to read the file says so then.
+    """
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return path if path.parent.is_symlink() and not path.parent.exists() else None
+    except OSError:
+        return path
+    return path
 
 
 def read_policy(path: Path | None) -> Policy:
@@ -39,17 +55,25 @@ def read_policy(path: Path | None) -> Policy:
             clocks, and read the energy of CPUs.
 
     Raises:
-        UsageError: The file holds something else than it should; the message names the key and what is accepted.
+        UsageError: It is no regular file, has no `allow`, says that it was cut short, or holds something else than it
+            should; the message names the key and what is accepted.
         OSError: It cannot be read; `PermissionError` if others than root and this user could change it.
     """
     document = {} if path is None else _read_toml(path)
-    _check_keys(document, ("group", "original_sm_clock_mhz", "allow", "limits", "commands"), "this file")
+    _check_keys(document, _KEYS, "this file")
     group = document.get("group", DEFAULT_GROUP)
     gid = _id_of("group", group, _group_id) if "group" in document else _group_id(DEFAULT_GROUP)
-    if "allow" in document:
+    rules: tuple[Rule, ...]
+    if path is None:
+        rules = () if gid is None else (Rule(groups=frozenset({gid})),)
+    elif "allow" in document:
         rules = tuple(_rule(table, number) for number, table in enumerate(_list("allow", document["allow"])))
     else:
-        rules = () if gid is None else (Rule(groups=frozenset({gid})),)
+        raise UsageError(
+            f"{path} has no rule, [[allow]]: restore the file if it has lost its content, or write who may do what, or "
+            f"allow = [] for nobody. Without the file, members of the group {DEFAULT_GROUP} may set limits up to the "
+            "original one"
+        )
     rules += (Rule(users=frozenset({0})),)  # which may do everything without the daemon
     limits = _table("limits", document.get("limits", {}), ("connections_per_user", "requests_per_second"))
     counts = {name: _count(f"limits.{name}", value) for name, value in limits.items()}
@@ -68,15 +92,46 @@ def _read_toml(path: Path) -> dict[str, Any]:
     tomllib = importlib.import_module("tomllib")
 
     target = follow_own_links(path)
-    with os.fdopen(os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+    with open(target, "rb", opener=_open_regular) as file:
         check_trusted(target, os.fstat(file.fileno()))  # of the file that is read
         for folder in target.resolve().parents:
             check_trusted(folder, folder.stat())
-        try:
-            document: dict[str, Any] = tomllib.load(file)
-            return document
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{path} is no TOML: {error}") from error
+        data = file.read()
+    try:
+        text = data.decode()
+        document: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no TOML: {error}") from error
+    _check_end(path, text, document)
+    return document
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UsageError(f"{path} is no regular file, but a folder, a pipe or a device: write the rules into a file")
+    return descriptor
+
+
+def _check_end(path: Path, text: str, document: Mapping[str, Any]) -> None:
+    """Refuse a file that says that it has an end, and has none.
+
+    A file that was cut between two lines is valid TOML, and allows more than the whole if a lost line was a bound. The
+    first key is there wherever the file is cut, or there is no rule; the last line is not.
+    """
+    if "has_end" not in document and "end" not in document:
+        return
+    if next(iter(document)) != "has_end" or document["has_end"] is not True:
+        raise UsageError(
+            f"{path} has has_end or [end]: then its first key must be has_end = true, and its last line [end]"
+        )
+    if not text.rstrip().endswith("\n[end]"):
+        raise UsageError(
+            f"{path} has has_end = true, and its last line is not [end]: it has been cut short, or [end] is missing; "
+            "restore it, or add [end] if it is complete"
+        )
+    _table("end", document["end"], ())
 
 
 def _rule(table: Any, number: int) -> Rule:

@@ -21,6 +21,7 @@ from zeus_core.daemon._desk import Desk, Registers
 from zeus_core.daemon._policy import Policy
 from zeus_core.daemon._policy_file import DEFAULT_GROUP, read_policy
 from zeus_core.daemon._server import Server
+from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, tell_systemd
 from zeus_core.daemon._trusted import check_trusted
 from zeus_core.device import Gpu
 from zeus_core.device.nvml._gpu import NvmlGpu
@@ -74,6 +75,7 @@ def run_daemon(settings: Settings) -> None:
         ledger = own_ledger()
         with _only_one(ledger):
             gpus = _open_gpus(policy)
+            _warn_of_unknown(policy, gpus)
             _restore_left_behind(ledger, gpus, audit)
             listener = _listen(settings.socket, policy.group)
             try:
@@ -88,16 +90,19 @@ def run_daemon(settings: Settings) -> None:
 def _serve(
     listener: socket.socket, policy: Policy, gpus: dict[str, Gpu], registers: Registers, settings: Settings
 ) -> None:
-    desks = {uuid: Desk(gpu, policy, registers) for uuid, gpu in gpus.items()}
-    server = Server(listener, policy, desks, settings.powercap_root)
+    calls = DriverCalls()
+    registers = Registers(WatchedLedger(registers.ledger.folder, calls), registers.audit)
+    desks = {uuid: Desk(cast(Gpu, WatchedGpu(gpu, calls)), policy, registers) for uuid, gpu in gpus.items()}
+    server = Server(listener, policy, registers.audit, desks, settings.powercap_root)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     registers.audit.note("started", encode_members({"pid": os.getpid(), "devices": list(desks)}))
     _logger.info("%d GPU(s) at %s, for %s", len(desks), settings.socket, _who(policy))
-    _tell_systemd("READY=1")
+    tell_systemd("READY=1")
+    Watchdog(server.watched_loops, calls).start()
     server.serve()
-    _tell_systemd("STOPPING=1")
+    tell_systemd("STOPPING=1")
     for uuid in server.restore(time.monotonic() + _END_SECONDS):
         _logger.error("%s does not answer: what is to be restored there is kept in %s", uuid, registers.ledger.folder)
     registers.audit.note("stopped", encode_members({"pid": os.getpid()}))
@@ -144,6 +149,13 @@ def _open_gpus(policy: Policy) -> dict[str, Gpu]:
 
 def _changed_by_commands(gpu: Gpu, policy: Policy) -> Gpu:
     return cast(Gpu, CommandedGpu(gpu, policy.commands, policy.failure_pattern))  # which passes on all other methods
+
+
+def _warn_of_unknown(policy: Policy, gpus: dict[str, Gpu]) -> None:
+    for uuid in sorted({uuid for rule in policy.rules for uuid in rule.devices or ()} - gpus.keys()):
+        _logger.warning(
+            "the policy has a rule for %s, which is not here; here is %s", uuid, ", ".join(gpus) or "no GPU"
+        )
 
 
 def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog) -> None:
@@ -195,11 +207,3 @@ def _who(policy: Policy) -> str:
     if policy.group is None:
         return f"root only: there is no group {DEFAULT_GROUP} (make it: sudo groupadd --system {DEFAULT_GROUP})"
     return f"members of group {policy.group}"
-
-
-def _tell_systemd(state: str) -> None:
-    """Tell systemd about this service (sd_notify), if it is one of its own."""
-    name = os.environ.get("NOTIFY_SOCKET", "")
-    if name:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.sendto(state.encode(), "\0" + name[1:] if name.startswith("@") else name)

@@ -15,20 +15,29 @@ from typing import Any
 
 from zeus_core import __version__
 from zeus_core.daemon._allotment import Allotment
+from zeus_core.daemon._audit import AuditLog
 from zeus_core.daemon._connection import Client, Connection
 from zeus_core.daemon._desk import Desk
 from zeus_core.daemon._loop import Loop
 from zeus_core.daemon._peer import Peer, read_peer
-from zeus_core.daemon._policy import Policy
+from zeus_core.daemon._policy import NotAllowedError, Policy
 from zeus_core.device.rapl._powercap import find_zone_folders, read_count, read_file
 from zeus_core.device.remote._protocol import (
     VERSION,
     ProtocolError,
     Request,
     encode_error,
+    encode_members,
     encode_result,
 )
-from zeus_core.errors import DriverFaultError, NoDeviceError, PermissionDeniedError, ZeusError
+from zeus_core.errors import (
+    DeviceHeldError,
+    DriverFaultError,
+    NoDeviceError,
+    PermissionDeniedError,
+    UsageError,
+    ZeusError,
+)
 from zeus_core.leases._process_identity import ProcessIdentity
 
 __all__ = ["Server"]
@@ -36,6 +45,7 @@ __all__ = ["Server"]
 _logger = logging.getLogger(__name__)
 
 _NO_MORE_FILES_SECONDS = 0.1  # until the next try to accept a connection
+_REFUSALS = (UsageError, NotAllowedError, DeviceHeldError, NoDeviceError)
 
 
 class Server:
@@ -48,13 +58,22 @@ class Server:
     Args:
         listener: The socket, which listens.
         policy: The rights of users.
+        audit: The log of refused requests; the desks log the others.
         desks: The desk of each device, by UUID.
         powercap_root: Where the energy counters of CPUs are.
     """
 
-    def __init__(self, listener: socket.socket, policy: Policy, desks: Mapping[str, Desk], powercap_root: Path) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        policy: Policy,
+        audit: AuditLog,
+        desks: Mapping[str, Desk],
+        powercap_root: Path,
+    ) -> None:
         self._listener = listener
         self._policy = policy
+        self._audit = audit
         self._desks = desks
         self._zones = {folder.name: folder / "energy_uj" for folder in find_zone_folders(powercap_root)}
         self._loop = Loop(self, "zeus-core front")
@@ -67,6 +86,11 @@ class Server:
         listener.setblocking(False)
         self._loop.watch(listener.fileno(), self._accept)
         self._loop.watch(self._ends.fileno(), self._note_ends)
+
+    @property
+    def watched_loops(self) -> list[Loop]:
+        """The loops that restoring needs: those of the devices, and the one that notices ends."""
+        return [self._loop, *self._loops.values()]
 
     def serve(self) -> None:
         """Serve until `stop`."""
@@ -115,9 +139,11 @@ class Server:
         try:
             connection = Connection(accepted, self._connection_count, peer, self._identify(peer, allotment), allotment)
             self._ends.register(accepted.fileno(), select.EPOLLRDHUP)
-        except BaseException:
+        except BaseException as error:
             if peer.pidfd is not None:
                 os.close(peer.pidfd)
+            if isinstance(error, ZeusError) and allotment.spend() == 0.0:  # else a flood would fill the disk
+                self._note_refusal(peer, error)
             raise
         self._ending[accepted.fileno()] = (connection, "the connection ended")
         if peer.pidfd is not None:
@@ -175,6 +201,19 @@ class Server:
 
     # Requests
 
+    def refuse(self, connection: Connection, error: ZeusError, request: Request | None = None) -> None:
+        """Write a refused request to the audit log. Any thread may call this."""
+        client = connection.client
+        words: dict[str, Any] = {} if client is None else {"program": client.program, "job": client.job}
+        words["connection"] = connection.number
+        if request is not None:
+            words.update({"request": request.operation, **request.fields})
+        self._note_refusal(connection.peer, error, **words)
+
+    def _note_refusal(self, peer: Peer, error: ZeusError, **words: Any) -> None:
+        fields = {"pid": peer.pid, "uid": peer.uid, **words, "because": str(error)}
+        self._audit.note("refused", encode_members(fields))
+
     def loop_for(self, request: Request) -> Loop | None:
         """Return the loop whose thread must answer a request; None if any may."""
         if request.operation == "energy":
@@ -188,6 +227,8 @@ class Server:
         except ProtocolError:
             raise
         except ZeusError as error:
+            if isinstance(error, _REFUSALS):
+                self.refuse(connection, error, request)
             return encode_error(request.number, error)
         except Exception as error:  # a defect of ours must not end the thread of a device that is to be restored
             return encode_error(request.number, DriverFaultError(f"the daemon failed: {error!r}"))

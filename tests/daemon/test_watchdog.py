@@ -1,0 +1,288 @@
+"""A daemon that is stopped or stuck: systemd, or a stand-in for it, kills it, and the next one restores everything."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.daemon.conftest import DEVICE, MEMBERS_ALLOWED, ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
+from tests.daemon.test_pages import UNIT
+from tests.daemon.test_requests import make_spec
+from tests.daemon.test_start_and_end import CLOCK, LIMIT, entry_of
+from tests.support.systemd_stand_in import StandInForSystemd
+from zeus_core.daemon import _loop
+from zeus_core.daemon._loop import Loop
+from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, _watchdog_seconds
+from zeus_core.leases._ledger import Ledger
+
+LOW_WATTS = 100.0
+
+
+@pytest.fixture
+def make_service(make_world):
+    """Starts the daemon of a new world as its unit says, under the stand-in."""
+    services = []
+
+    def make(*specs, unit=None, audit=None, **options):
+        world = make_world(*specs or [make_spec(lowest_limit_watts=LOW_WATTS), DEVICE])
+        world.write_policy(f"{MEMBERS_ALLOWED}original_sm_clock_mhz = 1710\n")
+
+        def words(unit_words):
+            _, isolated, *words = unit_words
+            assert isolated == "-I"  # the tests do without: they find this package by a variable
+            arguments = ["--policy", world.policy, "--audit", audit or world.audit]
+            return [sys.executable, *words, *map(str, arguments)]
+
+        environment = {**world.environment, "ZEUS_LEDGER_DIR": str(world.ledger)}
+        text = UNIT.read_text(encoding="utf-8") if unit is None else unit
+        world.service = StandInForSystemd(text, words, environment, world.folder, **options)
+        services.append(world.service)
+        world.service.start()
+        return world
+
+    yield make
+    for service in services:
+        with contextlib.suppress(ProcessLookupError):
+            service.main.send_signal(signal.SIGCONT)
+        service.stop()
+
+
+def wait_until_ready(world, times=1):
+    until(lambda: len(world.service.times("ready")) >= times, f"the start number {times}")
+
+
+def is_original(world, clock_mhz=None):
+    limits = {device.power_limit_watts for device in world.driver}
+    return limits == {ORIGINAL_WATTS} and world.driver[0].locked_clock_mhz == clock_mhz
+
+
+@needs_root
+def test_a_daemon_that_is_stopped_is_killed_and_the_next_one_restores(make_service):
+    world = make_service()
+    wait_until_ready(world)
+    client, uuid = world.connect(), world.uuids[0]
+    client.ask("set", device=uuid, value=LOW_WATTS, **LIMIT)
+    client.ask("set", device=uuid, value=1410, **CLOCK)
+    stopped = world.service.main
+    begin = time.monotonic()
+    stopped.send_signal(signal.SIGSTOP)
+    until(lambda: is_original(world, clock_mhz=1710), "the restoring")
+    killed = world.service.times("killed")[0] - begin
+    print(f"killed {killed:.2f} s after it was stopped, restored after {time.monotonic() - begin:.2f} s")
+    assert stopped.wait(WAIT_SECONDS) == -signal.SIGKILL
+    wait_until_ready(world, 2)
+    assert "result" in world.connect().ask("set", device=uuid, value=LOW_WATTS, **LIMIT)
+
+
+@needs_root
+def test_a_thread_that_is_stuck_elsewhere_than_in_the_driver_ends_the_daemon(make_service):
+    """Its audit log is a pipe that nobody reads any more."""
+    reader, writer = os.pipe()
+    world = make_service(audit="-", stdout=writer)
+    wait_until_ready(world)
+    client = world.connect()
+    client.ask("set", device=world.uuids[0], value=LOW_WATTS, **LIMIT)
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"\n" * 512)
+    os.set_blocking(writer, True)  # for the daemon, too
+    os.close(writer)
+    client.send(b'{"id":9,"op":"set","device":"%s","knob":"power_limit","value":200}\n' % world.uuids[1].encode())
+    until(lambda: world.service.times("killed"), "the end of the daemon")
+    threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reader, 65536), b"")], daemon=True).start()
+    until(lambda: is_original(world), "the restoring")
+    wait_until_ready(world, 2)
+    assert f"zeus-core {world.uuids[1][:12]}: stuck" in world.service.journal.read_text()
+
+
+@needs_root
+def test_a_thread_whose_driver_hangs_does_not_end_the_daemon(make_service):
+    world = make_service(make_spec(lowest_limit_watts=LOW_WATTS), DEVICE)
+    wait_until_ready(world)
+    first, second = world.connect(), world.connect()
+    world.driver[0].hang("nvmlDeviceSetPowerManagementLimit")
+    try:
+        first.send(b'{"id":9,"op":"set","device":"%s","knob":"power_limit","value":200}\n' % world.uuids[0].encode())
+        until(lambda: world.audited("set"))
+        hung_at = time.monotonic()
+        until(lambda: len([at for at in world.service.times("answered") if at > hung_at + 2.0]) > 4, "more answers")
+        assert "result" in second.ask("set", device=world.uuids[1], value=300, **LIMIT)
+    finally:
+        world.driver[0].release()
+    assert world.service.times("killed") == []
+
+
+@needs_root
+def test_a_lock_that_another_process_holds_does_not_end_the_daemon(make_service):
+    """Its driver may hang; the daemon waits for two seconds, and for each of two locks."""
+    world = make_service()
+    wait_until_ready(world)
+    Ledger(str(world.ledger)).note(entry_of(world))
+    with (world.ledger / f"{world.uuids[0]}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = world.connect().ask("set", device=world.uuids[0], value=300, **LIMIT)
+    assert "is being restored by another process" in refused["message"]
+    assert world.service.times("killed") == []
+    assert "result" in world.connect().ask("set", device=world.uuids[0], value=300, **LIMIT)
+
+
+@needs_root
+def test_a_daemon_that_is_stopped_before_it_is_ready_is_killed_too(make_service, make_world):
+    """With a shorter time than in the unit, which leaves the driver time to initialize boards."""
+    unit = UNIT.read_text(encoding="utf-8")
+    assert "TimeoutStartSec=60\n" in unit
+    world = make_service(unit=unit.replace("TimeoutStartSec=60\n", "TimeoutStartSec=3\n"))
+    wait_until_ready(world)
+    world.connect().ask("set", device=world.uuids[0], value=LOW_WATTS, **LIMIT)
+    world.driver[0].hang("nvmlDeviceSetPowerManagementLimit")
+    world.service.main.kill()
+    until(lambda: len(world.service.times("started")) == 2)
+    until(lambda: world.driver.calls("nvmlDeviceGetName"))
+    stopped = world.service.main
+    stopped.send_signal(signal.SIGSTOP)
+    world.driver[0].release()
+    until(lambda: is_original(world), "the restoring")
+    assert stopped.wait(WAIT_SECONDS) == -signal.SIGKILL
+    wait_until_ready(world, 2)
+
+
+@needs_root
+def test_a_daemon_that_is_killed_again_and_again_is_always_started_anew(make_service):
+    world = make_service()
+    for number in range(1, 8):
+        wait_until_ready(world, number)
+        world.service.main.kill()
+    wait_until_ready(world, 8)
+    assert world.service.times("start limit hit") == []
+
+
+@needs_root
+def test_a_daemon_that_is_told_to_end_is_not_taken_for_stuck_while_the_driver_hangs(make_service):
+    world = make_service()
+    wait_until_ready(world)
+    client = world.connect()
+    client.ask("set", device=world.uuids[0], value=LOW_WATTS, **LIMIT)
+    world.driver[0].hang("nvmlDeviceSetPowerManagementLimit")
+    world.service.main.terminate()
+    said = len(world.service.times("answered"))
+    until(lambda: len(world.service.times("answered")) > said + 4, "more answers")
+    world.driver[0].release()
+    until(lambda: is_original(world))
+
+
+# The watchdog itself
+
+
+class Threads:
+    """Loops in real threads, and what keeps them."""
+
+    def __init__(self):
+        self.calls, self.event = DriverCalls(), threading.Event()
+        self.loops = [Loop(None, f"loop {number}") for number in range(2)]
+        self.watchdog = Watchdog(self.loops, self.calls)
+        for loop in self.loops:
+            loop.start()
+
+
+@pytest.fixture
+def threads():
+    made = Threads()
+    yield made
+    made.event.set()
+    for loop in made.loops:
+        loop.stop()
+        loop.join(WAIT_SECONDS)
+        for part in (loop._wake_reader, loop._wake_writer, loop._epoll):  # the daemon has them until it ends
+            part.close()
+
+
+def test_threads_that_wait_for_work_move_whenever_they_are_asked(threads):
+    for _ in range(20):
+        until(lambda: threads.watchdog.stuck() == [])
+
+
+def test_a_thread_that_waits_for_something_else_is_stuck_and_moves_again(threads):
+    begun = threading.Event()
+    threads.loops[0].put(lambda: (begun.set(), threads.event.wait()))
+    begun.wait()
+    until(lambda: threads.watchdog.stuck() == ["loop 0"])
+    threads.event.set()
+    until(lambda: threads.watchdog.stuck() == [])
+
+
+def test_a_thread_in_a_call_of_the_driver_or_that_waits_for_a_lock_is_not_stuck(threads, tmp_path):
+    class HangingGpu:
+        name = "a GPU"
+
+        def set_power_limit(self, limit_watts):
+            begun.set()
+            threads.event.wait()
+            return limit_watts
+
+    begun = threading.Event()
+    gpu = WatchedGpu(HangingGpu(), threads.calls)
+    assert gpu.name == "a GPU"
+    ledger = WatchedLedger(str(tmp_path / "ledger"), threads.calls)
+    locked = threading.Event()
+
+    def wait_for_lock():
+        with contextlib.suppress(Exception), ledger.locked("GPU-1"):
+            locked.set()
+
+    threads.loops[0].put(lambda: gpu.set_power_limit(300.0))
+    with Ledger(str(tmp_path / "ledger")).locked("GPU-1"):
+        threads.loops[1].put(wait_for_lock)
+        begun.wait()
+        until(lambda: threads.loops[1].thread in threads.calls)
+        assert threads.watchdog.stuck() == []
+        assert threads.watchdog.stuck() == []
+    threads.event.set()
+    until(lambda: all(loop.thread not in threads.calls for loop in threads.loops))
+    until(lambda: threads.watchdog.stuck() == [])
+
+
+def test_a_thread_that_has_died_is_stuck_and_one_that_was_told_to_end_is_not(threads, monkeypatch):
+    monkeypatch.setattr(os, "_exit", lambda code: None)  # else this process ends
+    threads.loops[0].put(lambda: 1 / 0)
+    assert threads.loops[0].join(WAIT_SECONDS)
+    until(lambda: threads.watchdog.stuck() == ["loop 0"])
+    threads.loops[1].stop()
+    assert threads.loops[1].join(WAIT_SECONDS)
+    until(lambda: threads.watchdog.stuck() == ["loop 0"])
+
+
+def test_what_is_to_be_tried_again_is_although_the_watchdog_looks_at_the_thread(threads, monkeypatch):
+    monkeypatch.setattr(_loop, "_IDLE_SECONDS", 0.2)
+    tried = []
+    threads.loops.append(Loop(None, "loop 2", lambda: tried.append(len(tried))))
+    threads.loops[2].start()
+
+    def is_tried_twice():
+        threads.loops[2].wake()  # every 2 ms
+        return len(tried) > 1
+
+    until(is_tried_twice)
+
+
+@pytest.mark.parametrize(
+    ("variables", "seconds"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "2000000"}, 2.0),
+        ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}, 2.0),
+        ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}, None),  # of the process that has started this one
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_the_watchdog_is_answered_only_where_there_is_one(monkeypatch, variables, seconds):
+    for name in ("WATCHDOG_USEC", "WATCHDOG_PID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert _watchdog_seconds() == seconds

@@ -1,0 +1,148 @@
+"""Messages to systemd: that the daemon is ready, that it ends, and while it runs, that its threads are alive."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from zeus_core.daemon._loop import Loop
+from zeus_core.leases._ledger import Ledger
+
+__all__ = ["DriverCalls", "Watchdog", "WatchedGpu", "WatchedLedger", "tell_systemd"]
+
+_logger = logging.getLogger(__name__)
+
+_ANSWERS = 4  # in each period of the watchdog: one that a busy machine delays does no harm
+
+
+class DriverCalls:
+    """The threads that are in a call of a driver now, or wait for another process that may be in one."""
+
+    def __init__(self) -> None:
+        self._threads: set[int] = set()
+
+    def __contains__(self, thread: int) -> bool:
+        return thread in self._threads
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Count this thread among them in a block."""
+        thread = threading.get_ident()
+        self._threads.add(thread)
+        try:
+            yield
+        finally:
+            self._threads.discard(thread)
+
+
+class WatchedGpu:
+    """A `Gpu` each call of which is counted.
+
+    Args:
+        gpu: Makes the calls.
+        calls: Counts them.
+    """
+
+    def __init__(self, gpu: object, calls: DriverCalls) -> None:
+        self._gpu = gpu
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._gpu, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments: object) -> Any:
+            with self._calls.entered():
+                return found(*arguments)
+
+        setattr(self, name, call)  # the next time it is found at once
+        return call
+
+
+class WatchedLedger(Ledger):
+    """A ledger whose waits for locks are counted: a process that holds one may be in a call of its driver.
+
+    Args:
+        folder: See `Ledger`.
+        calls: Counts them.
+    """
+
+    def __init__(self, folder: str, calls: DriverCalls) -> None:
+        super().__init__(folder)
+        self._calls = calls
+
+    @contextlib.contextmanager
+    def locked(self, device_uuid: str) -> Iterator[None]:
+        """Keep other processes from claiming or restoring a device: see `Ledger.locked`."""
+        with contextlib.ExitStack() as lock:
+            with self._calls.entered():
+                lock.enter_context(super().locked(device_uuid))
+            yield
+
+
+class Watchdog:
+    """Answers systemd's watchdog while every thread is alive: it moves, or is in a call of the driver.
+
+    Without an answer systemd kills the daemon, and starts it anew. That restores everything, which a thread that is
+    stuck, or a process that is stopped, would not.
+
+    Args:
+        loops: The loops of the threads.
+        calls: The threads that are in a call of the driver, which may hang.
+    """
+
+    def __init__(self, loops: Iterable[Loop], calls: DriverCalls) -> None:
+        self._calls = calls
+        self._passes = dict.fromkeys(loops, -1)  # when they were looked at last
+
+    def start(self) -> None:
+        """Answer from now on, in a thread, if systemd watches this process."""
+        seconds = _watchdog_seconds()
+        if seconds is not None:
+            threading.Thread(target=self._answer, args=(seconds,), name="zeus-core watchdog", daemon=True).start()
+
+    def stuck(self) -> list[str]:
+        """Return the names of the threads that have not moved since the last call, and let all of them move."""
+        names = []
+        for loop, passes in self._passes.items():
+            if loop.passes == passes and not (loop.is_stopped or loop.thread in self._calls):
+                names.append(loop.name)
+            self._passes[loop] = loop.passes
+            loop.wake()
+        return names
+
+    def _answer(self, period_seconds: float) -> None:
+        missed = 0
+        while True:
+            stuck = self.stuck()
+            missed = missed + 1 if stuck else 0
+            if not stuck:
+                tell_systemd("WATCHDOG=1")
+            elif missed == _ANSWERS // 2:
+                _logger.error("%s: stuck, so that systemd is going to start the daemon anew", ", ".join(stuck))
+            time.sleep(period_seconds / _ANSWERS)
+
+
+def tell_systemd(state: str) -> None:
+    """Tell systemd about this service (sd_notify), if it is one of its own."""
+    name = os.environ.get("NOTIFY_SOCKET", "")
+    if name:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.sendto(state.encode(), "\0" + name[1:] if name.startswith("@") else name)
+
+
+def _watchdog_seconds() -> float | None:
+    """Return after how long without an answer systemd kills this process (sd_watchdog_enabled); None if never."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    try:
+        return int(os.environ["WATCHDOG_USEC"]) / 1e6
+    except (KeyError, ValueError):
+        return None
