@@ -1,6 +1,5 @@
 """Entries of the ledger: who may claim a device, what is restored of it, and what is kept as evidence."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -21,7 +20,7 @@ from zeus_core.errors import (
     NoDeviceError,
     PermissionDeniedError,
 )
-from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._entry_files import UnreadableEntry
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger, known_ledgers, own_ledger
@@ -47,7 +46,7 @@ def gpu():
 
 def entry_of(gpu, **changes):
     entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, "power_limit", ORIGINAL_WATTS)
-    return dataclasses.replace(entry, **changes)
+    return entry.replacing(**changes)
 
 
 def left_behind(gpu, value=150.0, **changes):
@@ -76,16 +75,16 @@ class TestProcessIdentity:
 
     @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another"}])
     def test_a_process_with_the_same_id_is_another_one(self, change):
-        assert not dataclasses.replace(ProcessIdentity.current(), **change).is_alive()
+        assert not ProcessIdentity.current().replacing(**change).is_alive()
 
     def test_one_in_a_container_that_has_ended_is_not_alive_as_the_machine_sees(self):
         if str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]" or os.geteuid() != 0:
             pytest.skip("this process cannot see all others")
-        assert not dataclasses.replace(ProcessIdentity.current(), pid_namespace="pid:[1]").is_alive()
+        assert not ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
 
     def test_one_in_a_container_that_cannot_be_seen_counts_as_alive(self, monkeypatch):
         monkeypatch.setattr("zeus_core.leases._process_identity._INITIAL_NAMESPACE", "pid:[0]")
-        assert dataclasses.replace(ProcessIdentity.current(), pid_namespace="pid:[1]").is_alive()
+        assert ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
 
 
 class TestRestoring:
@@ -136,7 +135,7 @@ class TestRestoring:
         entry = LedgerEntry.of_this_process("GPU-1", "A40", "sm_clock", original_mhz)
         assert restore_entry(Clocks(), entry).kind == "restored"
         assert calls == [original_mhz]
-        before = dataclasses.replace(entry, owner=dataclasses.replace(entry.owner, boot_id="earlier"))
+        before = entry.replacing(owner=entry.owner.replacing(boot_id="earlier"))
         assert restore_entry(Clocks(), before).kind == "original", "a start of the machine has unlocked it"
         assert calls == [original_mhz]
 
@@ -301,8 +300,8 @@ class TestKeeper:
     def test_what_was_dropped_is_left_alone(self, gpu):
         keeper = Keeper(never, None)
         keeper.hold("holder", entry_of(gpu))
-        keeper.drop("holder", LedgerKey(gpu.uuid, "power_limit"))
-        keeper.drop("nobody", LedgerKey(gpu.uuid, "power_limit"))
+        keeper.drop("holder", (gpu.uuid, "power_limit"))
+        keeper.drop("nobody", (gpu.uuid, "power_limit"))
         assert keeper.end("holder") == []
 
     def test_a_device_that_a_new_owner_has_claimed_is_left_to_it(self, ledger, gpu):
@@ -377,7 +376,7 @@ def test_a_file_does_not_grow_without_bound(ledger, gpu):
     entry = ledger.claim(entry_of(gpu), never)
     sizes = []
     for number in range(5000):
-        entry = dataclasses.replace(entry, values=entry.values[-20:]).changing_to(100.0 + number)
+        entry = entry.replacing(values=entry.values[-20:]).changing_to(100.0 + number)
         ledger.note_values(entry)
         sizes.append(Path(ledger._files.path(entry.key)).stat().st_size)
     assert max(sizes) <= 64 * 1024
@@ -434,7 +433,7 @@ def test_a_file_of_an_earlier_version_is_read(ledger, gpu):
     document = {name: value for name, value in entry.to_json().items() if name != "is_changing"}
     path = Path(ledger._files.path(entry.key))
     path.write_text(json.dumps(document) + "\n\n[200.0, 150.0]\n", encoding="utf-8")
-    assert ledger.entries() == [dataclasses.replace(entry, values=(200.0, 150.0))]
+    assert ledger.entries() == [entry.replacing(values=(200.0, 150.0))]
 
 
 @pytest.mark.parametrize("values", [(150.0, 300.0), (300.0, 150.0)])

@@ -15,7 +15,7 @@ import time
 
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.leases._bare_gpu import BareNvml
-from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger
 from zeus_core.leases._process_identity import ProcessIdentity
@@ -102,7 +102,8 @@ def _take(message: bytes, keeper: Keeper) -> None:
             with contextlib.suppress(OSError):
                 keeper.ledger = Ledger(fields["ledger"])
     elif "drop" in fields:
-        keeper.drop("owner", LedgerKey(*fields["drop"]))
+        device_uuid, knob = fields["drop"]
+        keeper.drop("owner", (device_uuid, knob))
 
 
 def _restore(keeper: Keeper) -> None:
