@@ -19,6 +19,7 @@ from zeus_core.errors import (
     DriverFaultError,
     NoDeviceError,
     PermissionDeniedError,
+    UsageError,
 )
 from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._entry_files import UnreadableEntry
@@ -85,6 +86,22 @@ class TestProcessIdentity:
     def test_one_in_a_container_that_cannot_be_seen_counts_as_alive(self, monkeypatch):
         monkeypatch.setattr("zeus_core.leases._process_identity._INITIAL_NAMESPACE", "pid:[0]")
         assert ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
+
+
+class TestRecord:
+    def test_values_with_equal_fields_are_equal(self):
+        here, again = ProcessIdentity("boot", "pid:[1]", 7, 1), ProcessIdentity("boot", "pid:[1]", pid=7, start_ticks=1)
+        assert here == again
+        assert {here: "found"}[again] == "found"
+        assert here != here.replacing(pid=8) == ProcessIdentity("boot", "pid:[1]", 8, 1)
+        assert here != UnreadableEntry("boot", "pid:[1]")
+        assert repr(here) == "ProcessIdentity(boot_id='boot', pid_namespace='pid:[1]', pid=7, start_ticks=1)"
+
+    def test_a_field_too_many_or_too_few_is_refused(self):
+        with pytest.raises(TypeError, match="no fields user"):
+            GONE.replacing(user=7)
+        with pytest.raises(AttributeError, match="reason"):
+            UnreadableEntry("a file")
 
 
 class TestRestoring:
@@ -230,6 +247,40 @@ class TestLedger:
         assert unreadable.path == str(path)
         assert ledger.entries() == []
         ledger.claim(entry_of(gpu), never)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "complaint"),
+        [
+            *(("uid", value, f"LedgerEntry.uid is {value!r}; it must be a whole number") for value in (True, "7", 7.0)),
+            ("uid", "7" * 1000, f"LedgerEntry.uid is '{'7' * 199}; it must be a whole number"),
+            ("host", 7, "LedgerEntry.host is 7; it must be text"),
+            ("host", None, "LedgerEntry.host is None; it must be text"),
+            ("is_changing", 1, "LedgerEntry.is_changing is 1; it must be true or false"),
+            ("knob", "fan", "LedgerEntry.knob is 'fan'; it must be power_limit or sm_clock"),
+            ("knob", ["sm_clock"], "LedgerEntry.knob is ['sm_clock']; it must be power_limit or sm_clock"),
+            *(
+                ("original", value, f"LedgerEntry.original is {value!r:.200}; it must be a finite number")
+                for value in (float("nan"), float("inf"), 10**400, "250", False)
+            ),
+            ("values", 150.0, "LedgerEntry.values is 150.0; it must be an array"),
+            ("values", [150.0, None], "LedgerEntry.values[1] is None; it must be a finite number"),
+            ("owner", 71, "LedgerEntry.owner is 71; it must be an object"),
+            ("owner", {}, "LedgerEntry.owner lacks boot_id, pid, pid_namespace, start_ticks"),
+            ("keeper", {**vars(GONE), "pid": "1"}, "LedgerEntry.keeper.pid is '1'; it must be a whole number"),
+            ("colour", "red", "LedgerEntry has unknown colour"),
+        ],
+    )
+    def test_a_field_that_does_not_fit_is_named(self, gpu, name, value, complaint):
+        document = {**entry_of(gpu).to_json(), name: value}
+        with pytest.raises(UsageError) as error:
+            LedgerEntry.from_json(document)
+        assert complaint in str(error.value)
+
+    def test_a_field_that_is_missing_is_named(self, gpu):
+        document = entry_of(gpu).to_json()
+        for name in document.keys() - {"format", "version", "is_changing"}:
+            with pytest.raises(UsageError, match=f"LedgerEntry lacks {name}$"):
+                LedgerEntry.from_json({field: value for field, value in document.items() if field != name})
 
     def test_a_full_disk_leaves_the_old_entry(self, ledger, gpu, monkeypatch):
         entry = ledger.claim(entry_of(gpu), never)

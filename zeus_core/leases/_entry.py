@@ -173,7 +173,8 @@ class LedgerEntry(Record):
         if document.get("version") != _VERSION:
             raise UsageError(f"its version is {document.get('version')!r}; this program reads version {_VERSION}")
         fields = {"is_changing": False, **document}  # which earlier versions have not written
-        return _decoded(cls, {name: value for name, value in fields.items() if name not in {"format", "version"}})
+        del fields["format"], fields["version"]
+        return _decoded(cls.__name__, cls, fields)
 
 
 # By annotation: what a field must be, in words, and a test of it.
@@ -188,9 +189,9 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _decoded(kind: type[_Record], fields: dict[str, Any]) -> _Record:
+def _decoded(name: str, kind: type[_Record], fields: dict[str, Any]) -> _Record:
     """Return the record with these fields in JSON types. Raises `UsageError`, which names the field."""
-    name, annotations = kind.__name__, kind.__annotations__
+    annotations = kind.__annotations__
     for complaint, names in (("lacks", annotations.keys() - fields), ("has unknown", fields.keys() - annotations)):
         if names:
             raise UsageError(f"{name} {complaint} {', '.join(sorted(names))}")
@@ -198,6 +199,7 @@ def _decoded(kind: type[_Record], fields: dict[str, Any]) -> _Record:
 
 
 def _decoded_field(name: str, annotation: str, value: Any) -> Any:
+    """Return a field, such as `LedgerEntry.owner`, that was written in JSON types. Raises `UsageError`."""
     wanted, _, optional = annotation.partition(" | ")
     if optional and value is None:
         return None
@@ -207,7 +209,7 @@ def _decoded_field(name: str, annotation: str, value: Any) -> Any:
         raise UsageError(f"{name} is {value!r:.200}; it must be {words}")
     if elements:
         return tuple(_decoded_field(f"{name}[{at}]", "float", element) for at, element in enumerate(value))
-    return _decoded(ProcessIdentity, value) if wanted == "ProcessIdentity" else value
+    return _decoded(name, ProcessIdentity, value) if wanted == "ProcessIdentity" else value
 
 
 def _program_name() -> str:
