@@ -1,6 +1,5 @@
 """`zeus-core leases`, `zeus-core restore` and the report of `doctor`: what processes have left changed."""
 
-import dataclasses
 import json
 
 import pytest
@@ -20,13 +19,11 @@ def left(on_driver):
     """Two GPUs: a process that has ended has left the first at 250 W, and this one has locked the second's clock."""
     program, driver = on_driver(DEVICE, DEVICE)
     ledger = Ledger(str(driver.ledger_path))
-    gone = dataclasses.replace(ProcessIdentity.current(), pid=4_000_001)
+    gone = ProcessIdentity.current().replacing(pid=4_000_001)
     entry = LedgerEntry.of_this_process(driver[0].uuid, driver[0].name, "power_limit", ORIGINAL_WATTS)
-    ledger.note(
-        dataclasses.replace(entry, owner=gone, owner_token="gone", values=(250.0,), program="train.py", job="77")
-    )
+    ledger.note(entry.replacing(owner=gone, owner_token="gone", values=(250.0,), program="train.py", job="77"))
     clock = LedgerEntry.of_this_process(driver[1].uuid, driver[1].name, "sm_clock", None)
-    ledger.note(dataclasses.replace(clock, values=(900.0,)))
+    ledger.note(clock.replacing(values=(900.0,)))
     driver[0].power_limit_watts = 250.0
     driver[1].locked_clock_mhz = 900
     return program, driver, ledger

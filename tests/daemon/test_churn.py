@@ -1,6 +1,5 @@
 """Many clients that come and die at random: no restore is lost, no owner is wrong, and nothing grows."""
 
-import dataclasses
 import random
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def use_numbers_again(folder, count, claim_every):
         if number % claim_every:
             continue
         uuid = chooser.choice(list(values))
-        entry = dataclasses.replace(template, device_uuid=uuid, owner=owner, owner_token=str(owner.start_ticks))
+        entry = template.replacing(device_uuid=uuid, owner=owner, owner_token=str(owner.start_ticks))
         before, is_true = held.get(uuid), True
         try:
             ledger.claim(entry, restore)

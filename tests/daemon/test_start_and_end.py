@@ -1,6 +1,5 @@
 """The daemon's start, where something is wrong; its end; and what is restored when clients or the daemon are killed."""
 
-import dataclasses
 import json
 import os
 import resource
@@ -253,8 +252,8 @@ def test_a_machine_without_a_gpu_has_a_daemon_for_its_cpus(make_world):
 
 def entry_of(world, **changes):
     entry = LedgerEntry.of_this_process(world.uuids[0], "NVIDIA H200", "power_limit", ORIGINAL_WATTS)
-    gone = dataclasses.replace(entry.owner, pid=2**22 + 1)
-    return dataclasses.replace(entry, **{"owner": gone, "values": (250.0,), **changes})
+    gone = entry.owner.replacing(pid=2**22 + 1)
+    return entry.replacing(**{"owner": gone, "values": (250.0,), **changes})
 
 
 def test_what_cannot_be_read_in_the_ledger_is_said_and_left_and_the_rest_is_restored(make_world):
@@ -274,7 +273,7 @@ def test_entries_of_another_boot_are_restored_where_their_value_is_in_force_stil
     world.driver[0].power_limit_watts = 250.0
     ledger = Ledger(str(world.ledger))
     entry = entry_of(world)
-    ledger.note(dataclasses.replace(entry, owner=dataclasses.replace(entry.owner, boot_id="another", pid=os.getpid())))
+    ledger.note(entry.replacing(owner=entry.owner.replacing(boot_id="another", pid=os.getpid())))
     world.start_daemon()
     assert world.driver[0].power_limit_watts == ORIGINAL_WATTS
     assert world.entries() == []

@@ -298,6 +298,16 @@ def test_a_process_that_is_killed_at_once_is_restored(make_driver, knob):
         assert len(changes) == 2, "the owner's and the guardian's"
 
 
+def test_the_guardian_loads_little():
+    """Each takes milliseconds to load, and a megabyte in each process that trains."""
+    find = f"import sys; sys.path.insert(0, {sys.path[0]!r})"
+    program = f"{find}; import zeus_core.leases._guardian_program; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True).stdout.split()
+    assert "zeus_core.leases._keeper" in loaded
+    unneeded = {"dataclasses", "inspect", "logging", "pathlib", "subprocess", "typing", "zeus_core._codec"}
+    assert unneeded.isdisjoint(loaded)
+
+
 def test_the_guardian_starts_ahead_of_the_first_change(make_driver):
     """A process without rights starts none: the daemon is there."""
     driver = make_driver(DEVICE)

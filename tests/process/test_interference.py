@@ -1,7 +1,6 @@
 """Whatever owners, administrators and faults do, in any order: nobody's value is overwritten, and nothing is left."""
 
 import contextlib
-import dataclasses
 import itertools
 
 import pytest
@@ -49,7 +48,7 @@ class Job:
             machine.gpu.uuid, "A40", "power_limit", machine.gpu._gpu.read_power_limit_watts()
         )
         owner = machine.processes.begin(pid)
-        self.entry = dataclasses.replace(entry, owner=owner, owner_token=f"token {owner.start_ticks}")
+        self.entry = entry.replacing(owner=owner, owner_token=f"token {owner.start_ticks}")
         self.in_force = ()
         self.has_claimed = self.is_refused = False
 
@@ -127,7 +126,7 @@ class Interleavings(RuleBasedStateMachine):
         found = self.ledger.entries()
         self.all_jobs.append(Job(self, pid))
         if found:
-            self.all_jobs[-1].entry = dataclasses.replace(self.all_jobs[-1].entry, original=found[0].original)
+            self.all_jobs[-1].entry = self.all_jobs[-1].entry.replacing(original=found[0].original)
         return self.all_jobs[-1]
 
     @rule(job=jobs, watts=OURS, dies=st.sampled_from([None, None, "before", "after"]))

@@ -1,6 +1,5 @@
 """Entries of the ledger: who may claim a device, what is restored of it, and what is kept as evidence."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -20,8 +19,9 @@ from zeus_core.errors import (
     DriverFaultError,
     NoDeviceError,
     PermissionDeniedError,
+    UsageError,
 )
-from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.leases._entry import LedgerEntry
 from zeus_core.leases._entry_files import UnreadableEntry
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger, known_ledgers, own_ledger
@@ -47,7 +47,7 @@ def gpu():
 
 def entry_of(gpu, **changes):
     entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, "power_limit", ORIGINAL_WATTS)
-    return dataclasses.replace(entry, **changes)
+    return entry.replacing(**changes)
 
 
 def left_behind(gpu, value=150.0, **changes):
@@ -76,16 +76,32 @@ class TestProcessIdentity:
 
     @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another"}])
     def test_a_process_with_the_same_id_is_another_one(self, change):
-        assert not dataclasses.replace(ProcessIdentity.current(), **change).is_alive()
+        assert not ProcessIdentity.current().replacing(**change).is_alive()
 
     def test_one_in_a_container_that_has_ended_is_not_alive_as_the_machine_sees(self):
         if str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]" or os.geteuid() != 0:
             pytest.skip("this process cannot see all others")
-        assert not dataclasses.replace(ProcessIdentity.current(), pid_namespace="pid:[1]").is_alive()
+        assert not ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
 
     def test_one_in_a_container_that_cannot_be_seen_counts_as_alive(self, monkeypatch):
         monkeypatch.setattr("zeus_core.leases._process_identity._INITIAL_NAMESPACE", "pid:[0]")
-        assert dataclasses.replace(ProcessIdentity.current(), pid_namespace="pid:[1]").is_alive()
+        assert ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
+
+
+class TestRecord:
+    def test_values_with_equal_fields_are_equal(self):
+        here, again = ProcessIdentity("boot", "pid:[1]", 7, 1), ProcessIdentity("boot", "pid:[1]", pid=7, start_ticks=1)
+        assert here == again
+        assert {here: "found"}[again] == "found"
+        assert here != here.replacing(pid=8) == ProcessIdentity("boot", "pid:[1]", 8, 1)
+        assert here != UnreadableEntry("boot", "pid:[1]")
+        assert repr(here) == "ProcessIdentity(boot_id='boot', pid_namespace='pid:[1]', pid=7, start_ticks=1)"
+
+    def test_a_field_too_many_or_too_few_is_refused(self):
+        with pytest.raises(TypeError, match="no fields user"):
+            GONE.replacing(user=7)
+        with pytest.raises(AttributeError, match="reason"):
+            UnreadableEntry("a file")
 
 
 class TestRestoring:
@@ -136,7 +152,7 @@ class TestRestoring:
         entry = LedgerEntry.of_this_process("GPU-1", "A40", "sm_clock", original_mhz)
         assert restore_entry(Clocks(), entry).kind == "restored"
         assert calls == [original_mhz]
-        before = dataclasses.replace(entry, owner=dataclasses.replace(entry.owner, boot_id="earlier"))
+        before = entry.replacing(owner=entry.owner.replacing(boot_id="earlier"))
         assert restore_entry(Clocks(), before).kind == "original", "a start of the machine has unlocked it"
         assert calls == [original_mhz]
 
@@ -232,6 +248,40 @@ class TestLedger:
         assert ledger.entries() == []
         ledger.claim(entry_of(gpu), never)
 
+    @pytest.mark.parametrize(
+        ("name", "value", "complaint"),
+        [
+            *(("uid", value, f"LedgerEntry.uid is {value!r}; it must be a whole number") for value in (True, "7", 7.0)),
+            ("uid", "7" * 1000, f"LedgerEntry.uid is '{'7' * 199}; it must be a whole number"),
+            ("host", 7, "LedgerEntry.host is 7; it must be text"),
+            ("host", None, "LedgerEntry.host is None; it must be text"),
+            ("is_changing", 1, "LedgerEntry.is_changing is 1; it must be true or false"),
+            ("knob", "fan", "LedgerEntry.knob is 'fan'; it must be power_limit or sm_clock"),
+            ("knob", ["sm_clock"], "LedgerEntry.knob is ['sm_clock']; it must be power_limit or sm_clock"),
+            *(
+                ("original", value, f"LedgerEntry.original is {value!r:.200}; it must be a finite number")
+                for value in (float("nan"), float("inf"), 10**400, "250", False)
+            ),
+            ("values", 150.0, "LedgerEntry.values is 150.0; it must be an array"),
+            ("values", [150.0, None], "LedgerEntry.values[1] is None; it must be a finite number"),
+            ("owner", 71, "LedgerEntry.owner is 71; it must be an object"),
+            ("owner", {}, "LedgerEntry.owner lacks boot_id, pid, pid_namespace, start_ticks"),
+            ("keeper", {**vars(GONE), "pid": "1"}, "LedgerEntry.keeper.pid is '1'; it must be a whole number"),
+            ("colour", "red", "LedgerEntry has unknown colour"),
+        ],
+    )
+    def test_a_field_that_does_not_fit_is_named(self, gpu, name, value, complaint):
+        document = {**entry_of(gpu).to_json(), name: value}
+        with pytest.raises(UsageError) as error:
+            LedgerEntry.from_json(document)
+        assert complaint in str(error.value)
+
+    def test_a_field_that_is_missing_is_named(self, gpu):
+        document = entry_of(gpu).to_json()
+        for name in document.keys() - {"format", "version", "is_changing"}:
+            with pytest.raises(UsageError, match=f"LedgerEntry lacks {name}$"):
+                LedgerEntry.from_json({field: value for field, value in document.items() if field != name})
+
     def test_a_full_disk_leaves_the_old_entry(self, ledger, gpu, monkeypatch):
         entry = ledger.claim(entry_of(gpu), never)
         monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
@@ -301,8 +351,8 @@ class TestKeeper:
     def test_what_was_dropped_is_left_alone(self, gpu):
         keeper = Keeper(never, None)
         keeper.hold("holder", entry_of(gpu))
-        keeper.drop("holder", LedgerKey(gpu.uuid, "power_limit"))
-        keeper.drop("nobody", LedgerKey(gpu.uuid, "power_limit"))
+        keeper.drop("holder", (gpu.uuid, "power_limit"))
+        keeper.drop("nobody", (gpu.uuid, "power_limit"))
         assert keeper.end("holder") == []
 
     def test_a_device_that_a_new_owner_has_claimed_is_left_to_it(self, ledger, gpu):
@@ -377,7 +427,7 @@ def test_a_file_does_not_grow_without_bound(ledger, gpu):
     entry = ledger.claim(entry_of(gpu), never)
     sizes = []
     for number in range(5000):
-        entry = dataclasses.replace(entry, values=entry.values[-20:]).changing_to(100.0 + number)
+        entry = entry.replacing(values=entry.values[-20:]).changing_to(100.0 + number)
         ledger.note_values(entry)
         sizes.append(Path(ledger._files.path(entry.key)).stat().st_size)
     assert max(sizes) <= 64 * 1024
@@ -434,7 +484,7 @@ def test_a_file_of_an_earlier_version_is_read(ledger, gpu):
     document = {name: value for name, value in entry.to_json().items() if name != "is_changing"}
     path = Path(ledger._files.path(entry.key))
     path.write_text(json.dumps(document) + "\n\n[200.0, 150.0]\n", encoding="utf-8")
-    assert ledger.entries() == [dataclasses.replace(entry, values=(200.0, 150.0))]
+    assert ledger.entries() == [entry.replacing(values=(200.0, 150.0))]
 
 
 @pytest.mark.parametrize("values", [(150.0, 300.0), (300.0, 150.0)])

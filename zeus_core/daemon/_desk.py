@@ -30,7 +30,7 @@ from zeus_core.errors import (
     ZeusError,
 )
 from zeus_core.leases._board_sharing import check_board_sharing
-from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
+from zeus_core.leases._entry import KnobName, LedgerEntry
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger
 from zeus_core.leases._process_identity import ProcessIdentity
@@ -109,7 +109,7 @@ class Desk:
     def retry(self) -> None:
         """Try again to restore what could not be restored."""
         for knob in KNOBS:
-            entry = None if knob in self._leases else self._ledger.find(LedgerKey(self._gpu.uuid, cast(KnobName, knob)))
+            entry = None if knob in self._leases else self._ledger.find((self._gpu.uuid, cast("KnobName", knob)))
             if entry is not None and entry.failure is not None and entry.keeper == self._this_process:
                 outcome = self._keeper.restore(entry)
                 if outcome.is_done:
@@ -265,7 +265,7 @@ class Desk:
     def _restore_stale(self) -> None:
         """Restore what an ended process has left, which is not the original. A claim reports failures."""
         for knob in KNOBS:
-            entry = self._ledger.find(LedgerKey(self._gpu.uuid, cast(KnobName, knob)))
+            entry = self._ledger.find((self._gpu.uuid, cast("KnobName", knob)))
             if entry is not None and entry.is_stale():
                 note_end(self._audit, self._keeper.restore(entry), "left behind")
 

@@ -10,7 +10,7 @@ from zeus_core.device import Gpu
 from zeus_core.device._retry import retried
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.knobs._holders import holders
-from zeus_core.leases._entry import KnobName, LedgerEntry, LedgerKey
+from zeus_core.leases._entry import KnobName, LedgerEntry
 from zeus_core.leases._ledger import known_ledgers
 from zeus_core.leases._process_identity import ProcessIdentity
 from zeus_core.leases._restoring import restore_entry
@@ -44,7 +44,7 @@ def read_original_limit_watts(gpu: Gpu) -> float:
     restore_residue(gpu)
     if is_shared(gpu):
         for ledger in known_ledgers():
-            entry = ledger.find(LedgerKey(gpu.uuid, "power_limit"))
+            entry = ledger.find((gpu.uuid, "power_limit"))
             if entry is not None and entry.original is not None and not entry.is_stale():
                 return entry.original
     return retried(gpu.read_power_limit_watts)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
 
 from zeus_core._units import milliwatts_from_watts, watts_from_milliwatts
 from zeus_core.errors import (
@@ -26,6 +25,12 @@ from zeus_core.leases._limit_scope import (
     set_limit_milliwatts,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    _Answer = TypeVar("_Answer")
+
 __all__ = ["BareGpu", "BareNvml"]
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -39,8 +44,6 @@ _ERRORS: dict[int, type[DeviceError]] = {
     15: DeviceLostError,
 }
 _UNINITIALIZED = 1
-
-_Answer = TypeVar("_Answer")
 
 
 class BareNvml:

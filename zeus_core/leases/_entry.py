@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
 
-from zeus_core._codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.leases._process_identity import THIS_MACHINE, ProcessIdentity, ProcessTable
+from zeus_core.leases._record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, TypeVar
+
+    KnobName = Literal["power_limit", "sm_clock"]
+
+    _Record = TypeVar("_Record", bound=Record)
+else:
+    KnobName = str
 
 __all__ = ["KnobName", "LedgerEntry", "LedgerKey", "this_program_token"]
 
-KnobName = Literal["power_limit", "sm_clock"]
+LedgerKey = tuple[str, KnobName]
+"""The UUID of a device, and the knob: what a lease is of."""
 
 _VERSION = 1
 _UNITS = {"power_limit": "W", "sm_clock": "MHz"}
@@ -23,20 +32,7 @@ _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 _MAX_PROGRAM_LENGTH = 200
 
 
-class LedgerKey(NamedTuple):
-    """The device and the knob of a lease.
-
-    Attributes:
-        device_uuid: The UUID of the device.
-        knob: The knob.
-    """
-
-    device_uuid: str
-    knob: KnobName
-
-
-@dataclass(frozen=True)
-class LedgerEntry:
+class LedgerEntry(Record):
     """One knob of one device that a process has changed, or is about to.
 
     Attributes:
@@ -100,7 +96,7 @@ class LedgerEntry:
     @property
     def key(self) -> LedgerKey:
         """The device and the knob."""
-        return LedgerKey(self.device_uuid, self.knob)
+        return self.device_uuid, self.knob
 
     def is_stale(self, processes: ProcessTable = THIS_MACHINE) -> bool:
         """Tell whether the owner, its program or its keeper has ended, so that no process would restore the device."""
@@ -139,7 +135,7 @@ class LedgerEntry:
         if value in self.values and not self.is_changing:
             return self
         others = tuple(other for other in self.values if other != value)
-        return dataclasses.replace(self, values=(*others, value), is_changing=True)
+        return self.replacing(values=(*others, value), is_changing=True)
 
     def showing(self, value: float | None) -> LedgerEntry:
         """Return the entry once the board shows a value for the one that was set; this one if nothing is new.
@@ -150,20 +146,20 @@ class LedgerEntry:
         new = () if value is None or value in self.values else (value,)
         if not new and not self.is_changing:
             return self
-        return dataclasses.replace(self, values=(*self.values, *new), is_changing=False)
+        return self.replacing(values=(*self.values, *new), is_changing=False)
 
     def without_values(self) -> LedgerEntry:
         """Return the entry after the original was restored."""
-        return dataclasses.replace(self, values=(), is_changing=False)
+        return self.replacing(values=(), is_changing=False)
 
     def failed(self, why: str) -> LedgerEntry:
         """Return the entry after it could not be restored."""
-        return dataclasses.replace(self, failure=why)
+        return self.replacing(failure=why)
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry in JSON types."""
-        fields: dict[str, Any] = encode(self)
-        return {"format": "zeus-core lease", "version": _VERSION, **fields}
+        processes = {"owner": vars(self.owner), "keeper": self.keeper and vars(self.keeper)}
+        return {"format": "zeus-core lease", "version": _VERSION, **vars(self), **processes}
 
     @classmethod
     def from_json(cls, document: Any) -> LedgerEntry:
@@ -177,7 +173,43 @@ class LedgerEntry:
         if document.get("version") != _VERSION:
             raise UsageError(f"its version is {document.get('version')!r}; this program reads version {_VERSION}")
         fields = {"is_changing": False, **document}  # which earlier versions have not written
-        return decode(cls, {name: value for name, value in fields.items() if name not in {"format", "version"}})
+        del fields["format"], fields["version"]
+        return _decoded(cls.__name__, cls, fields)
+
+
+# By annotation: what a field must be, in words, and a test of it.
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("text", lambda value: type(value) is str),
+    "int": ("a whole number", lambda value: type(value) is int),
+    "float": ("a finite number", lambda value: type(value) in {int, float} and abs(value) <= sys.float_info.max),
+    "bool": ("true or false", lambda value: type(value) is bool),
+    "KnobName": ("power_limit or sm_clock", lambda value: type(value) is str and value in _UNITS),
+    "tuple": ("an array", lambda value: isinstance(value, list | tuple)),
+    "ProcessIdentity": ("an object", lambda value: isinstance(value, dict)),
+}
+
+
+def _decoded(name: str, kind: type[_Record], fields: dict[str, Any]) -> _Record:
+    """Return the record with these fields in JSON types. Raises `UsageError`, which names the field."""
+    annotations = kind.__annotations__
+    for complaint, names in (("lacks", annotations.keys() - fields), ("has unknown", fields.keys() - annotations)):
+        if names:
+            raise UsageError(f"{name} {complaint} {', '.join(sorted(names))}")
+    return kind(**{field: _decoded_field(f"{name}.{field}", annotations[field], fields[field]) for field in fields})
+
+
+def _decoded_field(name: str, annotation: str, value: Any) -> Any:
+    """Return a field, such as `LedgerEntry.owner`, that was written in JSON types. Raises `UsageError`."""
+    wanted, _, optional = annotation.partition(" | ")
+    if optional and value is None:
+        return None
+    wanted, _, elements = wanted.partition("[")
+    words, does_fit = _FIELDS[wanted]
+    if not does_fit(value):
+        raise UsageError(f"{name} is {value!r:.200}; it must be {words}")
+    if elements:
+        return tuple(_decoded_field(f"{name}[{at}]", "float", element) for at, element in enumerate(value))
+    return _decoded(name, ProcessIdentity, value) if wanted == "ProcessIdentity" else value
 
 
 def _program_name() -> str:

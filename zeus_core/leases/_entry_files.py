@@ -7,16 +7,15 @@ behind them while the last one is being set.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import json
 import os
 import stat
-from dataclasses import dataclass
 from functools import lru_cache
 
 from zeus_core.errors import UsageError
 from zeus_core.leases._entry import LedgerEntry, LedgerKey
+from zeus_core.leases._record import Record
 
 __all__ = ["EntryFiles", "UnreadableEntry", "file_name"]
 
@@ -24,8 +23,7 @@ _SUFFIX = ".json"
 _MAX_BYTES = 64 * 1024  # an entry takes about 800 bytes
 
 
-@dataclass(frozen=True)
-class UnreadableEntry:
+class UnreadableEntry(Record):
     """A file of the ledger that is no entry.
 
     Attributes:
@@ -58,11 +56,12 @@ class EntryFiles:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         """The folder."""
-        self._open: dict[tuple[str, str], _OpenFile] = {}  # by key, of the entries whose values were changed
+        self._open: dict[LedgerKey, _OpenFile] = {}  # by key, of the entries whose values were changed
 
     def path(self, key: LedgerKey) -> str:
         """Return the file of an entry."""
-        return f"{self.folder}/{file_name(key.device_uuid)}.{key.knob}{_SUFFIX}"
+        device_uuid, knob = key
+        return f"{self.folder}/{file_name(device_uuid)}.{knob}{_SUFFIX}"
 
     def write(self, entry: LedgerEntry) -> None:
         """Write or replace an entry. Atomic: a kill leaves the old one or the new one.
@@ -90,7 +89,7 @@ class EntryFiles:
         Raises:
             OSError: It cannot be written, or is not there any more.
         """
-        file = self._open.get((entry.device_uuid, entry.knob))  # a `LedgerKey` takes longer to make
+        file = self._open.get(entry.key)
         status = None if file is None else os.fstat(file.descriptor)
         if file is None or status is None or status.st_nlink == 0:  # it was removed, or replaced
             file = self._opened(entry)
@@ -170,6 +169,6 @@ def _with_values(entry: LedgerEntry, line: bytes) -> LedgerEntry | None:
         values = json.loads(line)
         is_changing = values[-1:] == [None]
         values = tuple(map(float, values[:-1] if is_changing else values))
-        return dataclasses.replace(entry, values=values, is_changing=is_changing)
+        return entry.replacing(values=values, is_changing=is_changing)
     except (ValueError, TypeError):
         return None

@@ -5,14 +5,12 @@ Until then its clients' limits and clocks stay in force, and nobody else may res
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import os
 
-from zeus_core.leases._bare_gpu import BareNvml
-from zeus_core.leases._keeper import Keeper
-from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._ledger_folder import own_folder
-from zeus_core.leases._restoring import Outcome
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from zeus_core.leases._restoring import Outcome
 
 __all__ = ["restore_left_behind", "restored"]
 
@@ -27,6 +25,22 @@ def restore_left_behind() -> None:
     """
     if os.geteuid() != 0:  # it may not call the driver, and changes GPUs by commands
         return
-    with contextlib.suppress(OSError):
-        outcomes = Ledger(own_folder(os.environ)).restore_stale(Keeper(BareNvml().gpu, None).restore_device)
-        restored.extend(outcome for outcome in outcomes if outcome.is_done)
+    gc.disable()  # to look for garbage while modules are loaded adds a tenth to the time
+    try:
+        _restore()
+    except OSError:  # the folder cannot be used
+        return
+    finally:
+        gc.enable()
+
+
+def _restore() -> None:
+    from functools import partial
+
+    from zeus_core.leases._bare_gpu import BareNvml
+    from zeus_core.leases._ledger import Ledger
+    from zeus_core.leases._ledger_folder import own_folder
+    from zeus_core.leases._restoring import restore_device
+
+    outcomes = Ledger(own_folder(os.environ)).restore_stale(partial(restore_device, BareNvml().gpu))
+    restored.extend(outcome for outcome in outcomes if outcome.is_done)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from zeus_core.errors import DeviceError
 from zeus_core.leases._entry import LedgerEntry, LedgerKey
 from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._restoring import Outcome, RestorableGpu, restore_entry
+from zeus_core.leases._restoring import Outcome, RestorableGpu, restore_device
 
 __all__ = ["Keeper"]
 
@@ -77,11 +77,7 @@ class Keeper:
 
     def restore_device(self, entry: LedgerEntry) -> Outcome:
         """Restore one device, and leave the ledger alone. Never raises."""
-        try:
-            gpu = self._open_gpu(entry.device_uuid)
-        except Exception as error:
-            return Outcome(entry.failed(str(error) or repr(error)), "failed")
-        return restore_entry(gpu, entry)
+        return restore_device(self._open_gpu, entry)
 
     def restore_each(self, entries: Iterable[LedgerEntry], done: Callable[[Outcome], None]) -> None:
         """Restore some devices at the same time, and tell what became of each. Waits for all of them."""

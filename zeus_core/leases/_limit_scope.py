@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import struct
 from enum import Enum
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["LIMIT_FIELDS", "LimitScope", "find_limit_scope", "read_limit_milliwatts", "set_limit_milliwatts"]
 

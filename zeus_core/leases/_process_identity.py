@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from zeus_core.leases._record import Record
 
 __all__ = ["THIS_MACHINE", "ProcessIdentity", "ProcessTable"]
 
@@ -51,8 +52,7 @@ class ProcessTable:
 THIS_MACHINE = ProcessTable()
 
 
-@dataclass(frozen=True)
-class ProcessIdentity:
+class ProcessIdentity(Record):
     """One process of one boot of a machine. Linux only.
 
     Attributes:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
 
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.leases._entry import LedgerEntry
+from zeus_core.leases._record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, Protocol, TypeVar
+
+    OutcomeKind = Literal["restored", "original", "replaced", "failed"]
+
+    _Answer = TypeVar("_Answer")
+else:
+    OutcomeKind, Protocol = str, object
 
 __all__ = [
     "MAX_ROUNDING_WATTS",
@@ -19,14 +28,11 @@ __all__ = [
     "RestorableGpu",
     "is_ours",
     "is_same_limit",
+    "restore_device",
     "restore_entry",
     "set_original",
     "who_set",
 ]
-
-OutcomeKind = Literal["restored", "original", "replaced", "failed"]
-
-_Answer = TypeVar("_Answer")
 
 # Between the tries, as in `zeus_core/device/_retry.py`: faults that pass are over in milliseconds.
 _WAITS_SECONDS = (0.01, 0.03, 0.1)
@@ -45,27 +51,21 @@ class RestorableGpu(Protocol):
 
     def read_power_limit_watts(self) -> float:
         """Read the power limit requested last."""
-        ...
 
     def read_default_power_limit_watts(self) -> float:
         """Read the power limit that the driver begins with."""
-        ...
 
     def set_power_limit(self, limit_watts: float) -> None:
         """Request a power limit."""
-        ...
 
     def lock_sm_clock(self, clock_mhz: int) -> None:
         """Hold the SM clock."""
-        ...
 
     def unlock_sm_clock(self) -> None:
         """Let the SM clock move freely."""
-        ...
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Record):
     """The end of one entry.
 
     Attributes:
@@ -127,6 +127,15 @@ def who_set(gpu: RestorableGpu, limit_watts: float, entry: LedgerEntry) -> str:
     except Exception:  # a board that does not tell
         is_default = False
     return "the driver, which was reloaded or has reset the GPU, or somebody else" if is_default else "somebody else"
+
+
+def restore_device(open_gpu: Callable[[str], RestorableGpu], entry: LedgerEntry) -> Outcome:
+    """Restore the original as `restore_entry` does, on a GPU that is opened by its UUID. Never raises."""
+    try:
+        gpu = open_gpu(entry.device_uuid)
+    except Exception as error:
+        return Outcome(entry.failed(str(error) or repr(error)), "failed")
+    return restore_entry(gpu, entry)
 
 
 def restore_entry(gpu: RestorableGpu, entry: LedgerEntry) -> Outcome:

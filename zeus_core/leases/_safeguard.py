@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import sys
 from collections.abc import Callable
@@ -90,7 +89,7 @@ class Safeguard:
         self._ledger = ledger
         if written != entry:  # this process has an entry already, from which the original is taken
             before = (value for value in written.values if value not in entry.values)
-            entry = dataclasses.replace(written, values=(*before, *entry.values), is_changing=True)
+            entry = written.replacing(values=(*before, *entry.values), is_changing=True)
             ledger.note(entry)
         return entry
 
