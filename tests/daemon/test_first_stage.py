@@ -4,7 +4,7 @@ import subprocess
 import sys
 import textwrap
 
-from tests.daemon.conftest import ORIGINAL_WATTS, WAIT_SECONDS, needs_root
+from tests.daemon.conftest import ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
 
 pytestmark = needs_root
 
@@ -80,3 +80,15 @@ def test_a_second_daemon_leaves_the_leases_of_the_first_alone(world):
     second = world.spawn_daemon()
     assert "is running already" in second.communicate(timeout=WAIT_SECONDS)[1]
     assert state(world) == (250.0, 1410)
+
+
+def test_a_board_whose_driver_hangs_holds_up_neither_the_others_nor_the_daemon(world):
+    left_behind(world)
+    world.driver[0].hang("nvmlDeviceSetPowerManagementLimit")
+    try:
+        world.start_daemon()
+        assert state(world) == (250.0, None)
+    finally:
+        world.driver[0].release()
+    until(lambda: state(world) == (ORIGINAL_WATTS, None), "the restoring once the driver answers")
+    until(lambda: world.entries() == [], "the removal of the entry")
