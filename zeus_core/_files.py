@@ -10,9 +10,12 @@ import errno
 import os
 import shlex
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from zeus_core._process.deadline import seconds_left
 
 __all__ = [
     "check_only_ours",
@@ -161,7 +164,8 @@ def folder_lock(folder: Path) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, descriptor)
-            until = time.monotonic() + _LOCK_SECONDS
+            thread, waits = threading.get_ident(), 0
+            patience_seconds = min(_LOCK_SECONDS, seconds_left.get(thread, _LOCK_SECONDS))
             while True:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,9 +173,12 @@ def folder_lock(folder: Path) -> Iterator[None]:
                     stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
                     break
                 except BlockingIOError:
-                    if time.monotonic() >= until:
+                    if waits * _LOCK_POLL_SECONDS >= patience_seconds:
                         break
                     time.sleep(_LOCK_POLL_SECONDS)
+                    waits += 1
+                    if thread in seconds_left:  # a hook waits no longer than a second in all
+                        seconds_left[thread] -= _LOCK_POLL_SECONDS
         except (ImportError, OSError, ValueError):
             pass  # Windows; a file system without locks; a folder that cannot be, which the write reports
         yield

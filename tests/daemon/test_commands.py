@@ -96,3 +96,12 @@ def test_a_program_that_others_could_change_is_refused(commanded):
     process = commanded.spawn_daemon()
     _, errors = process.communicate(timeout=WAIT_SECONDS)
     assert "No such file" in errors
+
+
+def test_a_limit_that_the_board_rounds_can_be_set_again(commanded):
+    commanded.driver[0].take_limits(step_watts=10)
+    commanded.start_daemon()
+    client = commanded.connect()
+    for watts in (345, 345, 341, 300):
+        assert "result" in client.ask("set", device=commanded.uuids[0], knob="power_limit", value=watts)
+        assert commanded.driver[0].power_limit_watts == watts // 10 * 10

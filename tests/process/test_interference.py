@@ -59,7 +59,7 @@ class Job:
     def set(self, watts, dies):
         """Change the limit, or be killed right before the driver does, or right after."""
         machine = self.machine
-        self.entry = self.entry.changing_to(watts)
+        self.entry = self.entry.changing_to(watts, self.in_force)
         if self.has_claimed:
             machine.ledger.note_values(self.entry)
         else:

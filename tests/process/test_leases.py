@@ -168,16 +168,19 @@ class TestLedger:
     @given(st.lists(st.floats(100, 300), min_size=1, max_size=5))
     def test_on_record_is_each_value_that_was_set_or_shown_and_nothing_is_new_about_one_that_is(self, watts):
         entry = LedgerEntry.of_this_process("GPU-1", "A40", "power_limit", 300.0)
-        record = set()
+        in_force = ()
         for value in watts:
-            is_new, shown = value not in record, value - value % 10
-            begun = entry.changing_to(value)
+            shown = value - value % 10
+            is_new = value not in entry.values
+            begun = entry.changing_to(value, in_force)
             assert begun.is_changing == is_new == (begun is not entry)
+            assert set(in_force) <= set(begun.values), "until the change is over"
             entry = begun.showing(shown)
-            record |= {value, shown}
-            assert set(entry.values) == record
+            in_force = (value, shown)
+            assert set(in_force) <= set(entry.values)
+            assert len(entry.values) <= 4, "others may set what was tried before"
             assert not entry.is_changing
-            assert entry.changing_to(value).showing(shown) is entry
+            assert entry.changing_to(value, in_force).showing(shown) is entry
         assert LedgerEntry.from_json(json.loads(json.dumps(entry.to_json()))) == entry
 
     def test_a_device_that_another_process_changes_is_refused_with_its_owner_named(self, ledger, gpu):
@@ -402,13 +405,13 @@ class TestKeeper:
 def test_values_that_follow_are_appended_and_read_as_those_of_the_entry(ledger, gpu):
     entry = ledger.claim(entry_of(gpu), never)
     for watts in (200.0, 150.0, 175.0):
-        entry = entry.changing_to(watts)
+        entry = entry.changing_to(watts, entry.values[-2:])
         ledger.note_values(entry)
         assert ledger.find(entry.key) == entry
         entry = entry.showing(watts - 0.6)
         ledger.note_values(entry)
         assert ledger.find(entry.key) == entry
-    assert ledger.find(entry.key).values == (200.0, 199.4, 150.0, 149.4, 175.0, 174.4)
+    assert ledger.find(entry.key).values == (150.0, 149.4, 175.0, 174.4)
 
 
 @pytest.mark.parametrize("torn", ["\n[175.0, 2", "\n", "\n[true, {}]", "\n7", "\n[175.0,"])
@@ -427,7 +430,7 @@ def test_a_file_does_not_grow_without_bound(ledger, gpu):
     entry = ledger.claim(entry_of(gpu), never)
     sizes = []
     for number in range(5000):
-        entry = entry.replacing(values=entry.values[-20:]).changing_to(100.0 + number)
+        entry = entry.changing_to(100.0 + number, entry.values[-1:])
         ledger.note_values(entry)
         sizes.append(Path(ledger._files.path(entry.key)).stat().st_size)
     assert max(sizes) <= 64 * 1024

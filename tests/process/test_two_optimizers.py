@@ -304,6 +304,40 @@ def test_a_forked_child_leaves_what_its_parent_holds_alone(make_driver):
     run(make_driver(DEVICE), story, "os.kill(os.getpid(), signal.SIGKILL)")
 
 
+def test_steps_after_another_object_has_taken_the_gpu_over_are_none_at_the_choice(make_driver):
+    story = """
+        kept = [make(), make()]
+        first, second = kept
+        walk(first, 10)
+        before = first._search.chosen_steps
+        walk(second, 10)
+        second.on_train_end()
+        walk(first, 50)
+        assert first._search.chosen_steps == before, (first._search.chosen_steps, before)
+        assert first.phase.name == "OFF"
+    """
+    found = run(make_driver(DEVICE), story)
+    first, second = found["optimizers"]
+    assert f"at {second['address']} of this process has taken the GPU over" in first["result"]["power limit"]
+    assert "the original" in first["result"]["power limit"]
+
+
+def test_a_change_that_was_interrupted_before_it_began_holds_nothing(gpu, monkeypatch):
+    from zeus_core.knobs import PowerLimitKnob
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    first = PowerLimitKnob([gpu], 25)
+    monkeypatch.setattr(first._leases[0], "prepare", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        first.apply(300)
+    assert first.restore()
+    second = PowerLimitKnob([gpu], 25)
+    second.apply(250)
+    assert second.restore()
+
+
 def test_two_simulated_gpus_of_one_process_are_held_as_well(gpu, monitor):
     """No ledger knows them: the holder in this process does."""
     from zeus_core.knobs import PowerLimitKnob

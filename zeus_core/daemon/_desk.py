@@ -139,7 +139,7 @@ class Desk:
             self._forget_unused(lease)
             raise
         try:
-            self._write_down(lease, lease.entry.changing_to(value))
+            self._write_down(lease, lease.entry.changing_to(value, lease.in_force))
             lease.in_force = (*lease.in_force, value)  # either, until the change is over
             self._board.set(knob, value)
             self._read_back(lease, value)

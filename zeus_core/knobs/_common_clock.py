@@ -79,9 +79,11 @@ class CommonClockKnob:
             for number, (lease, clocks_mhz) in enumerate(zip(self._leases, self._clocks_mhz, strict=True)):
                 clock_mhz = min(setting, clocks_mhz[0])
                 self._restoration.change(partial(lease.set, clock_mhz), number)
-                self._locked_mhz[number] = self._restoration.look(
-                    partial(_taken_mhz, self._gpus[number], clock_mhz), number
-                )
+                self._locked_mhz[number] = clock_mhz
+            until = time.monotonic() + _LOCK_SECONDS  # for all of them together
+            for number, clock_mhz in self._locked_mhz.items():
+                taken = partial(_taken_mhz, self._gpus[number], clock_mhz, until)
+                self._locked_mhz[number] = self._restoration.look(taken, number)
             self._has_locked = True
         if is_free:
             self._restoration.restore_for_now()
@@ -102,6 +104,8 @@ class CommonClockKnob:
             DeviceHeldError: A GPU runs above the clock it was locked at: somebody else has changed it.
             DeviceError: The driver does not answer in time.
         """
+        for lease in self._leases:
+            lease.check()  # whether another object has taken it over
         for number, locked_mhz in self._locked_mhz.items():
             clock_mhz = self._restoration.look(partial(_read_clock_mhz, self._gpus[number]), number)
             if clock_mhz > locked_mhz + SAME_CLOCK_MHZ:
@@ -165,9 +169,8 @@ def _usable_clocks_mhz(gpu: Gpu, original_mhz: int | None) -> tuple[int, ...]:
     return tuple(clock for clock in supported if original_mhz is None or clock <= original_mhz)
 
 
-def _taken_mhz(gpu: Gpu, clock_mhz: int) -> int:
+def _taken_mhz(gpu: Gpu, clock_mhz: int, until: float) -> int:
     """Return the clock that a GPU was locked at: the one it runs at, if that stays above the one that was asked for."""
-    until = time.monotonic() + _LOCK_SECONDS
     while (runs_at_mhz := _read_clock_mhz(gpu)) > clock_mhz + SAME_CLOCK_MHZ:
         if time.monotonic() > until:
             return runs_at_mhz

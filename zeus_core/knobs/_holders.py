@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
-from zeus_core._process.lock import ProcessLock
 from zeus_core.errors import DeviceHeldError
 
 __all__ = ["Holding", "KnobUser", "holders", "user_of"]
@@ -54,11 +53,14 @@ class Holding(Protocol):
 
 
 class Holders:
-    """Which holding has which settings. A forked child begins without any."""
+    """Which holding has which settings. A forked child begins without any.
+
+    No lock is taken, as signal handlers restore at any moment. Each step changes a dictionary once, which is atomic.
+    """
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, tuple[int, Holding]] = {}  # with the process id
-        self._lock = ProcessLock()
+        self._shown: dict[Hashable, dict[float, float]] = {}  # what boards show for originals that they round
 
     def take(self, holding: Holding) -> None:
         """Let a holding have its settings. One whose user is at rest gives them up.
@@ -66,21 +68,30 @@ class Holders:
         Raises:
             DeviceHeldError: Another holding has one, and its user is not at rest, or it cannot be restored.
         """
-        with self._lock:
-            for other in {self.find(key) for key in holding.originals} - {None, holding}:
-                assert other is not None
+        for key in holding.originals:
+            while (other := self._offer(key, holding)) is not holding:
                 if not other.user.is_at_rest():
-                    raise DeviceHeldError(
-                        f"{other.user.words} controls the GPU, and its training has not ended: end it "
-                        "(`on_train_end`, `close` or `restore`) before another one begins"
+                    because = (
+                        "and its training has not ended: end it (`on_train_end`, `close` or `restore`) before another "
+                        "one begins"
                     )
-                if not other.give_up(holding.user.words):
-                    raise DeviceHeldError(f"{other.user.words} controls the GPU, and could not restore it")
-            for key in holding.originals:
-                self._by_key[key] = (os.getpid(), holding)
+                elif not other.give_up(holding.user.words):
+                    because = "and could not restore it"
+                else:
+                    continue
+                self.leave(holding)
+                raise DeviceHeldError(f"{other.user.words} controls the GPU, {because}")
+
+    def _offer(self, key: Hashable, holding: Holding) -> Holding:
+        """Give a setting to a holding, if nobody has it. Returns who has it then."""
+        process_id, found = self._by_key.setdefault(key, (os.getpid(), holding))
+        if process_id != os.getpid():  # the parent's
+            found = holding
+            self._by_key[key] = (os.getpid(), holding)
+        return found
 
     def leave(self, holding: Holding) -> None:
-        """Forget a holding, whose settings are restored. Signal handlers call this at any moment: no lock is taken."""
+        """Forget a holding, whose settings are restored. Any thread and signal handlers may call this."""
         for key in holding.originals:
             if self.find(key) is holding:
                 self._by_key.pop(key, None)
@@ -89,6 +100,15 @@ class Holders:
         """Return the holding of this process that has a setting; None if there is none."""
         process_id, holding = self._by_key.get(key, (None, None))
         return holding if process_id == os.getpid() else None
+
+    def note_shown(self, key: Hashable, original: float, shown: float) -> None:
+        """Note the value that a board shows for an original. A board that rounds cannot return to one between."""
+        self._shown.setdefault(key, {})[original] = shown
+
+    def shown_for(self, key: Hashable, original: float) -> tuple[float, ...]:
+        """Return the value that a board shows for an original; nothing if it is not known."""
+        shown = self._shown.get(key, {}).get(original)
+        return () if shown is None else (shown,)
 
 
 holders = Holders()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from zeus_core.device import Gpu
 from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.knobs._holders import holders
 from zeus_core.knobs._residue import find_other_holder, is_shared, setting_key
 from zeus_core.leases._board_sharing import check_board_sharing
 from zeus_core.leases._entry import KnobName, LedgerEntry
@@ -110,7 +111,7 @@ class Lease:
         before, in_force = self._entry, self._in_force
         self.is_changing, self.outcome = True, None
         try:
-            self._keep(before.changing_to(value))
+            self._keep(before.changing_to(value, in_force))
             self._claimed_by = os.getpid()
             self.check()
             self._in_force = (*self._in_force, float(value))  # either, until the change is over
@@ -201,6 +202,9 @@ class Lease:
             return False
         if outcome.kind == "replaced" or has_failed_before:
             _logger.warning("%s", outcome)
+        if self._is_limit and outcome.kind != "replaced":
+            with contextlib.suppress(DeviceError):
+                self._note_original()
         if not self.is_changing:  # in another thread, by a driver that hangs: it is restored once more after that
             self._drop()
         return True
@@ -212,9 +216,9 @@ class Lease:
         self._in_force = ()
         self._remote = None
         self._safeguard = Safeguard(partial(restore_entry, self._gpu)) if self.is_shared else None
+        check_board_sharing(self._gpu)
         if self._safeguard is not None and sys.platform == "linux" and os.geteuid() != 0:
             self._try_right()
-        check_board_sharing(self._gpu)
 
     def _try_right(self) -> None:
         """Set the limit that is in force, before anything is written down and a guardian starts.
@@ -223,6 +227,8 @@ class Lease:
         """
         try:
             self._gpu.set_power_limit(self._gpu.read_power_limit_watts())
+            if self._is_limit:
+                self._note_original()
         except PermissionDeniedError:
             self._safeguard = None  # nothing is to be kept: the daemon does it, or nobody
             held = find_other_holder(self._gpu, self._entry.owner)
@@ -253,6 +259,8 @@ class Lease:
             return
         self._in_force = (float(value),)
         self._note_shown(shown)
+        if shown is not None and value == self.original:
+            holders.note_shown(self.key, value, shown)
 
     def _note_shown(self, shown: float | None) -> None:
         self.shown = shown
@@ -307,7 +315,10 @@ class Lease:
 
     def _restored(self) -> Outcome:
         if self._remote is None:
-            return restore_entry(self._gpu, self._entry)
+            # What is ours at this moment is known here; the record also has the value before.
+            is_known = bool(self._in_force) and not (self.is_changing or self._entry.is_changing)
+            entry = self._entry.replacing(values=self._in_force) if is_known else self._entry
+            return restore_entry(self._gpu, entry)
         try:
             kind = cast(OutcomeKind, self._remote.release())
         except DeviceError as error:
@@ -323,6 +334,12 @@ class Lease:
             self._entry = self._entry.without_values()
             self._in_force = ()
 
+    def _note_original(self) -> None:
+        """Note what the board shows for the original, which it may round too. Raises what the GPU raises."""
+        if self.original is not None:
+            holders.note_shown(self.key, self.original, self._gpu.read_power_limit_watts())
+
     @property
     def _originals(self) -> tuple[float, ...]:
-        return () if self._entry.original is None else (self._entry.original,)
+        """The original, and what the board is known to show for it."""
+        return () if self.original is None else (self.original, *holders.shown_for(self.key, self.original))

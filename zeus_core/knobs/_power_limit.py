@@ -77,6 +77,12 @@ class PowerLimitKnob:
             shown_watts = self._leases[number].shown
             is_taken = shown_watts is None or is_same_limit(shown_watts, limit_watts)
             taken.append(setting if is_taken else round(cast(float, shown_watts)))
+            if not is_taken and setting == self.settings[0] and not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "for its original limit of %g W %s takes %g W: that is what the original stands for from now on",
+                    *(limit_watts, gpu.name, cast(float, shown_watts)),
+                )
             if enforced_watts < limit_watts - 1 and not self._has_warned:
                 self._has_warned = True
                 _logger.warning(

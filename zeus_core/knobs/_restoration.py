@@ -153,6 +153,7 @@ class Restoration:
         """
         self.is_final = True
         if self._changed_by != os.getpid():
+            holders.leave(self)  # a change that was interrupted may have taken them just before
             return True
         patience = Patience(RESTORE_SECONDS, restores=True)
         # A change under way in another thread ends first; one that this thread was interrupted in continues later.

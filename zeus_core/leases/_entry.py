@@ -40,7 +40,7 @@ class LedgerEntry(Record):
         device_name: Its product name.
         knob: The kind of change: the power limit in watts, or the locked SM clock in MHz.
         original: The value before the first change; None for a clock that was not locked.
-        values: The values of the owner on record: those that it has set, and those that the board showed for them.
+        values: The values of the owner on record: those that it has set last, and those that the board showed for them.
         owner: The process that changes the knob.
         owner_token: Distinguishes the programs that one process executes one after another (`exec`).
         keeper: The daemon that makes the changes for the owner; None if the owner calls the driver itself.
@@ -130,11 +130,17 @@ class LedgerEntry(Record):
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_seconds))
         return f"process {self.owner.pid} ({self.program}) of user {self.uid}{job}, since {since}"
 
-    def changing_to(self, value: float) -> LedgerEntry:
-        """Return the entry for the time in which a value is being set; this one if the value is on record."""
+    def changing_to(self, value: float, in_force: tuple[float, ...] = ()) -> LedgerEntry:
+        """Return the entry for the time in which a value is being set; this one if the value is on record.
+
+        Args:
+            value: The value.
+            in_force: The values that may be in force until then. All others are no longer the owner's: an administrator
+                may set one of them.
+        """
         if value in self.values and not self.is_changing:
             return self
-        others = tuple(other for other in self.values if other != value)
+        others = tuple(other for other in in_force if other != value)
         return self.replacing(values=(*others, value), is_changing=True)
 
     def showing(self, value: float | None) -> LedgerEntry:

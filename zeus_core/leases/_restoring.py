@@ -178,16 +178,14 @@ def set_original(gpu: RestorableGpu, entry: LedgerEntry) -> None:
 
 
 def _correct_limit(gpu: RestorableGpu, original_watts: float) -> None:
-    """Ask for as much more as a board takes less: else each restoring would leave it lower than the one before.
+    """Ask for as much more as a board takes less, if that is a fraction of a watt.
 
-    It is never left above the original.
+    Else each restoring would leave it lower than the one before. A board that rounds by more shows the same limit for
+    the original each time.
     """
     missing_watts = original_watts - gpu.read_power_limit_watts()
-    if not _EXACT_WATTS < missing_watts <= MAX_ROUNDING_WATTS:
-        return
-    try:
+    if _EXACT_WATTS < missing_watts < _SAME_LIMIT_WATTS:
         gpu.set_power_limit(original_watts + missing_watts)
-    finally:
         if gpu.read_power_limit_watts() > original_watts + _EXACT_WATTS:
             gpu.set_power_limit(original_watts)
 

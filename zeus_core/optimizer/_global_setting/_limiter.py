@@ -73,7 +73,6 @@ class Limiter:
         self._is_denied = False
         self._has_set = False
         self._ceiling: int | None = None
-        self._requests: dict[int, int] = {}  # what to ask for, by the setting that a board takes for it
         self.kind: KnobKind = kind
         """The kind of setting."""
         self.settings: tuple[int, ...] = tuple(knob.settings)
@@ -126,10 +125,10 @@ class Limiter:
         try:
             if not self._is_denied and self._knob is not None:
                 settings = self._knob.settings
-                request = min(max(self._requests.get(own, own), settings[-1]), settings[0])
+                request = min(max(own, settings[-1]), settings[0])
                 self._knob.apply(request)
                 in_force = self._knob.in_force
-                if in_force is not None and in_force != (own if own in self._requests else request):
+                if in_force is not None and in_force != request:
                     own = taken = in_force
         except (PermissionDeniedError, NotSupportedError) as error:
             return Answer(str(error))
@@ -140,10 +139,6 @@ class Limiter:
         self._has_set = True
         self._setting = own
         return Answer(taken=taken)
-
-    def note_taken(self, setting: int, request: int) -> None:
-        """Ask for a request from now on to have a setting, which the boards have taken for it."""
-        self._requests.setdefault(setting, request)
 
     def lower(self, ceiling: int | None) -> str | None:
         """Keep this process at most at a ceiling until it is None, even if more is set.

@@ -12,7 +12,7 @@ from zeus_core.knobs._kinds import KnobKind
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.optimizer._global_setting._pause import Pause
 from zeus_core.optimizer._global_setting._selection import breaks_bound, chosen_by, keeps_bound
-from zeus_core.optimizer._trial_store import RunSpent, ToldBlock
+from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.search import Search, Trial
 from zeus_core.search._fixed_trials import FixedTrials
 from zeus_core.search._objectives import MaxSlowdownConstraint, OptimumSelector, Time
@@ -199,17 +199,6 @@ class Orders:
         self._predictor = self._arguments.predictor(self._settings)
         for trial in trials:
             self.tell(trial, 0, 0.0)
-
-    def use_settings(self, settings: tuple[int, ...], blocks: Sequence[ToldBlock]) -> None:
-        """Search among other settings from now on, as boards do not take all. These blocks were measured before."""
-        self._settings = settings
-        search = self._arguments.search(settings)
-        for block in blocks:
-            search.tell(block.trial, block.run_steps, block.run_seconds)
-        if self._aware is None:
-            self._search = search
-        else:
-            self._aware.use_search(search, settings)
 
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
         """Take in a block; see `RunSearch.tell`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core._process.deadline import CALL_SECONDS
@@ -36,9 +36,6 @@ from zeus_core.optimizer._trial_store import (
 )
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, ZeusCost
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Preparation"]
 

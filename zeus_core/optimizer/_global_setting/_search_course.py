@@ -105,7 +105,7 @@ class SearchCourse:
         is_measured = self.state.window is Window.OPEN
         if event is Event.STEP_END and is_measured:
             self.exchange.attempt(self._recorder.mark_step)
-        if event is Event.STEP_END and self.search is not None:
+        if event is Event.STEP_END and self.search is not None and self.state.phase not in _RESTING:
             self.search.count_step(is_original=self.state.phase is Phase.WAIT)
         self._follow(event)
         if event is Event.STEP_END and is_measured and self._is_to_end_early():

@@ -118,7 +118,9 @@ class SearchFacts:
             return None
         selector, comparison, aware = self.optimum_selector, self.comparison, course.preparation.options.aware
         rule = repr(selector) if isinstance(selector, Objective) else type(selector).__name__
-        run_slowdown = search.run_slowdown if isinstance(selector, MaxSlowdownConstraint) and aware is None else None
+        is_alone = course.rivals is not None and len(course.rivals.searches) == 1  # rivals share the steps of the run
+        is_bound = isinstance(selector, MaxSlowdownConstraint) and aware is None
+        run_slowdown = search.run_slowdown if is_bound and is_alone else None
         verdict = verdict_on(selector, comparison, run_slowdown)
         if aware is not None and search.left_steps is not None:  # training follows the signal
             signal = "price" if aware.signal.facts.is_price else "carbon intensity"

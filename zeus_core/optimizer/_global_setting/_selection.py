@@ -62,7 +62,7 @@ def keeps_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> boo
 
 
 def breaks_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bool:
-    """Return whether a trial certainly breaks a bound of time, beside one at the original setting."""
+    """Return whether a trial certainly breaks a bound of time, or costs more for it, beside one at the original."""
     is_bound = isinstance(selector, MaxSlowdownConstraint | Time)
     return is_bound and verdict_on(selector, Comparison(original, trial)).holds is False
 

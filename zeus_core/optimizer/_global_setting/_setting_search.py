@@ -11,7 +11,6 @@ from typing import Any
 from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError
 from zeus_core.knobs._kinds import KnobKind
-from zeus_core.leases._restoring import MAX_ROUNDING_WATTS
 from zeus_core.optimizer._global_setting._common_block import CommonBlock
 from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
 from zeus_core.optimizer._global_setting._measured_blocks import MeasuredBlocks
@@ -104,6 +103,8 @@ class SettingSearch:
         self._order = Order(
             self.original, 1, is_choice=False, settle_steps=0, piece_steps=1, is_fixed=True, is_limited=False
         )
+        self._asked = self.original  # the setting that the search has asked for
+        self._taken: dict[int, int] = {}  # by the setting that was asked for: the one that all boards take for it
         self._setting: int | None = None  # in force
         self._is_changed = False  # before this block
         self._block = CommonBlock(limiter, exchange, recorder, run)
@@ -199,7 +200,12 @@ class SettingSearch:
         """Count a step that has ended, before the search changes anything (`is_original`) or at the setting in force.
 
         Call it before the phase changes.
+
+        Raises:
+            DeviceHeldError: Another object of this process has taken a GPU over since.
         """
+        if self.limiter.setting is None:
+            self.limiter.is_undisturbed()
         self.run.steps += 1
         self._block.steps += 1
         if is_original:
@@ -263,6 +269,9 @@ class SettingSearch:
     def _follow(self, fields: Any) -> Outcome:
         """Take an order of rank 0."""
         order = decode(Order, fields)
+        self._asked = order.setting
+        best = None if order.best is None else self._taken.get(order.best, order.best)
+        order = replace(order, setting=self._taken.get(order.setting, order.setting), best=best)
         was_choice = self._order.is_choice
         self._order, self._tries = order, 0
         self.prediction, self.best, self._expected = order.prediction, order.best, order.expected
@@ -326,7 +335,7 @@ class SettingSearch:
 
     def _next_order(self, trial: Trial, run_seconds: float) -> Any:
         assert self._orders is not None, "rank 0 decides"
-        self._orders.tell(trial, self.run.steps, run_seconds)
+        self._orders.tell(replace(trial, setting=self._asked), self.run.steps, run_seconds)
         return self._order_at(run_seconds)
 
     def _order_at(self, run_seconds: float) -> Any:
@@ -335,15 +344,15 @@ class SettingSearch:
 
     def _applied(self, phase: Phase) -> int:
         """Apply the setting on all ranks, or observe at the original one if a rank may not. Returns that in force."""
-        setting = self._order.setting
+        setting = self._asked
         told = self._exchange.gather(lambda: encode(Answer() if self.observes else self.limiter.set(setting)), phase)
         answers = decode(list[Answer], told)
         if any(answer.denial for answer in answers):
             return self._observe(answers)
-        if setting != self.original and any(answer.taken is not None for answer in answers):
-            taken = max(setting if answer.taken is None else answer.taken for answer in answers)
-            return self._replace(setting, min(taken, self.original))
-        return setting
+        taken = answers[0].taken
+        if setting != self.original and taken is not None and all(answer.taken == taken for answer in answers):
+            self._note_taken(setting, min(taken, self.original))
+        return self._order.setting
 
     def _observe(self, answers: Sequence[Answer]) -> int:
         """Change nothing from now on, as a rank may not. Nothing is measured at a setting that nobody here knows."""
@@ -369,15 +378,10 @@ class SettingSearch:
         )
         return self.original
 
-    def _replace(self, setting: int, taken: int) -> int:
-        """Go on at the setting that the boards have taken in place of one, which is not asked for again."""
-        kind = self.limiter.kind
-        _logger.info("%d %s are not taken for a %s: %d are", setting, kind.unit, kind.name, taken)
-        self.limiter.note_taken(taken, setting)
-        has_floor = taken > setting + MAX_ROUNDING_WATTS
-        others = {other for other in self.settings if other != setting and not (has_floor and other < taken)}
-        self.settings = tuple(sorted({*others, taken}, reverse=True))
-        if self._orders is not None:
-            self._orders.use_settings(self.settings, self.measured.blocks)
-        self._order = replace(self._order, setting=taken, is_limited=False)  # the search has not asked for it
-        return taken
+    def _note_taken(self, setting: int, taken: int) -> None:
+        """Note the setting that all boards take for one that the search asks for: that of trials, results and logs."""
+        if self._taken.get(setting) != taken:
+            self._taken[setting] = taken
+            kind = self.limiter.kind
+            _logger.info("for a %s of %d %s the boards take %d", kind.name, setting, kind.unit, taken)
+        self._order = replace(self._order, setting=taken)
