@@ -4,15 +4,15 @@ Real processes and the driver in C. `tests/unprivileged.py` runs this with the d
 """
 
 import dataclasses
-import json
 import os
 import sys
 import textwrap
-import time
 
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support import quick_searches
+from tests.support.quick_searches import ENDS, wait_until
 from tests.support.variants import long_but_first
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the ledger needs Linux")
@@ -22,47 +22,6 @@ DEVICE = DeviceSpec(
     lowest_limit_watts=100, default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS, counter_period_seconds=0.0
 )
 
-PROGRAM = """
-    import json, logging, os, signal, sys, time
-    from zeus_core.device import discover_gpus
-    from zeus_core.monitor import ZeusMonitor
-    from zeus_core.optimizer import GlobalClockOptimizer
-    from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
-    from zeus_core.search import GridSearch
-
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("zeus_core").addHandler(handler)
-    gpus = discover_gpus({})
-    tried = SETTINGS
-
-    def make():
-        steps = dict(wait_steps=0, warmup_steps=0, profile_steps=1)
-        grid = dict(pl_step=5) if KIND is GlobalPowerLimitOptimizer else {}
-        return KIND(ZeusMonitor(gpus=gpus), Energy(), **steps, **grid, quiet=True, search=few)
-
-    def few(settings, selector):
-        return GridSearch([setting for setting in settings if setting in (settings[0], *tried)], selector)
-
-    def walk(optimizer, steps):
-        for _ in range(steps):
-            optimizer.on_step_begin()
-            time.sleep(0.002)
-            optimizer.on_step_end()
-
-    WALK
-    print(json.dumps({
-        "lines": lines,
-        "original": optimizer._search.original,
-        "chosen": optimizer._search.chosen,
-        "settings": optimizer._search.settings,
-        "tried": [trial.setting for trial in optimizer.trials],
-        "in_force": gpus[0].read_power_limit_watts(),
-    }), flush=True)
-    END
-"""
-
 BOARDS = {
     "steps of 10 W": {"step_watts": 10},
     "steps of 30 W": {"step_watts": 30},
@@ -71,37 +30,18 @@ BOARDS = {
     "3 W less": {"offset_watts": 3.0},
 }
 TRIED = [445, 395, 335, 250, 185, 100]
-ENDS = {
-    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
-    "normal end": "",
-    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
-    "exception": "raise RuntimeError",
-}
-
-
-WALK = "optimizer = make(); walk(optimizer, len(tried) + 6)"
+WALK = f"optimizer = make(); walk(optimizer, {len(TRIED) + 6})"
 
 
 def begin(driver, settings, end="", kind="GlobalPowerLimitOptimizer", walk=WALK):
-    walk = textwrap.indent(textwrap.dedent(walk), " " * 4).strip()
-    lines = {"SETTINGS": repr(settings), "KIND": kind, "END": end, "WALK": walk}
-    program = PROGRAM
-    for name, line in lines.items():
-        program = program.replace(name, line)
-    return driver.start(program)
+    """Start a program that makes one optimizer after another."""
+    return quick_searches.begin(driver, f"{textwrap.dedent(walk)}\nkept = [optimizer]", end, kind, settings)
 
 
 def told(process):
-    line = process.stdout.readline()
-    assert line, process.stderr.read()
-    return json.loads(line)
-
-
-def wait_until(condition):
-    until = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
+    """Return what the last optimizer has found, and the limit in force."""
+    found = quick_searches.told(process)
+    return {**found["optimizers"][-1], "lines": found["lines"], "in_force": found["limit_watts"]}
 
 
 def wait_until_restored(driver, *shown_watts):

@@ -3,76 +3,20 @@
 Real processes and the driver in C. `tests/unprivileged.py` runs this with the daemon.
 """
 
-import json
 import signal
 import sys
 import textwrap
-import time
 
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.quick_searches import ENDS, begin, told, wait_until
 from tests.support.variants import long_but_first
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the ledger needs Linux")
 
 ORIGINAL_WATTS = 450.0
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS, counter_period_seconds=0.0)
-
-PROGRAM = """
-    import gc, json, logging, os, signal, sys, threading, time
-    from zeus_core.device import discover_gpus
-    from zeus_core.monitor import ZeusMonitor
-    from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
-    from zeus_core.optimizer import GlobalClockOptimizer
-
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("zeus_core").addHandler(handler)
-    gpus = discover_gpus({})
-
-    def make(kind=KIND, gpus=gpus):
-        return kind(
-            ZeusMonitor(gpus=gpus), Energy(), wait_steps=0, warmup_steps=0, profile_steps=1, quiet=True, search=few
-        )
-
-    def few(settings, selector):
-        from zeus_core.search import GridSearch
-
-        return GridSearch((settings[0], settings[-1]), selector)
-
-    def train(optimizer, epochs=2, steps=4, ends=False):
-        if ends:
-            optimizer.on_train_begin()
-        for _ in range(epochs):
-            optimizer.on_epoch_begin()
-            walk(optimizer, steps)
-            optimizer.on_epoch_end()
-        if ends:
-            optimizer.on_train_end()
-
-    def walk(optimizer, steps):
-        for _ in range(steps):
-            optimizer.on_step_begin()
-            time.sleep(0.002)
-            optimizer.on_step_end()
-
-    def facts(optimizer):
-        search = optimizer._search
-        return {
-            "original": search.original,
-            "chosen": search.chosen,
-            "in_force": search.in_force,
-            "tried": [trial.setting for trial in optimizer.trials],
-            "result": optimizer.result(),
-            "address": hex(id(optimizer)),
-        }
-
-    STORY
-    print(json.dumps({"lines": lines, "optimizers": [facts(optimizer) for optimizer in kept]}), flush=True)
-    END
-"""
 
 STORIES = {
     "in turn, no end of training told": """
@@ -118,32 +62,8 @@ STORIES = {
             train(optimizer)
     """,
 }
-ENDS = {
-    "normal end": "",
-    "exception": "raise RuntimeError",
-    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
-    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
-    "in a thread, SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
-}
+IN_A_THREAD = "in a thread, SIGKILL"
 KINDS = {"limits": "GlobalPowerLimitOptimizer", "clocks": "GlobalClockOptimizer"}
-
-
-def begin(driver, story, end="", kind="GlobalPowerLimitOptimizer"):
-    story = textwrap.indent(textwrap.dedent(story), " " * 4).strip()
-    return driver.start(PROGRAM.replace("STORY", story).replace("END", end).replace("KIND", kind))
-
-
-def told(process):
-    line = process.stdout.readline()
-    assert line, process.stderr.read()
-    return json.loads(line)
-
-
-def wait_until(condition):
-    until = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def is_as_before(device):
@@ -173,15 +93,15 @@ def test_a_second_one_searches_from_the_original_once_the_first_is_at_rest(make_
     assert not [line for line in found["lines"] if "somebody else" in line or "not permitted" in line]
 
 
-CELLS = [(story, end, "limits") for story in STORIES if story != "ten in turn" for end in ENDS]
-CELLS += [("made before, used in turn", end, "clocks") for end in ENDS]
+CELLS = [(story, end, "limits") for story in STORIES if story != "ten in turn" for end in (*ENDS, IN_A_THREAD)]
+CELLS += [("made before, used in turn", end, "clocks") for end in (*ENDS, IN_A_THREAD)]
 
 
 @pytest.mark.parametrize(("story", "end", "kind"), CELLS)
 @pytest.mark.long
 def test_the_original_is_restored_however_the_process_ends(make_driver, story, end, kind):
     lines = STORIES[story]
-    if "thread" in end:
+    if end == IN_A_THREAD:
         body = textwrap.indent(textwrap.dedent(lines), " " * 8)
         lines = f"""
             def story():
@@ -191,7 +111,7 @@ def test_the_original_is_restored_however_the_process_ends(make_driver, story, e
             thread.start()
             thread.join()
         """
-    run(make_driver(DEVICE), lines, ENDS[end], KINDS[kind])
+    run(make_driver(DEVICE), lines, ENDS[end.removeprefix("in a thread, ")], KINDS[kind])
 
 
 NESTED = """

@@ -226,8 +226,9 @@ class Lease:
         The right is the same for clocks, which cannot be read to be set again.
         """
         try:
-            self._gpu.set_power_limit(self._gpu.read_power_limit_watts())
-            if self._is_limit:
+            limit_watts = self._gpu.read_power_limit_watts()
+            self._gpu.set_power_limit(limit_watts)
+            if self._is_limit and limit_watts == self.original:
                 self._note_original()
         except PermissionDeniedError:
             self._safeguard = None  # nothing is to be kept: the daemon does it, or nobody
