@@ -3,6 +3,8 @@
 Real processes and the driver in C. `tests/unprivileged.py` runs this with the daemon.
 """
 
+import contextlib
+import os
 import signal
 import sys
 import textwrap
@@ -10,6 +12,7 @@ import textwrap
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.daemons import is_unprivileged
 from tests.support.quick_searches import ENDS, begin, told, wait_until
 from tests.support.variants import long_but_first
 
@@ -93,8 +96,9 @@ def test_a_second_one_searches_from_the_original_once_the_first_is_at_rest(make_
     assert not [line for line in found["lines"] if "somebody else" in line or "not permitted" in line]
 
 
-CELLS = [(story, end, "limits") for story in STORIES if story != "ten in turn" for end in (*ENDS, IN_A_THREAD)]
-CELLS += [("made before, used in turn", end, "clocks") for end in (*ENDS, IN_A_THREAD)]
+# Each story is killed, and one ends in each way, with clocks too.
+CELLS = [(story, "SIGKILL", "limits") for story in STORIES if story not in {"ten in turn", "made before, used in turn"}]
+CELLS += [("made before, used in turn", end, kind) for end in (*ENDS, IN_A_THREAD) for kind in KINDS]
 
 
 @pytest.mark.parametrize(("story", "end", "kind"), CELLS)
@@ -345,3 +349,23 @@ def test_one_through_lightning_and_others_by_hand(make_driver, tmp_path, monkeyp
         assert f"at {by_lightning['address']} of this process" in nested["result"]["power limit"]
     else:
         assert nested["tried"] == by_hand["tried"]
+
+
+@pytest.mark.skipif(is_unprivileged(), reason="the daemon is killed first in test_guardian.py")
+@pytest.mark.parametrize("story", ["in turn, no end of training told", "made before, used in turn"])
+def test_where_the_guardian_was_killed_first_the_next_start_restores(make_driver, story):
+    driver = make_driver(DEVICE)
+    process = begin(driver, STORIES[story], "input(); os.kill(os.getpid(), 9)")
+    told(process)
+    openers = {call.process_id for call in driver.calls("nvmlInit")}
+    for guardian in openers - {process.pid, os.getpid()}:  # that of the first one may have ended by now
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(guardian, signal.SIGKILL)
+    process.communicate("\n", timeout=60)
+    assert not is_as_before(driver[0]), "both were killed"
+    driver.run(
+        "from zeus_core.device import discover_gpus; from zeus_core.knobs import PowerLimitKnob\n"
+        "PowerLimitKnob(discover_gpus({}), 25)"
+    )
+    assert is_as_before(driver[0])
+    assert not list(driver.ledger_path.glob("*.json"))
