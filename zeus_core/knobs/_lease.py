@@ -203,7 +203,7 @@ class Lease:
         if outcome.kind == "replaced" or has_failed_before:
             _logger.warning("%s", outcome)
         if self._is_limit and outcome.kind != "replaced":
-            with contextlib.suppress(DeviceError):
+            with contextlib.suppress(Exception):  # of any kind: it is restored
                 self._note_original()
         if not self.is_changing:  # in another thread, by a driver that hangs: it is restored once more after that
             self._drop()

@@ -114,8 +114,8 @@ class MeasuredBlocks:
         self.blocks, self.trials = [], {}
 
     def sorted_trials(self) -> list[Trial]:
-        """Return the trials so far, and the steps at choices that were no trials, the highest setting first."""
-        return sorted({**self._confirmed, **self.trials}.values(), key=lambda trial: -trial.setting)
+        """Return the trials so far, the highest setting first."""
+        return sorted(self.trials.values(), key=lambda trial: -trial.setting)
 
 
 def _pooled(blocks: Sequence[ToldBlock]) -> dict[int, Trial]:

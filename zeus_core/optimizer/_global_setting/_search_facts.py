@@ -69,12 +69,12 @@ class SearchFacts:
 
     @property
     def trials(self) -> list[Trial]:
-        """The trials so far, and the steps at choices that were no trials, the highest limit first."""
+        """The trials so far, the highest limit first."""
         return [] if self._search is None else self._search.measured.sorted_trials()
 
     @property
     def measurements(self) -> list[PowerLimitMeasurement]:
-        """The trials as selectors see them, each scaled to `profile_steps` steps."""
+        """The trials, and a choice that was none, as selectors see them, each scaled to `profile_steps` steps."""
         return [] if self._search is None else self._search.measurements(self.profile_steps)
 
     @property

@@ -247,8 +247,12 @@ class SettingSearch:
             self._store.save(self.conditions, [block.trial for block in self.measured.blocks])
 
     def measurements(self, steps: int) -> list[PowerLimitMeasurement]:
-        """Return the trials within the settings, for this number of steps, as selectors are shown them."""
-        return [PowerLimitMeasurement.from_trial(trial, steps) for trial in self.within(self.measured.sorted_trials())]
+        """Return the trials within the settings, and the choice, as selectors are shown them, for this number of steps."""
+        measured = self.measured
+        choices = [trial for setting, trial in measured.at_choices.items() if setting == self.chosen]
+        trials = [*measured.trials.values(), *(choice for choice in choices if choice.setting not in measured.trials)]
+        trials.sort(key=lambda trial: -trial.setting)
+        return [PowerLimitMeasurement.from_trial(trial, steps) for trial in self.within(trials)]
 
     def within(self, trials: Sequence[Trial]) -> list[Trial]:
         """Return the trials within the settings."""
