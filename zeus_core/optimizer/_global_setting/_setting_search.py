@@ -247,7 +247,7 @@ class SettingSearch:
             self._store.save(self.conditions, [block.trial for block in self.measured.blocks])
 
     def measurements(self, steps: int) -> list[PowerLimitMeasurement]:
-        """Return the trials within the settings, and the choice, as selectors are shown them, for this number of steps."""
+        """Return the trials within the settings, and the choice, for this number of steps, as selectors see them."""
         measured = self.measured
         choices = [trial for setting, trial in measured.at_choices.items() if setting == self.chosen]
         trials = [*measured.trials.values(), *(choice for choice in choices if choice.setting not in measured.trials)]
