@@ -105,6 +105,7 @@ class LimitWatch:
         self._enforced_watts[number] = now_watts
         self._disturbed.add(number)
         if is_in_force:
+            lease.check()  # somebody may have set the limit between the two readings
             return (
                 f"the limit that {gpu.name} ({gpu.uuid}) enforces has changed from {before_watts:g} to {now_watts:g} "
                 "W: something else limits it too, such as the controller of the board"
