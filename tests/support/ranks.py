@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import socket
+import sys
 from collections.abc import Iterator
 
 import numba  # noqa: F401 - or each rank imports it itself, as the next one
@@ -41,6 +42,10 @@ def run_ranks(count, rank_main, *arguments):
 
 def _run_rank(environment, result, rank_main, arguments):
     os.environ.update(environment)
+    state = sys.modules.get("accelerate.state")
+    if state is not None:  # of a test before this one, in the process that was forked: no rank would join the others
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()
     result.put(rank_main(*arguments))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
