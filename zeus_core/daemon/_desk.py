@@ -34,7 +34,7 @@ from zeus_core.leases._entry import KnobName, LedgerEntry
 from zeus_core.leases._keeper import Keeper
 from zeus_core.leases._ledger import Ledger
 from zeus_core.leases._process_identity import ProcessIdentity
-from zeus_core.leases._restoring import is_ours, is_same_limit, who_set
+from zeus_core.leases._restoring import is_any_limit, is_ours, who_set
 
 __all__ = ["Desk", "Registers"]
 
@@ -208,8 +208,7 @@ class Desk:
             found_watts = self._gpu.read_power_limit_watts()
         except DeviceError:
             return None
-        is_known = any(watts is not None and is_same_limit(found_watts, watts) for watts in ours)
-        if is_known or (lease.in_force and entry.is_changing and is_ours(found_watts, entry)):
+        if is_any_limit(found_watts, ours) or (lease.in_force and entry.is_changing and is_ours(found_watts, entry)):
             return found_watts
         who = who_set(self._gpu, found_watts, entry)
         raise DeviceHeldError(f"{who} has set {found_watts:g} W on {self._gpu.name}, which stays")

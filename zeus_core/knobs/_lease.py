@@ -20,8 +20,8 @@ from zeus_core.leases._guardian import guardian
 from zeus_core.leases._restoring import (
     Outcome,
     OutcomeKind,
+    is_any_limit,
     is_ours,
-    is_same_limit,
     restore_entry,
     set_original,
     who_set,
@@ -153,13 +153,13 @@ class Lease:
         except DeviceError:
             return True
         entry, ours = self._entry, self._in_force or self._originals
-        if any(is_same_limit(limit_watts, own_watts) for own_watts in ours):
+        if is_any_limit(limit_watts, ours):
             return True
         if self._in_force and entry.is_changing and is_ours(limit_watts, entry):  # it could not be read back before
             self._note_shown(limit_watts)
             return True
         is_daemon_gone = self._remote is not None and not self._remote.is_open()
-        if is_daemon_gone and any(is_same_limit(limit_watts, own_watts) for own_watts in self._originals):
+        if is_daemon_gone and is_any_limit(limit_watts, self._originals):
             return False
         who = who_set(self._gpu, limit_watts, entry)
         self.outcome = Outcome(entry, "replaced", limit_watts, who)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.leases._entry import LedgerEntry
@@ -26,6 +26,7 @@ __all__ = [
     "Outcome",
     "OutcomeKind",
     "RestorableGpu",
+    "is_any_limit",
     "is_ours",
     "is_same_limit",
     "restore_device",
@@ -103,15 +104,19 @@ def is_same_limit(one_watts: float, other_watts: float) -> bool:
     return abs(one_watts - other_watts) < _SAME_LIMIT_WATTS
 
 
+def is_any_limit(limit_watts: float, others_watts: Iterable[float | None]) -> bool:
+    """Tell whether a power limit is the same as one of some others; None stands for one that is not known."""
+    return any(watts is not None and is_same_limit(limit_watts, watts) for watts in others_watts)
+
+
 def is_ours(limit_watts: float, entry: LedgerEntry) -> bool:
     """Tell whether a power limit in force is one on record of the entry's owner; before its first change, the original.
 
     A board that rounds may show another one while a limit is set for the first time: any between that limit and the
     original. All others were set by somebody else: an administrator, or a program that keeps no ledger.
     """
-    for own_watts in entry.values or (entry.original,):
-        if own_watts is not None and is_same_limit(limit_watts, own_watts):
-            return True
+    if is_any_limit(limit_watts, entry.values or (entry.original,)):
+        return True
     if not entry.is_changing or entry.original is None:
         return False
     lowest, highest = sorted((entry.values[-1], entry.original))

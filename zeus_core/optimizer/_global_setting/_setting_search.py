@@ -248,10 +248,8 @@ class SettingSearch:
 
     def measurements(self, steps: int) -> list[PowerLimitMeasurement]:
         """Return the trials within the settings, and the choice, for this number of steps, as selectors see them."""
-        measured = self.measured
-        choices = [trial for setting, trial in measured.at_choices.items() if setting == self.chosen]
-        trials = [*measured.trials.values(), *(choice for choice in choices if choice.setting not in measured.trials)]
-        trials.sort(key=lambda trial: -trial.setting)
+        choice = {setting: trial for setting, trial in self.measured.at_choices.items() if setting == self.chosen}
+        trials = sorted({**choice, **self.measured.trials}.values(), key=lambda trial: -trial.setting)
         return [PowerLimitMeasurement.from_trial(trial, steps) for trial in self.within(trials)]
 
     def within(self, trials: Sequence[Trial]) -> list[Trial]:
