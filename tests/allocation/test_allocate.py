@@ -197,7 +197,7 @@ def test_large_batches_are_shared_too():
 
 class MyCost(Objective):
     def cost(self, measurement, baseline):
-        return measurement.energy
+        return measurement.energy * measurement.time
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,10 @@ class MyCost(Objective):
         ),
         (lambda: allocate([replace(FAST, max_batch=8)] * 2, 17), r"hold 16 together \(8 on fast, 8 on fast\)"),
         (lambda: allocate([replace(FAST, max_batch=3), SLOW], 17, min_batch=4), r"rank 0 \(fast\) holds a batch of 3"),
-        (lambda: allocate([FAST], 8, MyCost()), r"objective is .*; it must be Energy\(\), Time\(\)"),
+        (
+            lambda: allocate([FAST], 8, MyCost()),
+            r"objective is MyCost\(\); it must be an Objective whose cost is a weighted sum",
+        ),
         (lambda: allocate([FAST], 8, reduce_seconds=float("nan")), "reduce_seconds is nan"),
         (
             lambda: baselines.even_plan([FAST, replace(SLOW, max_batch=3)], 8),

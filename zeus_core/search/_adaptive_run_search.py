@@ -10,13 +10,13 @@ import numpy as np
 
 from zeus_core._validate import checked_number, checked_one_of, checked_whole_number
 from zeus_core.search._adaptive_search import AdaptiveSearch, predicted
-from zeus_core.search._aims import LeastEnergyWithin, aim_for
+from zeus_core.search._aims import aim_for
 from zeus_core.search._belief import Curves, Knob
 from zeus_core.search._block_lengths import MIN_BLOCK_STEPS, BlockLengths
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._curves import Array
 from zeus_core.search._next_trial import most_promising
-from zeus_core.search._objectives import OptimumSelector
+from zeus_core.search._objectives import OptimumSelector, longest_factor
 from zeus_core.search._observation import POWER_CV, Observation
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._run_account import RunAccount
@@ -88,7 +88,7 @@ class AdaptiveRunSearch:
         self._settings = checked_settings(settings)
         self._search = AdaptiveSearch(self._settings, selector, knob=knob, confidence=confidence, prior=prior)
         self._selector, self._confidence = selector, confidence
-        self._aim = aim_for(selector, confidence)
+        self._aim, self._factor = aim_for(selector, confidence), longest_factor(selector)
         self._max_steps = max_steps if max_steps is None else checked_whole_number("max_steps", max_steps, 1)
         self._settle_seconds = checked_number("settle_seconds", settle_seconds, 0.0, math.inf, "seconds, such as 2.0")
         self._slowest: Array | None = None
@@ -207,10 +207,6 @@ class AdaptiveRunSearch:
         return predicted(self._curves, place)
 
     @property
-    def _factor(self) -> float | None:
-        return self._aim.factor if isinstance(self._aim, LeastEnergyWithin) else None
-
-    @property
     def _progress(self) -> RunProgress:
         at_original = [block.trial for block in self._blocks if block.trial.setting == self._settings[0]]
         steps = sum(trial.steps for trial in at_original)
@@ -288,8 +284,8 @@ class AdaptiveRunSearch:
     def _judged(self, curves: Curves) -> tuple[int, int | None]:
         """Return the places of the choice and of the next trial."""
         tried = {self._settings.index(block.trial.setting) for block in self._blocks}
-        if isinstance(self._aim, LeastEnergyWithin):
-            return self._judged_by_bound(curves, tried, self._aim.factor)
+        if self._factor is not None:
+            return self._judged_by_bound(curves, tried, self._factor)
         if self._aim is None:
             return self._judged_by_rule(tried)
         try:

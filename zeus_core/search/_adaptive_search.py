@@ -14,7 +14,7 @@ from zeus_core.errors import UsageError
 from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for
 from zeus_core.search._belief import LEARNT_MISFIT, Belief, Curves, Knob
 from zeus_core.search._next_trial import most_promising, most_telling
-from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, ZeusCost, checked_selector
+from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, checked_selector
 from zeus_core.search._observation import Observation
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._run_plan import Prediction
@@ -84,9 +84,9 @@ class AdaptiveSearch:
         self._selector = checked_selector(selector)
         self._knob: Knob = checked_one_of("knob", knob, ("power limit", "clock"))
         wanted = "a probability from 0.5 to 0.999, such as 0.9"
-        if self._knob == "clock" and isinstance(selector, ZeusCost) and selector.max_power_watts is None:
+        if self._knob == "clock" and self._selector.needs_max_power:
             raise UsageError(
-                "selector is ZeusCost() for clocks, which are no power: pass ZeusCost(max_power_watts=...), such as "
+                f"selector is {selector!r}, and clocks are no power: pass ZeusCost(max_power_watts=...), such as "
                 "the original power limit of a GPU"
             )
         self._aim: Aim | None = aim_for(selector, checked_number("confidence", confidence, 0.5, 0.999, wanted))

@@ -15,11 +15,10 @@ from zeus_core.optimizer._global_setting._selection import breaks_bound, chosen_
 from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.search import Search, Trial
 from zeus_core.search._fixed_trials import FixedTrials
-from zeus_core.search._objectives import MaxSlowdownConstraint, OptimumSelector, Time
+from zeus_core.search._objectives import OptimumSelector, longest_factor
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._run_search import RunSearch
 from zeus_core.search._safe_clock import SafeClock
-from zeus_core.search._verdict import TIME_TOLERANCE
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
@@ -130,10 +129,9 @@ class SearchArguments:
             adaptive = AdaptiveRunSearch(
                 settings, self.selector, knob=self._knob, max_steps=self.max_steps, settle_seconds=settle_seconds
             )
-            if self._knob == "clock" and type(self.selector) is MaxSlowdownConstraint:
-                return SafeClock(adaptive, settings, self.selector.factor)
-            if self._knob == "clock" and type(self.selector) is Time:
-                return SafeClock(adaptive, settings, 1.0, TIME_TOLERANCE)
+            if self._knob == "clock" and longest_factor(self.selector) is not None:
+                bound, tolerance = self.selector.bound_factor, self.selector.time_tolerance
+                return SafeClock(adaptive, settings, bound or 1.0, tolerance or 0.0)
             return adaptive
         search = self.predictor(settings) if self.make is None else self.make(settings, self.selector)
         return FixedTrials(

@@ -9,7 +9,7 @@ from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import MaxSlowdownConstraint, Objective, OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
 from zeus_core.search._verdict import Verdict, verdict_on
 
 __all__ = ["SearchFacts"]
@@ -117,9 +117,9 @@ class SearchFacts:
         if search is None or search.run.steps == 0:
             return None
         selector, comparison, aware = self.optimum_selector, self.comparison, course.preparation.options.aware
-        rule = repr(selector) if isinstance(selector, Objective) else type(selector).__name__
+        rule = repr(selector)
         is_alone = course.rivals is not None and len(course.rivals.searches) == 1  # rivals share the steps of the run
-        is_bound = isinstance(selector, MaxSlowdownConstraint) and aware is None
+        is_bound = selector.bound_factor is not None and aware is None
         run_slowdown = search.run_slowdown if is_bound and is_alone else None
         verdict = verdict_on(selector, comparison, run_slowdown)
         if aware is not None and search.left_steps is not None:  # training follows the signal

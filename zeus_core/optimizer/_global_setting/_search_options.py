@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from zeus_core._validate import checked_function, checked_instance, checked_object, checked_one_of, checked_whole_number
+from zeus_core._validate import checked_function, checked_instance, checked_one_of, checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.knobs._kinds import CommonClock, KnobKind, PowerLimit
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
-from zeus_core.search._objectives import OptimumSelector
+from zeus_core.search._objectives import OptimumSelector, checked_selector
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
@@ -66,8 +66,7 @@ class SearchOptions:
             if len(self.kinds) > 1:
                 raise UsageError('carbon_aware follows one knob, and knob is "auto"; pass "power limit" or "clock"')
         if self.selector is not None:
-            wanted = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
-            checked_object("optimum_selector", self.selector, "select", wanted)
+            checked_selector(self.selector, "optimum_selector")
         if self.make is not None:
             wanted = "a function of settings and a selector that makes a Search, such as GridSearch"
             checked_function("search", self.make, wanted)

@@ -15,6 +15,7 @@ from zeus_core.optimizer._global_setting._optimizers import GlobalPowerLimitOpti
 from zeus_core.optimizer._global_setting._phases import Phase
 from zeus_core.search._objectives import (
     Energy,
+    EnergyWithin,
     MaxSlowdownConstraint,
     Objective,
     OptimumSelector,
@@ -25,6 +26,7 @@ from zeus_core.search._objectives import (
 
 __all__ = [
     "Energy",
+    "EnergyWithin",
     "GlobalPowerLimitOptimizer",
     "MaxSlowdownConstraint",
     "Objective",
