@@ -10,7 +10,7 @@ import numpy as np
 
 from zeus_core._validate import checked_number, checked_one_of, checked_whole_number
 from zeus_core.search._adaptive_search import AdaptiveSearch, predicted
-from zeus_core.search._aims import aim_for
+from zeus_core.search._aims import aim_for, best_place
 from zeus_core.search._belief import Curves, Knob
 from zeus_core.search._block_lengths import MIN_BLOCK_STEPS, BlockLengths
 from zeus_core.search._comparison import Comparison
@@ -308,7 +308,7 @@ class AdaptiveRunSearch:
         nearly_keeps[keeps == 1.0] = 1.0
         may_exceed = _EXCESS_SHARE * (1 - self._confidence)
         chosen, likely = (
-            int(np.where(is_known, log_joules, math.inf).argmin())
+            best_place(self._selector, log_joules, is_known)
             for is_known in (
                 (keeps >= self._confidence) & (nearly_keeps >= 1 - may_exceed),
                 keeps >= min(_LIKELY, self._confidence),

@@ -11,7 +11,7 @@ import numpy as np
 
 from zeus_core._validate import checked_instance, checked_number, checked_one_of, checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for
+from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for, best_place
 from zeus_core.search._belief import LEARNT_MISFIT, Belief, Curves, Knob
 from zeus_core.search._next_trial import most_promising, most_telling
 from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, checked_selector
@@ -135,8 +135,7 @@ class AdaptiveSearch:
             prospects = (self._aim or _EXPLORATION).prospects(curves, alike.seconds_stderr)
         except Exception:  # a cost of the user's may raise anything
             prospects = _EXPLORATION.prospects(curves, alike.seconds_stderr)
-        costs = np.where(prospects.keeps, prospects.expected_costs, np.inf)
-        return int(costs.argmin())
+        return best_place(self._selector, prospects.expected_costs, prospects.keeps)
 
     @cached_property
     def _decision(self) -> tuple[int | None, int | None]:
@@ -215,7 +214,9 @@ class AdaptiveSearch:
             return self._explored(curves, tried, alike), None
         known = self._near(tried) if prospects.are_open else tried
         best = min((place for place in known if prospects.keeps[place]), key=prospects.expected_costs.__getitem__)
-        return self._promising(curves, prospects, best, alike), self._settings[best]
+        may_be_chosen = prospects.keeps & np.isin(np.arange(len(self._settings)), known)
+        choice = best_place(self._selector, prospects.expected_costs, may_be_chosen)
+        return self._promising(curves, prospects, best, alike), self._settings[choice]
 
     def _near(self, tried: list[int]) -> list[int]:
         """Return the places of the settings that were tried, and of those between them that are known well enough."""

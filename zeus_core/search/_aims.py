@@ -14,7 +14,7 @@ from zeus_core.search._belief import Curves
 from zeus_core.search._curves import Array
 from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement, longest_factor
 
-__all__ = ["Aim", "LeastCost", "LeastEnergyWithin", "Prospects", "aim_for", "normal_probability"]
+__all__ = ["Aim", "LeastCost", "LeastEnergyWithin", "Prospects", "aim_for", "best_place", "normal_probability"]
 
 _MAX_ASKED_CURVES = 40  # of a user's own cost, which is computed for one setting after another
 _MIN_FINITE_SHARE = 0.5  # of the curves, for a setting to be chosen by a cost that is infinite for some
@@ -144,6 +144,19 @@ def aim_for(selector: OptimumSelector, confidence: float) -> Aim | None:
     if factor is not None:
         return LeastEnergyWithin(factor, 0.5 if selector.bound_factor is None else confidence)
     return None if selector.objective is None else LeastCost(selector.objective)
+
+
+def best_place(selector: OptimumSelector, costs: Array, keeps: NDArray[np.bool_]) -> int:
+    """Return the place of the best setting.
+
+    Args:
+        selector: The rule. If it prefers the lowest setting, none is worth more cost than the original one has.
+        costs: The expected cost at each setting, which is the energy where time is bound.
+        keeps: Whether each setting may be chosen, as the original one may.
+    """
+    if selector.prefers_lowest:
+        return int(np.flatnonzero(keeps & (costs <= costs[0]))[-1])
+    return int(np.where(keeps, costs, np.inf).argmin())
 
 
 def normal_probability(deviations: Array) -> Array:
