@@ -11,7 +11,7 @@ from tests.allocation.highs import highs_plan
 from tests.allocation.instances import FAST, SLOW, all_plans, devices, many
 from zeus_core.allocation import DeviceOption, DeviceOptions, allocate, baselines
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Objective, Time, ZeusCost
+from zeus_core.optimizer.power_limit import Energy, EnergyWithin, MaxSlowdownConstraint, Objective, Time, ZeusCost
 
 OBJECTIVES = [
     Energy(),
@@ -20,6 +20,7 @@ OBJECTIVES = [
     ZeusCost(0.0),
     ZeusCost(0.9, max_power_watts=200),
     MaxSlowdownConstraint(1.2),
+    EnergyWithin(1.2),
 ]
 OF_WHATEVER_BASELINE = [Energy(), Time(), ZeusCost(0.5, max_power_watts=250)]
 
@@ -31,8 +32,8 @@ def cost(plan, objective, devices, shortest_seconds):
         return objective.eta_knob * plan.energy_joules + (1 - objective.eta_knob) * watts * plan.step_seconds
     if isinstance(objective, Energy):
         return plan.energy_joules
-    if isinstance(objective, MaxSlowdownConstraint):
-        bound = objective.factor * shortest_seconds * (1 + 1e-9)
+    if isinstance(objective, MaxSlowdownConstraint | EnergyWithin):
+        bound = objective.bound_factor * shortest_seconds * (1 + 1e-9)
         return plan.energy_joules if plan.step_seconds <= bound else float("inf")
     return plan.step_seconds
 

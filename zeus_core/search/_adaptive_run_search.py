@@ -53,14 +53,15 @@ class AdaptiveRunSearch:
     variation cv. Then it tries the setting that is best by its expectation, and continues at the best one that keeps
     the bound with the probability `confidence`: the whole run, this search included, lasts no longer than the factor
     times its duration at the original setting. Every block corrects the estimate, so the choice moves closer to the
-    bound as more is known. A drift of the work is estimated together with the curves.
+    bound as more is known. The best is the least energy; for `MaxSlowdownConstraint`, the lowest setting that takes no
+    more energy than the original. A drift of the work is estimated together with the curves.
 
     For costs (`Energy`, `ZeusCost`, an `Objective` of your own) it tries where most is to be gained, and continues at
     the lowest expected cost. It does not bound their time. Another rule of your own is asked like in `AdaptiveSearch`.
 
     Args:
         settings: The settings. The highest one is the original.
-        selector: The rule for the best setting. The bound of a `MaxSlowdownConstraint` is for the whole run.
+        selector: The rule for the best setting. A slowdown bound is for the whole run.
         knob: "power limit" if the settings are watts, "clock" if they are MHz.
         confidence: The probability with which a slowdown bound is to be kept, at least 0.5.
         max_steps: The steps of the whole run. If nobody knows, it is taken to last as long again as it has.

@@ -53,10 +53,11 @@ class AdaptiveSearch:
     10 % of the original from one of them. A trial that confirms it is told to the search too, and may lead to a safer
     one. Trials count by their own precision: the scatter of the steps, and the uncertainty of the energy.
 
-    It knows what the selectors of this package look for. For `MaxSlowdownConstraint` that is the least energy among the
-    settings that keep the bound with the probability `confidence`; for `Time`, the least energy among the settings as
-    fast as the original. Selectors of your own work too: a cost is minimised, and another rule is asked what it would
-    choose on the estimated curves.
+    It asks the selector what to look for. For one with a bound, such as `EnergyWithin`, that is the least energy among
+    the settings that keep the bound with the probability `confidence`; for `Time`, the least energy among the settings
+    as fast as the original. `MaxSlowdownConstraint` then chooses the lowest setting that was tried and keeps the bound,
+    if it takes no more energy than the original. A cost is minimised, and another rule is asked what it would choose on
+    the estimated curves.
 
     Args:
         settings: The settings. The highest one is the original.

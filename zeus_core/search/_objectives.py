@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from zeus_core._validate import checked_instance, checked_number, checked_object, checked_whole_number
 from zeus_core.search._trial import Trial
@@ -69,9 +68,6 @@ class PowerLimitMeasurement:
         )
 
 
-_Change: TypeAlias = tuple[PowerLimitMeasurement, PowerLimitMeasurement]  # of a setting, and of its original
-
-
 class OptimumSelector(ABC):
     """Chooses a power limit. Derive your own selector from this class, or from `Objective` if its rule is a cost.
 
@@ -110,7 +106,10 @@ class OptimumSelector(ABC):
 
     @property
     def needs_max_power(self) -> bool:
-        """Whether the cost needs the highest power of a GPU, and does not know it; see `completed`."""
+        """Whether the cost takes the original limit for the highest power of a GPU.
+
+        Where settings are no power limits, such as clocks, `completed` tells it.
+        """
         return False
 
     @property
@@ -118,7 +117,11 @@ class OptimumSelector(ABC):
         """Whether the setting itself is the cost: the lowest one wins that may be chosen, at any energy and time."""
         return False
 
-    def prefers(self, one: _Change, other: _Change) -> bool:
+    def prefers(
+        self,
+        one: tuple[PowerLimitMeasurement, PowerLimitMeasurement],
+        other: tuple[PowerLimitMeasurement, PowerLimitMeasurement],
+    ) -> bool:
         """Return whether one setting is better than another, such as a clock than a power limit.
 
         Args:
@@ -340,7 +343,7 @@ def _is_within(factor: float, measurement: PowerLimitMeasurement, baseline: Powe
     return measurement.time <= factor * baseline.time * (1 + _ROUNDING)
 
 
-def _relative_cost(objective: Objective, change: _Change) -> float:
+def _relative_cost(objective: Objective, change: tuple[PowerLimitMeasurement, PowerLimitMeasurement]) -> float:
     """Return the change of a cost, which may be negative, or 0 at the original setting, if it is the user's own."""
     cost, original = objective.cost(*change), objective.cost(change[1], change[1])
     return (cost - original) / (abs(original) or 1.0)

@@ -5,8 +5,10 @@
 ...     PowerLimitMeasurement(power_limit=200, energy=75.0, time=1.08),
 ...     PowerLimitMeasurement(power_limit=100, energy=80.0, time=1.5),
 ... ]
->>> MaxSlowdownConstraint(factor=1.1).select(measured)
+>>> EnergyWithin(slowdown=1.5).select(measured)
 200
+>>> MaxSlowdownConstraint(factor=1.5).select(measured)
+100
 >>> Time().select(measured)
 300
 """
