@@ -193,11 +193,11 @@ class EnergyReporter(Reporter):
             self._passes = PassHooks(training.trainer, self._energy) if self._splits_passes else None
         if state.global_step > 0:
             self._energy.load_state_dict(read_energy_state(_resumed_checkpoint(training, args, state)))
-        self._energy.on_train_begin(state.global_step, max_steps=state.max_steps if state.max_steps > 0 else None)
+        self._begin(state)
 
     def end_step(self, samples: int) -> None:
         """Report the end of an optimizer step, and count its samples."""
-        self._energy.on_step_end()
+        super().end_step(samples)
         self._energy.count(samples=samples)
 
     def pause(self, activity: Activity) -> None:
