@@ -193,7 +193,7 @@ class TrainingHooks:
 
         Args:
             activity: The work.
-            on_all_ranks: Whether every rank reports it. Of the next step, the faster ranks wait for the slower ones.
+            on_all_ranks: Whether every rank reports it. In the next step, the faster ranks wait for the slower ones.
         """
         self.receive(Pause(activity, on_all_ranks))
 

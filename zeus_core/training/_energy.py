@@ -131,7 +131,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
             monitor = optimizer.monitor
         self.monitor: ZeusMonitor = training_monitor(monitor, strict)
         self.optimizer = optimizer
-        self._chooser: TrainingOptimizer = optimizer or TrainingOptimizer()
+        self._optimizer: TrainingOptimizer = optimizer or TrainingOptimizer()  # without one, its answers
         self.summary: TrainingSummary | None = None
         self.quiet: bool = checked_flag("quiet", quiet)
         if optimizer is not None:
@@ -162,7 +162,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
     @property
     def saving_fraction(self) -> float | None:
         """Energy per step saved by the setting the optimizer chose; None if unknown."""
-        return self._chooser.saving_fraction
+        return self._optimizer.saving_fraction
 
     @property
     def _trace_recorder(self) -> TraceRecorder | None:
@@ -172,25 +172,25 @@ class TrainingEnergy(TrainingHooks, Hooked):
     @property
     def is_end_due(self) -> bool:
         """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
-        return self._chooser.is_end_due
+        return self._optimizer.is_end_due
 
     @contained(default=dict[str, str])
     def result(self) -> dict[str, str]:
         """Return the result of the latest training for people, as labelled lines; empty if there is none."""
         names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
         rows = {} if self.summary is None or not names else {"measured on": names, **self.summary.rows()}
-        return {**rows, **self._chooser.result()}
+        return {**rows, **self._optimizer.result()}
 
     def use_world(self, world: World) -> None:
         """Set the ranks. Call before training begins."""
         checked_world(world)
         self._is_world_checked = True
         self._recorder.use_world(world)
-        self._chooser.use_world(world)
+        self._optimizer.use_world(world)
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
         """Tell the optimizer's work from other work; see `GlobalPowerLimitOptimizer.use_work`."""
-        self._chooser.use_work(work)
+        self._optimizer.use_work(work)
         self._note_work(work)
 
     @contained
@@ -239,7 +239,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
         if end_detected is not None and end_detected(self._evaluations):
             self._send(RESUME)
         if kind is StepBegin:
-            if self._chooser.is_pause_due:
+            self._pauses, self._is_in_step = 0, True
+            if self._optimizer.is_pause_due:
                 self._wait_out()
         elif kind is TrainBegin:
             self._prepare()
@@ -247,7 +248,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
             observer.receive(event)
         if kind is TrainEnd:
             self._conclude()
-        if self._detects_evaluations:
+        elif self._detects_evaluations and kind is not StepBegin:
             self._detect(kind)
 
     def _send(self, event: Event) -> None:
@@ -258,15 +259,15 @@ class TrainingEnergy(TrainingHooks, Hooked):
         if not self._is_world_checked:
             self._is_world_checked = True
             warn_if_others_train()
-        self._chooser.receive(TRAIN_END)  # but the account goes on, if training has not ended
+        self._optimizer.receive(TRAIN_END)  # but the account goes on, if training has not ended
         self.summary, self.detected_evaluations = None, 0
         self._is_result_due = True
 
     def _wait_out(self) -> None:
         """Have the optimizer pause training; within a hook."""
         self._recorder.receive(Pause())
-        self._chooser.while_paused = self._recorder.keep
-        self._outside_of_hooks(self._chooser.pause)
+        self._optimizer.while_paused = self._recorder.keep
+        self._outside_of_hooks(self._optimizer.pause)
 
     def _conclude(self) -> None:
         ended = self._recorder.ended
@@ -306,7 +307,9 @@ class TrainingEnergy(TrainingHooks, Hooked):
         Returns:
             Values by name; empty outside of training and after a fault.
         """
-        return self._recorder.log_values(self._chooser.power_limit_watts, self._chooser.sm_clock_mhz)
+        if self.optimizer is None:
+            return self._recorder.log_values()
+        return self._recorder.log_values(self.optimizer.power_limit_watts, self.optimizer.sm_clock_mhz)
 
     @contained(is_hook=True, default=dict[str, float])
     def evaluation(self, prefix: str = "eval") -> dict[str, float]:
@@ -331,7 +334,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Return the state for a checkpoint, in JSON types, and bring the journal up to date. Not collective."""
         state = self._recorder.state_dict()
         self._keep_run()
-        search = self._chooser.state_dict() if state else None
+        search = self._optimizer.state_dict() if state else None
         return {**state, _SEARCH: search} if search else state
 
     @contained(is_hook=True)
@@ -339,7 +342,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Continue the run of a checkpoint at the next `on_train_begin`. A damaged state is ignored, with a warning."""
         if isinstance(state, Mapping) and _SEARCH in state:
             search, state = state[_SEARCH], {name: value for name, value in state.items() if name != _SEARCH}
-            self._chooser.load_state_dict(search)
+            self._optimizer.load_state_dict(search)
         self._recorder.load_state_dict(state)
 
     def __enter__(self) -> TrainingEnergy:
@@ -360,9 +363,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
     def _detect(self, kind: type[Event]) -> None:
         """Detect evaluations after an event of this kind, if they can be told from the passes of a step."""
-        if kind is StepBegin:
-            self._pauses, self._is_in_step = 0, True
-        elif kind is StepEnd and self._is_in_step:  # else the loop does not report where steps begin
+        if kind is StepEnd and self._is_in_step:  # else the loop does not report where steps begin
             self._is_in_step = False
             self._evaluations.watch()
         elif kind is Pause:
@@ -379,7 +380,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Bring the file of the run up to date, on the rank that keeps it."""
         if not self._recorder.keeps_run:
             return
-        self._recorder.keep_run(outcome_of(self, self.optimizer, self._chooser.result()))
+        self._recorder.keep_run(outcome_of(self, self.optimizer, self._optimizer.result()))
 
 
 def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:

@@ -57,7 +57,7 @@ class RecordedPipeline:
     ) -> None:
         self._observer = observer
         self._energy = energy
-        self._energy._chooser = _Result(observer)
+        self._energy._optimizer = _Result(observer)
         self._device_events = device_events
         self._done = done
         self._has_begun = False

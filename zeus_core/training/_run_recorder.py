@@ -88,7 +88,7 @@ class RunRecorder:
         self._checkpoint: Checkpoint | None = None
         self._ended: RunPart | None = None  # the latest one that has ended
         self.ended: tuple[int, Account] | None = None
-        """What `account` would have returned at the latest end of training, in a job of one rank."""
+        """The steps and the account of the latest training that has ended, in a job of one rank; None before."""
         self._work: dict[str, int | str] = {}
         self.use_world(world)
 
@@ -117,12 +117,21 @@ class RunRecorder:
 
     def receive(self, event: Event) -> None:
         """Take an event into the account. `TrainBegin` is collective; so is the first `Pause` outside of training."""
+        part = self._part
+        if isinstance(event, StepBegin):
+            if part is not None:
+                part.summarized, part.is_whole = None, False
+                if part.charges is not None:
+                    self._charge_if_due(part)
+                part.split.begin_step()
+        elif isinstance(event, StepEnd):
+            if part is not None:
+                part.step += 1
+        else:
+            self._receive_other(event)
+
+    def _receive_other(self, event: Event) -> None:
         match event:
-            case StepBegin():
-                self._begin_step()
-            case StepEnd():
-                if self._part is not None:
-                    self._part.step += 1
             case Pause():
                 self._pause(event.activity)
             case Resume():
@@ -133,12 +142,6 @@ class RunRecorder:
                 self._enter(event.activity)
             case PassEnd():
                 self._leave()
-            case _:
-                self._receive_bound(event)
-
-    def _receive_bound(self, event: Event) -> None:
-        """Take the beginning or the end of an epoch, or of training, into the account."""
-        match event:
             case EpochBegin():
                 self._switch(Activity.STEPS)
             case EpochEnd():
@@ -213,15 +216,6 @@ class RunRecorder:
         """Bring the journal up to date, in a long pause."""
         if self._part is not None:
             self._write_down(self._part)
-
-    def _begin_step(self) -> None:
-        """Begin a step of the training, and forget what it interrupts; nothing outside of training."""
-        if self._part is not None:
-            self._part.summarized = None
-            self._part.is_whole = False
-            if self._part.charges is not None:
-                self._charge_if_due(self._part)
-            self._part.split.begin_step()
 
     def _enter(self, activity: Activity) -> None:
         """Begin an activity within another one, until `_leave`."""
