@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core._validate import checked_flag, checked_object, checked_path, shown
 from zeus_core.adapters import contained
-from zeus_core.adapters._contained import Hooked
+from zeus_core.adapters._contained import Hooked, log_fault
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import (
@@ -136,6 +136,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self.quiet: bool = checked_flag("quiet", quiet)
         if optimizer is not None:
             optimizer.quiet = True  # its result is part of the one shown here
+        self._training: TrainBegin | None = None  # under way
         self._is_result_due = False
         self._electricity = checked_electricity(electricity)
         self._trace = None if trace is False else _run_trace(trace, self.monitor, optimizer)
@@ -207,12 +208,17 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._recorder.use_folder(Path(checked_path("folder", folder, "output", "folder")), from_checkpoint)
 
     def add_observer(self, observer: Observer) -> None:
-        """Have an observer receive each event of training from now on, after the optimizer and the account.
+        """Have an observer receive each event from now on, after the optimizer and the account.
+
+        It receives the beginning of a training that is under way first. Its faults are contained, as those of a hook.
 
         Raises:
             UsageError: It has no method `receive`.
         """
-        self._observers.append(checked_object("observer", observer, "receive", "an object with receive(event)"))
+        guest = _Guest(checked_object("observer", observer, "receive", "an object with receive(event)"))
+        self._observers.append(guest)
+        if self._training is not None:
+            guest.receive(self._training)
 
     def on_train_begin(self, step: int = 0, *, max_steps: int | None = None) -> None:
         """Report that training begins; a collective call. Steps of a training that has not ended are done again.
@@ -235,6 +241,9 @@ class TrainingEnergy(TrainingHooks, Hooked):
     def receive(self, event: Event) -> None:
         """Receive an event of training, and send it on. The end is not collective: this rank may be the last alive."""
         kind = type(event)
+        if kind is TrainEnd and self._training is None:
+            self._optimizer.receive(event)  # restores what it could not restore before
+            return
         end_detected = _ENDS_EVALUATION.get(kind)
         if end_detected is not None and end_detected(self._evaluations):
             self._send(RESUME)
@@ -242,8 +251,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._pauses, self._is_in_step = 0, True
             if self._optimizer.is_pause_due:
                 self._wait_out()
-        elif kind is TrainBegin:
-            self._prepare()
+        elif isinstance(event, TrainBegin):
+            self._prepare(event)
         for observer in self._observers:
             observer.receive(event)
         if kind is TrainEnd:
@@ -255,12 +264,12 @@ class TrainingEnergy(TrainingHooks, Hooked):
         for observer in self._observers:
             observer.receive(event)
 
-    def _prepare(self) -> None:
+    def _prepare(self, training: TrainBegin) -> None:
         if not self._is_world_checked:
             self._is_world_checked = True
             warn_if_others_train()
         self._optimizer.receive(TRAIN_END)  # but the account goes on, if training has not ended
-        self.summary, self.detected_evaluations = None, 0
+        self._training, self.summary, self.detected_evaluations = training, None, 0
         self._is_result_due = True
 
     def _wait_out(self) -> None:
@@ -270,7 +279,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._outside_of_hooks(self._optimizer.pause)
 
     def _conclude(self) -> None:
-        ended = self._recorder.ended
+        self._training, ended = None, self._recorder.ended
         if self.summary is None and ended is not None:
             self.summary = summary_of(self, self.optimizer, self._electricity, *ended)
         self._keep_run()
@@ -381,6 +390,19 @@ class TrainingEnergy(TrainingHooks, Hooked):
         if not self._recorder.keeps_run:
             return
         self._recorder.keep_run(outcome_of(self, self.optimizer, self._optimizer.result()))
+
+
+class _Guest:
+    """An observer of the user's: a fault of it costs the others nothing."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def receive(self, event: Event) -> None:
+        try:
+            self._observer.receive(event)
+        except Exception as error:
+            log_fault(self._observer, f"{type(self._observer).__name__}.receive failed", error)
 
 
 def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:

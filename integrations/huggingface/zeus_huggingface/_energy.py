@@ -177,7 +177,6 @@ class EnergyReporter(Reporter):
         self._splits_passes = splits_passes
         self._passes: PassHooks | None = None
         self._tokens_seen = 0
-        self._pauses: list[Activity] = []
 
     @property
     def summary(self) -> TrainingSummary | None:
@@ -200,16 +199,6 @@ class EnergyReporter(Reporter):
         super().end_step(samples)
         self._energy.count(samples=samples)
 
-    def pause(self, activity: Activity) -> None:
-        """Report an evaluation, a prediction or a checkpoint."""
-        super().pause(activity)
-        self._pauses.append(activity)
-
-    def resume(self) -> None:
-        """Report its end."""
-        super().resume()
-        self._pauses.pop()
-
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Add the state to a checkpoint."""
         super().save(args, state)
@@ -229,7 +218,7 @@ class EnergyReporter(Reporter):
             self._energy.finish()
             return self.training_metrics()
         prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
-        if prefixes and Activity.EVALUATION in self._pauses:
+        if prefixes and Activity.EVALUATION in self.activities:
             return self._energy.evaluation(prefixes[0])
         return {}
 

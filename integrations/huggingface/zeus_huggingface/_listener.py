@@ -87,6 +87,8 @@ class Reporter:
 
     def __init__(self, observer: TrainingHooks) -> None:
         self.observer = observer
+        self.activities: list[Activity] = []
+        """The work other than training that is under way, each within the one before."""
 
     @property
     def summary(self) -> TrainingSummary | None:
@@ -106,12 +108,16 @@ class Reporter:
         self.observer.receive(STEP_END)
 
     def pause(self, activity: Activity) -> None:
-        """Report that an evaluation, a prediction or a checkpoint begins, on all ranks."""
-        self.observer.receive(Pause(activity, on_all_ranks=True))
+        """Report that an evaluation, a prediction or a checkpoint begins, on all ranks, unless it is within another."""
+        if self.activities[-1:] != [activity]:
+            self.observer.receive(Pause(activity, on_all_ranks=True))
+        self.activities.append(activity)
 
     def resume(self) -> None:
         """Report its end."""
-        self.observer.receive(RESUME)
+        activity = self.activities.pop()
+        if self.activities[-1:] != [activity]:
+            self.observer.receive(RESUME)
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Add to a checkpoint that has just been saved."""
