@@ -249,7 +249,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._send(RESUME)
         if kind is StepBegin:
             self._pauses, self._is_in_step = 0, True
-            if self._optimizer.is_pause_due:
+            if self.optimizer is not None and self.optimizer.is_pause_due:
                 self._wait_out()
         elif isinstance(event, TrainBegin):
             self._prepare(event)
@@ -257,7 +257,10 @@ class TrainingEnergy(TrainingHooks, Hooked):
             observer.receive(event)
         if kind is TrainEnd:
             self._conclude()
-        elif self._detects_evaluations and kind is not StepBegin:
+        elif kind is StepEnd and self._is_in_step:  # without a beginning, passes cannot be told from those of a step
+            self._is_in_step = False
+            self._evaluations.watch()
+        elif self._detects_evaluations:
             self._detect(kind)
 
     def _send(self, event: Event) -> None:
@@ -371,11 +374,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._send(Pause(Activity.EVALUATION) if is_evaluating else RESUME)
 
     def _detect(self, kind: type[Event]) -> None:
-        """Detect evaluations after an event of this kind, if they can be told from the passes of a step."""
-        if kind is StepEnd and self._is_in_step:  # else the loop does not report where steps begin
-            self._is_in_step = False
-            self._evaluations.watch()
-        elif kind is Pause:
+        """Detect evaluations after an event of this kind."""
+        if kind is Pause:
             self._pauses += 1
         elif kind is Resume:
             self._pauses = max(self._pauses - 1, 0)
