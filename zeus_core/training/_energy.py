@@ -260,7 +260,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         elif kind is StepEnd and self._is_in_step:  # without a beginning, passes cannot be told from those of a step
             self._is_in_step = False
             self._evaluations.watch()
-        elif self._detects_evaluations:
+        elif self._detects_evaluations and kind is not StepBegin:
             self._detect(kind)
 
     def _send(self, event: Event) -> None:
