@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zeus_core.events import TrainingOptimizer
 from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer._global_setting._orders import DEFAULT_STEPS
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
@@ -15,7 +16,7 @@ from zeus_core.search._verdict import Verdict, verdict_on
 __all__ = ["SearchFacts"]
 
 
-class SearchFacts:
+class SearchFacts(TrainingOptimizer):
     """The facts of the latest search of an optimizer. Where both limits and clocks are tried, those of the present one.
 
     Args:

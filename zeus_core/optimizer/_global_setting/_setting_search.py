@@ -15,7 +15,7 @@ from zeus_core.optimizer._global_setting._common_block import CommonBlock
 from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
 from zeus_core.optimizer._global_setting._measured_blocks import MeasuredBlocks
 from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
-from zeus_core.optimizer._global_setting._phases import Outcome, Phase, StepCounts, Window
+from zeus_core.optimizer._global_setting._phases import MEASURED, Outcome, Phase, Window
 from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._run_pauses import RunPauses
 from zeus_core.optimizer._global_setting._run_steps import RunSteps
@@ -128,12 +128,6 @@ class SettingSearch:
         return None if self.is_held else self.limiter.setting
 
     @property
-    def counts(self) -> StepCounts:
-        """The steps of the phases to come."""
-        settle_steps = 0 if self._setting == self._order.setting else self._order.settle_steps
-        return StepCounts(self._arguments.wait_steps, settle_steps, self._order.steps)
-
-    @property
     def comparison(self) -> Comparison | None:
         """Steps at the original setting, and at the choices; None until one was measured, and if they are one."""
         return self.measured.comparison(self.chosen, self._order.is_fixed)
@@ -182,6 +176,16 @@ class SettingSearch:
             f"far as can be told, after {steps} steps of search"
         )
 
+    def steps_of(self, phase: Phase) -> int:
+        """Return the steps that a phase to come lasts; 0 for a phase that something else ends."""
+        match phase:
+            case Phase.WAIT:
+                return self._arguments.wait_steps
+            case Phase.WARM_UP | Phase.SETTLE:
+                return 0 if self._setting == self._order.setting else self._order.settle_steps
+            case _:
+                return self._order.steps if phase in MEASURED else 0
+
     def continue_from(self, other: SettingSearch) -> None:
         """Take over the steps that another search has measured at the original settings, where this one has none."""
         self.searched_steps[self.original] = other.searched_steps[other.original]
@@ -228,9 +232,10 @@ class SettingSearch:
         self._block.follow(window)
         return None
 
-    def is_to_end_early(self, phase: Phase, measured_steps: int) -> bool:
+    def is_to_end_early(self, phase: Phase, steps_left: int) -> bool:
         """Return whether the block under way ends here. All ranks call this at the end of the same steps."""
-        if not self._order.is_limited or measured_steps < _MIN_STEPS or not is_check_due(self._block.steps):
+        order, steps = self._order, self._block.steps
+        if not order.is_limited or order.steps - steps_left < _MIN_STEPS or not is_check_due(steps):
             return False
         seconds = self._block.seconds(phase)
         may_continue: bool = self._exchange.decide(lambda: self._may_continue(seconds), phase)

@@ -15,7 +15,7 @@ from zeus_core._validate import checked_flag
 from zeus_core.adapters import Patches, contained
 from zeus_core.adapters._forward_taps import ForwardTaps
 from zeus_core.adapters._result import show_result
-from zeus_core.events import Activity, TrainingObserver
+from zeus_core.events import Activity, TrainingHooks
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
@@ -54,7 +54,7 @@ class AcceleratorLoop:
     """
 
     def __init__(
-        self, accelerator: Accelerator, observer: TrainingObserver, monitor: ZeusMonitor, quiet: bool = False
+        self, accelerator: Accelerator, observer: TrainingHooks, monitor: ZeusMonitor, quiet: bool = False
     ) -> None:
         self._accelerator = checked_accelerator(accelerator)
         self._observer = observer
