@@ -20,8 +20,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_library  # noqa: E402
-from zeus_core.leases._entry import LedgerEntry  # noqa: E402
-from zeus_core.leases._ledger import Ledger  # noqa: E402
+from zeus_core.settings.entry import LedgerEntry  # noqa: E402
+from zeus_core.settings.kinds import POWER_LIMIT  # noqa: E402
+from zeus_core.settings.ledger import Ledger  # noqa: E402
 
 PAIRS = 15
 HIGHEST_RATIO = 2.0
@@ -29,7 +30,7 @@ ORIGINAL_WATTS, LEFT_WATTS = 650.0, 400.0
 STAGE = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
-from zeus_core.leases._first_stage import restore_left_behind
+from zeus_core.daemon._first_stage import restore_left_behind
 restore_left_behind()
 os._exit(0)  # the daemon goes on here
 """
@@ -47,7 +48,7 @@ def leave_changed(driver: NvmlDriver) -> None:
     ledger = Ledger(str(driver.ledger_path))
     for device in driver.devices:
         device.power_limit_watts = LEFT_WATTS
-        entry = LedgerEntry.of_this_process(device.uuid, device.name, "power_limit", ORIGINAL_WATTS)
+        entry = LedgerEntry.of_this_process(device.uuid, device.name, POWER_LIMIT, ORIGINAL_WATTS)
         ledger.note(entry.replacing(owner=entry.owner.replacing(start_ticks=1), values=(LEFT_WATTS,)))
 
 

@@ -26,8 +26,9 @@ from tests.daemon.conftest import (
     needs_root,
     until,
 )
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._ledger import Ledger
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.ledger import Ledger
 
 pytestmark = needs_root
 
@@ -251,7 +252,7 @@ def test_a_machine_without_a_gpu_has_a_daemon_for_its_cpus(make_world):
 
 
 def entry_of(world, **changes):
-    entry = LedgerEntry.of_this_process(world.uuids[0], "NVIDIA H200", "power_limit", ORIGINAL_WATTS)
+    entry = LedgerEntry.of_this_process(world.uuids[0], "NVIDIA H200", POWER_LIMIT, ORIGINAL_WATTS)
     gone = entry.owner.replacing(pid=2**22 + 1)
     return entry.replacing(**{"owner": gone, "values": (250.0,), **changes})
 

@@ -6,14 +6,14 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from zeus_core._nvml import BareNvml
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.errors import NotSupportedError, PermissionDeniedError
-from zeus_core.knobs import PowerLimitKnob
-from zeus_core.leases._bare_gpu import BareNvml
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+from zeus_core.settings import PowerLimitKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import GpuContract
 
@@ -109,7 +109,7 @@ def test_the_guardian_restores_the_limit_of_the_gpu(make_driver):
     program = """
         import os, signal
         from zeus_core.device import discover_gpus
-        from zeus_core.knobs import PowerLimitKnob
+        from zeus_core.settings import PowerLimitKnob
         PowerLimitKnob(discover_gpus({}), 25).apply(300)
         os.kill(os.getpid(), signal.SIGKILL)
     """

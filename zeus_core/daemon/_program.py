@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from zeus_core.daemon import _first_stage as first_stage
 from zeus_core.daemon._audit import AuditLog, note_end
 from zeus_core.daemon._commands import CommandedGpu, check_programs
 from zeus_core.daemon._desk import Desk, Registers
@@ -29,11 +30,10 @@ from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.device.rapl._powercap import POWERCAP_ROOT
 from zeus_core.device.remote._protocol import encode_members
 from zeus_core.errors import DeviceError, UsageError, ZeusError
-from zeus_core.leases import _first_stage as first_stage
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._entry_files import UnreadableEntry
-from zeus_core.leases._ledger import Ledger, own_ledger
-from zeus_core.leases._restoring import Outcome, restore_entry
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.entry_files import UnreadableEntry
+from zeus_core.settings.ledger import Ledger, own_ledger
+from zeus_core.settings.restoring import Outcome, restore_entry
 
 __all__ = ["Settings", "run_daemon"]
 
