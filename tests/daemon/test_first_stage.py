@@ -21,7 +21,7 @@ HOLDER = """
 """
 # Those that take long: the command line, the driver's binding, the daemon itself, and what classes are made with.
 LATE = [
-    *("argparse", "logging", "numpy", "pathlib", "pynvml", "socket", "zeus_core.cli", "zeus_core.daemon"),
+    *("argparse", "logging", "numpy", "pathlib", "pynvml", "socket", "zeus_core.cli", "zeus_core.daemon._program"),
     *("dataclasses", "inspect", "subprocess", "threading", "typing", "zeus_core._codec", "zeus_core._validate"),
 ]
 

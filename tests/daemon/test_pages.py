@@ -50,9 +50,9 @@ def test_the_policies_of_the_page_are_accepted(tmp_path, monkeypatch):
     know_names(monkeypatch)
     rules, commands = [read_text(tmp_path, text.encode()) for text in policies_of_the_page()]
     alice, bob, uuid = ALICE, BOB, UUID
-    assert rules.allowance(alice, uuid, "power_limit", 300.0) == (200.0, 300.0)
-    assert rules.allowance(alice, uuid, "sm_clock", None) == (600.0, 1410.0)
-    assert rules.allowance(bob, uuid, "power_limit", 300.0).highest > 1e9
+    assert rules.allowance(alice, uuid, POWER_LIMIT, 300.0) == (200.0, 300.0)
+    assert rules.allowance(alice, uuid, SM_CLOCK, None) == (600.0, 1410.0)
+    assert rules.allowance(bob, uuid, POWER_LIMIT, 300.0).highest > 1e9
     assert rules.originals == {SM_CLOCK: 1410}
     assert set(commands.commands) == {"set_power_limit", "lock_sm_clock", "unlock_sm_clock"}
 

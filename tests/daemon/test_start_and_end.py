@@ -197,10 +197,10 @@ def test_without_a_policy_the_members_of_one_group_may_do_the_default(make_world
     monkeypatch.setattr(_policy_file, "DEFAULT_GROUP", "daemon")  # a group that every Linux has
     policy = _policy_file.read_policy(None)
     member, stranger = Peer(1, MEMBER, frozenset({policy.group})), Peer(1, STRANGER, frozenset({STRANGER}))
-    assert policy.allowance(member, "GPU-1", "power_limit", 450.0).highest == 450.0
+    assert policy.allowance(member, "GPU-1", POWER_LIMIT, 450.0).highest == 450.0
     assert not policy.is_known(stranger)
     with pytest.raises(PermissionDeniedError):
-        policy.allowance(stranger, "GPU-1", "power_limit", 450.0)
+        policy.allowance(stranger, "GPU-1", POWER_LIMIT, 450.0)
     monkeypatch.setattr(_policy_file, "DEFAULT_GROUP", "no-such-group")
     policy = _policy_file.read_policy(None)
     assert policy.group is None

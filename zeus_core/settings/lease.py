@@ -270,9 +270,9 @@ class Lease(Claim):
             _, original = remote.allowed()
             if original != self.entry.original:
                 _logger.warning(
-                    "at the end the zeus-core daemon leaves the %s of %s (%s) as its administrator decided: %s "
+                    "at the end the zeus-core daemon leaves the %s of %s (%s) %s, as its administrator decided "
                     "(docs/daemon.md)",
-                    *(self._kind.words, self._gpu.name, self._gpu.uuid, self._kind.text(original)),
+                    *(self._kind.words, self._gpu.name, self._gpu.uuid, self._kind.free if original is None else f"at {self._kind.text(original)}"),
                 )
 
     def _restored(self) -> Outcome:
