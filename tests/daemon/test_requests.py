@@ -269,7 +269,7 @@ def test_every_refused_request_is_in_the_audit_log_with_who_what_and_why(make_wo
         (
             "set",
             {"device": first, "knob": "power_limit", "value": 100.0},
-            "limit_watts is 100.0",
+            "a power limit of 100 W is outside the 200 to 700 W",
         ),  # below what the board accepts
         ("set", {"device": first, "knob": "sm_clock", "value": 1410.0}, "may not change the SM clock"),
         ("set", {"device": second, "knob": "power_limit", "value": 250.0}, "may not change the power limit"),

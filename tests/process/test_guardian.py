@@ -58,10 +58,12 @@ OWNER = """
     time.sleep(60)
 """
 
+OF_MODULE = "power limit of a GPU, where that of its module is refused"
 KNOBS = {
     "power limit": "PowerLimitKnob(gpus, 25)",
     "locked clock": f"SmClockKnob(gpus[0], {ORIGINAL_MHZ})",
     "power limit of a board that rounds": "PowerLimitKnob(gpus, 35)",
+    OF_MODULE: "PowerLimitKnob(gpus, 25)",
 }
 
 ENDS = {
@@ -119,6 +121,8 @@ class Owner:
         driver[0].locked_clock_mhz = ORIGINAL_MHZ
         if "rounds" in knob:
             driver[0].take_limits(step_watts=30)
+        if "module" in knob:
+            driver[0].refuse_module_limit()
         lines = {"MAKE_KNOB": KNOBS[knob], "BEFORE": before, "END": end}
         program = textwrap.dedent(OWNER)
         for name, line in lines.items():
@@ -259,7 +263,10 @@ def is_tidy(driver):
     return {path.name for path in driver.ledger_path.glob("*")} <= {"daemon.lock"}
 
 
-QUICK = [("SIGKILL", "power limit"), ("SIGKILL", "locked clock"), ("exec", "power limit"), ("segfault", "locked clock")]
+QUICK = [
+    *(("SIGKILL", knob) for knob in ("power limit", "locked clock", OF_MODULE)),
+    *(("exec", "power limit"), ("segfault", "locked clock")),
+]
 ALL = [(end, knob) for end in ENDS for knob in KNOBS]
 
 

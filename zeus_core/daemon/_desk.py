@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -187,20 +185,13 @@ class Desk:
             check_board_sharing(gpu, client.identity.pid, rule.may_slow_other_instances)
         except PermissionDeniedError as error:
             raise NotAllowedError(str(error)) from error
-        entry = LedgerEntry(
-            device_uuid=gpu.uuid,
-            device_name=gpu.name,
-            knob=kind.name,
-            original=self._read_original(kind),
-            values=(),
+        entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, self._read_original(kind)).replacing(
             owner=client.identity,
             owner_token=client.token,
             keeper=self._this_process,
             uid=client.uid,
             program=client.program,
             job=client.job,
-            host=os.uname().nodename,
-            since_seconds=time.time(),
         )
         try:
             entry = self._ledger.claim(entry, self._keeper.restore_device)

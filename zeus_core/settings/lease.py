@@ -272,7 +272,12 @@ class Lease(Claim):
                 _logger.warning(
                     "at the end the zeus-core daemon leaves the %s of %s (%s) %s, as its administrator decided "
                     "(docs/daemon.md)",
-                    *(self._kind.words, self._gpu.name, self._gpu.uuid, self._kind.free if original is None else f"at {self._kind.text(original)}"),
+                    *(
+                        self._kind.words,
+                        self._gpu.name,
+                        self._gpu.uuid,
+                        self._kind.free if original is None else f"at {self._kind.text(original)}",
+                    ),
                 )
 
     def _restored(self) -> Outcome:

@@ -49,13 +49,7 @@ class PowerLimitKnob(CommonKnob):
         self._watch = LimitWatch(self, self._gpus, self._leases, self._restoration)
 
     def apply(self, setting: int) -> None:
-        """Set the limit of every GPU, in watts.
-
-        Raises:
-            UsageError: `setting` is not between the lowest setting and the baseline.
-            DeviceError: A GPU refuses or does not answer in time, or `restore` was called before, or by a signal
-                handler meanwhile.
-        """
+        """Set the limit of every GPU, in watts. See `CommonKnob.apply`."""
         self._kind.check(setting, self.settings)
         self._watch.begin()
         super().apply(setting)
@@ -77,12 +71,7 @@ class PowerLimitKnob(CommonKnob):
             )
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the limits have been in force since the latest `apply`, as far as they can be read.
-
-        Raises:
-            DeviceHeldError: Somebody else has set another limit, which stays. Nothing can be changed any more.
-            DeviceError: The driver does not answer in time.
-        """
+        """Tell whether the limits have been in force since the latest `apply`. See `CommonKnob.is_undisturbed`."""
         return self._watch.is_undisturbed()
 
     def restore(self) -> bool:

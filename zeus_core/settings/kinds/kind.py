@@ -111,7 +111,8 @@ class Kind:
     def check_accepted(self, value: float, accepted: Collection[float], gpu_name: str) -> None:
         """Raise `UsageError` for a value that a board does not accept."""
         if not min(accepted) <= value <= max(accepted):
-            raise UsageError(f"{value:g} {self.unit} is no {self.words} that {gpu_name} accepts")
+            ends = f"{min(accepted):g} to {max(accepted):g} {self.unit}"
+            raise UsageError(f"a {self.words} of {value:g} {self.unit} is outside the {ends} of {gpu_name}")
 
     def usable(self, gpu_name: str, accepted: Sequence[float], original: float | None) -> tuple[float, ...]:
         """Return the values that a search may set, highest first: none above the original, which is among them.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from zeus_core._nvml import limit_command
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.errors import DeviceError
 from zeus_core.settings.kinds.kind import Kind
 
 TYPE_CHECKING = False
@@ -49,13 +49,6 @@ class PowerLimit(Kind):
         """Read the highest and the lowest limit."""
         lowest_watts, highest_watts = gpu.read_power_limit_range_watts()
         return highest_watts, lowest_watts
-
-    def check_accepted(self, value: float, accepted: Collection[float], gpu_name: str) -> None:
-        """Raise `UsageError` for a limit that a board does not accept."""
-        if not min(accepted) <= value <= max(accepted):
-            raise UsageError(
-                f"limit_watts is {value!r}; {gpu_name} accepts {min(accepted):g} to {max(accepted):g} {self.unit}"
-            )
 
     def set(self, gpu: Any, value: float | None) -> None:
         """Request a limit. Raises `DeviceError` where it is not known."""
