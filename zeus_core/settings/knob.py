@@ -95,7 +95,7 @@ class CommonKnob:
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
         taken = []
         for number, usable in enumerate(self._usable):
-            value = min(max(setting, usable[-1]), usable[0])
+            value = min(max(float(setting), usable[-1]), usable[0])
             self._set(number, value)
             shown = self._leases[number].shown
             taken.append(setting if shown is None or self._kind.is_same(shown, value) else round(shown))
