@@ -25,7 +25,7 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
 VALUES = {"errors", "_units", "measurement"}
-TOOLS = {"_codec", "_validate", "_files", "_documents", "_record", "_nvml", "_process"}
+TOOLS = {"_codec", "_validate", "_files", "_documents", "_record", "_identity", "_nvml", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "adapters"}
 KINDS = "settings.kinds"  # what devices, files and searches call by name: below them, unlike the rest of its folder
 PURE = {"search", "pipeline", "electricity", "allocation"}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import is_unprivileged
-from zeus_core._process.identity import ProcessIdentity
+from zeus_core._identity import ProcessIdentity
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
 from zeus_core.settings.ledger import Ledger

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.nvml_driver import DeviceSpec, NvmlDriver
-from zeus_core._process.identity import ProcessIdentity
+from zeus_core._identity import ProcessIdentity
 from zeus_core.device.remote._protocol import VERSION
 
 ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)

@@ -21,7 +21,7 @@ HOLDER = """
 """
 # Those that take long: the command line, the driver's binding, the daemon itself, and what classes are made with.
 LATE = [
-    *("argparse", "logging", "numpy", "pathlib", "pynvml", "socket", "zeus_core.cli", "zeus_core.daemon._program"),
+    *("argparse", "logging", "numpy", "pathlib", "pynvml", "socket", "zeus_core.cli", "zeus_core.daemon"),
     *("dataclasses", "inspect", "subprocess", "threading", "typing", "zeus_core._codec", "zeus_core._validate"),
 ]
 
@@ -46,7 +46,7 @@ def test_it_restores_and_loads_nothing_of_the_daemon(world):
     program = f"""
         import gc, sys
         sys.path.insert(0, {sys.path[0]!r})
-        from zeus_core.daemon._first_stage import restore_left_behind, restored
+        from zeus_core.settings.first_stage import restore_left_behind, restored
         restore_left_behind()
         print(len(restored), [name for name in {LATE} if name in sys.modules], gc.isenabled())
     """

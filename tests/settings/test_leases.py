@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core._process.identity import ProcessIdentity
+from zeus_core._identity import ProcessIdentity
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import (
     DeviceError,
@@ -85,7 +85,7 @@ class TestProcessIdentity:
         assert not ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
 
     def test_one_in_a_container_that_cannot_be_seen_counts_as_alive(self, monkeypatch):
-        monkeypatch.setattr("zeus_core._process.identity._INITIAL_NAMESPACE", "pid:[0]")
+        monkeypatch.setattr("zeus_core._identity._INITIAL_NAMESPACE", "pid:[0]")
         assert ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
 
 

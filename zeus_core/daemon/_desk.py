@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zeus_core._process.identity import ProcessIdentity
+from zeus_core._identity import ProcessIdentity
 from zeus_core.daemon._audit import AuditLog, describe, note_end
 from zeus_core.daemon._connection import Client, Connection
 from zeus_core.daemon._policy import Allowance, NotAllowedError, Policy

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from zeus_core.daemon import _first_stage as first_stage
 from zeus_core.daemon._audit import AuditLog, note_end
 from zeus_core.daemon._commands import CommandedGpu, check_programs
 from zeus_core.daemon._desk import Desk, Registers
@@ -30,6 +29,7 @@ from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.device.rapl._powercap import POWERCAP_ROOT
 from zeus_core.device.remote._protocol import encode_members
 from zeus_core.errors import DeviceError, UsageError, ZeusError
+from zeus_core.settings import first_stage
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.entry_files import UnreadableEntry
 from zeus_core.settings.ledger import Ledger, own_ledger

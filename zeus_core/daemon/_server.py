@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zeus_core import __version__
-from zeus_core._process.identity import ProcessIdentity
+from zeus_core._identity import ProcessIdentity
 from zeus_core.daemon._allotment import Allotment
 from zeus_core.daemon._audit import AuditLog
 from zeus_core.daemon._connection import Client, Connection

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from zeus_core._process.identity import (
+from zeus_core._identity import (
     THIS_MACHINE,
     ProcessIdentity,
     ProcessTable,

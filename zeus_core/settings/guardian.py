@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._process.identity import ProcessIdentity
+from zeus_core._identity import ProcessIdentity
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import signal
 import socket
 import time
 
+from zeus_core._identity import ProcessIdentity
 from zeus_core._nvml import BareNvml
-from zeus_core._process.identity import ProcessIdentity
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.keeper import Keeper

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
-from zeus_core._process.identity import ProcessIdentity
+from zeus_core._identity import ProcessIdentity
 from zeus_core.device import Gpu
 from zeus_core.device._retry import retried
 from zeus_core.device.nvml._gpu import NvmlGpu

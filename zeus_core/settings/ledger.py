@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from zeus_core._process.identity import THIS_MACHINE, ProcessTable
+from zeus_core._identity import THIS_MACHINE, ProcessTable
 from zeus_core.errors import DeviceError, DeviceHeldError
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 from zeus_core.settings.entry_files import EntryFiles, UnreadableEntry, file_name

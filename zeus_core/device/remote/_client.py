@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from zeus_core._identity import ProcessIdentity, job_id, program_name, program_token
 from zeus_core._process.deadline import CALL_SECONDS, no_answer
-from zeus_core._process.identity import ProcessIdentity, job_id, program_name, program_token
 from zeus_core._process.lock import ProcessLock
 from zeus_core.device._gpu import PowerRange
 from zeus_core.device.remote._protocol import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from zeus_core.errors import NotSupportedError, UsageError
@@ -138,6 +137,8 @@ class Kind:
             each: The values that can be set on each, highest first.
         """
         highest, lowest = zip(*((values[0], values[-1]) for values in each), strict=True)
+        import math  # which restoring does without, as with the other modules that are imported in a function
+
         first, last = math.ceil(max(highest)), math.ceil(min(lowest))
         return (*range(first, last, -self.step), last)
 
