@@ -26,6 +26,7 @@ from zeus_core.search._run_search import Block
 from zeus_core.search._settings import checked_settings
 from zeus_core.search._told import is_usable, selected
 from zeus_core.search._trial import Trial
+from zeus_core.settings.kinds import SM_CLOCK
 
 __all__ = ["AdaptiveRunSearch"]
 
@@ -93,12 +94,12 @@ class AdaptiveRunSearch:
         self._max_steps = max_steps if max_steps is None else checked_whole_number("max_steps", max_steps, 1)
         self._settle_seconds = checked_number("settle_seconds", settle_seconds, 0.0, math.inf, "seconds, such as 2.0")
         self._slowest: Array | None = None
-        if free_clock_mhz is not None and knob == "clock":
+        if free_clock_mhz is not None and self._search.kind == SM_CLOCK:
             wanted = "the mean SM clock under load, such as 1300.0"
             clock = checked_number("free_clock_mhz", free_clock_mhz, 0.0, math.inf, wanted, is_open=True)
             self._slowest = np.maximum(clock / np.array(self._settings), 1.0)
             self._slowest[0] = 1.0
-        self._estimate = RunEstimate(self._settings, read_prior() if prior is None else prior, knob)
+        self._estimate = RunEstimate(self._settings, read_prior() if prior is None else prior, self._search.kind)
         self._blocks: list[MeasuredBlock] = []
         self._run_steps, self._run_seconds = 0, 0.0
         self._earlier_steps = 0  # of the blocks of an earlier run

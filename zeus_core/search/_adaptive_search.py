@@ -21,6 +21,7 @@ from zeus_core.search._run_plan import Prediction
 from zeus_core.search._settings import checked_settings
 from zeus_core.search._told import Told, selected_among
 from zeus_core.search._trial import Trial
+from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
 
 __all__ = ["AdaptiveSearch", "predicted"]
 
@@ -83,9 +84,11 @@ class AdaptiveSearch:
     ) -> None:
         self._settings = checked_settings(settings)
         self._selector = checked_selector(selector)
-        self._knob: Knob = checked_one_of("knob", knob, ("power limit", "clock"))
+        kinds = {kind.option: kind for kind in KINDS.values() if kind.has_curves}
+        self.kind: Kind = kinds[checked_one_of("knob", knob, kinds)]
+        """The kind of setting."""
         wanted = "a probability from 0.5 to 0.999, such as 0.9"
-        if self._knob == "clock" and self._selector.needs_max_power:
+        if self.kind != POWER_LIMIT and self._selector.needs_max_power:
             raise UsageError(
                 f"selector is {selector!r}, and clocks are no power: pass ZeusCost(max_power_watts=...), such as "
                 "the original power limit of a GPU"
@@ -95,7 +98,7 @@ class AdaptiveSearch:
         known = (
             read_prior() if prior is None else checked_instance("prior", prior, CurvePrior, "that of `read_prior()`")
         )
-        self._belief = Belief(self._settings, known, self._knob, LEARNT_MISFIT)
+        self._belief = Belief(self._settings, known, self.kind, LEARNT_MISFIT)
         self._told = Told()
 
     def ask(self) -> int | None:
@@ -169,7 +172,7 @@ class AdaptiveSearch:
     def _if_unbound(self, trials: Mapping[int, Observation]) -> tuple[int | None, int | None] | None:
         """Return the next setting and the choice if the lowest limit is above the draw; None if limits may bind."""
         original, lowest = trials[self._settings[0]], self._settings[-1]
-        if self._knob != "power limit" or original.watts_per_gpu > lowest or self._prefers_settings(original):
+        if self.kind != POWER_LIMIT or original.watts_per_gpu > lowest or self._prefers_settings(original):
             return None
         if lowest not in self._told:
             return lowest, self._settings[0]
@@ -201,7 +204,7 @@ class AdaptiveSearch:
     def _second(self, original: Observation) -> int:
         """Return the setting of the second trial."""
         aimed = _SECOND_OVER_CLOCK * self._settings[0]
-        if self._knob == "power limit":
+        if self.kind == POWER_LIMIT:
             aimed = _SECOND_OVER_DRAW * min(original.watts_per_gpu, self._settings[0])
         return min(self._settings[1:], key=lambda setting: abs(setting - aimed))
 

@@ -11,7 +11,6 @@ from zeus_core.adapters._contained import log_fault
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceHeldError
 from zeus_core.events import Event, StepBegin, StepEnd, TrainBegin
-from zeus_core.knobs._holders import KnobUser
 from zeus_core.optimizer._global_setting._limiter import ReplacedError
 from zeus_core.optimizer._global_setting._phases import (
     MEASURED,
@@ -31,6 +30,7 @@ from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.optimizer._trial_store import TrialStore
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
+from zeus_core.settings.holders import KnobUser
 
 __all__ = ["SearchCourse"]
 

@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from zeus_core._validate import checked_flag, checked_one_of, checked_path
+from zeus_core._validate import checked_flag, checked_path
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
@@ -26,7 +26,6 @@ from zeus_core.events import (
     TrainBegin,
     TrainEnd,
 )
-from zeus_core.knobs._holders import user_of
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
@@ -38,13 +37,15 @@ from zeus_core.optimizer._global_setting._phases import (
 from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
 from zeus_core.optimizer._global_setting._search_facts import SearchFacts
-from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, kinds_of
+from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, checked_knob, kinds_of
 from zeus_core.optimizer._global_setting._search_result import restored_text, restoring_rows
 from zeus_core.optimizer._global_setting._setting_history import SearchRecord, SettingHistory
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.ports import World
 from zeus_core.ports._world import checked_world
 from zeus_core.search._objectives import OptimumSelector
+from zeus_core.settings.holders import user_of
+from zeus_core.settings.kinds import SM_CLOCK
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
@@ -78,7 +79,7 @@ class SearchOptimizer(SearchFacts):
         world: World | None = None,
         quiet: bool = False,
     ) -> None:
-        name: KnobName = checked_one_of("knob", self._usual_knob if knob is None else knob, get_args(KnobName))
+        name: KnobName = checked_knob(self._usual_knob if knob is None else knob)
         options = SearchOptions(
             kinds_of(name, pl_step, original_clock_mhz, search is not None),
             optimum_selector,
@@ -100,7 +101,7 @@ class SearchOptimizer(SearchFacts):
         )
         self.trial_store: TrialStore = store
         """Keeps the trials."""
-        self._recorder = TrialRecorder(monitor, samples_clocks=name != "power limit")
+        self._recorder = TrialRecorder(monitor, samples_clocks=SM_CLOCK in options.kinds)
         self._history = SettingHistory(monitor.time_source)
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
@@ -245,7 +246,7 @@ class SearchOptimizer(SearchFacts):
         if because is not None:
             return result.rows()
         others = () if self._course.rivals is None else self._course.rivals.others
-        rows = {f"or {other.kind.name}": other.choice_text for other in others}
+        rows = {f"or {other.kind.words}": other.choice_text for other in others}
         credit = self._search.pauses.credit
         return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
 

@@ -7,17 +7,17 @@ import operator
 from collections.abc import Sequence
 
 from zeus_core.errors import UsageError
-from zeus_core.knobs._kinds import KnobKind
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, longest_factor
 from zeus_core.search._verdict import verdict_on
+from zeus_core.settings.kinds import Kind
 
 __all__ = ["better_choice", "breaks_bound", "chosen_by", "keeps_bound", "with_power"]
 
 
 def chosen_by(
-    selector: OptimumSelector, trials: Sequence[Trial], settings: Sequence[int], steps: int, kind: KnobKind
+    selector: OptimumSelector, trials: Sequence[Trial], settings: Sequence[int], steps: int, kind: Kind
 ) -> int:
     """Return the setting that a selector chooses.
 
@@ -38,7 +38,7 @@ def chosen_by(
         setting = operator.index(choice)  # type: ignore[arg-type]
     except TypeError:
         raise UsageError(
-            f"{type(selector).__name__}.select returned {choice!r}; it must return a {kind.name} in whole "
+            f"{type(selector).__name__}.select returned {choice!r}; it must return a {kind.words} in whole "
             f"{kind.unit}, such as measurements[0].power_limit"
         ) from None
     kind.check(setting, settings)

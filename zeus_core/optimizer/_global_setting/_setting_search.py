@@ -10,7 +10,6 @@ from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError
-from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer._global_setting._common_block import CommonBlock
 from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
 from zeus_core.optimizer._global_setting._measured_blocks import MeasuredBlocks
@@ -25,6 +24,7 @@ from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import PowerLimitMeasurement
 from zeus_core.search._run_plan import Prediction
+from zeus_core.settings.kinds import Kind
 
 __all__ = ["SettingSearch"]
 
@@ -112,7 +112,7 @@ class SettingSearch:
         self._expected: Prediction | None = None
 
     @property
-    def kind(self) -> KnobKind:
+    def kind(self) -> Kind:
         """The kind of setting."""
         return self.limiter.kind
 
@@ -284,7 +284,7 @@ class SettingSearch:
         self.prediction, self.best, self._expected = order.prediction, order.best, order.expected
         self.pauses.due = order.pause
         if order.announcement is not None:
-            _logger.info("the search for a %s takes %s", self.limiter.kind.name, order.announcement)
+            _logger.info("the search for a %s takes %s", self.limiter.kind.words, order.announcement)
         if order.stepped_aside is not None and self.stepped_aside is None:
             _logger.info("training stays at the original %s: %s", self._original_text, order.stepped_aside)
         self.stepped_aside = order.stepped_aside
@@ -307,7 +307,7 @@ class SettingSearch:
         if setting != self.chosen:
             kind, is_first, self.chosen = self.limiter.kind, self.chosen is None, setting
             text = "a %s of %d %s is chosen for the rest of this training" if is_first else "the %s moves to %d %s"
-            _logger.info(text, kind.name, setting, kind.unit)
+            _logger.info(text, kind.words, setting, kind.unit)
 
     def _conclude(self) -> Outcome:
         is_settling = self._is_changed and self._arguments.warmup_steps is None
@@ -372,14 +372,14 @@ class SettingSearch:
         if self.is_held:
             self.not_changed_because = f"as {denial}"
             self._order = replace(self._order, steps=0, is_limited=False)
-            _logger.warning("%ss are not changed, and none is searched for: %s", self.limiter.kind.name, denial)
+            _logger.warning("%ss are not changed, and none is searched for: %s", self.limiter.kind.words, denial)
             return self.original
         self.not_changed_because = "as setting it is not permitted here"
         if self._orders is not None:
             self._orders.observe(list(self.measured.trials.values()))
         _logger.warning(
             "%ss are not changed: %s. Training continues at the original %s, where it is measured",
-            self.limiter.kind.name,
+            self.limiter.kind.words,
             denial,
             self._original_text,
         )
@@ -390,5 +390,5 @@ class SettingSearch:
         if self._taken.get(setting) != taken:
             self._taken[setting] = taken
             kind = self.limiter.kind
-            _logger.info("for a %s of %d %s the boards take %d", kind.name, setting, kind.unit, taken)
+            _logger.info("for a %s of %d %s the boards take %d", kind.words, setting, kind.unit, taken)
         self._order = replace(self._order, setting=taken)

@@ -25,7 +25,6 @@ from zeus_core.events import (
     TrainEnd,
     TrainingOptimizer,
 )
-from zeus_core.knobs._holders import user_of
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
@@ -37,6 +36,7 @@ from zeus_core.ports import DeviceEvent, DeviceEvents, World
 from zeus_core.ports._device_events import HostEvents
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
+from zeus_core.settings.holders import user_of
 
 __all__ = ["LevellingOptimizer"]
 
@@ -292,7 +292,7 @@ class LevellingOptimizer(TrainingOptimizer):
     def _report_denial(self, denial: str) -> None:
         _logger.warning(
             "%ss are not changed: %s. Training continues as it is, and what levelling would save is predicted",
-            self._kind.name,
+            self._kind.words,
             denial,
         )
 
@@ -310,7 +310,7 @@ class LevellingOptimizer(TrainingOptimizer):
             self._session.close()
         self._rows = {"levelling": f"off: {error}"}
         if self.monitor.gpus:  # without one, the warning of its monitor has said so
-            log_fault(self, f"the levelling of {self._kind.name}s is off for the rest of this run", error)
+            log_fault(self, f"the levelling of {self._kind.words}s is off for the rest of this run", error)
 
 
 def _checked_after(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zeus_core._identity import ProcessIdentity
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import (
     DeviceError,
@@ -21,12 +22,12 @@ from zeus_core.errors import (
     PermissionDeniedError,
     UsageError,
 )
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._entry_files import UnreadableEntry
-from zeus_core.leases._keeper import Keeper
-from zeus_core.leases._ledger import Ledger, known_ledgers, own_ledger
-from zeus_core.leases._process_identity import ProcessIdentity
-from zeus_core.leases._restoring import Outcome, is_ours, restore_entry
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.entry_files import UnreadableEntry
+from zeus_core.settings.keeper import Keeper
+from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
+from zeus_core.settings.ledger import Ledger, known_ledgers, own_ledger
+from zeus_core.settings.restoring import Outcome, is_ours, restore_entry
 from zeus_core.testing import FaultyGpu, VirtualTime
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the ledger needs Linux")
@@ -46,7 +47,7 @@ def gpu():
 
 
 def entry_of(gpu, **changes):
-    entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, "power_limit", ORIGINAL_WATTS)
+    entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, POWER_LIMIT, ORIGINAL_WATTS)
     return entry.replacing(**changes)
 
 
@@ -84,7 +85,7 @@ class TestProcessIdentity:
         assert not ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
 
     def test_one_in_a_container_that_cannot_be_seen_counts_as_alive(self, monkeypatch):
-        monkeypatch.setattr("zeus_core.leases._process_identity._INITIAL_NAMESPACE", "pid:[0]")
+        monkeypatch.setattr("zeus_core._identity._INITIAL_NAMESPACE", "pid:[0]")
         assert ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
 
 
@@ -149,7 +150,7 @@ class TestRestoring:
             def unlock_sm_clock(self):
                 calls.append(None)
 
-        entry = LedgerEntry.of_this_process("GPU-1", "A40", "sm_clock", original_mhz)
+        entry = LedgerEntry.of_this_process("GPU-1", "A40", SM_CLOCK, original_mhz)
         assert restore_entry(Clocks(), entry).kind == "restored"
         assert calls == [original_mhz]
         before = entry.replacing(owner=entry.owner.replacing(boot_id="earlier"))
@@ -167,7 +168,7 @@ class TestLedger:
 
     @given(st.lists(st.floats(100, 300), min_size=1, max_size=5))
     def test_on_record_is_each_value_that_was_set_or_shown_and_nothing_is_new_about_one_that_is(self, watts):
-        entry = LedgerEntry.of_this_process("GPU-1", "A40", "power_limit", 300.0)
+        entry = LedgerEntry.of_this_process("GPU-1", "A40", POWER_LIMIT, 300.0)
         in_force = ()
         for value in watts:
             shown = value - value % 10
@@ -316,7 +317,7 @@ class TestLedger:
         assert ledger.claim(entry, never) == entry, "the folder is made again"
 
     def test_two_processes_do_not_claim_a_device_at_the_same_time(self, ledger, gpu, monkeypatch):
-        monkeypatch.setattr("zeus_core.leases._ledger._LOCK_SECONDS", 0.02)
+        monkeypatch.setattr("zeus_core.settings.ledger._LOCK_SECONDS", 0.02)
         with ledger.locked(gpu.uuid), pytest.raises(DeviceError, match="being restored by another process"):
             ledger.claim(entry_of(gpu), never)
 
@@ -478,7 +479,7 @@ def test_what_is_nobodys_residue_is_not_touched_where_the_ledger_cannot_be_writt
 
 def test_a_limit_of_somebody_else_is_told_also_where_it_is_not_known(gpu):
     assert "somebody else has set 200 W since" in str(Outcome(entry_of(gpu), "replaced", 200.0))
-    assert "somebody else has set another limit since" in str(Outcome(entry_of(gpu), "replaced"))
+    assert "somebody else has set another power limit since" in str(Outcome(entry_of(gpu), "replaced"))
 
 
 def test_a_file_of_an_earlier_version_is_read(ledger, gpu):

@@ -9,9 +9,13 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 
 from zeus_core.errors import DeviceError
-from zeus_core.leases._entry import LedgerEntry, LedgerKey
-from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._restoring import Outcome, RestorableGpu, restore_device
+from zeus_core.settings.entry import LedgerEntry, LedgerKey
+from zeus_core.settings.ledger import Ledger
+from zeus_core.settings.restoring import Outcome, restore_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Keeper"]
 
@@ -26,7 +30,7 @@ class Keeper:
         ledger: Where the entries are written down; None if there is no such place.
     """
 
-    def __init__(self, open_gpu: Callable[[str], RestorableGpu], ledger: Ledger | None) -> None:
+    def __init__(self, open_gpu: Callable[[str], Any], ledger: Ledger | None) -> None:
         self._open_gpu = open_gpu
         self.ledger = ledger
         """Where the entries are written down."""

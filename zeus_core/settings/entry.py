@@ -1,4 +1,4 @@
-"""An entry of the ledger: the process that has changed a knob of a device, and the original value."""
+"""An entry of the ledger: the process that has changed a setting of a device, and the original value."""
 
 from __future__ import annotations
 
@@ -7,41 +7,43 @@ import sys
 import time
 from collections.abc import Callable
 
+from zeus_core._identity import (
+    THIS_MACHINE,
+    ProcessIdentity,
+    ProcessTable,
+    job_id,
+    program_name,
+    program_token,
+)
+from zeus_core._record import Record
 from zeus_core.errors import UsageError
-from zeus_core.leases._process_identity import THIS_MACHINE, ProcessIdentity, ProcessTable
-from zeus_core.leases._record import Record
+from zeus_core.settings.kinds import KINDS, Kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, TypeVar
-
-    KnobName = Literal["power_limit", "sm_clock"]
+    from typing import Any, TypeVar
 
     _Record = TypeVar("_Record", bound=Record)
-else:
-    KnobName = str
 
-__all__ = ["KnobName", "LedgerEntry", "LedgerKey", "this_program_token"]
+__all__ = ["LedgerEntry", "LedgerKey"]
 
-LedgerKey = tuple[str, KnobName]
-"""The UUID of a device, and the knob: what a lease is of."""
+KindName = str
+LedgerKey = tuple[str, KindName]
+"""The UUID of a device, and the name of a kind of setting: what a lease is of."""
 
 _VERSION = 1
-_UNITS = {"power_limit": "W", "sm_clock": "MHz"}
-_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
-_MAX_PROGRAM_LENGTH = 200
 
 
 class LedgerEntry(Record):
-    """One knob of one device that a process has changed, or is about to.
+    """One setting of one device that a process has changed, or is about to.
 
     Attributes:
         device_uuid: The device.
         device_name: Its product name.
-        knob: The kind of change: the power limit in watts, or the locked SM clock in MHz.
-        original: The value before the first change; None for a clock that was not locked.
+        knob: The name of the kind of setting.
+        original: The value before the first change, in the unit of the kind; None for a device that was free.
         values: The values of the owner on record: those that it has set last, and those that the board showed for them.
-        owner: The process that changes the knob.
+        owner: The process that changes the setting.
         owner_token: Distinguishes the programs that one process executes one after another (`exec`).
         keeper: The daemon that makes the changes for the owner; None if the owner calls the driver itself.
         uid: The user of the owner.
@@ -56,7 +58,7 @@ class LedgerEntry(Record):
 
     device_uuid: str
     device_name: str
-    knob: KnobName
+    knob: KindName
     original: float | None
     values: tuple[float, ...]
     owner: ProcessIdentity
@@ -71,7 +73,7 @@ class LedgerEntry(Record):
     is_changing: bool = False
 
     @classmethod
-    def of_this_process(cls, device_uuid: str, device_name: str, knob: KnobName, original: float | None) -> LedgerEntry:
+    def of_this_process(cls, device_uuid: str, device_name: str, kind: Kind, original: float | None) -> LedgerEntry:
         """Return the entry of a device that this process is about to change itself."""
         try:
             owner = ProcessIdentity.current()
@@ -80,23 +82,28 @@ class LedgerEntry(Record):
         return cls(
             device_uuid=device_uuid,
             device_name=device_name,
-            knob=knob,
+            knob=kind.name,
             original=original,
             values=(),
             owner=owner,
-            owner_token=this_program_token(),
+            owner_token=program_token(),
             keeper=None,
             uid=os.geteuid() if hasattr(os, "geteuid") else 0,
-            program=_program_name()[:_MAX_PROGRAM_LENGTH],
-            job=next(filter(None, map(os.environ.get, _JOB_VARIABLES)), None) or "",
+            program=program_name(),
+            job=job_id(),
             host=os.uname().nodename if hasattr(os, "uname") else "",
             since_seconds=time.time(),
         )
 
     @property
     def key(self) -> LedgerKey:
-        """The device and the knob."""
+        """The device and the kind of setting."""
         return self.device_uuid, self.knob
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of setting."""
+        return KINDS[self.knob]
 
     def is_stale(self, processes: ProcessTable = THIS_MACHINE) -> bool:
         """Tell whether the owner, its program or its keeper has ended, so that no process would restore the device."""
@@ -105,23 +112,18 @@ class LedgerEntry(Record):
         if not self.owner.is_alive(processes):
             return True
         is_own_process = self.owner.pid == os.getpid() and self.owner == ProcessIdentity.current()
-        return self.keeper is None and is_own_process and self.owner_token != this_program_token()
+        return self.keeper is None and is_own_process and self.owner_token != program_token()
 
     @property
     def words(self) -> str:
         """The device and the values, such as "the power limit of NVIDIA A40 (GPU-...) to 250 W"."""
-        what = "power limit" if self.knob == "power_limit" else "SM clock"
-        original = "unlocked" if self.original is None else f"{self.original:g} {_UNITS[self.knob]}"
-        return f"the {what} of {self.device_name} ({self.device_uuid}) to {original}"
+        kind = self.kind
+        return f"the {kind.words} of {self.device_name} ({self.device_uuid}) to {kind.text(self.original)}"
 
     @property
     def command(self) -> str:
         """The command with which an administrator restores the original."""
-        if self.knob == "power_limit":
-            return f"sudo nvidia-smi -i {self.device_uuid} -pl {self.original:g}"
-        return f"sudo nvidia-smi -i {self.device_uuid} " + (
-            "-rgc" if self.original is None else f"-lgc {self.original:g}"
-        )
+        return self.kind.command([self.device_uuid], self.original)
 
     @property
     def holder(self) -> str:
@@ -189,7 +191,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int": ("a whole number", lambda value: type(value) is int),
     "float": ("a finite number", lambda value: type(value) in {int, float} and abs(value) <= sys.float_info.max),
     "bool": ("true or false", lambda value: type(value) is bool),
-    "KnobName": ("power_limit or sm_clock", lambda value: type(value) is str and value in _UNITS),
+    "KindName": (" or ".join(KINDS), lambda value: type(value) is str and value in KINDS),
     "tuple": ("an array", lambda value: isinstance(value, list | tuple)),
     "ProcessIdentity": ("an object", lambda value: isinstance(value, dict)),
 }
@@ -216,18 +218,3 @@ def _decoded_field(name: str, annotation: str, value: Any) -> Any:
     if elements:
         return tuple(_decoded_field(f"{name}[{at}]", "float", element) for at, element in enumerate(value))
     return _decoded(name, ProcessIdentity, value) if wanted == "ProcessIdentity" else value
-
-
-def _program_name() -> str:
-    """Return the name of the program, without its arguments, which may hold secrets."""
-    path = sys.argv[0] if getattr(sys, "argv", None) else ""  # an interpreter within another program has none
-    folder, name = os.path.split(path)
-    return os.path.basename(folder) if name == "__main__.py" else name
-
-
-_token_of_process: dict[int, str] = {}
-
-
-def this_program_token() -> str:
-    """Return a token of this program: `exec` lets one process execute several programs."""
-    return _token_of_process.setdefault(os.getpid(), os.urandom(8).hex())

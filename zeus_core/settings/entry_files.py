@@ -13,9 +13,9 @@ import os
 import stat
 from functools import lru_cache
 
+from zeus_core._record import Record
 from zeus_core.errors import UsageError
-from zeus_core.leases._entry import LedgerEntry, LedgerKey
-from zeus_core.leases._record import Record
+from zeus_core.settings.entry import LedgerEntry, LedgerKey
 
 __all__ = ["EntryFiles", "UnreadableEntry", "file_name"]
 

@@ -1,4 +1,4 @@
-"""Notices, while training runs, when somebody else changes the power limits that a knob has set."""
+"""The power limits of GPUs, and who else changes them while training runs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,77 @@ import logging
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 from zeus_core._process.sampler import Sampler
+from zeus_core._validate import checked_whole_number
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, DeviceHeldError
-from zeus_core.knobs._lease import Lease
-from zeus_core.knobs._restoration import Restoration
-from zeus_core.leases._restoring import is_same_limit
+from zeus_core.settings.kinds.power_limit import POWER_LIMIT, PowerLimit
+from zeus_core.settings.knob import CommonKnob
+from zeus_core.settings.lease import Lease
+from zeus_core.settings.restoration import Restoration
 
-__all__ = ["LimitWatch"]
+__all__ = ["PowerLimitKnob"]
 
 # A check takes the driver 0.1 to 10 ms, in the thread of the GPU. Trials last seconds, and the limits that people and
 # board management controllers set last longer than that.
 _PERIOD_SECONDS = 1.0
 
 _logger = logging.getLogger(__name__)
+
+
+class PowerLimitKnob(CommonKnob):
+    """One power limit for several GPUs, in whole watts.
+
+    The original limit is the baseline and the highest setting: a site may have lowered it on purpose. The other
+    settings go down from it in equal steps to the lowest limit of the boards. If the GPUs have different original
+    limits or ranges, each GPU is kept between its own lowest and original limit.
+
+    Args:
+        gpus: At least one GPU. Their limits are read here, and nothing is changed.
+        step_watts: The distance between two settings, in watts.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+        DeviceError: A limit cannot be read, or the driver does not answer.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], step_watts: int) -> None:
+        super().__init__(PowerLimit(checked_whole_number("step_watts", step_watts, 1)), gpus)
+        self._has_warned = False
+        self._watch = LimitWatch(self, self._gpus, self._leases, self._restoration)
+
+    def apply(self, setting: int) -> None:
+        """Set the limit of every GPU, in watts. See `CommonKnob.apply`."""
+        self._kind.check(setting, self.settings)
+        self._watch.begin()
+        super().apply(setting)
+
+    def _set(self, number: int, value: float) -> None:
+        enforced_watts = self._restoration.change(partial(self._watch.set, number, value), number)
+        gpu, shown_watts = self._gpus[number], self._leases[number].shown
+        is_taken = shown_watts is None or self._kind.is_same(shown_watts, value)
+        if not is_taken and value == self._usable[number][0] and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "for its original limit of %g W %s takes %g W: that is what the original stands for from now on",
+                *(value, gpu.name, cast(float, shown_watts)),
+            )
+        if enforced_watts < value - 1 and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "%s was set to a power limit of %g W, but %g W is enforced", gpu.name, value, enforced_watts
+            )
+
+    def is_undisturbed(self) -> bool:
+        """Tell whether the limits have been in force since the latest `apply`. See `CommonKnob.is_undisturbed`."""
+        return self._watch.is_undisturbed()
+
+    def restore(self) -> bool:
+        """Restore the original limit of each GPU for good. Never raises; logs and returns False if one refuses."""
+        self._watch.end()
+        return self._restoration.restore()
 
 
 class LimitWatch:
@@ -100,7 +156,7 @@ class LimitWatch:
         now_watts = self._read_enforced_watts(number, before_watts)
         if self._restoration.is_final:  # then the original may be in force, as it should
             return None
-        if number in self._lost or (is_in_force and is_same_limit(now_watts, before_watts)):
+        if number in self._lost or (is_in_force and POWER_LIMIT.is_same(now_watts, before_watts)):
             return None
         self._enforced_watts[number] = now_watts
         self._disturbed.add(number)
@@ -145,7 +201,5 @@ class LimitWatch:
                 _logger.warning("%s", self._unsaid.popitem()[1])
 
     def _read_enforced_watts(self, number: int, default_watts: float) -> float:
-        try:
-            return self._gpus[number].read_enforced_power_limit_watts()
-        except DeviceError:
-            return default_watts  # a board that does not report it is trusted
+        enforced_watts = POWER_LIMIT.read_enforced(self._gpus[number])
+        return default_watts if enforced_watts is None else enforced_watts  # a board that does not report it is trusted

@@ -11,18 +11,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from zeus_core._identity import THIS_MACHINE, ProcessTable
 from zeus_core.errors import DeviceError, DeviceHeldError
-from zeus_core.leases._entry import LedgerEntry, LedgerKey
-from zeus_core.leases._entry_files import EntryFiles, UnreadableEntry, file_name
-from zeus_core.leases._ledger_folder import check_trusted, known_folders, make_folder, own_folder
-from zeus_core.leases._process_identity import THIS_MACHINE, ProcessTable
-from zeus_core.leases._restoring import Outcome
+from zeus_core.settings.entry import LedgerEntry, LedgerKey
+from zeus_core.settings.entry_files import EntryFiles, UnreadableEntry, file_name
+from zeus_core.settings.restoring import Outcome
 
-__all__ = ["Ledger", "known_ledgers", "own_ledger"]
+__all__ = ["Ledger", "known_ledgers", "own_folder", "own_ledger"]
+
+_LEDGER_VARIABLE = "ZEUS_LEDGER_DIR"
+
+_ROOT_FOLDER = "/run/zeus-core"
 
 # Locks are held for some calls of a driver, which take milliseconds. One that hangs must not hold up others for long.
 _LOCK_SECONDS = 2.0
@@ -46,7 +50,7 @@ class Ledger:
         self._processes = processes
         self.folder = os.path.abspath(folder)
         """The folder."""
-        make_folder(self.folder)
+        _make_folder(self.folder)
         self._files = EntryFiles(self.folder)
 
     def claim(self, entry: LedgerEntry, restore: Restore) -> LedgerEntry:
@@ -165,7 +169,7 @@ class Ledger:
                 if _try_lock(descriptor) and os.fstat(descriptor).st_nlink:  # else `tidy` has removed the file just now
                     return descriptor
                 os.close(descriptor)
-            make_folder(self.folder)
+            _make_folder(self.folder)
             if time.monotonic() > until:
                 raise DeviceError(f"{device_uuid} is being restored by another process, whose driver may hang")
             time.sleep(_LOCK_POLL_SECONDS)
@@ -181,6 +185,39 @@ class Ledger:
 
     def _entries_of(self, device_uuid: str) -> list[LedgerEntry]:
         return [entry for entry in self.entries() if entry.device_uuid == device_uuid]
+
+
+def own_folder(environment: Mapping[str, str]) -> str:
+    """Return the folder of the ledger that this process writes to: see `own_ledger`."""
+    if environment.get(_LEDGER_VARIABLE):
+        return environment[_LEDGER_VARIABLE]
+    if os.geteuid() == 0:
+        return _ROOT_FOLDER
+    if environment.get("XDG_RUNTIME_DIR"):
+        return os.path.join(environment["XDG_RUNTIME_DIR"], "zeus-core")
+    return f"/tmp/zeus-core-{os.geteuid()}"
+
+
+def _known_folders(environment: Mapping[str, str]) -> list[str]:
+    """Return the folders of ledgers that are there: that of this process, and that of root."""
+    return [folder for folder in dict.fromkeys((own_folder(environment), _ROOT_FOLDER)) if os.path.isdir(folder)]
+
+
+def _make_folder(folder: str) -> None:
+    """Make a folder that only this user can write to, or check that it is one, and that it is no link.
+
+    Raises:
+        OSError: It cannot be made, or belongs to others.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.makedirs(folder, 0o755 if os.geteuid() == 0 else 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder, or a link to one", folder)
+    if found.st_uid not in {0, os.geteuid()}:
+        raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}", folder)
+    if found.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "others can change it: chmod go-w", folder)
 
 
 def own_ledger(environment: Mapping[str, str] = os.environ) -> Ledger:
@@ -201,7 +238,7 @@ def own_ledger(environment: Mapping[str, str] = os.environ) -> Ledger:
 def known_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
     """Return the ledgers that this process can read and trust: its own, and that of root. None is made."""
     ledgers: list[Ledger] = []
-    for folder in known_folders(environment) if sys.platform == "linux" else ():
+    for folder in _known_folders(environment) if sys.platform == "linux" else ():
         with contextlib.suppress(OSError):
             ledgers.append(_trusted(Ledger(folder)))
     return ledgers
@@ -209,7 +246,11 @@ def known_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
 
 def _trusted(ledger: Ledger) -> Ledger:
     """Return a ledger that only this user, or root, can change. Raises `OSError` for any other."""
-    check_trusted(ledger.folder)
+    from pathlib import Path
+
+    from zeus_core._files import check_only_ours  # which the guardian, who is told the folder, does without
+
+    check_only_ours(Path(ledger.folder))
     return ledger
 
 

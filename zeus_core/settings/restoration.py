@@ -14,8 +14,8 @@ from zeus_core._process.deadline import CALL_SECONDS, RESTORE_SECONDS, Patience,
 from zeus_core._process.parallel import DeviceCall, ParallelCalls
 from zeus_core._process.restore import restore_registry
 from zeus_core.errors import DeviceError, DeviceHeldError
-from zeus_core.knobs._holders import KnobUser, holders, user_of
-from zeus_core.knobs._lease import UNCHANGED, Lease
+from zeus_core.settings.holders import KnobUser, holders, user_of
+from zeus_core.settings.lease import UNCHANGED, Lease
 
 __all__ = ["Restoration", "used_by"]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import cache
 
 from zeus_core.errors import DeviceError
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._guardian import guardian
-from zeus_core.leases._ledger import Ledger, own_ledger
-from zeus_core.leases._restoring import Outcome
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.guardian import guardian
+from zeus_core.settings.ledger import Ledger, own_ledger
+from zeus_core.settings.restoring import Outcome
 
 __all__ = ["Safeguard"]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceError, DeviceLostError, DriverFaultError, PermissionDeniedError, UsageError
-from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+from zeus_core.settings import PowerLimitKnob, SmClockKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import KnobContract
 
@@ -457,7 +457,7 @@ class TestClock:
         assert gpu.clocks[-1] is None
 
     def test_a_driver_that_hangs_is_not_waited_for_and_restored_once_it_answers(self, monkeypatch, caplog):
-        monkeypatch.setattr("zeus_core.knobs._restoration.RESTORE_SECONDS", 0.05)
+        monkeypatch.setattr("zeus_core.settings.restoration.RESTORE_SECONDS", 0.05)
         is_under_way, may_go_on = threading.Event(), threading.Event()
 
         class HangingGpu(LoggedGpu):
@@ -500,7 +500,7 @@ class TestClock:
 
     def test_a_child_forked_while_another_thread_changes_the_hardware_can_change_it_too(self, monkeypatch):
         # A fork may take a second on a busy machine: the call counts as late after that, and would be undone.
-        monkeypatch.setattr("zeus_core.knobs._restoration.CALL_SECONDS", 30.0)
+        monkeypatch.setattr("zeus_core.settings.restoration.CALL_SECONDS", 30.0)
         is_under_way, may_go_on, parent = threading.Event(), threading.Event(), os.getpid()
 
         class SlowGpu(LoggedGpu):

@@ -4,9 +4,10 @@ import pytest
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DeviceHeldError, DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError
-from zeus_core.knobs._common_clock import CommonClockKnob, common_clocks
-from zeus_core.knobs._kinds import CommonClock, PowerLimit
 from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
+from zeus_core.settings.clock_knob import CommonClockKnob
+from zeus_core.settings.kinds import SM_CLOCK
+from zeus_core.settings.kinds.power_limit import PowerLimit
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import KnobContract
 
@@ -41,8 +42,8 @@ class TestContract(KnobContract):
 
 
 def test_the_settings_are_the_clocks_that_all_gpus_support_below_the_highest_of_any():
-    assert common_clocks([(1410, 1395, 1380, 1365), (1980, 1395, 1365, 210)]) == (1980, 1395, 1365)
-    assert common_clocks([(1410, 1395), (1410, 1395)]) == (1410, 1395)
+    assert SM_CLOCK.common_settings([(1410, 1395, 1380, 1365), (1980, 1395, 1365, 210)]) == (1980, 1395, 1365)
+    assert SM_CLOCK.common_settings([(1410, 1395), (1410, 1395)]) == (1410, 1395)
     settings = CommonClockKnob(make_gpus("A40", "A100")).settings
     assert settings[:3] == (1740, 1410, 1395)
     assert settings[-1] == 210
@@ -128,7 +129,7 @@ def test_a_power_limit_that_somebody_else_has_lowered_is_noticed():
     assert knob.is_undisturbed(), "it is the ceiling now"
 
 
-@pytest.mark.parametrize(("kind", "words"), [(PowerLimit(25), "power limit"), (CommonClock(), "SM clock")])
+@pytest.mark.parametrize(("kind", "words"), [(PowerLimit(25), "power limit"), (SM_CLOCK, "SM clock")])
 def test_the_limiter_turns_either_knob(kind, words):
     gpus = make_gpus("A40", "A40")
     limiter = Limiter(gpus, kind)

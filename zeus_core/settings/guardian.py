@@ -19,8 +19,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.leases._entry import LedgerEntry, LedgerKey
-from zeus_core.leases._process_identity import ProcessIdentity
+from zeus_core._identity import ProcessIdentity
+from zeus_core.settings.entry import LedgerEntry, LedgerKey
 
 if TYPE_CHECKING:
     import socket
@@ -177,7 +177,7 @@ def _start_program(descriptor: int) -> None:
     root = str(Path(__file__).parents[2])
     program = (  # it forks before it imports anything: this process waits for that
         "import os, sys\nif os.fork(): os._exit(0)\n"
-        f"sys.path.insert(0, {root!r})\nfrom zeus_core.leases._guardian_program import main\nmain(*{arguments!r})"
+        f"sys.path.insert(0, {root!r})\nfrom zeus_core.settings.guardian_program import main\nmain(*{arguments!r})"
     )
     process = subprocess.Popen(
         # Without the modules of the site, which it does not need: it starts fast and stays small.

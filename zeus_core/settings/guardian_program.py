@@ -13,13 +13,13 @@ import signal
 import socket
 import time
 
+from zeus_core._identity import ProcessIdentity
+from zeus_core._nvml import BareNvml
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.leases._bare_gpu import BareNvml
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._keeper import Keeper
-from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._process_identity import ProcessIdentity
-from zeus_core.leases._restoring import Outcome
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.keeper import Keeper
+from zeus_core.settings.ledger import Ledger
+from zeus_core.settings.restoring import Outcome
 
 __all__ = ["main"]
 

@@ -1,14 +1,17 @@
-"""The identity of a process: its id alone may belong to another one by now."""
+"""The identity of a process, as its id alone may belong to another one by now; and what people know it by."""
 
 from __future__ import annotations
 
 import os
+import sys
 
-from zeus_core.leases._record import Record
+from zeus_core._record import Record
 
-__all__ = ["THIS_MACHINE", "ProcessIdentity", "ProcessTable"]
+__all__ = ["THIS_MACHINE", "ProcessIdentity", "ProcessTable", "job_id", "program_name", "program_token"]
 
 _INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux: the namespace that sees all processes
+_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
+_MAX_PROGRAM_LENGTH = 200
 _START_TIME = 19  # field 22 of /proc/PID/stat, counted from the state, which follows the name in parentheses
 
 
@@ -110,3 +113,23 @@ class ProcessIdentity(Record):
 def _read(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
+
+
+def program_name() -> str:
+    """Return the name of this program, without its arguments, which may hold secrets."""
+    path = sys.argv[0] if getattr(sys, "argv", None) else ""  # an interpreter within another program has none
+    folder, name = os.path.split(path)
+    return (os.path.basename(folder) if name == "__main__.py" else name)[:_MAX_PROGRAM_LENGTH]
+
+
+def job_id() -> str:
+    """Return the job id of the batch system, such as "12345"; empty if there is none."""
+    return next(filter(None, map(os.environ.get, _JOB_VARIABLES)), None) or ""
+
+
+_token_of_process: dict[int, str] = {}
+
+
+def program_token() -> str:
+    """Return a token of this program: `exec` lets one process execute several programs."""
+    return _token_of_process.setdefault(os.getpid(), os.urandom(8).hex())

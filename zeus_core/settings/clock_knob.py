@@ -1,32 +1,34 @@
-"""One SM clock for several GPUs."""
+"""SM clocks: one for several GPUs in a search, and that of one GPU in a pipeline."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core._process.restore import restore_registry
-from zeus_core._validate import checked_whole_number, shown
+from zeus_core._validate import checked_whole_number
 from zeus_core.device import Gpu
-from zeus_core.device._gpu import checked_gpus
+from zeus_core.device._gpu import checked_gpu
 from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, UsageError
-from zeus_core.knobs._lease import Lease
-from zeus_core.knobs._residue import restore_residue
-from zeus_core.knobs._restoration import Restoration
-from zeus_core.leases._restoring import SAME_CLOCK_MHZ, is_same_limit
+from zeus_core.settings.holders import restore_residue
+from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.kinds.sm_clock import SM_CLOCK, SmClock
+from zeus_core.settings.knob import CommonKnob
+from zeus_core.settings.lease import Lease
+from zeus_core.settings.restoration import Restoration
 
-__all__ = ["CommonClockKnob", "check_clock", "common_clocks"]
+__all__ = ["CommonClockKnob", "SmClockKnob"]
 
 # A locked GPU runs at its clock or below, at the latest after some tens of milliseconds.
 _LOCK_SECONDS = 0.1
 _LOCK_POLL_SECONDS = 0.005
 
 
-class CommonClockKnob:
+class CommonClockKnob(CommonKnob):
     """One locked SM clock for several GPUs, in MHz.
 
     The baseline is the original state: the clock that the user says the GPUs were locked at, and else no lock. It is
@@ -46,21 +48,10 @@ class CommonClockKnob:
     def __init__(self, gpus: Sequence[Gpu], original_mhz: int | None = None) -> None:
         if original_mhz is not None:
             original_mhz = checked_whole_number("original_clock_mhz", original_mhz, 1)
-        self._original_mhz = original_mhz
-        self._gpus = checked_gpus("gpus", gpus, minimum=1)
-        calls = ParallelCalls()
-        self._clocks_mhz = [
-            calls.call_one_within(CALL_SECONDS, number, partial(_usable_clocks_mhz, gpu, original_mhz))
-            for number, gpu in enumerate(self._gpus)
-        ]
-        self._leases = [Lease(gpu, "sm_clock", original_mhz) for gpu in self._gpus]
-        self._restoration = Restoration(self, self._leases, calls)
+        super().__init__(SmClock(original=original_mhz), gpus)
         self._locked_mhz: dict[int, int] = {}  # by number of the GPU: the highest it may run at; none if not locked
         self._enforced_watts: dict[int, float] = {}  # the power limit by number of the GPU, at the latest change
         self._has_locked = False
-        self.settings: tuple[int, ...] = common_clocks(self._clocks_mhz)
-        """The clocks in MHz, highest first. The first one is the original state."""
-        self._in_force: int = self.settings[0]
 
     def apply(self, setting: int) -> None:
         """Lock the clock of every GPU, in MHz; or restore the original state, for the baseline.
@@ -72,13 +63,13 @@ class CommonClockKnob:
             DeviceError: A GPU refuses or does not answer in time, or `restore` was called before, or by a signal
                 handler meanwhile.
         """
-        check_clock(setting, self.settings)
+        self._kind.check(setting, self.settings)
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
-        is_free = setting == self.settings[0] and self._original_mhz is None
+        is_free = setting == self.settings[0] and self._kind.original is None
         if not (is_free and self._has_locked):
-            for number, (lease, clocks_mhz) in enumerate(zip(self._leases, self._clocks_mhz, strict=True)):
-                clock_mhz = min(setting, clocks_mhz[0])
-                self._restoration.change(partial(lease.set, clock_mhz), number)
+            for number, usable in enumerate(self._usable):
+                clock_mhz = round(min(setting, usable[0]))
+                self._set(number, clock_mhz)
                 self._locked_mhz[number] = clock_mhz
             until = time.monotonic() + _LOCK_SECONDS  # for all of them together
             for number, clock_mhz in self._locked_mhz.items():
@@ -92,11 +83,6 @@ class CommonClockKnob:
         self._in_force = setting if setting == self.settings[0] else max(above, default=setting)
         self._enforced_watts = self._read_enforced_watts()
 
-    @property
-    def in_force(self) -> int | None:
-        """The setting that the boards took at the latest `apply`; None once the original was restored for good."""
-        return None if self._restoration.is_final else self._in_force
-
     def is_undisturbed(self) -> bool:
         """Tell whether the power limits that are enforced are those at the latest `apply`, as far as they can be read.
 
@@ -108,7 +94,7 @@ class CommonClockKnob:
             lease.check()  # whether another object has taken it over
         for number, locked_mhz in self._locked_mhz.items():
             clock_mhz = self._restoration.look(partial(_read_clock_mhz, self._gpus[number]), number)
-            if clock_mhz > locked_mhz + SAME_CLOCK_MHZ:
+            if clock_mhz > locked_mhz + SM_CLOCK.tolerance:
                 gpu = self._gpus[number]
                 raise DeviceHeldError(
                     f"somebody else has changed the SM clock of {gpu.name} ({gpu.uuid}), which was locked at "
@@ -116,7 +102,8 @@ class CommonClockKnob:
                 )
         enforced_watts = self._read_enforced_watts()
         return all(
-            is_same_limit(watts, self._enforced_watts.get(number, watts)) for number, watts in enforced_watts.items()
+            POWER_LIMIT.is_same(watts, self._enforced_watts.get(number, watts))
+            for number, watts in enforced_watts.items()
         )
 
     def restore(self) -> bool:
@@ -124,54 +111,86 @@ class CommonClockKnob:
         self._locked_mhz = {}
         return self._restoration.restore()
 
-    @property
-    def unrestored(self) -> Mapping[str, str]:
-        """The commands for the GPUs that `restore` is not known to have restored, each with the reason."""
-        return self._restoration.unrestored
-
     def _read_enforced_watts(self) -> dict[int, float]:
         watts: dict[int, float] = {}
         for number, gpu in enumerate(self._gpus):
             try:
-                watts[number] = self._restoration.look(gpu.read_enforced_power_limit_watts, number)
-            except DeviceError:  # a board that does not report it is trusted
+                enforced_watts = self._restoration.look(partial(POWER_LIMIT.read_enforced, gpu), number)
+            except DeviceError:
                 continue
+            if enforced_watts is not None:  # a board that does not report it is trusted
+                watts[number] = enforced_watts
         return watts
 
 
-def common_clocks(clocks_mhz: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Return the settings for some GPUs or ranks: the highest clock of any, and the lower ones that all support."""
-    each = list(clocks_mhz)
-    highest = max(clocks[0] for clocks in each)
-    shared = set(each[0]).intersection(*each[1:])
-    return (highest, *sorted((clock for clock in shared if clock < highest), reverse=True))
+class SmClockKnob:
+    """The SM clock of one GPU, in MHz.
 
+    The driver reports the clock a GPU runs at, but not whether, or where, it is locked. A GPU is assumed to have been
+    unlocked originally, unless the user gives the clock it was locked at.
 
-def check_clock(clock_mhz: int, settings: Sequence[int]) -> None:
-    """Raise `UsageError` for a clock that is none of some settings, which are sorted with the highest first."""
-    if clock_mhz not in settings:
-        raise UsageError(
-            f"an SM clock of {shown(clock_mhz)} MHz is none of the settings, which run from {settings[0]} down to "
-            f"{settings[-1]} MHz: choose one that the GPUs support"
+    Args:
+        gpu: The GPU. Nothing is changed here.
+        original_mhz: The clock in MHz that the GPU was locked at before; None if it was not locked.
+
+    Raises:
+        UsageError: The GPU does not support `original_mhz`.
+        DeviceError: Its clocks cannot be read, or the driver does not answer.
+    """
+
+    def __init__(self, gpu: Gpu, original_mhz: int | None = None) -> None:
+        self._gpu = checked_gpu("gpu", gpu)
+        if original_mhz is not None:
+            original_mhz = checked_whole_number("original_clock_mhz", original_mhz, 1)
+        calls = ParallelCalls()
+        supported = calls.call_one_within(CALL_SECONDS, 0, partial(_supported_clocks_mhz, gpu))
+        if supported and original_mhz is not None and original_mhz not in supported:
+            raise UsageError(
+                f"original_clock_mhz is {original_mhz!r}; {gpu.name} supports {supported[0]} down to "
+                f"{supported[-1]} MHz"
+            )
+        calls.call_one_within(CALL_SECONDS, 0, partial(restore_residue, gpu))
+        self._lease = Lease(gpu, SM_CLOCK, original_mhz)
+        self._restoration = Restoration(self, [self._lease], calls)
+        self.settings: tuple[int, ...] = tuple(
+            clock for clock in supported if original_mhz is None or clock <= original_mhz
         )
+        """The clocks in MHz, highest first: those the GPU supports, up to the one it was locked at before. Empty where
+        clocks cannot be set at all."""
 
+    def apply(self, setting: int) -> None:
+        """Lock the clock, in MHz.
 
-def _usable_clocks_mhz(gpu: Gpu, original_mhz: int | None) -> tuple[int, ...]:
-    """Return the clocks that a GPU supports, up to the one it was locked at, after residue was restored."""
-    supported = retried(gpu.read_supported_sm_clocks_mhz)
-    if not supported:
-        raise NotSupportedError(f"the SM clock of {gpu.name} cannot be set")
-    if original_mhz is not None and original_mhz not in supported:
-        raise UsageError(
-            f"original_clock_mhz is {original_mhz!r}; {gpu.name} supports {supported[0]} down to {supported[-1]} MHz"
-        )
-    restore_residue(gpu)
-    return tuple(clock for clock in supported if original_mhz is None or clock <= original_mhz)
+        Raises:
+            UsageError: It is not one of `settings`.
+            NotSupportedError: There are no settings.
+            DeviceError: The driver refuses or does not answer in time, or `restore` was called before.
+        """
+        if not self.settings:
+            raise NotSupportedError(f"the SM clock of {self._gpu.name} cannot be set")
+        if setting not in self.settings:
+            raise UsageError(
+                f"clock_mhz is {setting!r}; {self._gpu.name} accepts clocks from {self.settings[0]} down to "
+                f"{self.settings[-1]} MHz"
+            )
+        self._restoration.change(partial(self._lease.set, setting))
+
+    def restore_for_now(self) -> None:
+        """Restore the original clock until the next `apply`.
+
+        Raises:
+            DeviceError: The driver refuses.
+        """
+        self._restoration.restore_for_now()
+
+    def restore(self) -> bool:
+        """Restore the original clock for good. Never raises; logs and returns False if the driver refuses."""
+        return self._restoration.restore()
 
 
 def _taken_mhz(gpu: Gpu, clock_mhz: int, until: float) -> int:
     """Return the clock that a GPU was locked at: the one it runs at, if that stays above the one that was asked for."""
-    while (runs_at_mhz := _read_clock_mhz(gpu)) > clock_mhz + SAME_CLOCK_MHZ:
+    while (runs_at_mhz := _read_clock_mhz(gpu)) > clock_mhz + SM_CLOCK.tolerance:
         if time.monotonic() > until:
             return runs_at_mhz
         time.sleep(_LOCK_POLL_SECONDS)
@@ -183,3 +202,10 @@ def _read_clock_mhz(gpu: Gpu) -> int:
         return gpu.read_sm_clock_mhz()
     except DeviceError:
         return 0  # it says nothing about others
+
+
+def _supported_clocks_mhz(gpu: Gpu) -> tuple[int, ...]:
+    try:
+        return retried(gpu.read_supported_sm_clocks_mhz)
+    except NotSupportedError:
+        return ()

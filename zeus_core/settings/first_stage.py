@@ -14,9 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zeus_core.leases._entry import LedgerEntry
-    from zeus_core.leases._ledger import Ledger
-    from zeus_core.leases._restoring import Outcome
+    from zeus_core.settings.entry import LedgerEntry
+    from zeus_core.settings.ledger import Ledger
+    from zeus_core.settings.restoring import Outcome
 
 __all__ = ["restore_left_behind", "restored"]
 
@@ -46,10 +46,9 @@ def restore_left_behind() -> None:
 def _restore() -> None:
     from functools import partial
 
-    from zeus_core.leases._bare_gpu import BareNvml
-    from zeus_core.leases._ledger import Ledger
-    from zeus_core.leases._ledger_folder import own_folder
-    from zeus_core.leases._restoring import restore_device
+    from zeus_core._nvml import BareNvml
+    from zeus_core.settings.ledger import Ledger, own_folder
+    from zeus_core.settings.restoring import restore_device
 
     restore = partial(restore_device, BareNvml().gpu)
     ledger = Ledger(own_folder(os.environ))
