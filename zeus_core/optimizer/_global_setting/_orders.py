@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
+from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.optimizer._global_setting._pause import Pause
-from zeus_core.optimizer._global_setting._selection import breaks_bound, chosen_by, keeps_bound
 from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.search import GridSearch, Search, Trial
+from zeus_core.search._comparison import Comparison
 from zeus_core.search._fixed_trials import FixedTrials
-from zeus_core.search._objectives import OptimumSelector, longest_factor
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, longest_factor
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._run_search import RunSearch
 from zeus_core.search._safe_clock import SafeClock
+from zeus_core.search._verdict import verdict_on
 from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 if TYPE_CHECKING:
@@ -143,10 +146,10 @@ class SearchArguments:
         return FixedTrials(
             search,
             settings,
-            lambda trials: chosen_by(self.selector, trials, settings, steps, self.kind),
+            lambda trials: _chosen_by(self.selector, trials, settings, steps, self.kind),
             steps,
-            lambda trial, original: keeps_bound(self.selector, trial, original),
-            lambda trial, original: breaks_bound(self.selector, trial, original),
+            lambda trial, original: _keeps_bound(self.selector, trial, original),
+            lambda trial, original: _breaks_bound(self.selector, trial, original),
         )
 
     def predictor(self, settings: tuple[int, ...], selector: OptimumSelector) -> AdaptiveSearch:
@@ -303,3 +306,50 @@ class Orders:
 def is_check_due(steps: int) -> bool:
     """Return whether the search is asked after so many steps of a block whether it may go on."""
     return steps in _CHECKED_STEPS
+
+
+def _chosen_by(
+    selector: OptimumSelector, trials: Sequence[Trial], settings: Sequence[int], steps: int, kind: Kind
+) -> int:
+    """Return the setting that a selector chooses.
+
+    Args:
+        selector: The selector.
+        trials: The trials, of which it is shown those within the settings.
+        settings: The settings, the highest first.
+        steps: The number of steps that the energies and times it is shown are for.
+        kind: The kind of setting.
+
+    Raises:
+        UsageError: It returned something that is no possible setting.
+        Exception: It raised it.
+    """
+    shown = sorted((trial for trial in trials if settings[-1] <= trial.setting <= settings[0]), key=_highest_first)
+    choice: object = selector.select([PowerLimitMeasurement.from_trial(trial, steps) for trial in shown])
+    try:
+        setting = operator.index(choice)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(
+            f"{type(selector).__name__}.select returned {choice!r}; it must return a {kind.words} in whole "
+            f"{kind.unit}, such as measurements[0].power_limit"
+        ) from None
+    kind.check(setting, settings)
+    return setting
+
+
+def _keeps_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bool:
+    """Return whether a setting may be chosen by a trial at it, beside one at the original setting."""
+    objective = selector.objective
+    if objective is None:
+        return True
+    cost = objective.cost(PowerLimitMeasurement.from_trial(trial, 1), PowerLimitMeasurement.from_trial(original, 1))
+    return not math.isinf(cost)
+
+
+def _breaks_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bool:
+    """Return whether a trial certainly breaks a bound of time, or costs more for it, beside one at the original."""
+    return longest_factor(selector) is not None and verdict_on(selector, Comparison(original, trial)).holds is False
+
+
+def _highest_first(trial: Trial) -> int:
+    return -trial.setting

@@ -13,13 +13,11 @@ from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError
 from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError, obstacle_to
+from zeus_core.optimizer._global_setting._measuring import RunSteps, TrialRecorder
 from zeus_core.optimizer._global_setting._orders import SearchArguments
 from zeus_core.optimizer._global_setting._phases import Phase
-from zeus_core.optimizer._global_setting._recorder import TrialRecorder
-from zeus_core.optimizer._global_setting._run_steps import RunSteps
-from zeus_core.optimizer._global_setting._search_group import RankInformation, SearchGroup
+from zeus_core.optimizer._global_setting._search_group import RankInformation, SearchGroup, with_power
 from zeus_core.optimizer._global_setting._search_options import SearchOptions
-from zeus_core.optimizer._global_setting._selection import with_power
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.optimizer._trial_store import (
     Conditions,

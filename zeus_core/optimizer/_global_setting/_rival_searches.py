@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from enum import Enum
 
 from zeus_core.optimizer._global_setting._phases import Outcome, Phase, Window
-from zeus_core.optimizer._global_setting._selection import better_choice
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
 
-__all__ = ["RivalSearches"]
+__all__ = ["RivalSearches", "better_choice"]
 
 _logger = logging.getLogger(__name__)
 
@@ -92,3 +91,21 @@ class RivalSearches:
         if kept is not self.current:
             self.current.rest()
             self.current = kept
+
+
+def better_choice(
+    selector: OptimumSelector, originals: Sequence[PowerLimitMeasurement], choices: Sequence[PowerLimitMeasurement]
+) -> int:
+    """Return which of the choices of several searches is the best: its place.
+
+    Args:
+        selector: The rule by which each was chosen.
+        originals: A step at the original setting, as each search knows it.
+        choices: A step at the choice of each.
+    """
+    changes = list(zip(choices, originals, strict=True))
+    best = 0
+    for place in range(1, len(changes)):
+        if selector.prefers(changes[place], changes[best]):
+            best = place
+    return best

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeus_core.measurement import DeviceEnergy
+from zeus_core.optimizer._global_setting._measuring import RunSteps
 from zeus_core.optimizer._global_setting._orders import Orders
 from zeus_core.optimizer._global_setting._pause import Pause
-from zeus_core.optimizer._global_setting._run_steps import RunSteps
 from zeus_core.optimizer._trial_store import RunSpent
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DeviceHeldError
 from zeus_core.events import Event, StepBegin, StepEnd, TrainBegin
 from zeus_core.optimizer._global_setting._limiter import ReplacedError
+from zeus_core.optimizer._global_setting._measuring import TrialRecorder
 from zeus_core.optimizer._global_setting._phases import (
     MEASURED,
     STEP_BOUNDARIES,
@@ -22,7 +23,6 @@ from zeus_core.optimizer._global_setting._phases import (
     advance,
 )
 from zeus_core.optimizer._global_setting._preparation import Preparation
-from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
 from zeus_core.optimizer._global_setting._search_options import SearchOptions
 from zeus_core.optimizer._global_setting._setting_history import SettingHistory

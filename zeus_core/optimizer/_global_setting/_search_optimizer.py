@@ -28,13 +28,13 @@ from zeus_core.events import (
 )
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
+from zeus_core.optimizer._global_setting._measuring import TrialRecorder
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
 from zeus_core.optimizer._global_setting._pause import Pauser
 from zeus_core.optimizer._global_setting._phases import (
     Phase,
     Window,
 )
-from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
 from zeus_core.optimizer._global_setting._search_facts import SearchFacts
 from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, checked_knob, kinds_of

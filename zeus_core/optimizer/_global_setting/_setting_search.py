@@ -10,14 +10,12 @@ from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError
-from zeus_core.optimizer._global_setting._common_block import CommonBlock
 from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
-from zeus_core.optimizer._global_setting._measured_blocks import MeasuredBlocks
+from zeus_core.optimizer._global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
 from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
 from zeus_core.optimizer._global_setting._phases import MEASURED, Outcome, Phase, Window
-from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._run_pauses import RunPauses
-from zeus_core.optimizer._global_setting._run_steps import RunSteps
+from zeus_core.optimizer._global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer._trial_store import Conditions, ToldBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
