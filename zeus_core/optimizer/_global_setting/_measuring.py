@@ -8,9 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import NamedTuple
 
-from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceHeldError
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor._reading import Reading
@@ -91,12 +90,13 @@ class TrialRecorder:
         if self._step_began is None:
             self._step_began = self._now()
 
-    def end_step(self) -> None:
-        """Note that the step has ended."""
+    def end_step(self) -> float:
+        """Note that the step has ended; return when."""
         now = self._now()
         if self._step_began is not None:
             self.run_seconds += now - self._step_began
         self._step_began = now
+        return now
 
     def pause(self) -> None:
         """Note that no step is under way."""
@@ -119,14 +119,15 @@ class TrialRecorder:
         if not self._is_catching_up:
             self._begin_window()
 
-    def mark_step(self) -> None:
-        """Note the end of a step of the open segment."""
+    def end_measured_step(self) -> None:
+        """Note that a step of the open segment has ended."""
+        now = self.end_step()
         self._steps += 1
         if self._is_catching_up:
             self._is_catching_up = False
             self._begin_window()
             return
-        self._step_ends.append(self._now())
+        self._step_ends.append(now)
         if self._steps % self._piece_steps == 0:
             self._cut()
 
@@ -248,6 +249,13 @@ class FinishedBlock:
     is_spoiled: bool
 
 
+class _OwnPart(NamedTuple):
+    """The part of a rank in a block, and the words for the setting that somebody else has set; None for none."""
+
+    part: TrialPart
+    held: str | None = None
+
+
 class CommonBlock:
     """Measures one block after another, each on all ranks.
 
@@ -298,15 +306,12 @@ class CommonBlock:
             ReplacedError: Somebody else has set the setting of a GPU.
         """
         exchange, run = self._exchange, self._run
-        pieces = decode(
-            list[dict[int, Piece]], exchange.gather(lambda: encode(self._recorder.pieces()), Phase.CONCLUDE)
-        )
+        pieces = exchange.gather_of(dict[int, Piece], self._recorder.pieces, Phase.CONCLUDE)
         left_out = left_out_pieces(pieces, is_settling)
-        told = exchange.gather(lambda: self._own_part(left_out), Phase.CONCLUDE)
-        parts = decode(list[TrialPart], [part for part, _ in told])
-        held = [because for _, because in told]
-        if any(held):
-            raise ReplacedError(exchange.complaint(held))
+        told = exchange.gather_of(_OwnPart, lambda: self._own_part(left_out), Phase.CONCLUDE)
+        if any(one.held for one in told):
+            raise ReplacedError(exchange.complaint([one.held for one in told]))
+        parts = [one.part for one in told]
         run.outlier_steps += max(sum(piece.outliers for piece in of_rank.values()) for of_rank in pieces)
         run.excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
         trial = trial_from_parts(setting, parts)
@@ -319,17 +324,16 @@ class CommonBlock:
         run_seconds = max(part.run_seconds for part in parts) - run.excess_seconds
         return FinishedBlock(trial, run_seconds, any(part.is_spoiled for part in parts))
 
-    def _own_part(self, left_out: Sequence[int]) -> tuple[Any, str | None]:
-        """Return this rank's part in the block, in JSON types, and the words for the setting of somebody else."""
+    def _own_part(self, left_out: Sequence[int]) -> _OwnPart:
         part = self._recorder.finish_trial(left_out)
         try:
             is_undisturbed = self._limiter.is_undisturbed()
         except DeviceHeldError as error:
-            return encode(part), str(error)
+            return _OwnPart(part, str(error))
         if not is_undisturbed:
             _logger.warning(
                 "the %s in force has changed during a trial, which is repeated",
                 self._limiter.kind.words,
             )
             part = replace(part, is_spoiled=True)
-        return encode(part), None
+        return _OwnPart(part)

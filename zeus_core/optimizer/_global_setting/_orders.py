@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from zeus_core.search._adaptive_search import AdaptiveSearch
     from zeus_core.search._belief import Knob as CurveKnob
 
-__all__ = ["DEFAULT_STEPS", "MakeSearch", "Mode", "Order", "Orders", "SearchArguments", "is_check_due"]
+__all__ = [
+    "CHECKED_STEPS",
+    "DEFAULT_STEPS",
+    "MakeSearch",
+    "Mode",
+    "Order",
+    "Orders",
+    "SearchArguments",
+]
 
 MakeSearch = Callable[[Sequence[int], OptimumSelector], Search]
 """Makes a search from the settings, the original one first, and the selector."""
@@ -49,7 +57,7 @@ _PIECES = 8  # of a block: one that is left out costs so little, and they are en
 _UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
 
 # Steps of a block after which the search is asked whether it may go on: seldom enough for exchanges of many ranks.
-_CHECKED_STEPS = frozenset(round(1.25**power) for power in range(3, 90))
+CHECKED_STEPS = frozenset(round(1.25**power) for power in range(3, 90))
 
 
 @dataclass(frozen=True)
@@ -301,11 +309,6 @@ class Orders:
             return None
         self._has_announced = True
         return str(cost)
-
-
-def is_check_due(steps: int) -> bool:
-    """Return whether the search is asked after so many steps of a block whether it may go on."""
-    return steps in _CHECKED_STEPS
 
 
 def _chosen_by(

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zeus_core._codec import decode, encode
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
@@ -187,8 +186,8 @@ class Preparation:
     def _search(self, kind: Kind, run: RunSteps, told_max_steps: int | None, left_steps: int | None) -> SettingSearch:
         exchange = self._exchange
         # No rank changes a setting before all ranks have read theirs: some may share a GPU.
-        told = exchange.gather(lambda: encode(self._information(self._read(kind))), Phase.PREPARE)
-        ranks, limiter = decode(list[RankInformation], told), self._limiters[-1]
+        ranks = exchange.gather_of(RankInformation, lambda: self._information(self._read(kind)), Phase.PREPARE)
+        limiter = self._limiters[-1]
         group = SearchGroup.from_ranks(ranks, kind)
         exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpus}))
         if self.options.selector is None:
@@ -196,7 +195,7 @@ class Preparation:
         if any(one != POWER_LIMIT for one in self._kinds):
             self.selector = with_power(self.selector, group.original_limit_watts)
         conditions = group.conditions(kind, self._work)
-        known = decode(SearchState, exchange.decide(lambda: encode(self._known(conditions)), Phase.PREPARE))
+        known = exchange.decide_of(SearchState, lambda: self._known(conditions), Phase.PREPARE)
         if kind is self._kinds[0]:
             run.steps = known.run_steps
             self._recorder.begin_run(known.run_seconds)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from enum import Enum
 
-from zeus_core.optimizer._global_setting._phases import Outcome, Phase, Window
+from zeus_core.optimizer._global_setting._phases import Outcome
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
@@ -29,7 +29,6 @@ class RivalSearches:
 
     def __init__(self, searches: Sequence[SettingSearch], selector: OptimumSelector, exchange: Exchange) -> None:
         first, *self._untried = searches
-        self._searches = list(searches)
         self.current: SettingSearch = first
         """The search under way."""
         self._tried = [first]
@@ -38,30 +37,11 @@ class RivalSearches:
         self._is_decided = False
 
     @property
-    def searches(self) -> Sequence[SettingSearch]:
-        """All searches."""
-        return self._searches
-
-    @property
     def others(self) -> Sequence[SettingSearch]:
         """The searches that have chosen, and do not go on."""
         return [search for search in self._tried if search is not self.current]
 
-    def begin(self) -> Outcome:
-        """Ask for the first block."""
-        return self._next(self.current.begin(), Phase.PREPARE)
-
-    def enter(self, phase: Phase, window: Window, is_new: bool) -> Outcome | None:
-        """Have the effects of entering a phase (`is_new`) or a state of its window; see `SettingSearch.enter`."""
-        outcome = self.current.enter(phase, window, is_new)
-        return None if outcome is None else self._next(outcome, phase)
-
-    def forget(self) -> None:
-        """Forget all blocks."""
-        for search in self._searches:
-            search.forget()
-
-    def _next(self, outcome: Outcome, phase: Enum) -> Outcome:
+    def next(self, outcome: Outcome, phase: Enum) -> Outcome:
         """Go on with the next search once one has chosen; after the last, with the one that has the better choice."""
         while outcome is Outcome.CHOSEN and self._untried and not self.current.observes:
             before, self.current = self.current, self._untried.pop(0)

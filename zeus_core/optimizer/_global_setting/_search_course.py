@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
@@ -23,7 +24,6 @@ from zeus_core.optimizer._global_setting._phases import (
     advance,
 )
 from zeus_core.optimizer._global_setting._preparation import Preparation
-from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
 from zeus_core.optimizer._global_setting._search_options import SearchOptions
 from zeus_core.optimizer._global_setting._setting_history import SettingHistory
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
@@ -31,6 +31,9 @@ from zeus_core.optimizer._trial_store import TrialStore
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.settings.holders import KnobUser
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
 
 __all__ = ["SearchCourse"]
 
@@ -70,8 +73,11 @@ class SearchCourse:
         """The state in which the latest training ended."""
         self.ended_because: str | None = None
         """The reason that the search was given up, in phase OFF; None before."""
-        self.rivals: RivalSearches | None = None
+        self.searches: Sequence[SettingSearch] = ()
         """The searches of the latest training."""
+        self.search: SettingSearch | None = None
+        """The one under way, or the latest one."""
+        self._rivals: RivalSearches | None = None  # where there are several
         self.gpus = gpus
         """The GPUs of this rank."""
         self._recorder = recorder
@@ -91,36 +97,35 @@ class SearchCourse:
         """Makes the searches."""
 
     @property
-    def search(self) -> SettingSearch | None:
-        """The search under way, or the latest one."""
-        return None if self.rivals is None else self.rivals.current
+    def others(self) -> Sequence[SettingSearch]:
+        """The searches that have chosen, and do not go on."""
+        return () if self._rivals is None else self._rivals.others
 
     @contained(on_fault=lambda self, error: self.fail(error))
     def receive(self, event: Event) -> None:
         """Follow an event: the one entrance of all hooks."""
-        kind, phase = type(event), self.state.phase
-        is_measured = self.state.window is Window.OPEN
+        kind, recorder = type(event), self._recorder
         if kind is StepBegin:
-            self._recorder.begin_step()
+            recorder.begin_step()
         elif kind is StepEnd:
-            self._recorder.end_step()
-            if is_measured:
-                self.exchange.attempt(self._recorder.mark_step)
-            if self.rivals is not None and phase not in _RESTING:
-                self.rivals.current.count_step(is_original=phase is Phase.WAIT)
+            self._end_step()
+            return
         else:
-            self._recorder.pause()
+            recorder.pause()
         if isinstance(event, TrainBegin):
             self._steps_left = event.steps_left
         self._follow(kind)
-        if kind is StepEnd and is_measured and self._is_to_end_early():
-            self._follow(Outcome.SPENT)
 
-    def _is_to_end_early(self) -> bool:
-        phase, steps_left = self.state.phase, self.state.steps_left
-        if self.rivals is None or steps_left == 0 or phase not in MEASURED:
-            return False
-        return self.rivals.current.is_to_end_early(phase, steps_left)
+    def _end_step(self) -> None:
+        phase, is_measured = self.state.phase, self.state.window is Window.OPEN
+        self.exchange.attempt(self._recorder.end_measured_step if is_measured else self._recorder.end_step)
+        if self.search is not None and phase not in _RESTING:
+            self.search.count_step(is_original=phase is Phase.WAIT)
+        self._follow(StepEnd)
+        state = self.state
+        is_under_way = is_measured and state.steps_left > 0 and state.phase in MEASURED
+        if is_under_way and self.search is not None and self.search.is_to_end_early(state.phase, state.steps_left):
+            self._follow(Outcome.SPENT)
 
     def fail(self, error: Exception) -> None:
         """End the search by a fault."""
@@ -163,7 +168,9 @@ class SearchCourse:
             self._recorder.drop_trial()
             return None
         try:
-            return None if self.rivals is None else self.rivals.enter(self.state.phase, self.state.window, is_new)
+            if self.search is None:
+                return None
+            return self._continued(self.search.enter(self.state.phase, self.state.window, is_new))
         except ReplacedError as error:
             self._replaced = error
             return Outcome.LOWERED
@@ -171,18 +178,30 @@ class SearchCourse:
             if is_new and self.state.phase in _SETTING and self.search is not None:
                 self._note_setting(self.search.reason)
 
-    def _prepare(self) -> Outcome:
+    def _continued(self, outcome: Outcome | None) -> Outcome | None:
+        """Return the outcome of a search; that of the next one, if it has chosen and others are to be made."""
+        if self._rivals is None or outcome is None:
+            return outcome
+        outcome = self._rivals.next(outcome, self.state.phase)
+        self.search = self._rivals.current
+        return outcome
+
+    def _prepare(self) -> Outcome | None:
         replaced, self._replaced = self._replaced, None
         if replaced is None:
-            self.rivals = None
+            self.searches, self.search, self._rivals = (), None, None
         searches = self.preparation.searches(self._steps_left, replaced)
         if replaced is not None:
             _logger.warning("%s, and the search for a %s begins anew below it", replaced, self.preparation.name)
-        self.rivals = RivalSearches(searches, self.preparation.selector, self.exchange)
+        self.searches, self.search = searches, searches[0]
+        if len(searches) > 1:
+            from zeus_core.optimizer._global_setting._rival_searches import RivalSearches  # for knob="auto" alone
+
+            self._rivals = RivalSearches(searches, self.preparation.selector, self.exchange)
         if replaced is None:
             self._history.begin()
         self._note_setting("somebody else has set it")
-        return self.rivals.begin()
+        return self._continued(self.search.begin())
 
     def _note_setting(self, reason: str) -> None:
         if self.search is not None and self.search.in_force is not None:

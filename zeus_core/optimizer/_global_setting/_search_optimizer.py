@@ -245,8 +245,7 @@ class SearchOptimizer(SearchFacts):
             return {}
         if because is not None:
             return result.rows()
-        others = () if self._course.rivals is None else self._course.rivals.others
-        rows = {f"or {other.kind.words}": other.choice_text for other in others}
+        rows = {f"or {other.kind.words}": other.choice_text for other in self._course.others}
         credit = self._search.pauses.credit
         return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
 
@@ -279,8 +278,7 @@ class SearchOptimizer(SearchFacts):
     @property
     def is_pause_due(self) -> bool:
         """Whether training pauses before its next step, on all ranks, as `carbon_aware` allows it."""
-        rivals = self._course.rivals
-        return rivals is not None and rivals.current.pauses.due is not None
+        return self._search is not None and self._search.pauses.due is not None
 
     @property
     def is_end_due(self) -> bool:

@@ -6,21 +6,17 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError
 from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
 from zeus_core.optimizer._global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
-from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
+from zeus_core.optimizer._global_setting._orders import CHECKED_STEPS, Order, Orders, SearchArguments
 from zeus_core.optimizer._global_setting._phases import MEASURED, Outcome, Phase, Window
 from zeus_core.optimizer._global_setting._run_pauses import RunPauses
 from zeus_core.optimizer._global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer._trial_store import Conditions, ToldBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
-from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import PowerLimitMeasurement
 from zeus_core.search._run_plan import Prediction
 from zeus_core.settings.kinds import Kind
 
@@ -126,9 +122,9 @@ class SettingSearch:
         return None if self.is_held else self.limiter.setting
 
     @property
-    def comparison(self) -> Comparison | None:
-        """Steps at the original setting, and at the choices; None until one was measured, and if they are one."""
-        return self.measured.comparison(self.chosen, self._order.is_fixed)
+    def is_fixed(self) -> bool:
+        """Whether the search is over for good once its choice is confirmed."""
+        return self._order.is_fixed
 
     @property
     def run_slowdown(self) -> tuple[float, float] | None:
@@ -196,7 +192,7 @@ class SettingSearch:
 
     def begin(self) -> Outcome:
         """Ask for the first block."""
-        return self._follow(self._exchange.decide(self._first_order, Phase.PREPARE))
+        return self._follow(self._exchange.decide_of(Order, self._first_order, Phase.PREPARE))
 
     def count_step(self, is_original: bool) -> None:
         """Count a step that has ended, before the search changes anything (`is_original`) or at the setting in force.
@@ -233,7 +229,7 @@ class SettingSearch:
     def is_to_end_early(self, phase: Phase, steps_left: int) -> bool:
         """Return whether the block under way ends here. All ranks call this at the end of the same steps."""
         order, steps = self._order, self._block.steps
-        if not order.is_limited or order.steps - steps_left < _MIN_STEPS or not is_check_due(steps):
+        if not order.is_limited or steps not in CHECKED_STEPS or order.steps - steps_left < _MIN_STEPS:
             return False
         seconds = self._block.seconds(phase)
         may_continue: bool = self._exchange.decide(lambda: self._may_continue(seconds), phase)
@@ -249,31 +245,20 @@ class SettingSearch:
         if self._exchange.rank == 0:
             self._store.save(self.conditions, [block.trial for block in self.measured.blocks])
 
-    def measurements(self, steps: int) -> list[PowerLimitMeasurement]:
-        """Return the trials within the settings, and the choice, for this number of steps, as selectors see them."""
-        choice = {setting: trial for setting, trial in self.measured.at_choices.items() if setting == self.chosen}
-        trials = sorted({**choice, **self.measured.trials}.values(), key=lambda trial: -trial.setting)
-        return [PowerLimitMeasurement.from_trial(trial, steps) for trial in self.within(trials)]
-
-    def within(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the trials within the settings."""
-        return [trial for trial in trials if self.settings[-1] <= trial.setting <= self.settings[0]]
-
-    def _first_order(self) -> Any:
+    def _first_order(self) -> Order:
         self._orders = self.pauses.orders = Orders(self._arguments, self.settings)
         if self.observes:
             self._orders.observe(())
         for block in self.measured.blocks:
             self._orders.tell(block.trial, block.run_steps, block.run_seconds)
-        return encode(self._orders.next(self.run.steps, self._recorder.run_seconds))
+        return self._orders.next(self.run.steps, self._recorder.run_seconds)
 
     def _may_continue(self, seconds: float) -> bool:
         assert self._orders is not None, "rank 0 decides"
         return self._orders.may_continue(self._block.steps, seconds)
 
-    def _follow(self, fields: Any) -> Outcome:
+    def _follow(self, order: Order) -> Outcome:
         """Take an order of rank 0."""
-        order = decode(Order, fields)
         self._asked = order.setting
         best = None if order.best is None else self._taken.get(order.best, order.best)
         order = replace(order, setting=self._taken.get(order.setting, order.setting), best=best)
@@ -318,7 +303,7 @@ class SettingSearch:
         if not block.is_spoiled:  # interference is no fault of the devices
             self._tries += 1
         if self._order.is_choice and self._arguments.aware is not None:  # decisions do not wait for an energy
-            return self._follow(self._exchange.decide(lambda: self._order_at(run_seconds), Phase.CONCLUDE))
+            return self._follow(self._exchange.decide_of(Order, lambda: self._order_at(run_seconds), Phase.CONCLUDE))
         if self._tries < _MAX_TRIES:
             self._setting = None  # it is set again
             return Outcome.CHOSEN if self._order.is_choice else Outcome.ASKED
@@ -336,22 +321,25 @@ class SettingSearch:
             self.measured.add_trial(block)
         if not (self._order.is_choice and self._order.is_fixed):
             self._exchange.attempt(self.save)
-        return self._follow(self._exchange.decide(lambda: self._next_order(trial, run_seconds), Phase.CONCLUDE))
+        return self._follow(
+            self._exchange.decide_of(Order, lambda: self._next_order(trial, run_seconds), Phase.CONCLUDE)
+        )
 
-    def _next_order(self, trial: Trial, run_seconds: float) -> Any:
+    def _next_order(self, trial: Trial, run_seconds: float) -> Order:
         assert self._orders is not None, "rank 0 decides"
         self._orders.tell(replace(trial, setting=self._asked), self.run.steps, run_seconds)
         return self._order_at(run_seconds)
 
-    def _order_at(self, run_seconds: float) -> Any:
+    def _order_at(self, run_seconds: float) -> Order:
         assert self._orders is not None, "rank 0 decides"
-        return encode(self._orders.next(self.run.steps, run_seconds))
+        return self._orders.next(self.run.steps, run_seconds)
 
     def _applied(self, phase: Phase) -> int:
         """Apply the setting on all ranks, or observe at the original one if a rank may not. Returns that in force."""
         setting = self._asked
-        told = self._exchange.gather(lambda: encode(Answer() if self.observes else self.limiter.set(setting)), phase)
-        answers = decode(list[Answer], told)
+        answers = self._exchange.gather_of(
+            Answer, lambda: Answer() if self.observes else self.limiter.set(setting), phase
+        )
         if any(answer.denial for answer in answers):
             return self._observe(answers)
         taken = answers[0].taken

@@ -16,6 +16,7 @@ from zeus_core.measurement import Measurement
 from zeus_core.optimizer._trial_store import ToldBlock
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison, standard_deviation, time_error_fraction
+from zeus_core.search._objectives import PowerLimitMeasurement
 
 __all__ = [
     "MeasuredBlocks",
@@ -303,6 +304,16 @@ class MeasuredBlocks:
     def forget(self) -> None:
         """Forget all blocks."""
         self.blocks, self.trials = [], {}
+
+    def measurements(self, settings: Sequence[int], chosen: int | None, steps: int) -> list[PowerLimitMeasurement]:
+        """Return the trials within the settings, and the choice, for this number of steps, as selectors see them."""
+        choice = {setting: trial for setting, trial in self._confirmed.items() if setting == chosen}
+        trials = sorted({**choice, **self.trials}.values(), key=lambda trial: -trial.setting)
+        return [
+            PowerLimitMeasurement.from_trial(trial, steps)
+            for trial in trials
+            if settings[-1] <= trial.setting <= settings[0]
+        ]
 
     def sorted_trials(self) -> list[Trial]:
         """Return the trials so far, the highest setting first."""
