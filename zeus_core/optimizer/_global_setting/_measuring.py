@@ -25,7 +25,6 @@ from zeus_core.optimizer._global_setting._trials import (
     usual_seconds,
 )
 from zeus_core.ports._exchange import Exchange
-from zeus_core.ports._time_source import clock_seconds
 from zeus_core.search import Trial
 from zeus_core.search._comparison import standard_deviation
 
@@ -76,10 +75,6 @@ class TrialRecorder:
         self.run_seconds: float = 0.0
         """The time of all steps of the run, without pauses of training."""
         self._step_began: float | None = None
-
-    def clock_seconds(self) -> float:
-        """Return the date and time, in seconds since 1970 (Unix time)."""
-        return clock_seconds(self._monitor.time_source)
 
     def begin_run(self, seconds: float) -> None:
         """Time the steps of another run, which has lasted so long before."""

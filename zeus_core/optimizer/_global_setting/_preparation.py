@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zeus_core._process.deadline import CALL_SECONDS
-from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError
 from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError, obstacle_to
@@ -27,7 +25,6 @@ from zeus_core.optimizer._trial_store import (
     checked_facts,
     search_from_state,
     searches_to_state,
-    spent_from_state,
 )
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, ZeusCost
@@ -77,8 +74,6 @@ class Preparation:
         self._limiters: list[Limiter] = []
         self._is_restored = True  # what an earlier training has changed
         self._searches: list[SettingSearch] = []  # of the latest training
-        self._idle_watts: float | None = None
-        self._spent: RunSpent | None = None  # before this training
 
     @property
     def name(self) -> str:
@@ -101,8 +96,12 @@ class Preparation:
             search.forget()
         self._has_forgotten = True
 
-    def state(self) -> dict[str, Any]:
-        """Return what was measured so far, for a checkpoint, in JSON types; empty before the first trial."""
+    def state(self, spent: RunSpent | None = None) -> dict[str, Any]:
+        """Return what was measured so far, for a checkpoint, in JSON types; empty before the first trial.
+
+        Args:
+            spent: The energy and time that the run took so far; None where it follows no signal.
+        """
         return searches_to_state(
             [
                 SearchState(
@@ -114,13 +113,12 @@ class Preparation:
                 for search in self._searches
                 if search.measured.blocks
             ],
-            self._searches[0].pauses.spent if self._searches else None,
+            spent,
         )
 
     def load_state(self, state: Any) -> None:
         """Take what a checkpoint holds for known, in the next training."""
         self._resumed = state or None
-        self._spent = None if self.options.aware is None else spent_from_state(state)
 
     def searches(self, told_max_steps: int | None, replaced: ReplacedError | None = None) -> list[SettingSearch]:
         """Read what is in force, and make the searches of a training. All ranks call this.
@@ -137,8 +135,6 @@ class Preparation:
         self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
         self._is_restored = not self._limiters
         run = RunSteps()
-        if self.options.aware is not None and replaced is None:
-            self._idle_watts = self._read_idle_watts()
         left_steps = None if replaced is None else self._searches[0].left_steps
         searches = [self._search(kind, run, told_max_steps, left_steps) for kind in self._kinds]
         # Each ceiling is below the one before, so that two who set limits by turns come to an end.
@@ -159,12 +155,6 @@ class Preparation:
     def unrestored(self) -> dict[str, str]:
         """The commands for the GPUs of this rank that `restore` is not known to have restored, each with the reason."""
         return {command: why for limiter in self._limiters for command, why in limiter.unrestored.items()}
-
-    def _read_idle_watts(self) -> float | None:
-        """Return the power of all GPUs of the job, which do not train yet; None if a GPU does not tell it."""
-        told = self._exchange.gather(lambda: {gpu.uuid: _power_watts(gpu) for gpu in self._gpus}, Phase.PREPARE)
-        watts = {uuid: power for of_rank in told for uuid, power in of_rank.items()}
-        return None if None in watts.values() else sum(power for power in watts.values() if power is not None)
 
     def _possible_kinds(self) -> tuple[Kind, ...]:
         """Return the kinds of settings that all ranks can change; the first one if there is none."""
@@ -248,10 +238,7 @@ class Preparation:
             max(gpu.energy_counter_period_seconds for gpu in self._gpus),
             options.wait_steps,
             options.mode == "observe",
-            options.aware,
-            self._idle_watts,
-            self._spent,
-            self._recorder.clock_seconds,
+            options.aware is not None,
         )
 
     def _information(self, limiter: Limiter) -> RankInformation:
@@ -275,10 +262,3 @@ class Preparation:
             raise DeviceError("the original settings of an earlier training have not been restored yet")
         self._limiters.append(Limiter(self._gpus, kind, self._user))
         return self._limiters[-1]
-
-
-def _power_watts(gpu: Gpu) -> float | None:
-    try:
-        return ParallelCalls().call_one_within(CALL_SECONDS, 0, gpu.read_power_watts)
-    except DeviceError:
-        return None

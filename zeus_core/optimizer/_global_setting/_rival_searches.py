@@ -48,7 +48,7 @@ class RivalSearches:
             self._tried.append(self.current)
             before.rest()
             self.current.continue_from(before)
-            outcome = self.current.begin()
+            outcome = self.current.begin() or outcome
         if outcome is Outcome.CHOSEN and len(self._tried) > 1 and not self._is_decided:
             self._is_decided = True
             self._keep(self._tried[self._exchange.decide(self._better, phase)])

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["SearchCourse"]
 
 _SETTING = frozenset({Phase.WARM_UP, Phase.SETTLE, Phase.DONE})  # the phases that set a setting
+_DIRECTED = frozenset({Phase.PREPARE, Phase.CONCLUDE})  # the phases in which an observer may direct the search
 _RESTING = frozenset({Phase.REST, Phase.OFF})
 _FAULT = "a fault, which was logged, has ended the search"
 
@@ -116,6 +117,17 @@ class SearchCourse:
             self._steps_left = event.steps_left
         self._follow(kind)
 
+    @property
+    def waiting(self) -> SettingSearch | None:
+        """The search, if it waits in PREPARE or CONCLUDE for an observer to direct it."""
+        search = self.search
+        return search if search is not None and search.is_waiting and self.state.phase in _DIRECTED else None
+
+    def go_on(self, cause: Event, setting: int | None, steps: int, reason: str) -> None:
+        """Have the search that waits since an event go on; see `SettingSearch.go_on`."""
+        if self.search is not None:
+            self._follow(self.search.go_on(setting, steps, reason), type(cause))
+
     def _end_step(self) -> None:
         phase, is_measured = self.state.phase, self.state.window is Window.OPEN
         self.exchange.attempt(self._recorder.end_measured_step if is_measured else self._recorder.end_step)
@@ -141,15 +153,21 @@ class SearchCourse:
         if self.gpus:  # without one, the warning of its monitor has said so
             log_fault(self, f"the search for a {self.preparation.name} is off for the rest of this run", error)
 
-    def _follow(self, event: type[Event] | Outcome) -> None:
-        """Follow what has happened, and then the outcome of entering each phase, or state of its window, in turn."""
+    def _follow(self, event: type[Event] | Outcome, cause: type[Event] | None = None) -> None:
+        """Follow what has happened, and then the outcome of entering each phase, or state of its window, in turn.
+
+        Args:
+            event: An event, or an outcome.
+            cause: The event that led to this outcome, where that is over.
+        """
+        is_boundary = (cause or event) in STEP_BOUNDARIES
         happening: type[Event] | Outcome | None = event
         while happening is not None:
             before, self.state = self.state, advance(self.state, happening, self._steps_of)
             if (self.state.phase, self.state.window) == (before.phase, before.window):
                 return
             happening = self._enter(is_new=self.state.phase is not before.phase)
-            if happening is None and event in STEP_BOUNDARIES and self.state.is_spent:
+            if happening is None and is_boundary and self.state.is_spent:
                 happening = Outcome.SPENT
 
     def _steps_of(self, phase: Phase) -> int:

@@ -30,7 +30,6 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._global_setting._measuring import TrialRecorder
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
-from zeus_core.optimizer._global_setting._pause import Pauser
 from zeus_core.optimizer._global_setting._phases import (
     Phase,
     Window,
@@ -49,6 +48,7 @@ from zeus_core.settings.kinds import SM_CLOCK
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.optimizer.carbon_aware._follower import Follower
 
 __all__ = ["SearchOptimizer", "search_record"]
 
@@ -120,7 +120,12 @@ class SearchOptimizer(SearchFacts):
         user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest)
         course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history, user)
         self._exchange = course.exchange
-        self._pauser = None if carbon_aware is None else Pauser(carbon_aware, monitor, self._exchange, report_pause)
+        self._follower: Follower | None = None
+        """Follows a signal, beside the search."""
+        if carbon_aware is not None:
+            from zeus_core.optimizer.carbon_aware._follower import Follower  # needs numpy
+
+            self._follower = Follower(carbon_aware, monitor, self._exchange, report_pause)
         super().__init__(course)
 
     def use_world(self, world: World) -> None:
@@ -153,11 +158,13 @@ class SearchOptimizer(SearchFacts):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the search so far for the checkpoint of a training, in JSON types; empty before its first trial."""
-        return self._course.preparation.state()
+        return self._course.preparation.state(None if self._follower is None else self._follower.spent)
 
     def load_state_dict(self, state: Any) -> None:
         """Continue the search of a checkpoint in the next training, if it was made under the same conditions."""
         self._course.preparation.load_state(state)
+        if self._follower is not None:
+            self._follower.load_state(state)
 
     def receive(self, event: Event) -> None:
         """Receive an event of training.
@@ -172,15 +179,15 @@ class SearchOptimizer(SearchFacts):
             case StepBegin():
                 if self._is_in_step:
                     self._end_step()
-                if self.is_pause_due:
+                if self._follower is not None:
                     self.pause()
                 self._is_in_step = True
-                self._course.receive(event)
+                self._send(event)
             case StepEnd():
                 self._end_step()
             case Pause():
                 self._end_step()
-                self._course.receive(event)
+                self._send(event)
                 self._recorder.skips_next_step = event.on_all_ranks and self._exchange.size > 1
             case Interference():
                 self._take_interference(event)
@@ -192,14 +199,14 @@ class SearchOptimizer(SearchFacts):
         match event:
             case TrainBegin():
                 self._is_in_training = True
-                self._course.receive(event)
+                self._send(event)
             case EpochBegin():
                 self._is_in_epoch = True
-                self._course.receive(event)
+                self._send(event)
             case EpochEnd():
                 self._end_step()
                 self._is_in_epoch = False
-                self._course.receive(event)
+                self._send(event)
             case TrainEnd():
                 self._end_training()
             case Forget():
@@ -214,7 +221,7 @@ class SearchOptimizer(SearchFacts):
         is_measuring = self._course.state.window is Window.OPEN
         self._expects_interference = self._expects_interference or is_measuring
         if self._exchange.size == 1:
-            self._course.receive(event)
+            self._send(event)
         elif is_measuring:  # no rank may count other steps than the others do
             self._recorder.spoil_trial()
 
@@ -223,6 +230,8 @@ class SearchOptimizer(SearchFacts):
         if self.phase is not Phase.REST:
             self._course.ended_state = self._course.state
         self._course.receive(TRAIN_END)
+        if self._follower is not None:
+            self._follower.end()
         self._course.restore()  # again, if it failed before
         if self._is_result_due:
             self._is_result_due = False
@@ -241,12 +250,12 @@ class SearchOptimizer(SearchFacts):
             unrestored = self._course.unrestored
             text = f"{because}{restored_text(unrestored, 'the original setting')}"
             return {self._course.preparation.name: text, **restoring_rows(unrestored)}
-        if result is None or self._search is None:
+        if result is None:
             return {}
         if because is not None:
             return result.rows()
         rows = {f"or {other.kind.words}": other.choice_text for other in self._course.others}
-        credit = self._search.pauses.credit
+        credit = None if self._follower is None else self._follower.credit
         return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
 
     def close(self) -> None:
@@ -270,20 +279,33 @@ class SearchOptimizer(SearchFacts):
         if self._is_in_step:
             self._is_in_step = False
             self._is_result_due = True
-            self._course.receive(STEP_END)
+            self._send(STEP_END)
             self._recorder.skips_next_step = False
             if self._expects_interference:
-                self._course.receive(Pause())
+                self._send(Pause())
+
+    def _send(self, event: Event) -> None:
+        """Have the search follow an event; and then the signal, if it is at the end of a block."""
+        self._course.receive(event)
+        if self._follower is not None:
+            self._direct(self._follower, event)
+
+    @contained(on_fault=lambda self, error: self._course.fail(error))
+    def _direct(self, follower: Follower, cause: Event) -> None:
+        search = self._course.waiting
+        if search is not None:
+            decision = follower.decide(search)
+            self._course.go_on(cause, decision.setting, decision.steps, decision.reason)
 
     @property
     def is_pause_due(self) -> bool:
         """Whether training pauses before its next step, on all ranks, as `carbon_aware` allows it."""
-        return self._search is not None and self._search.pauses.due is not None
+        return self._follower is not None and self._follower.due is not None
 
     @property
     def is_end_due(self) -> bool:
         """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
-        due = None if self._search is None else self._search.pauses.due
+        due = None if self._follower is None else self._follower.due
         return due is not None and due.ends_process
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
@@ -293,12 +315,9 @@ class SearchOptimizer(SearchFacts):
         Raises:
             SystemExit: The process ends, to go on later, with exit code 75.
         """
-        search, pauser = self._search, self._pauser
-        pause = None if search is None else search.pauses.take()
-        if search is None or pauser is None or pause is None:
-            return
-        self._course.receive(Pause())
-        search.pauses.tell(pause.seconds, pauser.pause(pause))
+        if self._follower is not None and self._follower.due is not None:
+            self._course.receive(Pause())
+            self._follower.pause()
 
     @contained
     def _show_result(self) -> None:

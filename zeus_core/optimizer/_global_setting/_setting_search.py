@@ -12,7 +12,6 @@ from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
 from zeus_core.optimizer._global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
 from zeus_core.optimizer._global_setting._orders import CHECKED_STEPS, Order, Orders, SearchArguments
 from zeus_core.optimizer._global_setting._phases import MEASURED, Outcome, Phase, Window
-from zeus_core.optimizer._global_setting._run_pauses import RunPauses
 from zeus_core.optimizer._global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer._trial_store import Conditions, ToldBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
@@ -91,12 +90,22 @@ class SettingSearch:
         """Whether no setting is changed."""
         self.best: int | None = None
         """The best setting so far; None if nobody knows."""
-        self.pauses: RunPauses = RunPauses(run)
-        """The pauses of the training."""
+        self.run_seconds: float = recorder.run_seconds
+        """The time of the steps until the end of the latest block, without pauses of training and outliers."""
+        self.is_waiting: bool = False
+        """Whether an observer is to direct what follows."""
         self._orders: Orders | None = None  # on rank 0
         self._order = Order(
-            self.original, 1, is_choice=False, settle_steps=0, piece_steps=1, is_fixed=True, is_limited=False
+            self.original,
+            1,
+            is_choice=False,
+            settle_steps=0,
+            least_steps=1,
+            least_piece_steps=1,
+            is_fixed=True,
+            is_limited=False,
         )
+        self._was_choice = False  # before the present order
         self._asked = self.original  # the setting that the search has asked for
         self._taken: dict[int, int] = {}  # by the setting that was asked for: the one that all boards take for it
         self._setting: int | None = None  # in force
@@ -111,10 +120,43 @@ class SettingSearch:
         return self.limiter.kind
 
     @property
+    def unit(self) -> str:
+        """The unit of the settings."""
+        return self.limiter.kind.unit
+
+    @property
+    def max_steps(self) -> int | None:
+        """The steps of the training; None if nobody knows."""
+        return self._arguments.max_steps
+
+    @property
     def left_steps(self) -> int | None:
         """The steps of the training to come, at least one; None if nobody knows."""
-        max_steps = self._arguments.max_steps
-        return None if max_steps is None else max(max_steps - self.run.steps, 1)
+        return None if self.max_steps is None else max(self.max_steps - self.run.steps, 1)
+
+    @property
+    def run_steps(self) -> int:
+        """The steps of the training so far."""
+        return self.run.steps
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the search has chosen."""
+        return self._order.is_choice
+
+    @property
+    def present(self) -> int:
+        """The setting of the block under way, or of the latest one; the original one before the first."""
+        return self.original if self._setting is None else self._setting
+
+    @property
+    def block_trials(self) -> list[Trial]:
+        """All blocks that were measured."""
+        return [block.trial for block in self.measured.blocks]
+
+    def predicted(self, setting: int) -> Prediction | None:
+        """Predict what a setting would do; None if nobody knows, and on other ranks than 0."""
+        return None if self._orders is None else self._orders.prediction(setting)
 
     @property
     def in_force(self) -> int | None:
@@ -190,7 +232,7 @@ class SettingSearch:
         self._setting = None
         self._exchange.attempt(lambda: self.limiter.set(self.original))
 
-    def begin(self) -> Outcome:
+    def begin(self) -> Outcome | None:
         """Ask for the first block."""
         return self._follow(self._exchange.decide_of(Order, self._first_order, Phase.PREPARE))
 
@@ -246,7 +288,7 @@ class SettingSearch:
             self._store.save(self.conditions, [block.trial for block in self.measured.blocks])
 
     def _first_order(self) -> Order:
-        self._orders = self.pauses.orders = Orders(self._arguments, self.settings)
+        self._orders = Orders(self._arguments, self.settings)
         if self.observes:
             self._orders.observe(())
         for block in self.measured.blocks:
@@ -257,23 +299,49 @@ class SettingSearch:
         assert self._orders is not None, "rank 0 decides"
         return self._orders.may_continue(self._block.steps, seconds)
 
-    def _follow(self, order: Order) -> Outcome:
-        """Take an order of rank 0."""
+    def _follow(self, order: Order) -> Outcome | None:
+        """Take an order of rank 0. Returns its outcome; None if an observer is to direct what follows."""
         self._asked = order.setting
         best = None if order.best is None else self._taken.get(order.best, order.best)
         order = replace(order, setting=self._taken.get(order.setting, order.setting), best=best)
-        was_choice = self._order.is_choice
-        self._order, self._tries = order, 0
+        self._was_choice, self._order, self._tries = self._order.is_choice, order, 0
         self.prediction, self.best, self._expected = order.prediction, order.best, order.expected
-        self.pauses.due = order.pause
         if order.announcement is not None:
             _logger.info("the search for a %s takes %s", self.limiter.kind.words, order.announcement)
+        self.is_waiting = self._arguments.is_followed
+        return None if self.is_waiting else self._outcome()
+
+    def go_on(self, setting: int | None = None, steps: int = 0, reason: str = "") -> Outcome:
+        """Go on after having waited, at a setting of the observer's for so many steps; as the search asked for if None.
+
+        All ranks call this with the same arguments.
+        """
+        self.is_waiting = False
+        if setting is not None:
+            if self._orders is not None:
+                self._orders.is_directed = True
+            self._asked = setting
+            setting = self.best = self._taken.get(setting, setting)
+            steps = max(steps, self._order.least_steps)
+            self._order = replace(
+                self._order,
+                setting=setting,
+                steps=steps,
+                is_choice=True,
+                is_limited=False,
+                reason=reason,
+                stepped_aside=None,
+            )
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        order = self._order
         if order.stepped_aside is not None and self.stepped_aside is None:
             _logger.info("training stays at the original %s: %s", self._original_text, order.stepped_aside)
         self.stepped_aside = order.stepped_aside
         if not order.is_choice:
             return Outcome.ASKED
-        is_moved_a_little = was_choice and not order.is_fixed and self.measured.confirmation is not None
+        is_moved_a_little = self._was_choice and not order.is_fixed and self.measured.confirmation is not None
         is_in_force = self.chosen == order.setting == self._setting
         return Outcome.HELD if is_in_force or is_moved_a_little else Outcome.CHOSEN
 
@@ -292,17 +360,18 @@ class SettingSearch:
             text = "a %s of %d %s is chosen for the rest of this training" if is_first else "the %s moves to %d %s"
             _logger.info(text, kind.words, setting, kind.unit)
 
-    def _conclude(self) -> Outcome:
+    def _conclude(self) -> Outcome | None:
         is_settling = self._is_changed and self._arguments.warmup_steps is None
         block = self._block.finish(self._order.setting, is_settling)
         trial, run_seconds = block.trial, block.run_seconds
+        self.run_seconds = run_seconds
         if trial is not None:
             return self._conclude_with(trial, run_seconds)
         if self._order.steps == 0:  # the choice was confirmed before
             return Outcome.HELD
         if not block.is_spoiled:  # interference is no fault of the devices
             self._tries += 1
-        if self._order.is_choice and self._arguments.aware is not None:  # decisions do not wait for an energy
+        if self._order.is_choice and self._arguments.is_followed:  # decisions do not wait for an energy
             return self._follow(self._exchange.decide_of(Order, lambda: self._order_at(run_seconds), Phase.CONCLUDE))
         if self._tries < _MAX_TRIES:
             self._setting = None  # it is set again
@@ -313,7 +382,7 @@ class SettingSearch:
         self._order = replace(self._order, steps=0)  # the choice holds even if its saving stays unknown
         return Outcome.HELD
 
-    def _conclude_with(self, trial: Trial, run_seconds: float) -> Outcome:
+    def _conclude_with(self, trial: Trial, run_seconds: float) -> Outcome | None:
         block = ToldBlock(trial, self.run.steps, run_seconds)
         if self._order.is_choice:
             self.measured.add_confirmation(block, self._order.is_fixed)

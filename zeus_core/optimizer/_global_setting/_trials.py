@@ -1,4 +1,4 @@
-"""What was measured: the pieces of a block, the parts of the ranks in it, and the trials that all blocks make. Pure.
+"""Measurements: the pieces of a block, the parts of the ranks in it, and the trials that all blocks make. Pure.
 
 A block is cut into pieces of a number of steps, the same on all ranks. Pieces that are not training as it goes on are
 left out of it: those with a step that took far too long (a compilation, a stall of the data), and those at its

@@ -1,27 +1,28 @@
-"""A search within a run whose choice follows the carbon intensity or the price of electricity."""
+"""The decisions of a training that follows the carbon intensity or the price of electricity, and its account."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from typing import Protocol
 
 from zeus_core.adapters._result import amount_text
-from zeus_core.electricity import ElectricityAccount
+from zeus_core.electricity import ElectricityAccount, Signal
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.optimizer._global_setting._pause import Pause
 from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._controller import WorkController
 from zeus_core.optimizer.carbon_aware._credit import Credit, credit_of
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
-from zeus_core.search._run_plan import Prediction, SearchCost
-from zeus_core.search._run_search import Block, RunSearch
-from zeus_core.search._trial import Trial
+from zeus_core.ports import TimeSource
+from zeus_core.ports._time_source import clock_seconds
+from zeus_core.search import Trial
+from zeus_core.search._run_plan import Prediction
 
-__all__ = ["AwareSearch"]
+__all__ = ["Decision", "FollowedSearch", "Following", "Pause", "signal_name"]
 
 # A block of steps ends near the next decision, not at it. So near it that decision is made, and not one for the rest.
 _EARLY_FRACTION = 0.02
@@ -32,74 +33,127 @@ _BUDGET_RESERVE_FRACTION = 0.02
 _logger = logging.getLogger(__name__)
 
 
-class AwareSearch:
-    """A `RunSearch` that leaves the trials to another one, and then has training run hard, softly or not at all.
+class FollowedSearch(Protocol):
+    """The search that a training makes before it follows a signal, as far as following it needs."""
+
+    @property
+    def settings(self) -> Sequence[int]:
+        """The settings that may be chosen, the original one first."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """Their unit, such as "W"."""
+        ...
+
+    @property
+    def max_steps(self) -> int | None:
+        """The steps of the run; None if nobody knows, which leaves the choice to the search."""
+        ...
+
+    @property
+    def run_steps(self) -> int:
+        """The steps of the run so far."""
+        ...
+
+    @property
+    def run_seconds(self) -> float:
+        """The time of the steps until the end of the latest block, without pauses of training."""
+        ...
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the search has chosen."""
+        ...
+
+    @property
+    def choice(self) -> int:
+        """The setting that the search asks for next."""
+        ...
+
+    @property
+    def present(self) -> int:
+        """The setting of the steps since the latest decision."""
+        ...
+
+    @property
+    def block_trials(self) -> Sequence[Trial]:
+        """All blocks that were measured."""
+        ...
+
+    def predicted(self, setting: int) -> Prediction | None:
+        """Predict what a setting would do; None if nobody knows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A pause of training, before its next step.
+
+    Attributes:
+        seconds: How long to wait, until the next decision.
+        until_seconds: When training is expected to go on, in seconds since 1970; None for never, as a budget is spent.
+        ends_process: Whether the process ends meanwhile.
+    """
+
+    seconds: float
+    until_seconds: float | None
+    ends_process: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The course of training until the next decision.
+
+    Attributes:
+        setting: The setting; None for that of the search.
+        steps: The steps at it.
+        reason: The reason for it, for people.
+        pause: The pause before them; None for none.
+    """
+
+    setting: int | None = None
+    steps: int = 0
+    reason: str = ""
+    pause: Pause | None = None
+
+
+class Following:
+    """Decides whether training runs hard, softly or not at all, once its search is over. It is on rank 0 alone.
 
     Args:
-        search: Makes the trials.
         aware: The signal, the deadline and what else the user has said.
-        settings: The settings that may be chosen, the original one first.
-        max_steps: The steps of the run; None if nobody knows, which leaves the choice to `search`.
+        search: The search. It is asked for operating points, and is not changed.
         idle_watts: The power of all devices in a pause; None if it is unknown: there is no pause then.
-        now: Tells the date and time, in seconds since 1970 (Unix time).
-        unit: The unit of the settings, such as "W".
+        time_source: The time, with its date.
         spent: The energy and time that the run took before, if it is resumed.
     """
 
     def __init__(
         self,
-        search: RunSearch,
         aware: CarbonAware,
-        settings: Sequence[int],
-        max_steps: int | None,
+        search: FollowedSearch,
         idle_watts: float | None,
-        now: Callable[[], float],
-        unit: str,
+        time_source: TimeSource,
         spent: RunSpent | None = None,
     ) -> None:
         self.spent: RunSpent = RunSpent() if spent is None else spent
-        """The energy and time that the run took so far."""
-        self.pause: Pause | None = None
-        """The pause before the block asked for; None for none."""
-        self.reason: str | None = None
-        """The reason for the setting asked for, once training follows the signal; None before."""
+        """The energy and time that the run took until the latest `count`."""
         self._search = search
         self._aware = aware
-        self._settings = settings
-        self._max_steps = max_steps
         self._idle_watts = idle_watts if aware.idle_watts is None else aware.idle_watts
-        self._now, self._unit = now, unit
-        self._measured: dict[int, _Sum] = {}
+        self._time_source = time_source
         self._controller: WorkController | None = None
-        self._block: Block | None = None  # once the search is over
+        self._setting: int | None = None  # decided last
         self._pause_seconds = 0.0  # of this process
-        self._first: _Moment | None = None  # plan of this process
+        self._first: _Moment | None = None  # decision of this process
         self._latest: _Moment | None = None
-        self._present = settings[0]  # the setting of the block asked for
         self._told_of = ""
         self._has_warned = self._has_warned_of_budget = False
-        if max_steps is None:
-            _logger.warning("training does not follow the %s: pass max_steps to the optimizer", self._what)
-
-    def use_search(self, search: RunSearch, settings: Sequence[int]) -> None:
-        """Take another search, and other settings: not all may be set here."""
-        self._search, self._settings, self._block = search, settings, None
-
-    def ask(self) -> Block:
-        """Return what to run next. It changes with `plan`."""
-        block = self._search.ask() if self._block is None else self._block
-        self._present = block.setting
-        return block
-
-    def may_continue(self, steps: int, seconds: float) -> bool:
-        """Return whether the block may go on; see `RunSearch.may_continue`. Later ones end by their length."""
-        return self._block is not None or self._search.may_continue(steps, seconds)
-
-    def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
-        """Take in a block; see `RunSearch.tell`."""
-        self._measured.setdefault(trial.setting, _Sum()).add(trial)
-        if self._block is None:
-            self._search.tell(trial, run_steps, run_seconds)
+        if search.max_steps is None:
+            _logger.warning(
+                "training does not follow the %s: pass max_steps to the optimizer", signal_name(aware.signal)
+            )
 
     def tell_pause(self, seconds: float, energy: DeviceEnergy) -> None:
         """Take in the energy of a pause that is over."""
@@ -107,44 +161,44 @@ class AwareSearch:
         if energy.energy_joules is not None and seconds > 0:
             if self._aware.idle_watts is None:
                 self._idle_watts = energy.energy_joules / seconds
-            now = self._now()
+            now = clock_seconds(self._time_source)
             self._add(now - seconds, now, energy)
             if self._latest is not None:
                 self._latest = replace(self._latest, seconds=now)
 
-    def count(self, run_steps: int) -> None:
+    def count(self) -> None:
         """Count what the steps since the latest call emitted or cost: so many times what a measured step does."""
-        if self._latest is None or not self._measured:
+        measured = self._measured()
+        if self._latest is None or not measured:
             return
-        now = self._now()
-        measured = self._measured.get(self._present) or next(iter(self._measured.values()))
-        joules = (run_steps - self._latest.steps) * measured.joules_per_step
-        self._add(self._latest.seconds, now, DeviceEnergy(joules, joules * measured.error_fraction))
-        self._latest = replace(self._latest, seconds=now, steps=run_steps)
+        now, steps = clock_seconds(self._time_source), self._search.run_steps
+        usual = measured.get(self._search.present) or next(iter(measured.values()))
+        joules = (steps - self._latest.steps) * usual.joules_per_step
+        self._add(self._latest.seconds, now, DeviceEnergy(joules, joules * usual.error_fraction))
+        self._latest = replace(self._latest, seconds=now, steps=steps)
 
-    def plan(self, run_steps: int, run_seconds: float) -> None:
-        """Decide what to run next, so many steps into the run, which took so long without pauses."""
-        now = self._now()
-        self.count(run_steps)
-        self._latest = _Moment(now, run_steps, run_seconds)
-        self.pause = None
+    def decide(self) -> Decision:
+        """Decide what to do next, at the end of a block of steps."""
+        search, now = self._search, clock_seconds(self._time_source)
+        self.count()
+        self._latest = _Moment(now, search.run_steps, search.run_seconds)
         if self._first is None:
             self._first = self._latest
             if self.spent.begun_seconds is None:
                 self.spent = replace(self.spent, begun_seconds=now)
         points = self._points()
-        if self._max_steps is None or (self._block is None and not self._search.is_done) or not points:
-            return
+        if search.max_steps is None or not search.is_done or not points:
+            return Decision()
         controller = self._controller_of(points)
         boundary = controller.next_decision_seconds(now)
         is_near = boundary - now < _EARLY_FRACTION * self._aware.interval_seconds
         at = boundary if is_near else now
         until = controller.next_decision_seconds(at)
-        steps_left = max(self._max_steps - run_steps, 1)
+        steps_left = max(search.max_steps - search.run_steps, 1)
         left = self._budget_left()
         if left is not None and left <= 0:
-            self._end_for_good()
-            return
+            _logger.warning("the budget is spent: training ends here")
+            return self._decided(None, 1, self._reason(now), Pause(0.0, None, ends_process=True))
         deadline = self._deadline_of(controller, at, steps_left)
         controller.use_deadline(deadline)
         point = controller.choose(at, steps_left)
@@ -152,53 +206,36 @@ class AwareSearch:
             self._warn_late(at, deadline, steps_left, points)
         elif left is not None and controller.schedule.amount > left:
             self._warn_dear(left, steps_left, f"by {_time_text(deadline)}")
+        pause, steps = None, 1
         if point.setting is None:
             expected = controller.pause_until_seconds(at)
-            self.pause = Pause(until - now, expected, expected - now >= self._aware.exit_from_seconds)
-            self._block = Block(self.ask().setting, 1, is_choice=True)
+            pause = Pause(until - now, expected, expected - now >= self._aware.exit_from_seconds)
         else:
             steps = max(math.ceil((until - now) * point.steps_per_second), 1)
-            self._block = Block(point.setting, steps, is_choice=True)
-        self._tell_of(point, at)
+        reason = self._reason(at)
+        self._tell_of(point, pause, reason)
+        return self._decided(point.setting, steps, reason, pause)
 
-    @property
-    def is_done(self) -> bool:
-        """Whether no other trial is planned."""
-        return self._block is not None or self._search.is_done
-
-    @property
-    def choice(self) -> int | None:
-        """The setting that training would continue at now."""
-        return self._search.choice if self._block is None else self._block.setting
-
-    @property
-    def cost(self) -> SearchCost | None:
-        """The cost of the search; see `RunSearch.cost`."""
-        return self._search.cost
-
-    @property
-    def stepped_aside(self) -> str | None:
-        """The reason that the run stays at its original setting; None if it need not."""
-        return self._search.stepped_aside if self._block is None else None
-
-    def prediction(self, setting: int | None = None) -> Prediction | None:
-        """Predict what a setting would do; see `RunSearch.prediction`."""
-        return self._search.prediction(self.choice if setting is None else setting)
+    def _decided(self, setting: int | None, steps: int, reason: str, pause: Pause | None) -> Decision:
+        """Return a decision, which keeps the present setting in a pause."""
+        search = self._search
+        if setting is None:
+            setting = self._setting
+        if setting is None or not search.settings[-1] <= setting <= search.settings[0]:
+            setting = search.choice
+        self._setting = setting
+        return Decision(setting, steps, reason, pause)
 
     def credit(self) -> Credit | None:
         """Return what the run emitted or cost so far, beside what it would have; None before enough is known."""
         points = {point.setting: point for point in self._points()}
-        original = points.pop(self._settings[0], None)
+        original = points.pop(self._search.settings[0], None)
         if self._latest is None or original is None or self._latest.steps == 0:
             return None
-        errors = {setting: measured.error_fraction for setting, measured in self._measured.items()}
+        errors = {setting: measured.error_fraction for setting, measured in self._measured().items()}
         others = [*points.values(), *self._predicted(original, errors)]
         run = self._latest.steps, self._latest.seconds
-        return credit_of(self.spent, original, others, errors, self._aware.signal, *run, self._unit)
-
-    @property
-    def _what(self) -> str:
-        return "price of electricity" if self._aware.signal.facts.is_price else "carbon intensity of electricity"
+        return credit_of(self.spent, original, others, errors, self._aware.signal, *run, self._search.unit)
 
     def _controller_of(self, points: list[OperatingPoint]) -> WorkController:
         aware = self._aware
@@ -206,7 +243,9 @@ class AwareSearch:
         if aware.may_pause and self._idle_watts is not None:
             points.append(OperatingPoint.pause(self._idle_watts))
         if self._controller is None:
-            self._controller = WorkController(points, aware.signal, self._now(), aware.interval_seconds)
+            self._controller = WorkController(
+                points, aware.signal, clock_seconds(self._time_source), aware.interval_seconds
+            )
         self._controller.use_points(points)
         return self._controller
 
@@ -234,26 +273,35 @@ class AwareSearch:
         if aware.max_slowdown is None:
             return None
         assert self.spent.begun_seconds is not None
-        assert self._max_steps is not None
-        original = self._measured.get(self._settings[0]) or next(iter(self._measured.values()))
-        return self.spent.begun_seconds + aware.max_slowdown * self._max_steps * self._lag() * original.seconds_per_step
+        assert self._search.max_steps is not None
+        measured = self._measured()
+        original = measured.get(self._search.settings[0]) or next(iter(measured.values()))
+        seconds = self._search.max_steps * self._lag() * original.seconds_per_step
+        return self.spent.begun_seconds + aware.max_slowdown * seconds
+
+    def _measured(self) -> dict[int, _Sum]:
+        """Return all that was measured, by setting."""
+        sums: dict[int, _Sum] = {}
+        for trial in self._search.block_trials:
+            sums.setdefault(trial.setting, _Sum()).add(trial)
+        return sums
 
     def _points(self) -> list[OperatingPoint]:
         """Return what was measured, as fast as training is with all that happens between its steps."""
-        lag = self._lag()
+        lag, settings = self._lag(), self._search.settings
         return [
             OperatingPoint(setting, 1.0 / (lag * measured.seconds_per_step), measured.watts / lag)
-            for setting, measured in self._measured.items()
-            if self._settings[-1] <= setting <= self._settings[0]
+            for setting, measured in self._measured().items()
+            if settings[-1] <= setting <= settings[0]
         ]
 
     def _predicted(self, original: OperatingPoint, errors: dict[int, float]) -> list[OperatingPoint]:
         """Return what settings between those that were measured would do; add how far the energy can be off."""
-        lowest = min(self._measured)
+        lowest = min(errors)
         points = []
-        for setting in self._settings:
-            prediction = self._search.prediction(setting) if setting > lowest else None
-            if prediction is not None and setting not in self._measured:
+        for setting in self._search.settings:
+            prediction = self._search.predicted(setting) if setting > lowest and setting not in errors else None
+            if prediction is not None:
                 speed = original.steps_per_second / prediction.slowdown_factor
                 watts = original.power_watts * (1 - prediction.saving_fraction) / prediction.slowdown_factor
                 points.append(OperatingPoint(setting, speed, watts))
@@ -284,11 +332,6 @@ class AwareSearch:
             uncertainty=self.spent.uncertainty + (amount.uncertainty or 0.0),
         )
 
-    def _end_for_good(self) -> None:
-        _logger.warning("the budget is spent: training ends here")
-        self.pause = Pause(0.0, None, ends_process=True)
-        self._block = Block(self.ask().setting, 1, is_choice=True)
-
     def _warn_dear(self, left: float, steps_left: int, until: str) -> None:
         if not self._has_warned_of_budget:
             self._has_warned_of_budget = True
@@ -310,21 +353,24 @@ class AwareSearch:
                 _time_text(earliest),
             )
 
-    def _tell_of(self, point: OperatingPoint, now: float) -> None:
-        if self.pause is None or self.pause.until_seconds is None:
-            text = f"training runs at {point.setting} {self._unit}"
-        elif self.pause.ends_process:
-            text = f"training ends, to go on at {_time_text(self.pause.until_seconds)}"
-        else:
-            text = f"training pauses, as far as can be told until {_time_text(self.pause.until_seconds)}"
+    def _reason(self, now: float) -> str:
+        """Return the reason for what is decided: the signal at the time."""
         (part,) = self._aware.signal.parts(now, now)
-        facts = self._aware.signal.facts
-        self.reason = f"the {self._what} is {part.value:.4g} {facts.unit}"
+        return f"the {signal_name(self._aware.signal)} is {part.value:.4g} {self._aware.signal.facts.unit}"
+
+    def _tell_of(self, point: OperatingPoint, pause: Pause | None, reason: str) -> None:
+        if pause is None or pause.until_seconds is None:
+            text = f"training runs at {point.setting} {self._search.unit}"
+        elif pause.ends_process:
+            text = f"training ends, to go on at {_time_text(pause.until_seconds)}"
+        else:
+            text = f"training pauses, as far as can be told until {_time_text(pause.until_seconds)}"
         if text != self._told_of:
             self._told_of = text
             left = self._budget_left()
-            rest = "" if left is None else f"; of the budget {amount_text(left, 0.0, facts.amount_unit)} is left"
-            _logger.info("%s: %s%s", text, self.reason, rest)
+            unit = self._aware.signal.facts.amount_unit
+            rest = "" if left is None else f"; of the budget {amount_text(left, 0.0, unit)} is left"
+            _logger.info("%s: %s%s", text, reason, rest)
 
 
 @dataclass(frozen=True)
@@ -370,3 +416,8 @@ class _Sum:
 
 def _time_text(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def signal_name(signal: Signal) -> str:
+    """Return what a signal tells, for people."""
+    return f"{'price' if signal.facts.is_price else 'carbon intensity'} of electricity"

@@ -1,8 +1,9 @@
-"""A search that is followed by carbon-aware training, told the time: no device, no framework."""
+"""The decisions of a training that follows a signal: no device, no framework."""
 
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -13,12 +14,12 @@ from hypothesis import strategies as st
 from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, WeeklyTariff
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy, Measurement
-from zeus_core.optimizer._global_setting._pause import Pause
 from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware import CarbonAware
-from zeus_core.optimizer.carbon_aware._aware_search import AwareSearch
+from zeus_core.optimizer.carbon_aware._following import Following, Pause
 from zeus_core.search import GridSearch, Trial
 from zeus_core.search._fixed_trials import FixedTrials
+from zeus_core.search._run_plan import Prediction
 
 HOUR, DAY = 3600.0, 86_400.0
 MIDNIGHT = 1_772_323_200.0
@@ -36,53 +37,77 @@ def tariff() -> WeeklyTariff:
 class Clock:
     seconds: float = MIDNIGHT
 
-    def read(self) -> float:
+    def now(self) -> float:
+        return self.seconds
+
+    def wait(self, event: threading.Event, timeout_seconds: float) -> None:
+        self.seconds += timeout_seconds
+
+    def clock_seconds(self) -> float:
         return self.seconds
 
 
 @dataclass
 class Run:
-    """A training that does what an `AwareSearch` asks for."""
+    """A training with a search that does what `Following` decides. It is the `FollowedSearch`, too."""
 
     aware: CarbonAware
     time: Clock
     max_steps: int | None = 100_000
-    steps: int = 0
-    seconds: float = 0.0  # of steps
+    run_steps: int = 0
+    run_seconds: float = 0.0  # of steps
     joules: float = 0.0
     amount: float = 0.0
     evaluation_seconds: float = 0.0  # after each block
     slower: float = 1.0  # steps than when they were measured
     blocks: list[tuple[int, Pause | None]] = field(default_factory=list)
+    unit: str = "W"
 
     def start(self, spent: RunSpent | None = None, limits: tuple[int, ...] = (300, 200)) -> None:
-        inner = FixedTrials(GridSearch(limits), limits, lambda trials: limits[-1], 40)
-        self.search = AwareSearch(inner, self.aware, limits, self.max_steps, IDLE_WATTS, self.time.read, "W", spent)
-        self.search.plan(self.steps, self.seconds)
+        self.settings, self.present = limits, limits[0]
+        self.block_trials: list[Trial] = []
+        self.search = FixedTrials(GridSearch(limits), limits, lambda trials: limits[-1], 40)
+        self.following = Following(self.aware, self, IDLE_WATTS, self.time, spent)
+        self.decision = self.following.decide()
+
+    @property
+    def is_done(self) -> bool:
+        return self.search.is_done
+
+    @property
+    def choice(self) -> int:
+        return self.search.ask().setting
+
+    def predicted(self, setting: int) -> Prediction | None:
+        return self.search.prediction(setting)
 
     def step(self, last: int) -> bool:
-        """Do what is asked for, up to the last step. Returns False if the process ended."""
-        pause, block = self.search.pause, self.search.ask()
-        self.blocks.append((block.setting, pause))
+        """Do what is decided, up to the last step. Returns False if the process ended."""
+        decision, block = self.decision, self.search.ask()
+        pause, is_followed = decision.pause, decision.setting is not None
+        self.present = block.setting if decision.setting is None else decision.setting
+        self.blocks.append((self.present, pause))
         if pause is not None:
             self._pass(pause.seconds, pause.seconds * IDLE_WATTS)
             if pause.ends_process:
                 return False
-            self.search.tell_pause(pause.seconds, DeviceEnergy(pause.seconds * IDLE_WATTS))
-        steps = min(block.steps, last - self.steps)
-        seconds, joules = STEPS[block.setting]
-        slower = self.slower if self.search.is_done else 1.0
-        trial = Trial(block.setting, steps, Measurement.from_energies(slower * steps * seconds, {0: steps * joules}))
+            self.following.tell_pause(pause.seconds, DeviceEnergy(pause.seconds * IDLE_WATTS))
+        steps = min(decision.steps if is_followed else block.steps, last - self.run_steps)
+        seconds, joules = STEPS[self.present]
+        slower = self.slower if self.is_done else 1.0
+        trial = Trial(self.present, steps, Measurement.from_energies(slower * steps * seconds, {0: steps * joules}))
         self._pass(slower * steps * seconds, steps * joules)
-        self.steps, self.seconds = self.steps + steps, self.seconds + slower * steps * seconds
+        self.run_steps, self.run_seconds = self.run_steps + steps, self.run_seconds + slower * steps * seconds
         self._pass(self.evaluation_seconds, 0.0)
-        self.search.tell(trial, self.steps, self.seconds)
-        self.search.plan(self.steps, self.seconds)
+        self.block_trials.append(trial)
+        if not is_followed:
+            self.search.tell(trial, self.run_steps, self.run_seconds)
+        self.decision = self.following.decide()
         return True
 
     def finish(self) -> None:
         assert self.max_steps is not None
-        while self.steps < self.max_steps:
+        while self.run_steps < self.max_steps:
             assert self.step(self.max_steps), "the process ended"
 
     def _pass(self, seconds: float, joules: float) -> None:
@@ -108,10 +133,10 @@ def test_training_pauses_in_the_dear_hours_and_is_done_in_time() -> None:
     pauses = [pause for _, pause in training.blocks if pause is not None]
     assert pauses
     assert all(pause.seconds <= HOUR for pause in pauses), "a decision each hour"
-    credit = training.search.credit()
+    credit = training.following.credit()
     assert credit is not None
-    assert training.search.spent.amount == pytest.approx(training.amount, rel=0.003)
-    assert training.search.spent.energy_joules == pytest.approx(training.joules, rel=0.003)
+    assert training.following.spent.amount == pytest.approx(training.amount, rel=0.003)
+    assert training.following.spent.energy_joules == pytest.approx(training.joules, rel=0.003)
     assert credit.full.amount > credit.static.amount > training.amount
     assert 0.1 < credit.gain_fraction < credit.saving_fraction
     rows = credit.rows()
@@ -149,22 +174,22 @@ def test_the_slowdown_bound_is_kept_with_what_happens_between_steps(
 
 def test_a_run_that_is_resumed_goes_on_with_its_deadline_and_its_account() -> None:
     training = run(tariff(), max_slowdown=2.5)
-    while training.steps < 30_000:
+    while training.run_steps < 30_000:
         training.step(100_000)
-    spent, before = training.search.spent, training.search
+    spent, before = training.following.spent, training.following
     training.time.seconds += 5 * HOUR
     training.start(spent)
-    assert training.search is not before
+    assert training.following is not before
     training.finish()
     assert training.time.seconds <= MIDNIGHT + 2.5 * 100_000 * 1.005
-    assert training.search.spent.amount == pytest.approx(training.amount, rel=0.005)
+    assert training.following.spent.amount == pytest.approx(training.amount, rel=0.005)
 
 
 def test_a_long_pause_ends_the_process_and_says_when_to_go_on() -> None:
     training = run(tariff(), hours=100, exit_from_seconds=4 * HOUR)
     while training.step(100_000):
         pass
-    pause = training.search.pause
+    pause = training.decision.pause
     assert pause is not None
     assert pause.ends_process
     assert pause.until_seconds is not None
@@ -188,12 +213,12 @@ def test_a_budget_that_is_too_small_is_said_at_once_and_ends_the_training(caplog
     training = run(tariff(), hours=60, budget=0.6)
     while training.step(100_000):
         pass
-    assert training.steps < 100_000
+    assert training.run_steps < 100_000
     assert 0.6 * 0.99 <= training.amount <= 0.6 * 1.2, "an hour's cost more at most"
     (record,) = [record for record in caplog.records if "the budget cannot be kept" in record.getMessage()]
     assert "by 2026-03-03 12:00 UTC" in record.getMessage()
-    assert training.search.pause is not None
-    assert training.search.pause.until_seconds is None
+    assert training.decision.pause is not None
+    assert training.decision.pause.until_seconds is None
 
 
 def test_a_deadline_that_cannot_be_kept_is_said_at_once_with_the_earliest_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -226,7 +251,7 @@ def test_where_only_the_original_may_be_set_it_still_pauses() -> None:
 def test_on_a_grid_that_does_not_change_there_is_nothing_to_gain() -> None:
     training = run(ConstantSignal(380, "g/kWh", source="test"), hours=40)
     training.finish()
-    credit = training.search.credit()
+    credit = training.following.credit()
     assert credit is not None
     assert abs(credit.gain_fraction) < 0.005
     assert "emissions" in credit.rows()
