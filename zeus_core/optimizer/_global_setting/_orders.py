@@ -15,8 +15,6 @@ from zeus_core.search._fixed_trials import FixedTrials
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, longest_factor
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._run_search import RunSearch
-from zeus_core.search._safe_clock import SafeClock
-from zeus_core.search._verdict import verdict_on
 from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 if TYPE_CHECKING:
@@ -138,6 +136,8 @@ class SearchArguments:
                 settle_seconds=settle_seconds,
             )
             if self.kind == SM_CLOCK and longest_factor(self.selector) is not None:
+                from zeus_core.search._safe_clock import SafeClock
+
                 bound, tolerance = self.selector.bound_factor, self.selector.time_tolerance
                 return SafeClock(adaptive, settings, bound or 1.0, tolerance or 0.0)
             return adaptive
@@ -308,6 +308,8 @@ def _keeps_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bo
 
 def _breaks_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bool:
     """Return whether a trial certainly breaks a bound of time, or costs more for it, beside one at the original."""
+    from zeus_core.search._verdict import verdict_on  # for trials of a fixed length alone
+
     return longest_factor(selector) is not None and verdict_on(selector, Comparison(original, trial)).holds is False
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from zeus_core.events import TrainingOptimizer
 from zeus_core.optimizer._global_setting._orders import DEFAULT_STEPS
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
-from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.optimizer._global_setting._trials import MeasuredBlocks
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
-from zeus_core.search._verdict import Verdict, verdict_on
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer._global_setting._search_result import SearchResult
 
 __all__ = ["SearchFacts"]
 
@@ -149,6 +151,9 @@ class SearchFacts(TrainingOptimizer):
 
     def _search_result(self) -> SearchResult | None:
         """Return the facts of the latest search; None before its first step."""
+        from zeus_core.optimizer._global_setting._search_result import SearchResult  # at the end of training alone
+        from zeus_core.search._verdict import Verdict, verdict_on
+
         search, course = self._search, self._course
         if search is None or search.run.steps == 0:
             return None

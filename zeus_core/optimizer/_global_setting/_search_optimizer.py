@@ -37,8 +37,7 @@ from zeus_core.optimizer._global_setting._phases import (
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
 from zeus_core.optimizer._global_setting._search_facts import SearchFacts
 from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, checked_knob, kinds_of
-from zeus_core.optimizer._global_setting._search_result import restored_text, restoring_rows
-from zeus_core.optimizer._global_setting._setting_history import SearchRecord, SettingHistory
+from zeus_core.optimizer._global_setting._setting_history import SettingHistory
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.ports import World
 from zeus_core.ports._world import checked_world
@@ -47,6 +46,7 @@ from zeus_core.settings.holders import user_of
 from zeus_core.settings.kinds import SM_CLOCK
 
 if TYPE_CHECKING:
+    from zeus_core.optimizer._global_setting._search_result import SearchRecord
     from zeus_core.optimizer.carbon_aware import CarbonAware
     from zeus_core.optimizer.carbon_aware._follower import Follower
 
@@ -247,6 +247,8 @@ class SearchOptimizer(SearchFacts):
             return {}  # a warning has said so
         result, because = self._search_result(), self._course.ended_because
         if result is None and because is not None:
+            from zeus_core.optimizer._global_setting._search_result import restored_text, restoring_rows
+
             unrestored = self._course.unrestored
             text = f"{because}{restored_text(unrestored, 'the original setting')}"
             return {self._course.preparation.name: text, **restoring_rows(unrestored)}
@@ -329,4 +331,6 @@ def search_record(optimizer: object) -> SearchRecord | None:
     """Return the latest search of an optimizer; None of optimizers of other kinds."""
     if not isinstance(optimizer, SearchOptimizer):
         return None
+    from zeus_core.optimizer._global_setting._search_result import SearchRecord  # at the end of training alone
+
     return SearchRecord(optimizer._search_result(), optimizer._history.changes)
