@@ -93,9 +93,13 @@ class Exchange:
         """Gather values of a class that `encode` knows, as `gather` does; those of one process stay as they are."""
         if self.size > 1:
             return [decode(kind, fields) for fields in self.gather(lambda: encode(tell()), phase)]
-        own: list[_Value] = []
-        self.gather(lambda: own.append(tell()), phase)
-        return own
+        if self._failure is not None:
+            raise WorldError(self._failure)
+        try:
+            return [tell()]
+        except Exception as error:
+            self._on_fault(error)
+            raise
 
     def decide_of(self, kind: type[_Value], decide: Callable[[], _Value], phase: Enum | None = None) -> _Value:
         """Return the decision of rank 0, a value of a class that `encode` knows; see `gather_of`."""

@@ -105,17 +105,23 @@ class SearchCourse:
     @contained(on_fault=lambda self, error: self.fail(error))
     def receive(self, event: Event) -> None:
         """Follow an event: the one entrance of all hooks."""
-        kind, recorder = type(event), self._recorder
+        kind, state, is_measured = type(event), self.state, False
         if kind is StepBegin:
-            recorder.begin_step()
+            self._recorder.begin_step()
         elif kind is StepEnd:
-            self._end_step()
-            return
+            is_measured = state.window is Window.OPEN
+            self.exchange.attempt(self._recorder.end_measured_step if is_measured else self._recorder.end_step)
+            if self.search is not None and state.phase not in _RESTING:
+                self.search.count_step(is_original=state.phase is Phase.WAIT)
         else:
-            recorder.pause()
-        if isinstance(event, TrainBegin):
-            self._steps_left = event.steps_left
+            self._recorder.pause()
+            if isinstance(event, TrainBegin):
+                self._steps_left = event.steps_left
         self._follow(kind)
+        if is_measured and self.search is not None:
+            phase, steps_left, *_ = self.state
+            if steps_left > 0 and phase in MEASURED and self.search.is_to_end_early(phase, steps_left):
+                self._follow(Outcome.SPENT)
 
     @property
     def waiting(self) -> SettingSearch | None:
@@ -127,17 +133,6 @@ class SearchCourse:
         """Have the search that waits since an event go on; see `SettingSearch.go_on`."""
         if self.search is not None:
             self._follow(self.search.go_on(setting, steps, reason), type(cause))
-
-    def _end_step(self) -> None:
-        phase, is_measured = self.state.phase, self.state.window is Window.OPEN
-        self.exchange.attempt(self._recorder.end_measured_step if is_measured else self._recorder.end_step)
-        if self.search is not None and phase not in _RESTING:
-            self.search.count_step(is_original=phase is Phase.WAIT)
-        self._follow(StepEnd)
-        state = self.state
-        is_under_way = is_measured and state.steps_left > 0 and state.phase in MEASURED
-        if is_under_way and self.search is not None and self.search.is_to_end_early(state.phase, state.steps_left):
-            self._follow(Outcome.SPENT)
 
     def fail(self, error: Exception) -> None:
         """End the search by a fault."""
@@ -166,35 +161,33 @@ class SearchCourse:
             before, self.state = self.state, advance(self.state, happening, self._steps_of)
             if (self.state.phase, self.state.window) == (before.phase, before.window):
                 return
-            happening = self._enter(is_new=self.state.phase is not before.phase)
+            happening, search, phase = None, self.search, self.state.phase
+            if phase is Phase.PREPARE:
+                happening = self._prepare()
+            elif phase in _RESTING:
+                self.restore()
+                self._recorder.drop_trial()
+            elif search is not None and phase is Phase.CONCLUDE:
+                happening = self._conclude(search)
+            elif search is not None:
+                if phase in _SETTING and phase is not before.phase:
+                    try:
+                        search.begin_block(phase)
+                    finally:
+                        self._note_setting(search.reason)
+                search.block.follow(self.state.window)
             if happening is None and is_boundary and self.state.is_spent:
                 happening = Outcome.SPENT
 
     def _steps_of(self, phase: Phase) -> int:
         return 0 if self.search is None else self.search.steps_of(phase)
 
-    def _enter(self, is_new: bool) -> Outcome | None:
-        """Have the effects of entering the current phase, or the state of its window.
-
-        Returns:
-            Their outcome; None if there is none yet.
-        """
-        if self.state.phase is Phase.PREPARE:
-            return self._prepare()
-        if self.state.phase in _RESTING:
-            self.restore()
-            self._recorder.drop_trial()
-            return None
+    def _conclude(self, search: SettingSearch) -> Outcome | None:
         try:
-            if self.search is None:
-                return None
-            return self._continued(self.search.enter(self.state.phase, self.state.window, is_new))
+            return self._continued(search.conclude())
         except ReplacedError as error:
             self._replaced = error
             return Outcome.LOWERED
-        finally:
-            if is_new and self.state.phase in _SETTING and self.search is not None:
-                self._note_setting(self.search.reason)
 
     def _continued(self, outcome: Outcome | None) -> Outcome | None:
         """Return the outcome of a search; that of the next one, if it has chosen and others are to be made."""

@@ -175,55 +175,64 @@ class SearchOptimizer(SearchFacts):
         measured. `TrainEnd` restores the original limits, and shows the result. `Forget` drops all trials, also those
         in the profile.
         """
-        match event:
-            case StepBegin():
-                if self._is_in_step:
-                    self._end_step()
-                if self._follower is not None:
-                    self.pause()
-                self._is_in_step = True
-                self._send(event)
-            case StepEnd():
-                self._end_step()
-            case Pause():
-                self._end_step()
-                self._send(event)
-                self._recorder.skips_next_step = event.on_all_ranks and self._exchange.size > 1
-            case Interference():
-                self._take_interference(event)
-            case _:
-                self._receive_bound(event)
+        kind = type(event)
+        if kind is StepBegin:
+            if self._is_in_step:
+                self.receive(STEP_END)
+            if self._follower is not None:
+                self.pause()
+            self._is_in_step = True
+        elif kind is StepEnd:
+            if not self._is_in_step:
+                return
+            self._is_in_step, self._is_result_due = False, True
+        elif not self._takes(event):
+            return
+        self._course.receive(event)
+        if self._follower is not None:
+            self._direct(self._follower, event)
+        if kind is StepEnd:
+            self._recorder.skips_next_step = False
+            if self._expects_interference:
+                self._course.receive(Pause())
 
-    def _receive_bound(self, event: Event) -> None:
-        """Receive the beginning or the end of an epoch, or of training."""
+    def _takes(self, event: Event) -> bool:
+        """Note an event that is none of a step. Returns whether the search follows it."""
         match event:
             case TrainBegin():
                 self._is_in_training = True
-                self._send(event)
             case EpochBegin():
                 self._is_in_epoch = True
-                self._send(event)
             case EpochEnd():
-                self._end_step()
+                self._leave_step()
                 self._is_in_epoch = False
-                self._send(event)
+            case Pause():
+                self._leave_step()
+                self._recorder.skips_next_step = event.on_all_ranks and self._exchange.size > 1
+            case Interference():
+                is_measuring = self._course.state.window is Window.OPEN
+                self._expects_interference = self._expects_interference or is_measuring
+                if self._exchange.size > 1 and is_measuring:  # no rank may count other steps than the others do
+                    self._recorder.spoil_trial()
+                return self._exchange.size == 1
             case TrainEnd():
                 self._end_training()
+                return False
             case Forget():
                 self._end_training()
                 self._course.preparation.forget()
+                return False
+            case _:
+                return False
+        return True
+
+    def _leave_step(self) -> None:
+        if self._is_in_step:
+            self.receive(STEP_END)
 
     def on_evaluate(self, metric: float) -> None:
         """Report an evaluation of the model, as loops written for the `zeus` package do."""
         self.on_interference()
-
-    def _take_interference(self, event: Interference) -> None:
-        is_measuring = self._course.state.window is Window.OPEN
-        self._expects_interference = self._expects_interference or is_measuring
-        if self._exchange.size == 1:
-            self._send(event)
-        elif is_measuring:  # no rank may count other steps than the others do
-            self._recorder.spoil_trial()
 
     def _end_training(self) -> None:
         self._is_in_training = self._is_in_epoch = self._is_in_step = False
@@ -276,21 +285,6 @@ class SearchOptimizer(SearchFacts):
     def _is_at_rest(self) -> bool:
         """Whether nothing is under way that needs a setting: loops may report steps alone, and no end of training."""
         return not (self._is_in_training or self._is_in_epoch or self._is_in_step)
-
-    def _end_step(self) -> None:
-        if self._is_in_step:
-            self._is_in_step = False
-            self._is_result_due = True
-            self._send(STEP_END)
-            self._recorder.skips_next_step = False
-            if self._expects_interference:
-                self._send(Pause())
-
-    def _send(self, event: Event) -> None:
-        """Have the search follow an event; and then the signal, if it is at the end of a block."""
-        self._course.receive(event)
-        if self._follower is not None:
-            self._direct(self._follower, event)
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
     def _direct(self, follower: Follower, cause: Event) -> None:

@@ -6,12 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from zeus_core.errors import DeviceError
 from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
 from zeus_core.optimizer._global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
 from zeus_core.optimizer._global_setting._orders import CHECKED_STEPS, Order, Orders, SearchArguments
-from zeus_core.optimizer._global_setting._phases import MEASURED, Outcome, Phase, Window
+from zeus_core.optimizer._global_setting._phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer._global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer._trial_store import Conditions, ToldBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
@@ -110,7 +111,8 @@ class SettingSearch:
         self._taken: dict[int, int] = {}  # by the setting that was asked for: the one that all boards take for it
         self._setting: int | None = None  # in force
         self._is_changed = False  # before this block
-        self._block = CommonBlock(limiter, exchange, recorder, run)
+        self.block: CommonBlock = CommonBlock(limiter, exchange, recorder, run)
+        """The block under way."""
         self._tries = 0
         self._expected: Prediction | None = None
 
@@ -247,7 +249,7 @@ class SettingSearch:
         if self.limiter.setting is None:
             self.limiter.is_undisturbed()
         self.run.steps += 1
-        self._block.steps += 1
+        self.block.steps += 1
         if is_original:
             return
         if self._order.is_choice and self.chosen is not None:
@@ -255,25 +257,12 @@ class SettingSearch:
         else:
             self.searched_steps[self._order.setting] += 1
 
-    def enter(self, phase: Phase, window: Window, is_new: bool) -> Outcome | None:
-        """Have the effects of entering a phase (`is_new`) or a state of its window.
-
-        Returns:
-            Their outcome; None if there is none yet.
-        """
-        if is_new and phase in {Phase.WARM_UP, Phase.SETTLE, Phase.DONE}:
-            self._begin_block(phase)
-        if is_new and phase is Phase.CONCLUDE:
-            return self._conclude()
-        self._block.follow(window)
-        return None
-
     def is_to_end_early(self, phase: Phase, steps_left: int) -> bool:
         """Return whether the block under way ends here. All ranks call this at the end of the same steps."""
-        order, steps = self._order, self._block.steps
+        order, steps = self._order, self.block.steps
         if not order.is_limited or steps not in CHECKED_STEPS or order.steps - steps_left < _MIN_STEPS:
             return False
-        seconds = self._block.seconds(phase)
+        seconds = self.block.seconds(phase)
         may_continue: bool = self._exchange.decide(lambda: self._may_continue(seconds), phase)
         return not may_continue
 
@@ -297,7 +286,7 @@ class SettingSearch:
 
     def _may_continue(self, seconds: float) -> bool:
         assert self._orders is not None, "rank 0 decides"
-        return self._orders.may_continue(self._block.steps, seconds)
+        return self._orders.may_continue(self.block.steps, seconds)
 
     def _follow(self, order: Order) -> Outcome | None:
         """Take an order of rank 0. Returns its outcome; None if an observer is to direct what follows."""
@@ -345,12 +334,23 @@ class SettingSearch:
         is_in_force = self.chosen == order.setting == self._setting
         return Outcome.HELD if is_in_force or is_moved_a_little else Outcome.CHOSEN
 
-    def _begin_block(self, phase: Phase) -> None:
-        """Set the setting of a block, on all ranks."""
-        before = self._setting
-        self._setting = self._applied(phase)  # also if it is in force: signals are caught, and the ranks meet
+    def begin_block(self, phase: Phase) -> None:
+        """Begin a block of steps: apply its setting on all ranks, or observe at the original one if a rank may not.
+
+        It is applied also if it is in force: signals are caught, and the ranks meet.
+        """
+        before, asked = self._setting, self._asked
+        tell = Answer if self.observes else partial(self.limiter.set, asked)
+        answers = self._exchange.gather_of(Answer, tell, phase)
+        if any(answer.denial for answer in answers):
+            self._observe(answers)
+        else:
+            taken = answers[0].taken
+            if asked != self.original and taken is not None and all(answer.taken == taken for answer in answers):
+                self._note_taken(asked, min(taken, self.original))
+        self._setting = self._order.setting
         self._is_changed = before != self._setting
-        self._block.begin(self._order.piece_steps)
+        self.block.begin(self._order.piece_steps)
         if phase is not Phase.WARM_UP:
             self._choose(self._order.setting)
 
@@ -360,9 +360,17 @@ class SettingSearch:
             text = "a %s of %d %s is chosen for the rest of this training" if is_first else "the %s moves to %d %s"
             _logger.info(text, kind.words, setting, kind.unit)
 
-    def _conclude(self) -> Outcome | None:
+    def conclude(self) -> Outcome | None:
+        """End the block, and ask for the next one.
+
+        Returns:
+            The outcome; None if an observer is to direct what follows.
+
+        Raises:
+            ReplacedError: Somebody else has set the setting of a GPU.
+        """
         is_settling = self._is_changed and self._arguments.warmup_steps is None
-        block = self._block.finish(self._order.setting, is_settling)
+        block = self.block.finish(self._order.setting, is_settling)
         trial, run_seconds = block.trial, block.run_seconds
         self.run_seconds = run_seconds
         if trial is not None:
@@ -403,20 +411,7 @@ class SettingSearch:
         assert self._orders is not None, "rank 0 decides"
         return self._orders.next(self.run.steps, run_seconds)
 
-    def _applied(self, phase: Phase) -> int:
-        """Apply the setting on all ranks, or observe at the original one if a rank may not. Returns that in force."""
-        setting = self._asked
-        answers = self._exchange.gather_of(
-            Answer, lambda: Answer() if self.observes else self.limiter.set(setting), phase
-        )
-        if any(answer.denial for answer in answers):
-            return self._observe(answers)
-        taken = answers[0].taken
-        if setting != self.original and taken is not None and all(answer.taken == taken for answer in answers):
-            self._note_taken(setting, min(taken, self.original))
-        return self._order.setting
-
-    def _observe(self, answers: Sequence[Answer]) -> int:
+    def _observe(self, answers: Sequence[Answer]) -> None:
         """Change nothing from now on, as a rank may not. Nothing is measured at a setting that nobody here knows."""
         denial = self._exchange.complaint([answer.denial for answer in answers])
         self.is_held = any(answer.is_held for answer in answers)
@@ -428,7 +423,7 @@ class SettingSearch:
             self.not_changed_because = f"as {denial}"
             self._order = replace(self._order, steps=0, is_limited=False)
             _logger.warning("%ss are not changed, and none is searched for: %s", self.limiter.kind.words, denial)
-            return self.original
+            return
         self.not_changed_because = "as setting it is not permitted here"
         if self._orders is not None:
             self._orders.observe(list(self.measured.trials.values()))
@@ -438,7 +433,6 @@ class SettingSearch:
             denial,
             self._original_text,
         )
-        return self.original
 
     def _note_taken(self, setting: int, taken: int) -> None:
         """Note the setting that all boards take for one that the search asks for: that of trials, results and logs."""
