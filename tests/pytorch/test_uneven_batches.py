@@ -28,7 +28,7 @@ from tests.support.uneven_training import (
 )
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.pytorch import UnevenBatches
-from zeus_core.pytorch._uneven_models import warn_of_batch_norms
+from zeus_core.pytorch._uneven_training import warn_of_batch_norms
 
 ROUNDING = 1e-9  # of parameters near 1 in double precision, after AdamW has divided by small numbers
 

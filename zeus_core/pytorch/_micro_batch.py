@@ -1,4 +1,4 @@
-"""Probes of micro-batches with torch: memory, and losses that depend on the micro-batch."""
+"""The micro-batch of any training loop: whether another one may be used, and the probes that choose it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from typing import Any
 import torch
 from torch.nn.modules.dropout import _DropoutNd
 
+from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
+from zeus_core.optimizer.micro_batch._optimizer import refuse_micro_batch
+from zeus_core.optimizer.micro_batch._search import indivisible
+from zeus_core.pytorch._kept_state import kept_state
+from zeus_core.pytorch._training_loop import TrainingLoop
+from zeus_core.pytorch._work_facts import facts_of_models
+
 __all__ = [
     "ProbeSamples",
-    "StepPasses",
-    "coupling_of",
-    "dependence",
+    "choose_micro_batch",
+    "drop_gradients",
     "is_out_of_memory",
-    "optimizer_ballast",
-    "release_memory",
+    "is_refused",
+    "probe_micro_batch",
     "warn_of_dropout",
 ]
 
@@ -53,13 +59,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
-
-
-def release_memory() -> None:
-    """Give memory that nothing uses any more back to the device."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def coupling_of(model: torch.nn.Module) -> str | None:
@@ -155,68 +154,106 @@ class ProbeSamples:
 
 
 class StepPasses:
-    """The passes of the steps of a loop, which takes the mean of the losses of its batches.
+    """The passes of the steps of a loop, on the same samples for every probe.
 
     Args:
-        dataset: The training data.
-        collate: Makes a batch of samples.
-        batch_size: The samples of a step on this rank.
-        models: The models that are trained.
-        loss_of: Returns the loss of a batch.
-        backward: Propagates a loss backward, divided by the batches of a step.
-        is_mixed: Whether the models compute in half precision, also with parameters in another one.
+        loop: The loop.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Callable[[list[Any]], Any],
-        batch_size: int,
-        models: Sequence[torch.nn.Module],
-        loss_of: Callable[[Any], torch.Tensor],
-        backward: Callable[[torch.Tensor, int], object],
-        is_mixed: bool = False,
-    ) -> None:
-        self._samples = ProbeSamples(dataset, collate, batch_size)
-        self._batch_size = batch_size
-        self._models = models
-        self._loss_of = loss_of
-        self._backward = backward
-        self._is_mixed = is_mixed
+    def __init__(self, loop: TrainingLoop) -> None:
+        self._loop = loop
+        self._samples = loop.samples()
         self._size = 0
+        self._step: Sequence[Any] = ()
         self._next: Iterator[Any] = iter(())
 
     def run(self, size: int) -> None:
         """Run the passes of a micro-batch of this size; first, of one of the largest samples."""
         if size != self._size:
             self.release()
-            for model in self._models:
+            for model in self._loop.models:
                 model.train()
-            self._size, self._next = size, itertools.cycle(self._samples.batches(size))
+            self._size, self._step = size, self._samples.batches(size)
+            self._next = itertools.cycle(self._step)
             batch = self._samples.largest(size)
         else:
             batch = next(self._next)
-        self._backward(self._loss_of(batch), self._batch_size // size)
+        self._loop.train_on(batch, self._step)
 
     def check(self, sizes: tuple[int, int]) -> str | None:
         """Return, for people, how the loss depends on the micro-batch; None if it is the same but for rounding."""
-        losses = [self._mean_loss(size) for size in sizes]
-        return dependence(sizes, losses, self._models, self._is_mixed)
+        losses = [self._loss(size) for size in sizes]
+        self.release()
+        return dependence(sizes, losses, self._loop.models, self._loop.is_mixed)
 
     def release(self) -> None:
         """Forget the batches, and release the memory of a failed pass."""
-        self._size, self._next = 0, iter(())
-        for model in self._models:
-            for parameter in model.parameters():
-                parameter.grad = None
-        release_memory()
+        self._size, self._step, self._next = 0, (), iter(())
+        drop_gradients(self._loop.models)
 
     @torch.no_grad()
-    def _mean_loss(self, size: int) -> float:
-        for model in self._models:
-            model.eval()  # without dropout
-        losses = [float(self._loss_of(batch)) for batch in self._samples.batches(size)]
-        return math.fsum(losses) / len(losses)
+    def _loss(self, size: int) -> float:
+        """Return the loss of a step, without dropout."""
+        for model in self._loop.models:
+            model.eval()
+        step = self._samples.batches(size)
+        return math.fsum(float(self._loop.loss_of(batch, step)) for batch in step)
+
+
+def choose_micro_batch(loop: TrainingLoop, setting: int | MicroBatchOptimizer) -> int:
+    """Return the micro-batch for a loop that is prepared, and has not begun. A collective call.
+
+    Args:
+        loop: The loop.
+        setting: A size, or the optimizer that chooses one.
+    """
+    if is_refused(loop, setting):
+        return loop.batch_size
+    size = setting if isinstance(setting, int) else probe_micro_batch(loop, setting)
+    warn_of_dropout(loop.models, loop.batch_size, size)
+    return size
+
+
+def is_refused(loop: TrainingLoop, setting: int | MicroBatchOptimizer) -> bool:
+    """Return whether the original micro-batch of a loop stays, and say why."""
+    size = setting if isinstance(setting, int) else None
+    reason = loop.obstacle(size) or indivisible(setting, loop.samples_per_step)
+    reason = reason or next(filter(None, map(coupling_of, loop.models)), None)
+    if reason is not None:
+        refuse_micro_batch(setting, loop.samples_per_step, loop.batch_size, reason)
+    return reason is not None
+
+
+def probe_micro_batch(loop: TrainingLoop, optimizer: MicroBatchOptimizer) -> int:
+    """Return the best micro-batch for a loop, and leave the loop as it was. A collective call."""
+    with kept_state(torch.nn.ModuleList(loop.models)), loop.probing():
+        passes = StepPasses(loop)
+        ballast = [tensor for one in loop.optimizers for tensor in optimizer_ballast(one, loop.device)]
+        try:
+            return optimizer.choose(
+                loop.samples_per_step,
+                loop.batch_size,
+                passes.run,
+                sizes=loop.sizes,
+                check=passes.check,
+                work={**facts_of_models(loop.models), **loop.work},
+                world=loop.world,
+                is_out_of_memory=is_out_of_memory,
+                release=passes.release,
+            )
+        finally:
+            del ballast
+            passes.release()
+
+
+def drop_gradients(models: Iterable[torch.nn.Module]) -> None:
+    """Drop the gradients of some models, and give memory that nothing uses any more back to the device."""
+    for model in models:
+        for parameter in model.parameters():
+            parameter.grad = None
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _elements(sample: Any) -> int:
