@@ -26,6 +26,7 @@ __all__ = [
     "drop_gradients",
     "is_out_of_memory",
     "is_refused",
+    "note_out_of_memory",
     "probe_micro_batch",
     "warn_of_dropout",
 ]
@@ -244,6 +245,12 @@ def probe_micro_batch(loop: TrainingLoop, optimizer: MicroBatchOptimizer) -> int
         finally:
             del ballast
             passes.release()
+
+
+def note_out_of_memory(setting: int | MicroBatchOptimizer | None, error: BaseException | None) -> None:
+    """Note the error, if any, by which a training with a setting ended: a size out of memory is not chosen again."""
+    if isinstance(setting, MicroBatchOptimizer) and setting.chosen and error is not None and is_out_of_memory(error):
+        setting.tell_out_of_memory(setting.chosen)
 
 
 def drop_gradients(models: Iterable[torch.nn.Module]) -> None:

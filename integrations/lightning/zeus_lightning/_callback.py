@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeus_core._process.restore import restore_registry
-from zeus_core._validate import checked_flag
+from zeus_core._validate import checked_flag, checked_object
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity
@@ -17,13 +17,13 @@ from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import checked_micro_batch
+from zeus_core.pytorch._micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_lightning._batches import counter, samples_in
 from zeus_lightning._energy_source import EnergySource
-from zeus_lightning._micro_batch import TrainerMicroBatch
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
-from zeus_lightning._recurring import ValidationReports
 from zeus_lightning._session import Session
+from zeus_lightning._training_loop import LightningLoop, epochs_of
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
@@ -109,9 +109,11 @@ class ZeusCallback(Callback):
         super().__init__()
         self.micro_batch = checked_micro_batch(micro_batch)
         self._is_auto = micro_batch == "auto"
-        self._batches: TrainerMicroBatch | None = None
+        self._loop: LightningLoop | None = None
         self._source = EnergySource(monitor, optimizer, strict, electricity, trace)
-        self._reports = None if recurring_run is None else ValidationReports(recurring_run)
+        if recurring_run is not None:
+            checked_object("recurring_run", recurring_run, "report", "the run of `with job.run() as run:`")
+        self._run = recurring_run
         self._is_quiet = checked_flag("quiet", quiet)
         self._has_trained = False
         given = counter("batch_size", batch_size)
@@ -126,7 +128,7 @@ class ZeusCallback(Callback):
         return {
             **vars(self),
             "_has_trained": False,
-            "_reports": None,
+            "_run": None,
             "_session": None,
             "_fit_energy": None,
             "energy": None,
@@ -149,12 +151,13 @@ class ZeusCallback(Callback):
         # Next, Lightning installs a handler of SIGTERM that lets the training end in order, and that calls the handler
         # it finds: ours would end the process.
         restore_registry.leave_signals()
-        if self._batches is not None:
+        if self._loop is not None and self.micro_batch is not None:
             optimizer = self._current.energy.optimizer
             if isinstance(self.micro_batch, MicroBatchOptimizer):
                 store = optimizer.trial_store if self._is_auto and isinstance(optimizer, SearchOptimizer) else None
                 self.micro_batch.adopt(self._current.energy.monitor, store)
-            self._batches.choose()
+            self._loop.find_loader()
+            self._loop.use(choose_micro_batch(self._loop, self.micro_batch))
 
     @contained
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -201,8 +204,8 @@ class ZeusCallback(Callback):
         if values:
             self._current.publish({f"train/{name}": value for name, value in values.items()})
             self._current.show(values)
-        if self._reports is not None:
-            self._reports.on_batch_end(trainer)
+        if self._run is not None and self._run.progress(epoch=epochs_of(trainer)):
+            trainer.should_stop = True
 
     @contained
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -223,8 +226,10 @@ class ZeusCallback(Callback):
             values = self._current.energy.evaluation()
             self._current.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
         self._current.energy.on_resume()
-        if self._reports is not None:
-            self._reports.on_validation_end(trainer)
+        if self._run is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
+            # The metrics are those that early stopping sees.
+            if self._run.report(epoch=epochs_of(trainer), metric=dict(trainer.callback_metrics)):
+                trainer.should_stop = True
 
     on_test_start = on_validation_start
     on_test_end = on_validation_end
@@ -260,13 +265,14 @@ class ZeusCallback(Callback):
         state = self._leave()
         self._session = None
         if self._is_first_of(trainer):
-            run = self._reports.run if self._reports is not None and stage == "fit" else None
+            run = self._run if stage == "fit" else None
             self.energy = self._source.energy_of(trainer, run)
             self._session = Session(trainer, self.energy, state)
             if stage == "fit":
                 self._fit_energy = self.energy
                 if self.micro_batch is not None:
-                    self._batches = TrainerMicroBatch(trainer, self.micro_batch)
+                    self._loop = LightningLoop(trainer)
+                    self._loop.watch_data()
 
     def _leave(self) -> Any:
         """End the session. Return the state that the next training may continue."""
@@ -278,9 +284,10 @@ class ZeusCallback(Callback):
 
     @contained
     def _leave_batches(self, error: BaseException | None = None) -> None:
-        batches, self._batches = self._batches, None
-        if batches is not None:
-            batches.undo(error)
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            note_out_of_memory(self.micro_batch, error)
+            loop.undo()
 
     @contained
     def _show_result(self, session: Session) -> None:

@@ -1,0 +1,209 @@
+"""The training loop of an accelerator: the batches of its prepared loader, and the losses of its `backward`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, TypeAlias, cast
+
+import torch
+from accelerate import Accelerator
+from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
+from accelerate.utils import send_to_device
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+
+from zeus_core.adapters import Patches
+from zeus_core.optimizer.micro_batch._search import divisors
+from zeus_core.ports import World
+from zeus_core.pytorch import torch_world
+from zeus_core.pytorch._micro_batch import ProbeSamples
+from zeus_core.pytorch._window_batches import WindowBatches
+from zeus_huggingface._uneven_shard import check_averaging, check_gradients
+from zeus_huggingface.accelerate._accelerator import trained_models
+
+__all__ = ["AccelerateLoop", "ComputeLoss"]
+
+ComputeLoss: TypeAlias = Callable[[Any], torch.Tensor]
+"""Returns the loss of a batch, as the loop computes it."""
+
+
+class AccelerateLoop:
+    """The `TrainingLoop` of an accelerator, which has prepared what is trained.
+
+    With another micro-batch, the loader gets batches of that size, and the accelerator counts other batches to a step,
+    so that the loop makes the same steps on the same samples. In the last step of an epoch, which may be incomplete,
+    `WindowBatches` says which batches there are, and how much their losses count.
+
+    Args:
+        accelerator: The accelerator.
+        compute_loss: Returns the loss of a batch; that of the model on it if None.
+    """
+
+    def __init__(self, accelerator: Accelerator, compute_loss: ComputeLoss | None = None) -> None:
+        self._accelerator: Any = accelerator
+        self._compute_loss = compute_loss
+        self.models = trained_models(accelerator)
+        self.optimizers: list[Any] = [accelerator._optimizers[0].optimizer] if accelerator._optimizers else []
+        self._accumulation = int(accelerator.gradient_accumulation_steps)
+        self._loader = _training_loader(accelerator)
+        self._batches: Any = getattr(self._loader, "batch_sampler", None)
+        self._inner: Any = (
+            self._batches.batch_sampler if isinstance(self._batches, BatchSamplerShard) else self._batches
+        )
+        self.batch_size: int = int(self._inner.batch_size) if type(self._inner) is BatchSampler else 1
+        self.samples_per_step: int = self.batch_size * self._accumulation
+        self._patches: list[Patches] = []
+        self._windows: WindowBatches | None = None
+        self._place = -1  # of the current batch in its epoch
+        self._active: Any = None
+
+    @functools.cached_property
+    def world(self) -> World:
+        """The ranks."""
+        return torch_world()
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the models."""
+        return cast(torch.device, self._accelerator.device)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the accelerator has models compute in half precision."""
+        return bool(self._accelerator.mixed_precision != "no")
+
+    @property
+    def work(self) -> dict[str, int | str]:
+        """The precision."""
+        return {"precision": str(self._accelerator.mixed_precision)}
+
+    @property
+    def sizes(self) -> list[int]:
+        """The divisors of a step, from the original size on."""
+        return [size for size in divisors(self.samples_per_step) if size >= self.batch_size]
+
+    def obstacle(self, size: int | None) -> str | None:
+        """Return why no other micro-batch may be used; None if one may."""
+        accelerator, loader = self._accelerator, self._loader
+        if not isinstance(loader, DataLoaderShard) or isinstance(loader.dataset, IterableDataset):
+            return "the accelerator has prepared no loader that reads samples by their index"
+        if type(self._inner) is not BatchSampler:
+            return f"a {type(self._inner).__name__} makes the batches"
+        if accelerator.distributed_type.value not in {"NO", "MULTI_GPU", "MULTI_CPU"}:
+            return f"it is a part of the configuration of {accelerator.distributed_type.value}"
+        if self._accumulation == 1:
+            return "gradient_accumulation_steps is 1, and no larger one divides the batch"
+        ranks = accelerator.num_processes
+        if ranks > 1 and len(loader.dataset) % (self.samples_per_step * ranks):
+            return "the last step of an epoch is incomplete, and would have other samples on its ranks; use drop_last"
+        return None
+
+    def samples(self) -> ProbeSamples:
+        """Return samples of the loader."""
+        return ProbeSamples(self._loader.dataset, self._loader.collate_fn, self.samples_per_step, self.world.rank)
+
+    def probing(self) -> AbstractContextManager[object]:
+        """Return a block that does nothing."""
+        return nullcontext()
+
+    def loss_of(self, batch: Any, step: Sequence[Any]) -> torch.Tensor:
+        """Return the loss of a batch over the batches of its step."""
+        batch = send_to_device(batch, self.device)
+        if self._compute_loss is not None:
+            return self._compute_loss(batch) / len(step)
+        outputs = self._accelerator._models[0](**batch) if isinstance(batch, Mapping) else None
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+        if loss is None:
+            raise TypeError("the model returns no loss of a batch; pass compute_loss, a function of a batch")
+        return cast(torch.Tensor, loss) / len(step)
+
+    def train_on(self, batch: Any, step: Sequence[Any]) -> None:
+        """Run the passes of a batch, which wait for no other rank: that may be out of memory."""
+        accelerator = self._accelerator
+        with ExitStack() as stack:
+            for model in accelerator._models:
+                stack.enter_context(accelerator.no_sync(model))
+            # The accelerator divides a loss by this number.
+            accelerator.backward(self.loss_of(batch, step) * accelerator.gradient_accumulation_steps)
+
+    def check_averaging(self) -> None:
+        """Check that gradients are averaged over all ranks; see `TrainingLoop`."""
+        check_averaging(self._accelerator)
+
+    def check_gradients(self) -> None:
+        """Check that a rank can tell when it has computed its gradients; see `TrainingLoop`."""
+        check_gradients(self._accelerator)
+
+    @property
+    def samples_of_batch(self) -> int | None:
+        """The samples in the current batch; None where the accelerator knows."""
+        return None if self._windows is None else self._windows.samples_of(max(self._place, 0))
+
+    def use(self, size: int) -> None:
+        """Train with this micro-batch until `undo`."""
+        accelerator, loader, batches = self._accelerator, self._loader, self._batches
+        if size == self.batch_size:
+            return
+        self._windows = WindowBatches(self._inner, self._accumulation, size)
+        if isinstance(batches, BatchSamplerShard):
+            ranks, rank = batches.num_processes, batches.process_index
+            _set_batches(loader, BatchSamplerShard(self._windows, ranks, rank, even_batches=batches.even_batches))
+        else:
+            _set_batches(loader, self._windows)
+        accelerator.gradient_accumulation_steps = self._windows.accumulation
+        self._patches = [Patches(accelerator), Patches(loader)]
+        self._patches[0].wrap("accumulate", self._accumulate)
+        self._patches[0].wrap("backward", self._weighted_backward)
+        self._patches[1].wrap("begin", self._begin)
+
+    def undo(self) -> None:
+        """Leave the accelerator and the loader as they were."""
+        if self._windows is not None:
+            self._windows = None
+            for patches in self._patches:
+                patches.undo()
+            _set_batches(self._loader, self._batches)
+            self._accelerator.gradient_accumulation_steps = self._accumulation
+
+    def _begin(self, begin: Callable[[], Any]) -> Any:
+        self._place = -1
+        return begin()
+
+    def _accumulate(self, accumulate: Callable[..., Any], *models: Any) -> Any:
+        """Count a batch, and the batches of its step: those of an incomplete step are all that are left."""
+        windows, accelerator = self._windows, self._accelerator
+        assert windows is not None
+        active = accelerator.gradient_state.active_dataloader
+        if active is not self._active:
+            self._active = active
+            sampler = getattr(active, "batch_sampler", None)  # one made by `skip_first_batches` begins later
+            self._place += getattr(sampler, "skip_batches", 0) or getattr(active, "skip_batches", 0)
+        self._place += 1
+        is_tail = self._place >= windows.whole_batches
+        accelerator.gradient_accumulation_steps = (
+            len(windows.tail) if is_tail and windows.tail else windows.accumulation
+        )
+        return accumulate(*models)
+
+    def _weighted_backward(self, backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        windows = self._windows
+        assert windows is not None
+        weight = windows.weight_of(self._place) * self._accelerator.gradient_accumulation_steps / windows.accumulation
+        return backward(loss if math.isclose(weight, 1.0) else loss * weight, *args, **kwargs)
+
+
+def _training_loader(accelerator: Any) -> Any:
+    """Return the first loader that shuffles, or else the first one; None without any."""
+    loaders = list(accelerator._dataloaders)
+    for loader in loaders:
+        if not isinstance(getattr(loader, "sampler", None), SequentialSampler):
+            return loader
+    return loaders[0] if loaders else None
+
+
+def _set_batches(loader: Any, batches: Any) -> None:
+    """Set the batch sampler of a loader, which torch does not allow once it is made."""
+    for one in (loader, getattr(loader, "base_dataloader", loader)):
+        object.__setattr__(one, "batch_sampler", batches)
