@@ -6,8 +6,7 @@ import gc
 import itertools
 import logging
 import math
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from zeus_core.pytorch._training_loop import TrainingLoop
 from zeus_core.pytorch._work_facts import facts_of_models
 
 __all__ = [
-    "ProbeSamples",
     "choose_micro_batch",
     "drop_gradients",
     "is_out_of_memory",
@@ -51,9 +49,6 @@ _MAX_HALF_DIFFERENCE = 5e-3  # of sums whose terms have 8 to 11 bits
 
 _STATES_PER_PARAMETER = {"betas": 2, "momentum": 1, "alpha": 1}  # tensors an optimizer with this argument makes
 
-# Among so many samples the largest are looked for: the first pass of a probe has them, as some batch of training may.
-_POOL = 256
-
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory is used up."""
@@ -62,7 +57,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
-def coupling_of(model: torch.nn.Module) -> str | None:
+def _coupling_of(model: torch.nn.Module) -> str | None:
     """Return, for people, the part of a model by which the loss depends on the micro-batch; None if none is known."""
     for name, module in model.named_modules():
         kind = type(module).__name__
@@ -88,7 +83,7 @@ def warn_of_dropout(models: Iterable[torch.nn.Module], original: int, size: int)
         )
 
 
-def dependence(
+def _dependence(
     sizes: Sequence[int], losses: Sequence[float], models: Iterable[torch.nn.Module], is_mixed: bool = False
 ) -> str | None:
     """Return, for people, how the loss of the same samples depends on the micro-batch; None if only by rounding.
@@ -112,7 +107,7 @@ def dependence(
     )
 
 
-def optimizer_ballast(optimizer: Any, device: torch.device) -> list[torch.Tensor]:
+def _ballast(optimizer: Any, device: torch.device) -> list[torch.Tensor]:
     """Allocate the memory that an optimizer will need from its first step on; nothing on a CPU, or after that step."""
     if device.type != "cuda" or getattr(optimizer, "state", None):
         return []
@@ -126,35 +121,7 @@ def optimizer_ballast(optimizer: Any, device: torch.device) -> list[torch.Tensor
     ]
 
 
-class ProbeSamples:
-    """The same samples for every probe, as batches of any size. Drawing them takes no random numbers of training.
-
-    Args:
-        dataset: Has a length, and samples by index.
-        collate: Makes a batch of samples.
-        count: The samples of a step.
-        rank: This rank, which probes with samples of its own.
-    """
-
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any], count: int, rank: int = 0) -> None:
-        draw = random.Random(rank)
-        length = len(dataset)
-        pool = draw.sample(range(length), min(max(count, _POOL), length))
-        samples = [dataset[index] for index in pool]
-        self._collate = collate
-        self._samples = [samples[place % len(samples)] for place in range(count)]
-        self._largest = sorted(samples, key=_elements, reverse=True)
-
-    def largest(self, size: int) -> Any:
-        """Return a batch of the largest samples there are."""
-        return self._collate([self._largest[place % len(self._largest)] for place in range(size)])
-
-    def batches(self, size: int) -> list[Any]:
-        """Return the samples of a step as batches."""
-        return [self._collate(self._samples[begin : begin + size]) for begin in range(0, len(self._samples), size)]
-
-
-class StepPasses:
+class _StepPasses:
     """The passes of the steps of a loop, on the same samples for every probe.
 
     Args:
@@ -185,7 +152,7 @@ class StepPasses:
         """Return, for people, how the loss depends on the micro-batch; None if it is the same but for rounding."""
         losses = [self._loss(size) for size in sizes]
         self.release()
-        return dependence(sizes, losses, self._loop.models, self._loop.is_mixed)
+        return _dependence(sizes, losses, self._loop.models, self._loop.is_mixed)
 
     def release(self) -> None:
         """Forget the batches, and release the memory of a failed pass."""
@@ -219,7 +186,7 @@ def is_refused(loop: TrainingLoop, setting: int | MicroBatchOptimizer) -> bool:
     """Return whether the original micro-batch of a loop stays, and say why."""
     size = setting if isinstance(setting, int) else None
     reason = loop.obstacle(size) or indivisible(setting, loop.samples_per_step)
-    reason = reason or next(filter(None, map(coupling_of, loop.models)), None)
+    reason = reason or next(filter(None, map(_coupling_of, loop.models)), None)
     if reason is not None:
         refuse_micro_batch(setting, loop.samples_per_step, loop.batch_size, reason)
     return reason is not None
@@ -228,8 +195,8 @@ def is_refused(loop: TrainingLoop, setting: int | MicroBatchOptimizer) -> bool:
 def probe_micro_batch(loop: TrainingLoop, optimizer: MicroBatchOptimizer) -> int:
     """Return the best micro-batch for a loop, and leave the loop as it was. A collective call."""
     with kept_state(torch.nn.ModuleList(loop.models)), loop.probing():
-        passes = StepPasses(loop)
-        ballast = [tensor for one in loop.optimizers for tensor in optimizer_ballast(one, loop.device)]
+        passes = _StepPasses(loop)
+        ballast = [tensor for one in loop.optimizers for tensor in _ballast(one, loop.device)]
         try:
             return optimizer.choose(
                 loop.samples_per_step,
@@ -261,16 +228,3 @@ def drop_gradients(models: Iterable[torch.nn.Module]) -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _elements(sample: Any) -> int:
-    """Return how much is in a sample: the elements of its tensors, or numbers of its lists."""
-    if isinstance(sample, torch.Tensor):
-        return sample.numel()
-    if hasattr(sample, "shape"):
-        return math.prod(sample.shape)
-    if isinstance(sample, dict):
-        return sum(_elements(value) for value in sample.values())
-    if isinstance(sample, list | tuple):
-        return sum(_elements(value) if isinstance(value, Iterable) else 1 for value in sample)
-    return 1

@@ -16,7 +16,7 @@ from zeus_core.optimizer.micro_batch._search import divisors
 from zeus_core.ports import World
 from zeus_core.ports._world import checked_world
 from zeus_core.pytorch._batch_parts import part_of
-from zeus_core.pytorch._training_loop import StepSamples
+from zeus_core.pytorch._training_loop import StepSamples, TrainingLoop
 from zeus_core.pytorch._world import torch_world
 
 __all__ = ["PlainLoop"]
@@ -26,7 +26,7 @@ _WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
 _NOT_AVERAGING = {"noop_hook", "post_localSGD_hook"}
 
 
-class PlainLoop:
+class PlainLoop(TrainingLoop):
     """The `TrainingLoop` of a model that no framework trains.
 
     Args:
@@ -35,17 +35,14 @@ class PlainLoop:
         loss_of: Returns the mean loss of a batch, for probes.
     """
 
-    optimizers: Sequence[Any] = ()
-
     def __init__(
         self,
         model: torch.nn.Module,
         world: World | None = None,
         loss_of: Callable[[Any], torch.Tensor] | None = None,
     ) -> None:
-        self.models = [model]
-        self.work: dict[str, int | str] = {}
-        self.batch_size: int = 1
+        super().__init__()
+        self._model = model
         self._world = world
         self._loss_of = loss_of
         self._batch: Any = None
@@ -54,6 +51,12 @@ class PlainLoop:
     def use_batch(self, batch: Any, samples: int, batch_size: int) -> None:
         """Use the whole batch of a step, of this many samples, for probes; `batch_size` is the original size."""
         self._batch, self._samples, self.batch_size = batch, samples, batch_size
+        self.is_mixed = torch.is_autocast_enabled()
+
+    @property
+    def models(self) -> list[torch.nn.Module]:
+        """The model."""
+        return [self._model]
 
     @functools.cached_property
     def world(self) -> World:
@@ -63,12 +66,7 @@ class PlainLoop:
     @property
     def device(self) -> torch.device:
         """The device of the first parameter."""
-        return next((parameter.device for parameter in self.models[0].parameters()), torch.device("cpu"))
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether this is called where models compute in half precision."""
-        return torch.is_autocast_enabled()
+        return next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
 
     @property
     def samples_per_step(self) -> int:
@@ -99,10 +97,6 @@ class PlainLoop:
         """Return the samples of the batch."""
         return self
 
-    def probing(self) -> AbstractContextManager[object]:
-        """Return a block that does nothing."""
-        return nullcontext()
-
     def loss_of(self, batch: Any, step: Sequence[Any]) -> torch.Tensor:
         """Return the mean loss of a batch over the batches of its step."""
         assert self._loss_of is not None
@@ -115,17 +109,13 @@ class PlainLoop:
 
     def without_exchange(self) -> AbstractContextManager[object]:
         """Return a block in which gradients stay on this rank: that of DistributedDataParallel, if it is the model."""
-        no_sync = getattr(self.models[0], "no_sync", None)
+        no_sync = getattr(self._model, "no_sync", None)
         return nullcontext() if no_sync is None else no_sync()
 
     def check_averaging(self) -> None:
-        """Check that the gradients of the model are averaged over all ranks.
-
-        Raises:
-            UsageError: They are not, or nobody can tell.
-        """
+        """Check that the gradients of the model are averaged over all ranks; see `TrainingLoop`."""
         ranks = self.world.size
-        model = checked_instance("model", self.models[0], torch.nn.Module, _WRAP)
+        model = checked_instance("model", self._model, torch.nn.Module, _WRAP)
         model = getattr(model, "_orig_mod", model)  # the one inside a compiled model
         kinds = {kind.__name__ for kind in type(model).__mro__}
         if isinstance(model, DataParallel):
@@ -147,12 +137,8 @@ class PlainLoop:
             _check_fsdp(module)
 
     def check_gradients(self) -> None:
-        """Check that this rank can tell when it has computed its gradients, before it waits for the others.
-
-        Raises:
-            UsageError: It cannot.
-        """
-        model = getattr(self.models[0], "_orig_mod", self.models[0])
+        """Check that this rank can tell when it has computed its gradients; see `TrainingLoop`."""
+        model = getattr(self._model, "_orig_mod", self._model)
         if self.world.size > 1 and not isinstance(model, DistributedDataParallel):
             raise UsageError(
                 f"model is a {type(model).__name__}, of which nobody can tell when a rank has computed its gradients; "

@@ -2,111 +2,157 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import functools
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
 
+from zeus_core.optimizer.micro_batch._search import divisors
 from zeus_core.ports import World
+from zeus_core.pytorch._world import torch_world
 
 __all__ = ["StepSamples", "TrainingLoop"]
+
+# Among so many samples the largest are looked for: the first pass of a probe has them, as some batch of training may.
+_POOL = 256
 
 
 class StepSamples(Protocol):
     """The samples of one step, as batches of any size."""
 
     def batches(self, size: int) -> Sequence[Any]:
-        """Return the samples of the step as batches."""
+        """Return the samples as batches."""
 
     def largest(self, size: int) -> Any:
         """Return a batch of the samples that need the most memory."""
 
 
-class TrainingLoop(Protocol):
-    """A training loop on this rank. There is one implementation for each framework, and one for a loop of your own.
+class TrainingLoop(ABC):
+    """A training loop on this rank. There is one class for each framework, and one for a loop of your own.
 
     A *step* is one of the optimizer. It has one or several *passes*, forward and backward, each on a batch.
+
+    Args:
+        batch_size: The samples of a pass; 1 where the loop has no such number.
+        accumulation: The passes of a step.
+        is_mixed: Whether the models compute in half precision, also with parameters in another one.
+        work: Facts beside those of the models that tell this work from other work in a profile.
     """
 
+    loader: Any = None
+    """The dataloader of the training; None where there is none."""
+
+    def __init__(
+        self,
+        batch_size: int = 1,
+        accumulation: int = 1,
+        is_mixed: bool = False,
+        work: Mapping[str, int | str] | None = None,
+    ) -> None:
+        self.batch_size = batch_size
+        self.accumulation = accumulation
+        self.is_mixed = is_mixed
+        self.work = dict(work or {})
+
+    @functools.cached_property
+    def world(self) -> World:
+        """The ranks. The first use is a collective call."""
+        return torch_world()
+
     @property
+    def samples_per_step(self) -> int:
+        """The samples of a step on this rank, which another micro-batch leaves as they are."""
+        return self.batch_size * self.accumulation
+
+    @property
+    @abstractmethod
     def models(self) -> Sequence[torch.nn.Module]:
         """The models that are trained."""
 
     @property
     def optimizers(self) -> Sequence[Any]:
         """Their optimizers; none where the loop does not know them."""
+        return ()
 
     @property
-    def world(self) -> World:
-        """The ranks. The first use is a collective call."""
-
-    @property
+    @abstractmethod
     def device(self) -> torch.device:
         """The device of the models."""
 
     @property
-    def is_mixed(self) -> bool:
-        """Whether the models compute in half precision, also with parameters in another one."""
-
-    @property
-    def work(self) -> Mapping[str, int | str]:
-        """Facts beside those of the models that tell this work from other work in a profile."""
-
-    @property
-    def batch_size(self) -> int:
-        """The samples of a pass, as the user has set them; 1 where the loop has no such number."""
-
-    @property
-    def samples_per_step(self) -> int:
-        """The samples of a step on this rank, which a micro-batch leaves as they are."""
-
-    @property
     def sizes(self) -> Sequence[int]:
-        """The sizes of a pass with which every step has the same samples with the same weights, `batch_size` included.
+        """The sizes of a pass that leave the samples of each step, and their weights, as they are.
 
-        They are known once there is no `obstacle`.
+        They are known once there is no `obstacle`, and include `batch_size`.
         """
+        return [size for size in divisors(self.samples_per_step) if size >= self.batch_size]
 
+    @abstractmethod
     def obstacle(self, size: int | None) -> str | None:
-        """Return, for people, why passes cannot have another size; None if they can.
-
-        Args:
-            size: The size; None if it is to be found by probes.
-        """
+        """Return, for people, why passes cannot have this size; for None, why none can be found by probes."""
 
     def samples(self) -> StepSamples:
-        """Return the samples of a step, for probes. Drawing them takes no random numbers of the training."""
+        """Return samples of a step for probes. Drawing them takes no random numbers of the training."""
+        return _LoaderSamples(self.loader, self.samples_per_step, self.world.rank)
 
     def probing(self) -> AbstractContextManager[object]:
-        """Return a block for probes, after which all is as before but for the models, which the caller restores."""
+        """Return a block for probes, after which all is as before but for the models."""
+        return nullcontext()
 
-    def loss_of(self, batch: Any, step: Sequence[Any]) -> torch.Tensor | float:
-        """Return the loss of a batch as it counts in its step, without a backward pass.
-
-        Args:
-            batch: The batch.
-            step: The batches of the step.
-        """
+    @abstractmethod
+    def loss_of(self, batch: Any, step: Sequence[Any]) -> torch.Tensor:
+        """Return the loss of a batch as it counts in a step of these batches."""
 
     def train_on(self, batch: Any, step: Sequence[Any]) -> None:
-        """Run the passes of a batch: no step of the optimizer, and no exchange with other ranks.
+        """Run the passes of a batch of a step, without a step of the optimizer or an exchange with other ranks."""
+        self.loss_of(batch, step).backward()  # type: ignore[no-untyped-call]
 
-        Args:
-            batch: The batch.
-            step: The batches of its step, which say how much its loss counts.
-        """
-
+    @abstractmethod
     def check_averaging(self) -> None:
-        """Check that gradients are averaged over all ranks in each step, so that each rank's loss can be weighted.
+        """Raise `UsageError` unless each step averages gradients over all ranks, so that losses can be weighted."""
 
-        Raises:
-            UsageError: They are not, or nobody can tell.
-        """
-
+    @abstractmethod
     def check_gradients(self) -> None:
-        """Check that a rank can tell when it has computed its gradients, before it waits for the others.
+        """Raise `UsageError` if nobody can tell when a rank has its gradients, before it waits for the others."""
 
-        Raises:
-            UsageError: It cannot.
-        """
+
+class _LoaderSamples:
+    """The same samples for every probe.
+
+    Args:
+        loader: The dataloader; its dataset has a length, and samples by index.
+        count: The samples of a step.
+        rank: This rank, which probes with samples of its own.
+    """
+
+    def __init__(self, loader: Any, count: int, rank: int) -> None:
+        length = len(loader.dataset)
+        pool = random.Random(rank).sample(range(length), min(max(count, _POOL), length))
+        samples = [loader.dataset[index] for index in pool]
+        self._collate: Callable[[list[Any]], Any] = loader.collate_fn
+        self._samples = [samples[place % len(samples)] for place in range(count)]
+        self._largest = sorted(samples, key=_elements, reverse=True)
+
+    def largest(self, size: int) -> Any:
+        return self._collate([self._largest[place % len(self._largest)] for place in range(size)])
+
+    def batches(self, size: int) -> list[Any]:
+        return [self._collate(self._samples[begin : begin + size]) for begin in range(0, len(self._samples), size)]
+
+
+def _elements(sample: Any) -> int:
+    """Return how much is in a sample: the elements of its tensors, or numbers of its lists."""
+    if isinstance(sample, torch.Tensor):
+        return sample.numel()
+    if hasattr(sample, "shape"):
+        return math.prod(sample.shape)
+    if isinstance(sample, dict):
+        return sum(_elements(value) for value in sample.values())
+    if isinstance(sample, list | tuple):
+        return sum(_elements(value) if isinstance(value, Iterable) else 1 for value in sample)
+    return 1

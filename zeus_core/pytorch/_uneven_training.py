@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed
@@ -22,14 +22,12 @@ from zeus_core.pytorch._uneven_sampler import IndexOrder, UnevenBatchSampler, ch
 
 __all__ = [
     "AnyBatches",
-    "LossWeights",
     "PendingWeight",
     "TokenCounter",
     "UnevenTraining",
     "check_total",
     "checked_given",
     "scaled",
-    "warn_of_batch_norms",
 ]
 
 AnyBatches = Sequence[int] | AllocationPlan | BatchAllocation
@@ -39,38 +37,6 @@ PendingWeight: TypeAlias = Callable[[], "float | torch.Tensor"]
 _SHOWN_LAYERS = 5
 
 _logger = logging.getLogger(__name__)
-
-
-class BatchChoice(Protocol):
-    """Says which batches the ranks get."""
-
-    batches: tuple[int, ...]
-    """The samples of each rank in a global batch."""
-
-    def watch(self, model: torch.nn.Module) -> None:
-        """See when gradients are computed; to be called before the model is trained."""
-
-    def use_sampler(self, sampler: UnevenBatchSampler) -> None:
-        """Use the sampler of a loader."""
-
-    def on_batch(self, number: int, sizes: Sequence[int]) -> None:
-        """Begin to train on a global batch; may be a collective call. Never raises."""
-
-    def close(self) -> None:
-        """Restore what was changed."""
-
-
-class _GivenBatches:
-    def __init__(self, batches: tuple[int, ...]) -> None:
-        self.batches: tuple[int, ...] = batches
-
-    def watch(self, model: torch.nn.Module) -> None: ...
-
-    def use_sampler(self, sampler: UnevenBatchSampler) -> None: ...
-
-    def on_batch(self, number: int, sizes: Sequence[int]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class UnevenTraining:
@@ -106,17 +72,22 @@ class UnevenTraining:
 
         self.rank: int = world.rank
         self._loop = loop
-        self._choice = _choice_of(world, batches, check_all)
-        self._weights = LossWeights(world.rank, world.size, tokens, loop.device)
+        self._tokens = tokens
         self._sampler: UnevenBatchSampler | None = None
+        self._run: AllocationRun | None = None
+        self._given: tuple[int, ...] = ()
+        if isinstance(batches, BatchAllocation):
+            self._run = AllocationRun(batches, world, check_all)
+        else:
+            self._given = _agreed(world, batches, check_all)
         if world.rank == 0:
             for model in loop.models:
-                warn_of_batch_norms(model, self.batches)
+                _warn_of_batch_norms(model, self.batches)
 
     @property
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch."""
-        return self._choice.batches
+        return self._given if self._run is None else self._run.batches
 
     def sampler(self, order: IndexOrder, drop_last: bool) -> UnevenBatchSampler:
         """Return the batches of this rank for a loader, in place of those of an earlier one.
@@ -126,7 +97,8 @@ class UnevenTraining:
             drop_last: Whether an incomplete last global batch is dropped.
         """
         self._sampler = UnevenBatchSampler(order, self.batches, self.rank, drop_last)
-        self._choice.use_sampler(self._sampler)
+        if self._run is not None:
+            self._run.use_sampler(self._sampler)
         return self._sampler
 
     def sizes(self, place: int) -> tuple[int, ...]:
@@ -134,30 +106,49 @@ class UnevenTraining:
         assert self._sampler is not None
         return self._sampler.sizes(place)
 
-    def weight(self, place: int, batch: Any) -> PendingWeight:
-        """Return the weight of the loss of a batch that has been loaded; with tokens, a collective call.
-
-        Args:
-            place: Its place in the epoch.
-            batch: The batch of this rank.
-        """
-        return self._weights.of_batch(self.sizes(place), batch)
-
     def begin(self, place: int) -> None:
         """Begin to train on a batch, by its place in the epoch; may be a collective call. Never raises."""
-        for model in self._loop.models:
-            self._choice.watch(model)
-        self._choice.on_batch(place, self.sizes(place))
+        if self._run is not None:
+            for model in self._loop.models:
+                self._run.watch(model)
+            self._run.on_batch(place, self.sizes(place))
+
+    def weight(self, place: int, batch: Any) -> PendingWeight:
+        """Return a function that returns the weight of this rank's loss; with tokens, both are collective calls.
+
+        The average over W ranks of the gradients of (W b_i / B x mean loss over b_i samples) is the gradient of the
+        mean loss over all B samples. Where a loss is a mean over tokens, tokens take the place of samples: they are
+        counted on each rank, and added up while the forward pass runs.
+
+        Args:
+            place: The place of the batch in its epoch.
+            batch: The batch of this rank.
+        """
+        sizes = self.sizes(place)
+        ranks, samples = len(sizes), sizes[self.rank]
+        if self._tokens is None:
+            weight = ranks * samples / sum(sizes)
+            return lambda: weight
+        own = torch.as_tensor(self._tokens(batch) if samples else 0).to(self._loop.device, torch.float64)
+        if ranks == 1:
+            return lambda: 1.0
+        total = own.clone()
+        adding = torch.distributed.all_reduce(total, async_op=True)
+
+        def weight_by_tokens() -> torch.Tensor:
+            adding.wait()
+            return ranks * own / total.clamp(min=1.0)  # without any token, each loss is 0 or not a number
+
+        return weight_by_tokens
 
     def close(self) -> None:
         """Restore the power limit that a `BatchAllocation` has set, if any."""
-        self._choice.close()
+        if self._run is not None:
+            self._run.close()
 
 
-def _choice_of(world: World, given: AnyBatches, check: Callable[[], None]) -> BatchChoice:
+def _agreed(world: World, given: Sequence[int] | AllocationPlan, check: Callable[[], None]) -> tuple[int, ...]:
     """Return the batches of all ranks, once all have found them right: a collective call."""
-    if isinstance(given, BatchAllocation):
-        return AllocationRun(given, world, check)
 
     def tell() -> list[int]:
         check()
@@ -167,7 +158,7 @@ def _choice_of(world: World, given: AnyBatches, check: Callable[[], None]) -> Ba
     for rank, others in enumerate(told):
         if others != told[0]:
             raise UsageError(f"batches is {told[0]} on rank 0 and {others} on rank {rank}; all ranks need the same")
-    return _GivenBatches(tuple(told[0]))
+    return tuple(told[0])
 
 
 def check_total(given: AnyBatches, total: int) -> None:
@@ -197,55 +188,12 @@ def _batches_in(given: Sequence[int] | AllocationPlan) -> Sequence[int]:
     return given.batches if isinstance(given, AllocationPlan) else given
 
 
-class LossWeights:
-    """Weights of this rank's losses, for gradients that are averaged over the ranks.
-
-    The average over W ranks of the gradients of (W b_i / B x mean loss over b_i samples) is the gradient of the mean
-    loss over all B samples. Where a loss is a mean over tokens, tokens take the place of samples: they are counted on
-    each rank, and added up while the forward pass runs.
-
-    Args:
-        rank: This rank.
-        ranks: How many there are.
-        tokens: Returns what a loss is a mean over, in a batch; None if that is its samples.
-        device: Where tensors are exchanged between ranks.
-    """
-
-    def __init__(self, rank: int, ranks: int, tokens: TokenCounter | None, device: torch.device) -> None:
-        self._rank = rank
-        self._ranks = ranks
-        self._tokens = tokens
-        self._device = device
-
-    def of_batch(self, sizes: Sequence[int], batch: Any) -> PendingWeight:
-        """Begin a batch. Return a function that returns its weight; with tokens, a collective call.
-
-        Args:
-            sizes: The samples of each rank in it.
-            batch: The batch of this rank.
-        """
-        if self._tokens is None:
-            weight = self._ranks * sizes[self._rank] / sum(sizes)
-            return lambda: weight
-        own = torch.as_tensor(self._tokens(batch) if sizes[self._rank] else 0).to(self._device, torch.float64)
-        if self._ranks == 1:
-            return lambda: 1.0
-        total = own.clone()
-        adding = torch.distributed.all_reduce(total, async_op=True)
-
-        def weight_by_tokens() -> torch.Tensor:
-            adding.wait()
-            return self._ranks * own / total.clamp(min=1.0)  # without any token, each loss is 0 or not a number
-
-        return weight_by_tokens
-
-
 def scaled(loss: torch.Tensor, weight: float | torch.Tensor) -> torch.Tensor:
     """Return a loss times its weight, in the precision of the loss."""
     return loss * (weight.to(loss.dtype) if isinstance(weight, torch.Tensor) else weight)
 
 
-def warn_of_batch_norms(model: torch.nn.Module, batches: Sequence[int]) -> None:
+def _warn_of_batch_norms(model: torch.nn.Module, batches: Sequence[int]) -> None:
     """Warn of layers that make a difference of how a global batch is split."""
     local = [name for name, layer in _batch_norms(model) if not isinstance(layer, SyncBatchNorm)]
     if local:

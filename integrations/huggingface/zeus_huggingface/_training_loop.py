@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -14,10 +13,8 @@ from zeus_core._validate import shown
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.micro_batch._search import divisors
-from zeus_core.ports import World
-from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._kept_state import kept_state
-from zeus_core.pytorch._micro_batch import ProbeSamples
+from zeus_core.pytorch._training_loop import TrainingLoop
 from zeus_huggingface._uneven_shard import check_averaging, check_gradients
 
 __all__ = ["TrainerLoop", "divide_by"]
@@ -28,7 +25,7 @@ Trainer: TypeAlias = Any  # most of what is used of it here is private, or diffe
 _COUPLED_TRAINERS = {"KTOTrainer": "estimates its KL term", "BCOTrainer": "keeps a running mean of its rewards"}
 
 
-class TrainerLoop:
+class TrainerLoop(TrainingLoop):
     """The `TrainingLoop` of a Trainer, as its arguments say when this is made.
 
     Args:
@@ -37,49 +34,41 @@ class TrainerLoop:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self.batch_size: int = int(trainer.args.per_device_train_batch_size)
-        self._accumulation = int(trainer.args.gradient_accumulation_steps)
-        self.samples_per_step: int = self.batch_size * self._accumulation
+        args, precision = trainer.args, trainer.accelerator.mixed_precision
+        super().__init__(
+            int(args.per_device_train_batch_size),
+            int(args.gradient_accumulation_steps),
+            is_mixed=precision != "no",
+            work={"precision": str(precision), "checkpointing": str(bool(args.gradient_checkpointing))},
+        )
         self._step: Sequence[Any] | None = None
         self._items: Any = None  # the labels in it that count
 
     @property
     def models(self) -> list[torch.nn.Module]:
-        """The model of the Trainer, unwrapped."""
-        return [self._trainer.model]
+        """The model of the Trainer, unwrapped; none before a Trainer has made it."""
+        return [self._trainer.model] if isinstance(self._trainer.model, torch.nn.Module) else []
 
     @property
     def optimizers(self) -> list[Any]:
         """The optimizer of the Trainer, unwrapped."""
         return [getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)]
 
-    @functools.cached_property
-    def world(self) -> World:
-        """The ranks."""
-        return torch_world()
+    @property
+    def device(self) -> torch.device:
+        """The device of the Trainer."""
+        device: torch.device = self._trainer.args.device
+        return device
 
     @property
-    def device(self) -> Any:
-        """The device of the model."""
-        return self._trainer.args.device
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether the model computes in half precision."""
-        return bool(self._trainer.accelerator.mixed_precision != "no")
-
-    @property
-    def work(self) -> dict[str, int | str]:
-        """The precision, and whether activations are computed twice."""
-        return {
-            "precision": str(self._trainer.accelerator.mixed_precision),
-            "checkpointing": str(bool(self._trainer.args.gradient_checkpointing)),
-        }
+    def loader(self) -> Any:
+        """The dataloader of the training that has begun."""
+        return self._trainer.callback_handler.train_dataloader
 
     @property
     def sizes(self) -> list[int]:
         """The sizes with which the last step of an epoch is the same: on the same samples, weighted as they were."""
-        args, loader, batch_size, original = self._trainer.args, self._loader, self.samples_per_step, self.batch_size
+        args, loader, batch_size, original = self._trainer.args, self.loader, self.samples_per_step, self.batch_size
         samples, sizes = len(loader.dataset), divisors(batch_size)
         ranks = int(args.world_size)
         if ranks > 1:
@@ -118,11 +107,6 @@ class TrainerLoop:
             return f"ranks join their batches of {self.batch_size}, and {size} is no multiple of it"
         return None
 
-    def samples(self) -> ProbeSamples:
-        """Return samples of the loader."""
-        loader, rank = self._loader, self._trainer.args.process_index
-        return ProbeSamples(loader.dataset, loader.collate_fn, self.samples_per_step, rank)
-
     @contextmanager
     def probing(self) -> Iterator[None]:
         """Keep the state of the Trainer."""
@@ -132,17 +116,17 @@ class TrainerLoop:
                 yield
             finally:
                 self._step = self._items = None
-                trainer.args.gradient_accumulation_steps = self._accumulation
+                trainer.args.gradient_accumulation_steps = self.accumulation
 
-    def loss_of(self, batch: Any, step: Sequence[Any]) -> float:
+    def loss_of(self, batch: Any, step: Sequence[Any]) -> torch.Tensor:
         """Return the loss of a batch, as it would be propagated backward."""
-        losses: list[float] = []
+        losses: list[torch.Tensor] = []
         with (
-            _patched(self._trainer.accelerator, "backward", lambda _, loss, **__: losses.append(float(loss))),
+            _patched(self._trainer.accelerator, "backward", lambda _, loss, **__: losses.append(loss.detach())),
             _patched(self._wrapped, "train", lambda _, mode=True: self._wrapped),
         ):
             self.train_on(batch, step)
-        return sum(losses)
+        return torch.stack(losses).sum()
 
     def train_on(self, batch: Any, step: Sequence[Any]) -> None:
         """Run the passes of a batch, as the training step of the Trainer makes them."""
@@ -181,10 +165,6 @@ class TrainerLoop:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             return 'the training data are a stream, which probes would use up; pass a size in place of "auto"'
         return None if len(dataset) else "there are no training data"
-
-    @property
-    def _loader(self) -> Any:
-        return self._trainer.callback_handler.train_dataloader
 
     @property
     def _wrapped(self) -> torch.nn.Module:

@@ -226,10 +226,10 @@ class ZeusCallback(Callback):
             values = self._current.energy.evaluation()
             self._current.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
         self._current.energy.on_resume()
-        if self._run is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
-            # The metrics are those that early stopping sees.
-            if self._run.report(epoch=epochs_of(trainer), metric=dict(trainer.callback_metrics)):
-                trainer.should_stop = True
+        is_within_training = trainer.state.fn == "fit" and not trainer.sanity_checking
+        if self._run is not None and is_within_training:  # the metrics are those that early stopping sees
+            should_stop = self._run.report(epoch=epochs_of(trainer), metric=dict(trainer.callback_metrics))
+            trainer.should_stop = trainer.should_stop or should_stop
 
     on_test_start = on_validation_start
     on_test_end = on_validation_end

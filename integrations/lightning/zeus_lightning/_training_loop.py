@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,13 +12,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.micro_batch._search import divisors
-from zeus_core.ports import World
-from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._kept_state import random_state
-from zeus_core.pytorch._micro_batch import ProbeSamples
+from zeus_core.pytorch._training_loop import TrainingLoop
 from zeus_core.pytorch._window_batches import WindowBatches
-from zeus_lightning._namespaces import Callback, LightningModule, Trainer
+from zeus_lightning._namespaces import Trainer
 
 __all__ = ["LightningLoop", "epochs_of"]
 
@@ -27,7 +23,7 @@ __all__ = ["LightningLoop", "epochs_of"]
 _AVERAGING = {"SingleDeviceStrategy", "DDPStrategy", "FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy"}
 
 
-class LightningLoop:
+class LightningLoop(TrainingLoop):
     """The `TrainingLoop` of one `fit`. Make one in a callback's `setup`, before anything has read the data.
 
     With another micro-batch, the loader gets batches of that size, and the trainer accumulates over other numbers of
@@ -40,11 +36,10 @@ class LightningLoop:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._accumulation = int(trainer.accumulate_grad_batches)
-        self.batch_size: int = 1
-        self._loader: Any = None
+        precision = str(trainer.precision)
+        super().__init__(1, int(trainer.accumulate_grad_batches), "mixed" in precision, {"precision": precision})
         self._batches: Any = None
-        self._has_windows = False
+        self._windows: WindowBatches | None = None
         self._patches: list[Patches] = []
         self._restore_random_state: Callable[[], None] | None = None  # that with which the data were set up
 
@@ -59,8 +54,8 @@ class LightningLoop:
         restore = random_state()
         loader = loop._combined_loader or loop._data_source.dataloader()
         restore()
-        self._loader = getattr(loader, "flattened", [loader])[0]
-        self._batches = getattr(self._loader, "batch_sampler", None)
+        self.loader = getattr(loader, "flattened", [loader])[0]
+        self._batches = getattr(self.loader, "batch_sampler", None)
         if type(self._batches) is BatchSampler:
             self.batch_size = int(self._batches.batch_size)
 
@@ -74,11 +69,6 @@ class LightningLoop:
         """The optimizers of the trainer."""
         return list(self._trainer.optimizers)
 
-    @functools.cached_property
-    def world(self) -> World:
-        """The ranks."""
-        return torch_world()
-
     @property
     def device(self) -> torch.device:
         """The device of the module."""
@@ -86,30 +76,14 @@ class LightningLoop:
         return device
 
     @property
-    def is_mixed(self) -> bool:
-        """Whether the module computes in half precision."""
-        return "mixed" in str(self._trainer.precision)
-
-    @property
-    def work(self) -> dict[str, int | str]:
-        """The precision."""
-        return {"precision": str(self._trainer.precision)}
-
-    @property
-    def samples_per_step(self) -> int:
-        """The samples of a step."""
-        return self.batch_size * self._accumulation
-
-    @property
     def sizes(self) -> list[int]:
         """The sizes, from the original one on, with which an epoch has as many steps as the trainer counts."""
-        sizes = [size for size in divisors(self.samples_per_step) if size >= self.batch_size]
-        windows = {size: WindowBatches(self._batches, self._accumulation, size) for size in sizes}
+        windows = {size: WindowBatches(self._batches, self.accumulation, size) for size in super().sizes}
         return [size for size, one in windows.items() if len(one.tail) <= one.accumulation]
 
     def obstacle(self, size: int | None) -> str | None:
         """Return why no such micro-batch may be used; None if it may."""
-        loader = self._loader
+        loader = self.loader
         if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
             return "there is no loader that reads samples by their index"
         if type(self._batches) is not BatchSampler:
@@ -123,10 +97,6 @@ class LightningLoop:
         if self._restore_random_state is not None and _has_generator(loader):
             return "the loader has drawn from its own generator already"
         return None
-
-    def samples(self) -> ProbeSamples:
-        """Return samples of the loader."""
-        return ProbeSamples(self._loader.dataset, self._loader.collate_fn, self.samples_per_step, self.world.rank)
 
     @contextmanager
     def probing(self) -> Iterator[None]:
@@ -150,10 +120,6 @@ class LightningLoop:
             output = module.training_step(*arguments.values())
         loss: torch.Tensor = output["loss"] if isinstance(output, dict) else output
         return loss / len(step)
-
-    def train_on(self, batch: Any, step: Sequence[Any]) -> None:
-        """Run the passes of a batch."""
-        self.loss_of(batch, step).backward()  # type: ignore[no-untyped-call]
 
     def check_averaging(self) -> None:
         """Check that the strategy averages gradients over all ranks; see `TrainingLoop`."""
@@ -179,8 +145,8 @@ class LightningLoop:
         kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
         if not kinds & {"SingleDeviceStrategy", "DDPStrategy"}:
             raise UsageError(
-                f"strategy is a {type(trainer.strategy).__name__}, with which nobody can tell when a rank has computed its "
-                "gradients; use ddp, or give the batches"
+                f"strategy is a {type(trainer.strategy).__name__}, with which nobody can tell when a rank has computed "
+                "its gradients; use ddp, or give the batches"
             )
 
     def use(self, size: int) -> None:
@@ -188,19 +154,20 @@ class LightningLoop:
         if size == self.batch_size:
             return
         trainer, loop = self._trainer, self._trainer.fit_loop
-        self._has_windows, windows = True, WindowBatches(self._batches, self._accumulation, size)
+        windows = self._windows = WindowBatches(self._batches, self.accumulation, size)
 
         def with_windows(dataloader: Callable[[], Any]) -> Any:
             loader = dataloader()
             if type(loader.batch_sampler) is BatchSampler:
-                made = WindowBatches(loader.batch_sampler, self._accumulation, size)
+                made = WindowBatches(loader.batch_sampler, self.accumulation, size)
                 object.__setattr__(loader, "batch_sampler", made)
             return loader
 
         self._patches.append(Patches(loop._data_source))
         self._patches[-1].wrap("dataloader", with_windows)
         trainer.accumulate_grad_batches = windows.accumulation
-        trainer.callbacks = [*trainer.callbacks, _Weights(windows)]
+        self._patches.append(Patches(trainer.strategy))
+        self._patches[-1].wrap("backward", self._weighted_backward)
         if loop._combined_loader is not None:  # the length of an epoch was asked for: it is set up again, as it was
             restore_present = random_state()
             if self._restore_random_state is not None:
@@ -213,39 +180,21 @@ class LightningLoop:
         """Leave the trainer and the loader as they were."""
         for patches in self._patches:
             patches.undo()
-        if self._has_windows:
-            self._has_windows = False
-            trainer = self._trainer
-            trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, _Weights)]
-            trainer.accumulate_grad_batches = self._accumulation
-            object.__setattr__(self._loader, "batch_sampler", self._batches)
+        if self._windows is not None:
+            self._windows = None
+            self._trainer.accumulate_grad_batches = self.accumulation
+            object.__setattr__(self.loader, "batch_sampler", self._batches)
+
+    def _weighted_backward(self, backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Weight a loss, which the trainer has divided by the batches of a whole step."""
+        assert self._windows is not None
+        weight = self._windows.weight_of(self._trainer.fit_loop.epoch_loop.batch_idx)
+        return backward(loss if weight == 1.0 else loss * weight, *args, **kwargs)
 
     def _note_random_state(self, setup_data: Callable[[], None]) -> None:
         if self._restore_random_state is None:
             self._restore_random_state = random_state()
         setup_data()
-
-
-class _Weights(Callback):
-    """Weights the losses of the last, incomplete step of an epoch, which the trainer ends with the epoch.
-
-    Args:
-        windows: The batches.
-    """
-
-    def __init__(self, windows: WindowBatches) -> None:
-        super().__init__()
-        self._windows = windows
-        self._weight = 1.0
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Look up what the loss of a batch counts."""
-        self._weight = self._windows.weight_of(batch_idx)
-
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
-        """Weight a loss, which the trainer has divided by the batches of a whole step."""
-        if self._weight != 1.0:
-            loss.mul_(self._weight)
 
 
 def epochs_of(trainer: Trainer) -> float:

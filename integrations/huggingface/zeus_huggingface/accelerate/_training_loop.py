@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -15,10 +14,7 @@ from accelerate.utils import send_to_device
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 from zeus_core.adapters import Patches
-from zeus_core.optimizer.micro_batch._search import divisors
-from zeus_core.ports import World
-from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._micro_batch import ProbeSamples
+from zeus_core.pytorch._training_loop import TrainingLoop
 from zeus_core.pytorch._window_batches import WindowBatches
 from zeus_huggingface._uneven_shard import check_averaging, check_gradients
 from zeus_huggingface.accelerate._accelerator import trained_models
@@ -29,7 +25,7 @@ ComputeLoss: TypeAlias = Callable[[Any], torch.Tensor]
 """Returns the loss of a batch, as the loop computes it."""
 
 
-class AccelerateLoop:
+class AccelerateLoop(TrainingLoop):
     """The `TrainingLoop` of an accelerator, which has prepared what is trained.
 
     With another micro-batch, the loader gets batches of that size, and the accelerator counts other batches to a step,
@@ -44,69 +40,51 @@ class AccelerateLoop:
     def __init__(self, accelerator: Accelerator, compute_loss: ComputeLoss | None = None) -> None:
         self._accelerator: Any = accelerator
         self._compute_loss = compute_loss
-        self.models = trained_models(accelerator)
-        self.optimizers: list[Any] = [accelerator._optimizers[0].optimizer] if accelerator._optimizers else []
-        self._accumulation = int(accelerator.gradient_accumulation_steps)
-        self._loader = _training_loader(accelerator)
-        self._batches: Any = getattr(self._loader, "batch_sampler", None)
-        self._inner: Any = (
-            self._batches.batch_sampler if isinstance(self._batches, BatchSamplerShard) else self._batches
+        self._models = trained_models(accelerator)
+        self.loader = _training_loader(accelerator)
+        batches = self._batches = getattr(self.loader, "batch_sampler", None)
+        self._inner: Any = batches.batch_sampler if isinstance(batches, BatchSamplerShard) else batches
+        super().__init__(
+            int(self._inner.batch_size) if type(self._inner) is BatchSampler else 1,
+            int(accelerator.gradient_accumulation_steps),
+            is_mixed=accelerator.mixed_precision != "no",
+            work={"precision": str(accelerator.mixed_precision)},
         )
-        self.batch_size: int = int(self._inner.batch_size) if type(self._inner) is BatchSampler else 1
-        self.samples_per_step: int = self.batch_size * self._accumulation
         self._patches: list[Patches] = []
         self._windows: WindowBatches | None = None
         self._place = -1  # of the current batch in its epoch
         self._active: Any = None
 
-    @functools.cached_property
-    def world(self) -> World:
-        """The ranks."""
-        return torch_world()
+    @property
+    def models(self) -> list[torch.nn.Module]:
+        """The prepared models that are trained."""
+        return self._models
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The prepared optimizers, unwrapped."""
+        return [prepared.optimizer for prepared in self._accelerator._optimizers]
 
     @property
     def device(self) -> torch.device:
-        """The device of the models."""
+        """The device of the accelerator."""
         return cast(torch.device, self._accelerator.device)
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether the accelerator has models compute in half precision."""
-        return bool(self._accelerator.mixed_precision != "no")
-
-    @property
-    def work(self) -> dict[str, int | str]:
-        """The precision."""
-        return {"precision": str(self._accelerator.mixed_precision)}
-
-    @property
-    def sizes(self) -> list[int]:
-        """The divisors of a step, from the original size on."""
-        return [size for size in divisors(self.samples_per_step) if size >= self.batch_size]
 
     def obstacle(self, size: int | None) -> str | None:
         """Return why no other micro-batch may be used; None if one may."""
-        accelerator, loader = self._accelerator, self._loader
+        accelerator, loader = self._accelerator, self.loader
         if not isinstance(loader, DataLoaderShard) or isinstance(loader.dataset, IterableDataset):
             return "the accelerator has prepared no loader that reads samples by their index"
         if type(self._inner) is not BatchSampler:
             return f"a {type(self._inner).__name__} makes the batches"
         if accelerator.distributed_type.value not in {"NO", "MULTI_GPU", "MULTI_CPU"}:
             return f"it is a part of the configuration of {accelerator.distributed_type.value}"
-        if self._accumulation == 1:
+        if self.accumulation == 1:
             return "gradient_accumulation_steps is 1, and no larger one divides the batch"
         ranks = accelerator.num_processes
         if ranks > 1 and len(loader.dataset) % (self.samples_per_step * ranks):
             return "the last step of an epoch is incomplete, and would have other samples on its ranks; use drop_last"
         return None
-
-    def samples(self) -> ProbeSamples:
-        """Return samples of the loader."""
-        return ProbeSamples(self._loader.dataset, self._loader.collate_fn, self.samples_per_step, self.world.rank)
-
-    def probing(self) -> AbstractContextManager[object]:
-        """Return a block that does nothing."""
-        return nullcontext()
 
     def loss_of(self, batch: Any, step: Sequence[Any]) -> torch.Tensor:
         """Return the loss of a batch over the batches of its step."""
@@ -143,10 +121,10 @@ class AccelerateLoop:
 
     def use(self, size: int) -> None:
         """Train with this micro-batch until `undo`."""
-        accelerator, loader, batches = self._accelerator, self._loader, self._batches
+        accelerator, loader, batches = self._accelerator, self.loader, self._batches
         if size == self.batch_size:
             return
-        self._windows = WindowBatches(self._inner, self._accumulation, size)
+        self._windows = WindowBatches(self._inner, self.accumulation, size)
         if isinstance(batches, BatchSamplerShard):
             ranks, rank = batches.num_processes, batches.process_index
             _set_batches(loader, BatchSamplerShard(self._windows, ranks, rank, even_batches=batches.even_batches))
@@ -164,8 +142,8 @@ class AccelerateLoop:
             self._windows = None
             for patches in self._patches:
                 patches.undo()
-            _set_batches(self._loader, self._batches)
-            self._accelerator.gradient_accumulation_steps = self._accumulation
+            _set_batches(self.loader, self._batches)
+            self._accelerator.gradient_accumulation_steps = self.accumulation
 
     def _begin(self, begin: Callable[[], Any]) -> Any:
         self._place = -1
