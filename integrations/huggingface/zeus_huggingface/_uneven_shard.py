@@ -18,7 +18,7 @@ from zeus_core.errors import UsageError
 from zeus_core.pytorch._uneven_sampler import UnevenBatchSampler
 from zeus_core.pytorch._uneven_training import PendingWeight, UnevenTraining
 
-__all__ = ["UnevenShard", "check_averaging", "check_gradients", "check_loader", "global_batch"]
+__all__ = ["UnevenShard", "check_averaging", "check_gradients", "check_loader", "global_batch", "skipped_batches"]
 
 _NOT_AVERAGING = (DistributedType.MEGATRON_LM, DistributedType.XLA)
 
@@ -57,18 +57,11 @@ class UnevenShard:
 
     def gives(self, loader: Any) -> bool:
         """Return whether the batches of a dataloader are those of this sampler."""
-        return self._skipped(loader) is not None
-
-    def _skipped(self, loader: Any) -> int | None:
-        """Return how many batches a dataloader skips of this sampler's; None if it has another."""
-        sampler, skipped = getattr(loader, "batch_sampler", None), 0
-        while isinstance(sampler, SkipBatchSampler):
-            sampler, skipped = sampler.batch_sampler, skipped + sampler.skip_batches
-        return skipped if sampler is self._sampler else None
+        return skipped_batches(loader, self._sampler) is not None
 
     def follow(self, batches: Iterator[Any], loader: Any) -> Iterator[Any]:
         """Return the batches of a dataloader; if they are this sampler's, note which one is trained on."""
-        skipped = self._skipped(loader)
+        skipped = skipped_batches(loader, self._sampler)
         return batches if skipped is None else self._follow(batches, loader, skipped)
 
     def _follow(self, batches: Iterator[Any], loader: Any, skipped: int) -> Iterator[Any]:
@@ -85,6 +78,14 @@ class UnevenShard:
 def _iterate(shard: weakref.ref[UnevenShard], iterate: Callable[[Any], Iterator[Any]], loader: Any) -> Iterator[Any]:
     alive = shard()
     return iterate(loader) if alive is None else alive.follow(iterate(loader), loader)
+
+
+def skipped_batches(loader: Any, batches: Any) -> int | None:
+    """Return how many batches of a sampler a dataloader skips; None if it has another one."""
+    sampler, skipped = getattr(loader, "batch_sampler", None), 0
+    while isinstance(sampler, SkipBatchSampler):
+        sampler, skipped = sampler.batch_sampler, skipped + sampler.skip_batches
+    return skipped if sampler is batches else None
 
 
 def check_loader(dataloader: Any) -> None:

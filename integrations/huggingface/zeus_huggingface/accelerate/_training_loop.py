@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 from zeus_core.adapters import Patches
 from zeus_core.pytorch._training_loop import TrainingLoop
 from zeus_core.pytorch._window_batches import WindowBatches
-from zeus_huggingface._uneven_shard import check_averaging, check_gradients
+from zeus_huggingface._uneven_shard import check_averaging, check_gradients, skipped_batches
 from zeus_huggingface.accelerate._accelerator import trained_models
 
 __all__ = ["AccelerateLoop", "ComputeLoss"]
@@ -155,9 +155,9 @@ class AccelerateLoop(TrainingLoop):
         assert windows is not None
         active = accelerator.gradient_state.active_dataloader
         if active is not self._active:
-            self._active = active
-            sampler = getattr(active, "batch_sampler", None)  # one made by `skip_first_batches` begins later
-            self._place += getattr(sampler, "skip_batches", 0) or getattr(active, "skip_batches", 0)
+            skipped = skipped_batches(active, self.loader.batch_sampler)  # one of `skip_first_batches` begins later
+            if skipped is not None:
+                self._active, self._place = active, skipped - 1
         self._place += 1
         is_tail = self._place >= windows.whole_batches
         accelerator.gradient_accumulation_steps = (
