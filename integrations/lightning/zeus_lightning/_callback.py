@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeus_core._process.restore import restore_registry
-from zeus_core._validate import checked_flag, checked_object
+from zeus_core._validate import checked_flag, checked_object, checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity
@@ -17,9 +18,9 @@ from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import checked_micro_batch
+from zeus_core.pytorch._batch_parts import tensors_in
 from zeus_core.pytorch._micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.training import TrainingEnergy, TrainingSummary
-from zeus_lightning._batches import counter, samples_in
 from zeus_lightning._energy_source import EnergySource
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
 from zeus_lightning._session import Session
@@ -116,9 +117,9 @@ class ZeusCallback(Callback):
         self._run = recurring_run
         self._is_quiet = checked_flag("quiet", quiet)
         self._has_trained = False
-        given = counter("batch_size", batch_size)
-        self._samples_in = samples_in if given is None else given  # one of the user's may have no truth
-        self._tokens_in = counter("tokens", tokens)
+        given = _counter("batch_size", batch_size)
+        self._samples_in = _samples_in if given is None else given  # one of the user's may have no truth
+        self._tokens_in = _counter("tokens", tokens)
         self._session: Session | None = None
         self._fit_energy: TrainingEnergy | None = None
         self.energy: TrainingEnergy | None = None
@@ -311,3 +312,20 @@ class ZeusCallback(Callback):
     def _count(self, batch: Any) -> None:
         tokens = 0 if self._tokens_in is None else int(self._tokens_in(batch))
         self._current.energy.count(int(self._samples_in(batch)), tokens)
+
+
+def _counter(argument: str, count: int | Callable[[Any], int] | None) -> Callable[[Any], int] | None:
+    """Return a function that counts something in a batch, from a function or a number that all batches share."""
+    if count is None or callable(count):
+        return count
+    number = checked_whole_number(argument, count, 0, "a whole number or a function of a batch")
+    return functools.partial(_constant, number)  # callbacks are pickled
+
+
+def _constant(count: int, batch: Any) -> int:
+    return count
+
+
+def _samples_in(batch: Any) -> int:
+    """Return the length of the first tensor in a batch, as Lightning itself does; 0 without one."""
+    return next((len(tensor) if tensor.ndim else 1 for tensor in tensors_in(batch)), 0)

@@ -14,6 +14,7 @@ from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.pytorch._kept_state import random_state
 from zeus_core.pytorch._training_loop import TrainingLoop
+from zeus_core.pytorch._uneven_training import scaled
 from zeus_core.pytorch._window_batches import WindowBatches
 from zeus_lightning._namespaces import Trainer
 
@@ -166,8 +167,7 @@ class LightningLoop(TrainingLoop):
         self._patches.append(Patches(loop._data_source))
         self._patches[-1].wrap("dataloader", with_windows)
         trainer.accumulate_grad_batches = windows.accumulation
-        self._patches.append(Patches(trainer.strategy))
-        self._patches[-1].wrap("backward", self._weighted_backward)
+        self.weigh(lambda: windows.weight_of(loop.epoch_loop.batch_idx))  # the trainer divides by those of a whole step
         if loop._combined_loader is not None:  # the length of an epoch was asked for: it is set up again, as it was
             restore_present = random_state()
             if self._restore_random_state is not None:
@@ -176,20 +176,19 @@ class LightningLoop(TrainingLoop):
             loop.setup_data()
             restore_present()
 
+    def weigh(self, weight: Callable[[], float | torch.Tensor]) -> None:
+        """Multiply each loss that the trainer or the module propagates backward by a weight, until `undo`."""
+        self._patches.append(Patches(self._trainer.strategy))
+        self._patches[-1].wrap("backward", lambda backward, loss, *others: backward(scaled(loss, weight()), *others))
+
     def undo(self) -> None:
         """Leave the trainer and the loader as they were."""
-        for patches in self._patches:
-            patches.undo()
+        while self._patches:
+            self._patches.pop().undo()
         if self._windows is not None:
             self._windows = None
             self._trainer.accumulate_grad_batches = self.accumulation
             object.__setattr__(self.loader, "batch_sampler", self._batches)
-
-    def _weighted_backward(self, backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Weight a loss, which the trainer has divided by the batches of a whole step."""
-        assert self._windows is not None
-        weight = self._windows.weight_of(self._trainer.fit_loop.epoch_loop.batch_idx)
-        return backward(loss if weight == 1.0 else loss * weight, *args, **kwargs)
 
     def _note_random_state(self, setup_data: Callable[[], None]) -> None:
         if self._restore_random_state is None:

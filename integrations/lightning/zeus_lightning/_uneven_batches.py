@@ -59,6 +59,7 @@ class UnevenBatches(Callback):
         self._patches: Patches | None = None
         self._sampler: UnevenBatchSampler | None = None
         self._replaced: tuple[DataLoader[Any], Any] | None = None
+        self._loop: LightningLoop | None = None
         self._weight: PendingWeight | None = None
 
     @property
@@ -73,7 +74,9 @@ class UnevenBatches(Callback):
         self._restore()
         if stage != "fit":
             return
-        training = self._training = UnevenTraining(LightningLoop(trainer), self._given, self._tokens)
+        self._loop = LightningLoop(trainer)
+        training = self._training = UnevenTraining(self._loop, self._given, self._tokens)
+        self._loop.weigh(lambda: 1.0 if self._weight is None else self._weight())
 
         def prepare(prepare_dataloader: Callable[..., Any], dataloader: Any, shuffle: bool, mode: Any) -> Any:
             if getattr(mode, "value", mode) != _TRAINING:
@@ -93,12 +96,6 @@ class UnevenBatches(Callback):
         """Begin later epochs with their first batch."""
         assert self._sampler is not None
         self._sampler.first_batch = 0
-
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
-        """Weight the gradient of the loss; the loss itself may be needed as it is for its gradient."""
-        if self._weight is not None and loss.requires_grad:
-            weight = self._weight()
-            loss.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the trainer and the dataloader as they were."""
@@ -126,10 +123,12 @@ class UnevenBatches(Callback):
     def _restore(self) -> None:
         if self._patches is not None:
             self._patches.undo()
+        if self._loop is not None:
+            self._loop.undo()
         self._restore_loader()
         if self._training is not None:
             self._training.close()
-        self._patches = self._weight = None
+        self._patches = self._loop = self._weight = None
 
     def _restore_loader(self) -> None:
         if self._replaced is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeAlias, cast
@@ -15,6 +14,7 @@ from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 from zeus_core.adapters import Patches
 from zeus_core.pytorch._training_loop import TrainingLoop
+from zeus_core.pytorch._uneven_training import scaled
 from zeus_core.pytorch._window_batches import WindowBatches
 from zeus_huggingface._uneven_shard import check_averaging, check_gradients, skipped_batches
 from zeus_huggingface.accelerate._accelerator import trained_models
@@ -131,17 +131,26 @@ class AccelerateLoop(TrainingLoop):
         else:
             _set_batches(loader, self._windows)
         accelerator.gradient_accumulation_steps = self._windows.accumulation
-        self._patches = [Patches(accelerator), Patches(loader)]
+        self._patches += [Patches(accelerator), Patches(loader)]
         self._patches[0].wrap("accumulate", self._accumulate)
-        self._patches[0].wrap("backward", self._weighted_backward)
         self._patches[1].wrap("begin", self._begin)
+        self.weigh(self._weight)
+
+    def weigh(self, weight: Callable[[], float | torch.Tensor]) -> None:
+        """Multiply each loss that the accelerator propagates backward by a weight, until `undo`."""
+
+        def backward_weighted(backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return backward(scaled(loss, weight()), *args, **kwargs)
+
+        self._patches.append(Patches(self._accelerator))
+        self._patches[-1].wrap("backward", backward_weighted)
 
     def undo(self) -> None:
         """Leave the accelerator and the loader as they were."""
+        while self._patches:
+            self._patches.pop().undo()
         if self._windows is not None:
             self._windows = None
-            for patches in self._patches:
-                patches.undo()
             _set_batches(self.loader, self._batches)
             self._accelerator.gradient_accumulation_steps = self.accumulation
 
@@ -165,11 +174,12 @@ class AccelerateLoop(TrainingLoop):
         )
         return accumulate(*models)
 
-    def _weighted_backward(self, backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _weight(self) -> float:
+        """Return how much the current batch counts: the accelerator divides its loss by the batches of its step."""
         windows = self._windows
         assert windows is not None
-        weight = windows.weight_of(self._place) * self._accelerator.gradient_accumulation_steps / windows.accumulation
-        return backward(loss if math.isclose(weight, 1.0) else loss * weight, *args, **kwargs)
+        batches: int = self._accelerator.gradient_accumulation_steps
+        return windows.weight_of(self._place) * batches / windows.accumulation
 
 
 def _training_loader(accelerator: Any) -> Any:

@@ -18,7 +18,6 @@ from zeus_core.pytorch._uneven_training import (
     TokenCounter,
     UnevenTraining,
     check_total,
-    scaled,
 )
 from zeus_huggingface._uneven_shard import UnevenShard, check_loader, global_batch
 from zeus_huggingface.accelerate._training_loop import AccelerateLoop
@@ -64,16 +63,16 @@ class UnevenBatches:
         dataloader: Any = None,
     ) -> None:
         checked_instance("accelerator", accelerator, Accelerator, "accelerate.Accelerator()")
-        loop = AccelerateLoop(accelerator)
+        self._loop = AccelerateLoop(accelerator)
 
         def check() -> None:
             check_total(batches, global_batch(_training_loader(accelerator, dataloader)))
 
-        self._training = UnevenTraining(loop, batches, tokens, check)
+        self._training = UnevenTraining(self._loop, batches, tokens, check)
         self._shard = UnevenShard(_training_loader(accelerator, dataloader), self._training, self._on_batch)
+        self._loop.weigh(lambda: 1.0 if self._shard.weight is None else self._shard.weight())
         self._accelerator = accelerator
         self._patches = Patches(accelerator)
-        self._patches.wrap("backward", self._backward)
         self._patches.wrap("gather_for_metrics", self._gather_for_metrics)
 
     @property
@@ -85,15 +84,12 @@ class UnevenBatches:
         """Leave the accelerator, its dataloader and the power limit as they were."""
         self._training.close()
         self._patches.undo()
+        self._loop.undo()
         self._shard.close()
 
     def _on_batch(self, place: int, batch: Any) -> PendingWeight:
         self._training.begin(place)
         return self._training.weight(place, batch)
-
-    def _backward(self, backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        weight = self._shard.weight
-        return backward(loss if weight is None else scaled(loss, weight()), *args, **kwargs)
 
     def _gather_for_metrics(self, gather: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
         place = self._shard.place
