@@ -91,3 +91,25 @@ class TestLightningLoop(TrainingLoopContract):
         trainer = make_trainer(folder, callbacks, max_epochs=2, accumulate_grad_batches=ACCUMULATION)
         trainer.fit(module, DataLoader(Indexed(), BATCH), ckpt_path=checkpoint)
         return module
+
+
+def test_a_weighted_loss_may_keep_its_graph(tmp_path):
+    class Manual(Module):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.gradients = []
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.manual_backward(loss, retain_graph=True)
+            self.gradients.append(self.network.layer.weight.grad.clone())
+            self.zero_grad()
+            loss.backward()
+            self.gradients.append(self.network.layer.weight.grad.clone())
+
+    module = Manual()
+    trainer = make_trainer(tmp_path, [Uses(lambda loop: loop.weigh(lambda: 0.5))], max_steps=-1, max_epochs=1)
+    trainer.fit(module, DataLoader(Indexed(), BATCH))
+    weighted, unweighted = module.gradients[:2]
+    assert torch.equal(weighted, 0.5 * unweighted)

@@ -8,15 +8,18 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
+from zeus_core.adapters import Patches
 from zeus_core.optimizer.micro_batch._search import divisors
 from zeus_core.ports import World
 from zeus_core.pytorch._world import torch_world
 
-__all__ = ["StepSamples", "TrainingLoop"]
+__all__ = ["StepSamples", "TrainingLoop", "Weight", "scaled"]
+
+Weight: TypeAlias = "float | torch.Tensor"
 
 # Among so many samples the largest are looked for: the first pass of a probe has them, as some batch of training may.
 _POOL = 256
@@ -46,6 +49,8 @@ class TrainingLoop(ABC):
 
     loader: Any = None
     """The dataloader of the training; None where there is none."""
+    backward_owner: Any = None
+    """The object whose `backward` propagates losses; None where the loop calls that of the loss."""
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class TrainingLoop(ABC):
         self.accumulation = accumulation
         self.is_mixed = is_mixed
         self.work = dict(work or {})
+        self._patches: list[Patches] = []
 
     @functools.cached_property
     def world(self) -> World:
@@ -112,6 +118,23 @@ class TrainingLoop(ABC):
         """Run the passes of a batch of a step, without a step of the optimizer or an exchange with other ranks."""
         self.loss_of(batch, step).backward()  # type: ignore[no-untyped-call]
 
+    def weigh(self, weight: Callable[[], Weight]) -> None:
+        """Multiply each loss that is propagated backward by the weight in force then, until `undo`."""
+
+        def backward_weighted(backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return backward(scaled(loss, weight()), *args, **kwargs)
+
+        self._patch(self.backward_owner, "backward", backward_weighted)
+
+    def undo(self) -> None:
+        """Leave the loop as it was."""
+        while self._patches:
+            self._patches.pop().undo()
+
+    def _patch(self, target: Any, name: str, around: Callable[..., Any]) -> None:
+        self._patches.append(Patches(target))
+        self._patches[-1].wrap(name, around)
+
     @abstractmethod
     def check_averaging(self) -> None:
         """Raise `UsageError` unless each step averages gradients over all ranks, so that losses can be weighted."""
@@ -119,6 +142,11 @@ class TrainingLoop(ABC):
     @abstractmethod
     def check_gradients(self) -> None:
         """Raise `UsageError` if nobody can tell when a rank has its gradients, before it waits for the others."""
+
+
+def scaled(loss: torch.Tensor, weight: Weight) -> torch.Tensor:
+    """Return a loss times its weight, in the precision of the loss."""
+    return loss * (weight.to(loss.dtype) if isinstance(weight, torch.Tensor) else weight)
 
 
 class _LoaderSamples:

@@ -19,8 +19,9 @@ from zeus_core._validate import (
 from zeus_core.errors import UsageError
 from zeus_core.ports import World
 from zeus_core.pytorch._plain_loop import PlainLoop
+from zeus_core.pytorch._training_loop import scaled
 from zeus_core.pytorch._uneven_sampler import EpochOrder, UnevenBatchSampler
-from zeus_core.pytorch._uneven_training import AnyBatches, PendingWeight, TokenCounter, UnevenTraining, scaled
+from zeus_core.pytorch._uneven_training import AnyBatches, PendingWeight, TokenCounter, UnevenTraining
 
 __all__ = ["UnevenBatches", "UnevenLoader"]
 

@@ -17,7 +17,7 @@ from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.pytorch._allocation_run import AllocationRun
 from zeus_core.pytorch._batch_allocation import BatchAllocation
-from zeus_core.pytorch._training_loop import TrainingLoop
+from zeus_core.pytorch._training_loop import TrainingLoop, Weight
 from zeus_core.pytorch._uneven_sampler import IndexOrder, UnevenBatchSampler, checked_batches
 
 __all__ = [
@@ -27,12 +27,11 @@ __all__ = [
     "UnevenTraining",
     "check_total",
     "checked_given",
-    "scaled",
 ]
 
 AnyBatches = Sequence[int] | AllocationPlan | BatchAllocation
 TokenCounter: TypeAlias = Callable[[Any], "int | torch.Tensor"]
-PendingWeight: TypeAlias = Callable[[], "float | torch.Tensor"]
+PendingWeight: TypeAlias = Callable[[], Weight]
 
 _SHOWN_LAYERS = 5
 
@@ -186,11 +185,6 @@ def checked_given(given: AnyBatches) -> tuple[int, ...] | BatchAllocation:
 
 def _batches_in(given: Sequence[int] | AllocationPlan) -> Sequence[int]:
     return given.batches if isinstance(given, AllocationPlan) else given
-
-
-def scaled(loss: torch.Tensor, weight: float | torch.Tensor) -> torch.Tensor:
-    """Return a loss times its weight, in the precision of the loss."""
-    return loss * (weight.to(loss.dtype) if isinstance(weight, torch.Tensor) else weight)
 
 
 def _warn_of_batch_norms(model: torch.nn.Module, batches: Sequence[int]) -> None:

@@ -12,13 +12,13 @@ from transformers import Trainer
 
 from zeus_core._validate import checked_instance
 from zeus_core.adapters import Patches
+from zeus_core.pytorch._training_loop import scaled
 from zeus_core.pytorch._uneven_training import (
     AnyBatches,
     PendingWeight,
     TokenCounter,
     UnevenTraining,
     check_total,
-    scaled,
 )
 from zeus_huggingface._training_loop import TrainerLoop
 from zeus_huggingface._uneven_shard import UnevenShard, check_loader, global_batch

@@ -14,7 +14,6 @@ from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.pytorch._kept_state import random_state
 from zeus_core.pytorch._training_loop import TrainingLoop
-from zeus_core.pytorch._uneven_training import scaled
 from zeus_core.pytorch._window_batches import WindowBatches
 from zeus_lightning._namespaces import Trainer
 
@@ -39,15 +38,14 @@ class LightningLoop(TrainingLoop):
         self._trainer = trainer
         precision = str(trainer.precision)
         super().__init__(1, int(trainer.accumulate_grad_batches), "mixed" in precision, {"precision": precision})
+        self.backward_owner = trainer.strategy
         self._batches: Any = None
         self._windows: WindowBatches | None = None
-        self._patches: list[Patches] = []
         self._restore_random_state: Callable[[], None] | None = None  # that with which the data were set up
 
     def watch_data(self) -> None:
         """Note the random state with which the trainer sets up its data, which it does again for other batches."""
-        self._patches.append(Patches(self._trainer.fit_loop))
-        self._patches[0].wrap("setup_data", self._note_random_state)
+        self._patch(self._trainer.fit_loop, "setup_data", self._note_random_state)
 
     def find_loader(self) -> None:
         """Find the loader, in `on_fit_start`, when the strategy is set up."""
@@ -164,8 +162,7 @@ class LightningLoop(TrainingLoop):
                 object.__setattr__(loader, "batch_sampler", made)
             return loader
 
-        self._patches.append(Patches(loop._data_source))
-        self._patches[-1].wrap("dataloader", with_windows)
+        self._patch(loop._data_source, "dataloader", with_windows)
         trainer.accumulate_grad_batches = windows.accumulation
         self.weigh(lambda: windows.weight_of(loop.epoch_loop.batch_idx))  # the trainer divides by those of a whole step
         if loop._combined_loader is not None:  # the length of an epoch was asked for: it is set up again, as it was
@@ -176,15 +173,9 @@ class LightningLoop(TrainingLoop):
             loop.setup_data()
             restore_present()
 
-    def weigh(self, weight: Callable[[], float | torch.Tensor]) -> None:
-        """Multiply each loss that the trainer or the module propagates backward by a weight, until `undo`."""
-        self._patches.append(Patches(self._trainer.strategy))
-        self._patches[-1].wrap("backward", lambda backward, loss, *others: backward(scaled(loss, weight()), *others))
-
     def undo(self) -> None:
         """Leave the trainer and the loader as they were."""
-        while self._patches:
-            self._patches.pop().undo()
+        super().undo()
         if self._windows is not None:
             self._windows = None
             self._trainer.accumulate_grad_batches = self.accumulation

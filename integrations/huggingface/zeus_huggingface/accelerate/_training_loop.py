@@ -12,9 +12,7 @@ from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
 from accelerate.utils import send_to_device
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
-from zeus_core.adapters import Patches
 from zeus_core.pytorch._training_loop import TrainingLoop
-from zeus_core.pytorch._uneven_training import scaled
 from zeus_core.pytorch._window_batches import WindowBatches
 from zeus_huggingface._uneven_shard import check_averaging, check_gradients, skipped_batches
 from zeus_huggingface.accelerate._accelerator import trained_models
@@ -39,6 +37,7 @@ class AccelerateLoop(TrainingLoop):
 
     def __init__(self, accelerator: Accelerator, compute_loss: ComputeLoss | None = None) -> None:
         self._accelerator: Any = accelerator
+        self.backward_owner = accelerator
         self._compute_loss = compute_loss
         self._models = trained_models(accelerator)
         self.loader = _training_loader(accelerator)
@@ -50,7 +49,6 @@ class AccelerateLoop(TrainingLoop):
             is_mixed=accelerator.mixed_precision != "no",
             work={"precision": str(accelerator.mixed_precision)},
         )
-        self._patches: list[Patches] = []
         self._windows: WindowBatches | None = None
         self._place = -1  # of the current batch in its epoch
         self._active: Any = None
@@ -131,24 +129,13 @@ class AccelerateLoop(TrainingLoop):
         else:
             _set_batches(loader, self._windows)
         accelerator.gradient_accumulation_steps = self._windows.accumulation
-        self._patches += [Patches(accelerator), Patches(loader)]
-        self._patches[0].wrap("accumulate", self._accumulate)
-        self._patches[1].wrap("begin", self._begin)
+        self._patch(accelerator, "accumulate", self._accumulate)
+        self._patch(loader, "begin", self._begin)
         self.weigh(self._weight)
-
-    def weigh(self, weight: Callable[[], float | torch.Tensor]) -> None:
-        """Multiply each loss that the accelerator propagates backward by a weight, until `undo`."""
-
-        def backward_weighted(backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            return backward(scaled(loss, weight()), *args, **kwargs)
-
-        self._patches.append(Patches(self._accelerator))
-        self._patches[-1].wrap("backward", backward_weighted)
 
     def undo(self) -> None:
         """Leave the accelerator and the loader as they were."""
-        while self._patches:
-            self._patches.pop().undo()
+        super().undo()
         if self._windows is not None:
             self._windows = None
             _set_batches(self.loader, self._batches)
