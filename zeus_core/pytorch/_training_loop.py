@@ -64,6 +64,7 @@ class TrainingLoop(ABC):
         self.is_mixed = is_mixed
         self.work = dict(work or {})
         self._patches: list[Patches] = []
+        self._original_batches: list[tuple[Any, Any]] = []
 
     @functools.cached_property
     def world(self) -> World:
@@ -124,14 +125,28 @@ class TrainingLoop(ABC):
         def backward_weighted(backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             return backward(scaled(loss, weight()), *args, **kwargs)
 
-        self._patch(self.backward_owner, "backward", backward_weighted)
+        self.patch(self.backward_owner, "backward", backward_weighted)
+
+    def give(self, loader: Any, batches: Any) -> None:
+        """Have a dataloader read other batches, in place of an earlier one, until `undo`."""
+        self._restore_batches()
+        for one in (loader, getattr(loader, "base_dataloader", loader)):  # accelerate has one around another
+            self._original_batches.append((one, one.batch_sampler))
+            object.__setattr__(one, "batch_sampler", batches)  # torch lets nobody exchange them
 
     def undo(self) -> None:
         """Leave the loop as it was."""
+        self._restore_batches()
         while self._patches:
             self._patches.pop().undo()
 
-    def _patch(self, target: Any, name: str, around: Callable[..., Any]) -> None:
+    def _restore_batches(self) -> None:
+        while self._original_batches:
+            loader, batches = self._original_batches.pop()
+            object.__setattr__(loader, "batch_sampler", batches)
+
+    def patch(self, target: Any, name: str, around: Callable[..., Any]) -> None:
+        """Have a method call `around` with the method and its arguments, until `undo`."""
         self._patches.append(Patches(target))
         self._patches[-1].wrap(name, around)
 

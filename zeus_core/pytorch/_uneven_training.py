@@ -70,7 +70,7 @@ class UnevenTraining:
                 loop.check_gradients()
 
         self.rank: int = world.rank
-        self._loop = loop
+        self.loop: TrainingLoop = loop
         self._tokens = tokens
         self._sampler: UnevenBatchSampler | None = None
         self._run: AllocationRun | None = None
@@ -108,7 +108,7 @@ class UnevenTraining:
     def begin(self, place: int) -> None:
         """Begin to train on a batch, by its place in the epoch; may be a collective call. Never raises."""
         if self._run is not None:
-            for model in self._loop.models:
+            for model in self.loop.models:
                 self._run.watch(model)
             self._run.on_batch(place, self.sizes(place))
 
@@ -128,7 +128,7 @@ class UnevenTraining:
         if self._tokens is None:
             weight = ranks * samples / sum(sizes)
             return lambda: weight
-        own = torch.as_tensor(self._tokens(batch) if samples else 0).to(self._loop.device, torch.float64)
+        own = torch.as_tensor(self._tokens(batch) if samples else 0).to(self.loop.device, torch.float64)
         if ranks == 1:
             return lambda: 1.0
         total = own.clone()

@@ -92,9 +92,8 @@ class MicroBatchTraining:
         trainer._train_batch_size = size
         if "batch_size" in kwargs:
             kwargs["batch_size"] = size
-        loaders = Patches(trainer)
         if training.world_size > 1 and size != self._original:
-            loaders.wrap("get_train_dataloader", self._joined_loader)
+            self._loop.patch(trainer, "get_train_dataloader", self._joined_loader)
         warn_of_dropout([trainer.model], self._original, size)
         retries = None
         if size > self._original and training.world_size == 1:  # else the other ranks would wait for this one
@@ -106,7 +105,7 @@ class MicroBatchTraining:
                 self._tell_out_of_memory(size)
             raise
         finally:
-            loaders.undo()
+            self._loop.undo()
             if retries is not None:
                 retries.leave()
             vars(training).update(original)
@@ -120,9 +119,7 @@ class MicroBatchTraining:
             loader = get_train_dataloader()
         finally:
             trainer._train_batch_size = size
-        batches = JoinedBatches(loader.batch_sampler, size // self._original)
-        for one in (loader, getattr(loader, "base_dataloader", loader)):
-            object.__setattr__(one, "batch_sampler", batches)
+        self._loop.give(loader, JoinedBatches(loader.batch_sampler, size // self._original))
         return loader
 
     def _tell_out_of_memory(self, size: int) -> None:

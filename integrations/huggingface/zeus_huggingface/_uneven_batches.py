@@ -11,7 +11,6 @@ import torch
 from transformers import Trainer
 
 from zeus_core._validate import checked_instance
-from zeus_core.adapters import Patches
 from zeus_core.pytorch._training_loop import scaled
 from zeus_core.pytorch._uneven_training import (
     AnyBatches,
@@ -62,7 +61,8 @@ class UnevenBatches:
 
     def __init__(self, trainer: Trainer, batches: AnyBatches, *, tokens: TokenCounter | None = None) -> None:
         checked_instance("trainer", trainer, Trainer, "transformers.Trainer(...)")
-        self._training = UnevenTraining(TrainerLoop(trainer), batches, tokens)
+        loop = TrainerLoop(trainer)
+        self._training = UnevenTraining(loop, batches, tokens)
         self._trainer = trainer
         self._shard: UnevenShard | None = None
         # The Trainer takes the batches of a step before it trains on any.
@@ -71,11 +71,10 @@ class UnevenBatches:
         if not trainer.args.average_tokens_across_devices and len(self.batches) > 1:
             trainer.args.average_tokens_across_devices = True
             _logger.info("average_tokens_across_devices is turned on, as the ranks have different numbers of tokens")
-        self._patches = Patches(trainer)
-        self._patches.wrap("train", self._train)
-        self._patches.wrap("get_train_dataloader", self._get_train_dataloader)
-        self._patches.wrap("training_step", self._training_step)
-        self._patches.wrap("compute_loss", self._compute_loss)
+        loop.patch(trainer, "train", self._train)
+        loop.patch(trainer, "get_train_dataloader", self._get_train_dataloader)
+        loop.patch(trainer, "training_step", self._training_step)
+        loop.patch(trainer, "compute_loss", self._compute_loss)
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -85,7 +84,7 @@ class UnevenBatches:
     def close(self) -> None:
         """Leave the Trainer and the power limit as they were."""
         self._training.close()
-        self._patches.undo()
+        self._training.loop.undo()
         if self._shard is not None:
             self._shard.close()
 

@@ -34,8 +34,6 @@ class UnevenShard:
     """
 
     def __init__(self, loader: Any, training: UnevenTraining, on_batch: Callable[[int, Any], PendingWeight]) -> None:
-        self._loader = loader.base_dataloader
-        self._original = self._loader.batch_sampler
         inner = _inner_sampler(loader)
         self._sampler = training.sampler(inner.sampler, inner.drop_last)
         self._on_batch = on_batch
@@ -43,16 +41,14 @@ class UnevenShard:
         """The weight of the current batch; None outside of training."""
         self.place: int | None = None
         """The place of the current batch in its epoch; None outside of training."""
-        # Torch lets nobody exchange the sampler of a loader. Accelerate makes other loaders around this sampler, too.
-        object.__setattr__(self._loader, "batch_sampler", self._sampler)
+        training.loop.give(loader, self._sampler)  # accelerate makes other loaders around this sampler, too
         self._patches = Patches(DataLoaderShard)  # Python looks up `__iter__` in the class alone
         self._patches.wrap("__iter__", functools.partial(_iterate, weakref.ref(self)))
         weakref.finalize(self, self._patches.undo).atexit = False
 
     def close(self) -> None:
-        """Leave the dataloader as it was."""
+        """Follow the dataloader no more."""
         self._patches.undo()
-        object.__setattr__(self._loader, "batch_sampler", self._original)
         self.weight = self.place = None
 
     def gives(self, loader: Any) -> bool:

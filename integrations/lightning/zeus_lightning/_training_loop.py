@@ -45,7 +45,7 @@ class LightningLoop(TrainingLoop):
 
     def watch_data(self) -> None:
         """Note the random state with which the trainer sets up its data, which it does again for other batches."""
-        self._patch(self._trainer.fit_loop, "setup_data", self._note_random_state)
+        self.patch(self._trainer.fit_loop, "setup_data", self._note_random_state)
 
     def find_loader(self) -> None:
         """Find the loader, in `on_fit_start`, when the strategy is set up."""
@@ -158,11 +158,10 @@ class LightningLoop(TrainingLoop):
         def with_windows(dataloader: Callable[[], Any]) -> Any:
             loader = dataloader()
             if type(loader.batch_sampler) is BatchSampler:
-                made = WindowBatches(loader.batch_sampler, self.accumulation, size)
-                object.__setattr__(loader, "batch_sampler", made)
+                self.give(loader, WindowBatches(loader.batch_sampler, self.accumulation, size))
             return loader
 
-        self._patch(loop._data_source, "dataloader", with_windows)
+        self.patch(loop._data_source, "dataloader", with_windows)
         trainer.accumulate_grad_batches = windows.accumulation
         self.weigh(lambda: windows.weight_of(loop.epoch_loop.batch_idx))  # the trainer divides by those of a whole step
         if loop._combined_loader is not None:  # the length of an epoch was asked for: it is set up again, as it was
@@ -179,7 +178,6 @@ class LightningLoop(TrainingLoop):
         if self._windows is not None:
             self._windows = None
             self._trainer.accumulate_grad_batches = self.accumulation
-            object.__setattr__(self.loader, "batch_sampler", self._batches)
 
     def _note_random_state(self, setup_data: Callable[[], None]) -> None:
         if self._restore_random_state is None:

@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from zeus_core._validate import checked_function, shown
-from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.pytorch._batch_allocation import BatchAllocation
 from zeus_core.pytorch._uneven_sampler import EpochOrder, IndexOrder, UnevenBatchSampler
@@ -52,39 +51,35 @@ class UnevenBatches(Callback):
     def __init__(self, batches: AnyBatches, tokens: Callable[[Any], int | torch.Tensor] | None = None) -> None:
         super().__init__()
         self._given = checked_given(batches)
+        self._batches = () if isinstance(self._given, BatchAllocation) else self._given
         if tokens is not None:
             checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
         self._tokens = tokens
         self._training: UnevenTraining | None = None
-        self._patches: Patches | None = None
         self._sampler: UnevenBatchSampler | None = None
-        self._replaced: tuple[DataLoader[Any], Any] | None = None
-        self._loop: LightningLoop | None = None
+        self._loader: DataLoader[Any] | None = None
         self._weight: PendingWeight | None = None
 
     @property
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch; none before training if they are chosen while it starts."""
-        if self._training is not None:
-            return self._training.batches
-        return () if isinstance(self._given, BatchAllocation) else self._given
+        return self._batches if self._training is None else self._training.batches
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Take the place of the sampler that Lightning gives each rank."""
         self._restore()
         if stage != "fit":
             return
-        self._loop = LightningLoop(trainer)
-        training = self._training = UnevenTraining(self._loop, self._given, self._tokens)
-        self._loop.weigh(lambda: 1.0 if self._weight is None else self._weight())
+        loop = LightningLoop(trainer)
+        training = self._training = UnevenTraining(loop, self._given, self._tokens)
+        loop.weigh(lambda: 1.0 if self._weight is None else self._weight())
 
         def prepare(prepare_dataloader: Callable[..., Any], dataloader: Any, shuffle: bool, mode: Any) -> Any:
             if getattr(mode, "value", mode) != _TRAINING:
                 return prepare_dataloader(dataloader, shuffle=shuffle, mode=mode)
             return self._with_own_batches(trainer, dataloader, training)
 
-        self._patches = Patches(trainer._data_connector)
-        self._patches.wrap("_prepare_dataloader", prepare)
+        loop.patch(trainer._data_connector, "_prepare_dataloader", prepare)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Begin a batch."""
@@ -108,33 +103,22 @@ class UnevenBatches(Callback):
     def _with_own_batches(self, trainer: Trainer, loader: Any, training: UnevenTraining) -> Any:
         """Return the training dataloader with the samples of this rank."""
         progress = trainer.fit_loop.epoch_loop.batch_progress.current
-        if self._replaced is not None and self._replaced[0] is not loader:
-            self._restore_loader()
-        if self._replaced is None:
+        if loader is not self._loader:
             _check_loader(loader)
             check_total(self._given, loader.batch_size * len(training.batches))
             self._sampler = training.sampler(_order(loader), loader.drop_last)
             self._sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
             self._sampler.first_batch = progress.ready if progress.ready < len(self._sampler) else 0
-            self._replaced = (loader, loader.batch_sampler)
-            object.__setattr__(loader, "batch_sampler", self._sampler)  # torch lets nobody exchange it
+            self._loader = loader
+            training.loop.give(loader, self._sampler)
         return loader
 
     def _restore(self) -> None:
-        if self._patches is not None:
-            self._patches.undo()
-        if self._loop is not None:
-            self._loop.undo()
-        self._restore_loader()
         if self._training is not None:
+            self._training.loop.undo()
             self._training.close()
-        self._patches = self._loop = self._weight = None
-
-    def _restore_loader(self) -> None:
-        if self._replaced is not None:
-            loader, sampler = self._replaced
-            object.__setattr__(loader, "batch_sampler", sampler)
-        self._replaced = self._sampler = None
+            self._batches = self._training.batches
+        self._training = self._weight = self._loader = self._sampler = None
 
 
 def _check_loader(loader: Any) -> None:

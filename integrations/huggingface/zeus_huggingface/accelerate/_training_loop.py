@@ -125,12 +125,12 @@ class AccelerateLoop(TrainingLoop):
         self._windows = WindowBatches(self._inner, self.accumulation, size)
         if isinstance(batches, BatchSamplerShard):
             ranks, rank = batches.num_processes, batches.process_index
-            _set_batches(loader, BatchSamplerShard(self._windows, ranks, rank, even_batches=batches.even_batches))
+            self.give(loader, BatchSamplerShard(self._windows, ranks, rank, even_batches=batches.even_batches))
         else:
-            _set_batches(loader, self._windows)
+            self.give(loader, self._windows)
         accelerator.gradient_accumulation_steps = self._windows.accumulation
-        self._patch(accelerator, "accumulate", self._accumulate)
-        self._patch(loader, "begin", self._begin)
+        self.patch(accelerator, "accumulate", self._accumulate)
+        self.patch(loader, "begin", self._begin)
         self.weigh(self._weight)
 
     def undo(self) -> None:
@@ -138,7 +138,6 @@ class AccelerateLoop(TrainingLoop):
         super().undo()
         if self._windows is not None:
             self._windows = None
-            _set_batches(self.loader, self._batches)
             self._accelerator.gradient_accumulation_steps = self.accumulation
 
     def _begin(self, begin: Callable[[], Any]) -> Any:
@@ -176,9 +175,3 @@ def _training_loader(accelerator: Any) -> Any:
         if not isinstance(getattr(loader, "sampler", None), SequentialSampler):
             return loader
     return loaders[0] if loaders else None
-
-
-def _set_batches(loader: Any, batches: Any) -> None:
-    """Set the batch sampler of a loader, which torch does not allow once it is made."""
-    for one in (loader, getattr(loader, "base_dataloader", loader)):
-        object.__setattr__(one, "batch_sampler", batches)

@@ -10,7 +10,6 @@ from accelerate import Accelerator
 from accelerate.utils import recursively_apply
 
 from zeus_core._validate import checked_instance
-from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.pytorch._uneven_training import (
     AnyBatches,
@@ -63,17 +62,16 @@ class UnevenBatches:
         dataloader: Any = None,
     ) -> None:
         checked_instance("accelerator", accelerator, Accelerator, "accelerate.Accelerator()")
-        self._loop = AccelerateLoop(accelerator)
+        loop = AccelerateLoop(accelerator)
 
         def check() -> None:
             check_total(batches, global_batch(_training_loader(accelerator, dataloader)))
 
-        self._training = UnevenTraining(self._loop, batches, tokens, check)
+        self._training = UnevenTraining(loop, batches, tokens, check)
         self._shard = UnevenShard(_training_loader(accelerator, dataloader), self._training, self._on_batch)
-        self._loop.weigh(lambda: 1.0 if self._shard.weight is None else self._shard.weight())
+        loop.weigh(lambda: 1.0 if self._shard.weight is None else self._shard.weight())
         self._accelerator = accelerator
-        self._patches = Patches(accelerator)
-        self._patches.wrap("gather_for_metrics", self._gather_for_metrics)
+        loop.patch(accelerator, "gather_for_metrics", self._gather_for_metrics)
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -83,8 +81,7 @@ class UnevenBatches:
     def close(self) -> None:
         """Leave the accelerator, its dataloader and the power limit as they were."""
         self._training.close()
-        self._patches.undo()
-        self._loop.undo()
+        self._training.loop.undo()
         self._shard.close()
 
     def _on_batch(self, place: int, batch: Any) -> PendingWeight:
