@@ -17,7 +17,6 @@ from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports._world import SoloWorld, checked_world, warn_if_others_train
 from zeus_core.training._electricity import checked_electricity
-from zeus_core.training._evaluation_detector import EvaluationDetector
 from zeus_core.training._hook import Hooked, hook
 from zeus_core.training._optimizer import KeepsSearch, PausesTraining, TrainingOptimizer, check_optimizer
 from zeus_core.training._outcome import outcome_of, summary_of
@@ -64,8 +63,6 @@ class TrainingEnergy(Hooked):
         world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
         folder: The folder of the journal, from which a resumed run reads what was spent before; none is kept if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
-        detects_evaluations: Detect evaluations of torch's modules that are not announced: forward passes between two
-            steps, in evaluation mode or without gradients.
         quiet: Show no result at the end of training.
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
         recurring_run: The run of a recurring job whose time and energy this is, from `RecurringJob.run`. Report its
@@ -78,7 +75,7 @@ class TrainingEnergy(Hooked):
         optimizer: As passed.
         summary: The summary of the latest run; None until it has ended.
         quiet: As passed.
-        detected_evaluations: Evaluations of the current or latest run that were not announced.
+        detected_evaluations: Evaluations of the current or latest run that its adapter has detected.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -93,7 +90,6 @@ class TrainingEnergy(Hooked):
         world: World | None = None,
         folder: str | Path | None = None,
         strict: bool = False,
-        detects_evaluations: bool = True,
         quiet: bool = False,
         electricity: Electricity | None = None,
         recurring_run: RecurringRun | None = None,
@@ -121,11 +117,7 @@ class TrainingEnergy(Hooked):
             self._electricity,
             self._trace,
         )
-        self._evaluations = EvaluationDetector(self._on_detected)
-        self._detects_evaluations = checked_flag("detects_evaluations", detects_evaluations)
         self.detected_evaluations: int = 0
-        self._pauses = 0
-        self._is_in_step = False
         self._is_world_checked = False
         if world is not None:
             self.use_world(world)
@@ -200,24 +192,17 @@ class TrainingEnergy(Hooked):
         self.summary = None
         self._is_result_due = True
         self._recorder.begin(step)
-        self._pauses, self._is_in_step, self.detected_evaluations = 0, False, 0
-        if self._detects_evaluations:
-            self._evaluations.start()
+        self.detected_evaluations = 0
 
     @hook
     def on_epoch_begin(self) -> None:
         """Report that an epoch begins, with the loading of its first data."""
-        if self._evaluations.end():
-            self._leave_evaluation()
         self._observer.on_epoch_begin()
         self._recorder.switch(Activity.STEPS)
 
     @hook
     def on_step_begin(self) -> None:
         """Report that an optimizer step begins."""
-        if self._detects_evaluations and self._evaluations.ignore():
-            self._leave_evaluation()
-        self._pauses, self._is_in_step = 0, True
         if self._pausing is not None and self._pausing.is_pause_due:
             self._wait_out(self._pausing)
         self._observer.on_step_begin()
@@ -238,10 +223,6 @@ class TrainingEnergy(Hooked):
         self._recorder.end_step()
         if self._trace is not None:
             self._trace.tell_setting(self.optimizer)
-        if self._is_in_step:  # else the loop does not report where steps begin, and passes cannot be told apart
-            self._is_in_step = False
-            if self._detects_evaluations:
-                self._evaluations.watch()
 
     @hook
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
@@ -251,9 +232,6 @@ class TrainingEnergy(Hooked):
             activity: The work.
             on_all_ranks: Whether every rank reports it.
         """
-        if self._evaluations.ignore():
-            self._leave_evaluation()
-        self._pauses += 1
         self._observer.on_pause(activity, on_all_ranks)
         self._recorder.pause(activity)
 
@@ -263,9 +241,6 @@ class TrainingEnergy(Hooked):
         self._recorder.leave()
         self._recorder.stop_sampling()
         self._observer.on_resume()
-        self._pauses = max(self._pauses - 1, 0)
-        if self._pauses == 0 and not self._is_in_step:
-            self._evaluations.watch()
 
     @hook
     def on_interference(self) -> None:
@@ -275,16 +250,12 @@ class TrainingEnergy(Hooked):
     @hook
     def on_epoch_end(self) -> None:
         """Report that the epoch has ended."""
-        if self._evaluations.end():
-            self._leave_evaluation()
         self._observer.on_epoch_end()
         self._recorder.switch(Activity.IDLE)
 
     @hook
     def on_train_end(self) -> None:
         """Report that training has ended, also by an error. Not collective: this rank may be the last one alive."""
-        if self._evaluations.stop():
-            self._leave_evaluation()
         self._observer.on_train_end()
         if self._trace is not None:
             self._trace.tell_setting(self.optimizer)
@@ -385,20 +356,6 @@ class TrainingEnergy(Hooked):
         if error is None:
             self.finish()
         self.on_train_end()
-
-    @hook
-    def _on_detected(self, is_evaluating: bool) -> None:
-        if is_evaluating:
-            self.detected_evaluations += 1
-            self._observer.on_pause(Activity.EVALUATION)
-            self._recorder.enter(Activity.EVALUATION)
-        else:
-            self._leave_evaluation()
-
-    def _leave_evaluation(self) -> None:
-        """Continue with what a detected evaluation has interrupted."""
-        self._recorder.leave()
-        self._observer.on_resume()
 
     def _keep_run(self) -> None:
         """Bring the file of the run up to date, on the rank that keeps it."""
