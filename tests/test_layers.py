@@ -26,7 +26,7 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
 VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_documents", "_process"}
-BASE = {*VALUES, *TOOLS, "ports", "events", "adapters"}
+BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
 PURE = {"search", "pipeline", "electricity", "allocation"}
 MEASURING = {*BASE, "leases", "device", "knobs", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_launch": set(),  # it also runs alone, in any Python
     "ports": {*VALUES, *TOOLS},
     "events": {*VALUES, "ports"},
+    "_step_gaps": {"ports"},
     "adapters": {*VALUES, *TOOLS},
     "leases": {*VALUES, *TOOLS},
     "device": {*BASE, "leases"},

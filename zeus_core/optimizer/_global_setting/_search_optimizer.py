@@ -168,6 +168,8 @@ class SearchOptimizer(SearchFacts):
     def on_step_begin(self) -> None:
         """Report that a training step begins. A step whose end was not reported ends here."""
         self._end_step()
+        if self._recorder.is_after_unusual_gap():
+            self.on_interference()
         if self.is_pause_due:
             self.pause()
         self._is_in_step = True
@@ -202,7 +204,9 @@ class SearchOptimizer(SearchFacts):
         self._expects_interference = self._expects_interference or is_measuring
         if self._exchange.size == 1:
             self._course.report(Event.INTERFERENCE)
-        elif is_measuring:  # no rank may count other steps than the others do
+            return
+        self._recorder.pause()
+        if is_measuring:  # no rank may count other steps than the others do
             self._recorder.spoil_trial()
 
     def on_evaluate(self, metric: float) -> None:
