@@ -76,7 +76,8 @@ class StepGaps:
         seconds = now - self.since
         is_unusual = seconds > self._short_seconds and self._is_unusual(seconds)
         if is_unusual and seconds <= _MAX_LAG_SECONDS:
-            seconds = min(seconds, seconds_after(self._event))
+            after_step = seconds_after(self._event)
+            seconds = seconds if after_step is None else after_step
             is_unusual = self._is_unusual(seconds)
         self._gaps.append(seconds)
         if is_unusual:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.accelerate.loop import BACKWARD, FORWARD, Loop
+from tests.support.untouched_torch import parts_of_torch
 from zeus_core.device import Work
 from zeus_core.events import Activity
 from zeus_core.optimizer import Energy
@@ -256,6 +257,24 @@ def test_nothing_is_left_on_models(tmp_path, monitor):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not loop.model._forward_pre_hooks
+
+
+def test_losses_are_the_same_to_the_last_bit_and_torch_is_as_it_was(tmp_path, monitor, gpu):
+    untouched = parts_of_torch()
+
+    def trained(loop):
+        for step in loop.train(60):
+            if step % 20 == 0:
+                evaluate(loop.model)
+                assert parts_of_torch() == untouched
+        return loop.losses
+
+    plain = trained(Loop(tmp_path / "plain", None))
+    with ZeusAccelerate((loop := Loop(tmp_path, gpu)).accelerator, monitor) as energy:
+        assert trained(loop) == plain
+    account = energy.summary.account
+    assert energy.summary.detected_evaluations == 3
+    assert sum(tally.energy_joules for tally in account.activities.values()) == account.total.energy_joules
 
 
 def test_passes_of_another_thread_are_none_of_the_loop(loop, monitor):

@@ -3,7 +3,6 @@
 Frameworks are looked up among the modules the program has already imported; none is ever imported from here.
 """
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,18 +50,18 @@ def torch_event() -> Any:
     return event
 
 
-def seconds_after(event: Any) -> float:
+def seconds_after(event: Any) -> float | None:
     """Return how long after an event the GPU finishes its work, and wait for that; 0 if it has not reached the event.
 
-    Infinite without an event, or if the program has changed to another GPU since.
+    None without an event, or if the program has changed to another GPU since.
     """
     if event is None:
-        return math.inf
+        return None
     if not event.query():
         return 0.0
     last = torch_event()
     last.synchronize()
-    return float(event.elapsed_time(last)) / 1000.0 if last.device == event.device else math.inf
+    return float(event.elapsed_time(last)) / 1000.0 if last.device == event.device else None
 
 
 def _synchronize_torch(gpu_indices: Sequence[int]) -> None:

@@ -262,8 +262,8 @@ class ActivitySplit:
         begin = max(now - seconds, self._since)
         if self._says_how and Activity.BETWEEN_STEPS not in self._seconds:
             _logger.warning(
-                "%.3g s between two steps, of which nothing was reported, are charged to no step. Was it an evaluation? "
-                "Announce it: with energy.during(Activity.EVALUATION): evaluate()",
+                "%.3g s between two steps, in which nothing was reported, are charged to no step. If it was an "
+                "evaluation, announce it: with energy.during(Activity.EVALUATION): evaluate()",
                 now - begin,
             )
         self._gpus.leave_out(begin, now)

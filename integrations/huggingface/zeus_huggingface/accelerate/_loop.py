@@ -179,7 +179,7 @@ class AcceleratorLoop:
                     self._hooks.append(model.register_forward_pre_hook(_PassHook(self)))
 
     @contained
-    def on_pass(self, module: torch.nn.Module) -> None:
+    def _on_pass(self, module: torch.nn.Module) -> None:
         """Begin a forward pass of a trained model."""
         if self._activities:
             return
@@ -277,7 +277,7 @@ class _PassHook:
             return
         loop = self._loop()
         if loop is not None:
-            loop.on_pass(module)
+            loop._on_pass(module)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, ({}, "get")
