@@ -11,6 +11,7 @@ import types
 
 import optuna
 import pytest
+import sqlalchemy.exc
 
 from tests.support.recurring import BEST, EPOCHS, Untried, job_in, train, trained
 from tests.support.variants import long_but_first
@@ -351,6 +352,22 @@ def test_runs_that_begin_at_the_same_time_take_turns(tmp_path):
     for thread in threads:
         thread.join()
     assert sorted(sizes) == [16, 32, 128]
+
+
+def test_a_database_in_a_file_that_another_process_makes_is_opened_however_slow_the_disk(tmp_path, monkeypatch):
+    """Both make its tables; the one that comes second learns so once the disk has answered."""
+    kind, attempts = optuna.storages.RDBStorage, []
+
+    def made_by_another(*arguments, **options):
+        attempts.append(arguments)
+        if len(attempts) == 1:
+            raise sqlalchemy.exc.OperationalError("CREATE TABLE studies", {}, Exception("table studies already exists"))
+        return kind(*arguments, **options)
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", made_by_another)
+    monkeypatch.setattr(database, "_OPEN_SECONDS", -1.0)
+    trained(job_in(tmp_path))
+    assert len(attempts) >= 2
 
 
 # Filters of warnings are those of the process, and these threads leave each other without one.
