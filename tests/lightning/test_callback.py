@@ -33,11 +33,11 @@ from tests.lightning.trainers import (
 )
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
-from zeus_core.knobs import PowerLimitKnob
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit import Phase
 from zeus_core.search import GridSearch
+from zeus_core.settings import PowerLimitKnob
 from zeus_lightning import ZeusCallback
 from zeus_lightning._callback import _samples_in
 from zeus_lightning._energy_source import EnergySource

@@ -168,14 +168,14 @@ class _StepPasses:
         return math.fsum(float(self._loop.loss_of(batch, step)) for batch in step)
 
 
-def choose_micro_batch(loop: TrainingLoop, setting: int | MicroBatchOptimizer) -> int:
+def choose_micro_batch(loop: TrainingLoop, setting: int | MicroBatchOptimizer | None) -> int:
     """Return the micro-batch for a loop that is prepared, and has not begun. A collective call.
 
     Args:
         loop: The loop.
-        setting: A size, or the optimizer that chooses one.
+        setting: A size, or the optimizer that chooses one; the original size if None.
     """
-    if is_refused(loop, setting):
+    if setting is None or is_refused(loop, setting):
         return loop.batch_size
     size = setting if isinstance(setting, int) else probe_micro_batch(loop, setting)
     warn_of_dropout(loop.models, loop.batch_size, size)

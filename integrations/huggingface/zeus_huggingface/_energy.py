@@ -112,7 +112,6 @@ class ZeusTrainerCallback(TrainerCallback):
             monitor,
             optimizer,
             strict=strict,
-            detects_evaluations=False,  # the Trainer announces them
             quiet=True,  # the result of all callbacks is shown in one
             electricity=electricity,
             recurring_run=recurring_run,
@@ -179,7 +178,6 @@ class EnergyReporter(Reporter):
         self._splits_passes = splits_passes
         self._passes: PassHooks | None = None
         self._tokens_seen = 0
-        self._pauses: list[Activity] = []
 
     @property
     def summary(self) -> TrainingSummary | None:
@@ -195,22 +193,12 @@ class EnergyReporter(Reporter):
             self._passes = PassHooks(training.trainer, self._energy) if self._splits_passes else None
         if state.global_step > 0:
             self._energy.load_state_dict(read_energy_state(_resumed_checkpoint(training, args, state)))
-        self._energy.on_train_begin(state.global_step, max_steps=state.max_steps if state.max_steps > 0 else None)
+        self._begin(state)
 
     def end_step(self, samples: int) -> None:
         """Report the end of an optimizer step, and count its samples."""
-        self._energy.on_step_end()
+        super().end_step(samples)
         self._energy.count(samples=samples)
-
-    def pause(self, activity: Activity) -> None:
-        """Report an evaluation, a prediction or a checkpoint."""
-        super().pause(activity)
-        self._pauses.append(activity)
-
-    def resume(self) -> None:
-        """Report its end."""
-        super().resume()
-        self._pauses.pop()
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Add the state to a checkpoint."""
@@ -231,7 +219,7 @@ class EnergyReporter(Reporter):
             self._energy.finish()
             return self.training_metrics()
         prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
-        if prefixes and Activity.EVALUATION in self._pauses:
+        if prefixes and Activity.EVALUATION in self.activities:
             return self._energy.evaluation(prefixes[0])
         return {}
 

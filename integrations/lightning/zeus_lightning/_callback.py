@@ -152,12 +152,12 @@ class ZeusCallback(Callback):
         # Next, Lightning installs a handler of SIGTERM that lets the training end in order, and that calls the handler
         # it finds: ours would end the process.
         restore_registry.leave_signals()
-        if self._loop is not None and self.micro_batch is not None:
+        if self._loop is not None:
+            self._loop.find_loader()
             optimizer = self._current.energy.optimizer
             if isinstance(self.micro_batch, MicroBatchOptimizer):
                 store = optimizer.trial_store if self._is_auto and isinstance(optimizer, SearchOptimizer) else None
                 self.micro_batch.adopt(self._current.energy.monitor, store)
-            self._loop.find_loader()
             self._loop.use(choose_micro_batch(self._loop, self.micro_batch))
 
     @contained

@@ -16,7 +16,7 @@ import sqlalchemy.exc
 from tests.support.recurring import BEST, EPOCHS, Untried, job_in, train, trained
 from tests.support.variants import long_but_first
 from zeus_core.errors import UsageError
-from zeus_core.optimizer import Energy, MaxSlowdownConstraint, Time, ZeusCost
+from zeus_core.optimizer import Energy, EnergyWithin, MaxSlowdownConstraint, Time, ZeusCost
 from zeus_core.optimizer.batch_size import RecurringJob, Target
 from zeus_core.optimizer.batch_size import _database as database
 from zeus_core.optimizer.batch_size import _run_reporter as run_reporter
@@ -126,6 +126,7 @@ class Largest:
         ({"target": 0.84}, r'target is 0.84; it must be a Target, such as Target\("eval_accuracy", 0.84\)'),
         ({"max_epochs": 0}, "max_epochs is 0"),
         ({"objective": MaxSlowdownConstraint(1.1)}, "objective is .*, whose cost is a power limit"),
+        ({"objective": EnergyWithin(1.1)}, "objective is EnergyWithin.*, and no run is the original of others"),
         ({"objective": "energy"}, "objective is 'energy'; it must be an Objective object"),
         ({"storage": "zeus.db"}, "storage is 'zeus.db'; it must be the URL of a database, such as sqlite:///zeus.db"),
         ({"policy": Untried}, "policy is .*; it must be a BatchSizePolicy object"),

@@ -138,7 +138,6 @@ class ZeusAccelerate(AcceleratorLoop):
             optimizer,
             folder=folder,
             strict=strict,
-            detects_evaluations=False,
             quiet=True,  # the loop shows the result
             electricity=electricity,
             recurring_run=recurring_run,
@@ -147,8 +146,7 @@ class ZeusAccelerate(AcceleratorLoop):
         store = None if not isinstance(optimizer, SearchOptimizer) else optimizer.trial_store
         self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
         self._loop = AccelerateLoop(accelerator, compute_loss)
-        if self.micro_batch is not None:
-            self._loop.use(choose_micro_batch(self._loop, self.micro_batch))
+        self._loop.use(choose_micro_batch(self._loop, self.micro_batch))
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes
         super().__init__(accelerator, self.energy, self.energy.monitor, quiet)
