@@ -113,7 +113,6 @@ class ZeusTrainerCallback(TrainerCallback):
             monitor,
             optimizer,
             strict=strict,
-            detects_evaluations=False,  # the Trainer announces them
             quiet=True,  # the result of all callbacks is shown in one
             electricity=electricity,
             recurring_run=recurring_run,

@@ -13,6 +13,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import (
+    INTERFERENCE,
     STEP_END,
     TRAIN_END,
     EpochBegin,
@@ -172,6 +173,8 @@ class SearchOptimizer(SearchFacts):
             case StepBegin():
                 if self._is_in_step:
                     self._end_step()
+                if self._recorder.is_after_unusual_gap():
+                    self._take_interference(INTERFERENCE)
                 if self.is_pause_due:
                     self.pause()
                 self._is_in_step = True
@@ -215,7 +218,9 @@ class SearchOptimizer(SearchFacts):
         self._expects_interference = self._expects_interference or is_measuring
         if self._exchange.size == 1:
             self._course.receive(event)
-        elif is_measuring:  # no rank may count other steps than the others do
+            return
+        self._recorder.pause()
+        if is_measuring:  # no rank may count other steps than the others do
             self._recorder.spoil_trial()
 
     def _end_training(self) -> None:

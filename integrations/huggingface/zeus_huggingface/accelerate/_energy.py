@@ -137,7 +137,6 @@ class ZeusAccelerate(AcceleratorLoop):
             optimizer,
             folder=folder,
             strict=strict,
-            detects_evaluations=False,
             quiet=True,  # the loop shows the result
             electricity=electricity,
             recurring_run=recurring_run,
