@@ -111,16 +111,14 @@ class Reporter:
         self.observer.receive(STEP_END)
 
     def pause(self, activity: Activity) -> None:
-        """Report that an evaluation, a prediction or a checkpoint begins, on all ranks, unless it is within another."""
-        if self.activities[-1:] != [activity]:
-            self.observer.receive(Pause(activity, on_all_ranks=True))
+        """Report that an evaluation, a prediction or a checkpoint begins, on all ranks."""
         self.activities.append(activity)
+        self.observer.receive(Pause(activity, on_all_ranks=True))
 
     def resume(self) -> None:
         """Report its end."""
-        activity = self.activities.pop()
-        if self.activities[-1:] != [activity]:
-            self.observer.receive(RESUME)
+        self.activities.pop()
+        self.observer.receive(RESUME)
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Add to a checkpoint that has just been saved."""
