@@ -32,6 +32,7 @@ __all__ = [
     "StepEnd",
     "TrainBegin",
     "TrainEnd",
+    "TrainingOptimizer",
 ]
 
 

@@ -358,7 +358,8 @@ def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor |
     if optimizer is None:
         return
     if not isinstance(optimizer, TrainingOptimizer):
-        raise UsageError(f"optimizer is {shown(optimizer)}; it must be one such as GlobalPowerLimitOptimizer(monitor)")
+        wanted = "one such as GlobalPowerLimitOptimizer(monitor), or a zeus_core.events.TrainingOptimizer of your own"
+        raise UsageError(f"optimizer is {shown(optimizer)}; it must be {wanted}")
     if monitor is not None and monitor is not optimizer.monitor:
         raise UsageError("optimizer has another monitor than the one given; give both the same, or only the optimizer")
 
