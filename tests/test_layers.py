@@ -26,7 +26,7 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
 VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_documents", "_record", "_identity", "_nvml", "_process"}
-BASE = {*VALUES, *TOOLS, "ports", "events", "adapters"}
+BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
 KINDS = "settings.kinds"  # what devices, files and searches call by name: below them, unlike the rest of its folder
 PURE = {"search", "pipeline", "electricity", "allocation"}
 MEASURING = {*BASE, KINDS, "device", "settings", "monitor"}
@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_launch": set(),  # it also runs alone, in any Python
     "ports": {*VALUES, *TOOLS},
     "events": {*VALUES, "ports"},
+    "_step_gaps": {"ports"},
     "adapters": {*VALUES, *TOOLS},
     KINDS: {*VALUES, *TOOLS},
     "device": {*BASE, KINDS},

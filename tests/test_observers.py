@@ -107,7 +107,8 @@ def test_the_trainer(tmp_path, monitor, seen):
     callback.energy.add_observer(seen)
     make_trainer(tmp_path, [callback], max_steps=4, eval_strategy="steps", eval_steps=2).train()
     events = [event for event in seen.received if event != Interference()]  # each batch of a loop's own evaluation
-    half = [*STEP * 2, Pause(Activity.EVALUATION, on_all_ranks=True), Resume()]
+    pause = Pause(Activity.EVALUATION, on_all_ranks=True)
+    half = [*STEP * 2, pause, pause, Resume(), Resume()]  # of `_evaluate`, and of `evaluate` within it
     assert events == [TrainBegin(max_steps=4), EpochBegin(), *half, *half, EpochEnd(), TrainEnd()]
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "StepEnd",
     "TrainBegin",
     "TrainEnd",
+    "TrainingOptimizer",
 ]
 
 
@@ -46,8 +47,15 @@ class Activity(Enum):
     """Passes of a reference model, as in preference optimization."""
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
+    BETWEEN_STEPS = "between_steps"
+    """Unusually long times between two steps that nothing announced: an evaluation maybe, or a stall of the data."""
     IDLE = "idle"
     """Everything else between the beginning and the end of training."""
+
+    @property
+    def words(self) -> str:
+        """The activity in words, for people."""
+        return str(self.value).replace("_", " ")
 
     # Members are single objects. `Enum` hashes their names, in Python, and an account is looked up by them at each log.
     if not TYPE_CHECKING:  # type checkers know that it has a hash

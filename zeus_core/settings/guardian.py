@@ -165,7 +165,7 @@ class Guardian:
                 ours.recv(1)
 
 
-guardian = Guardian()
+guardian: Guardian = Guardian()
 
 
 def _start_program(descriptor: int) -> None:

@@ -137,7 +137,7 @@ class Holders:
         return () if shown is None else (shown,)
 
 
-holders = Holders()
+holders: Holders = Holders()
 
 
 def find_other_holder(gpu: Gpu, process: ProcessIdentity) -> LedgerEntry | None:

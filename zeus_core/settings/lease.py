@@ -20,6 +20,8 @@ from zeus_core.settings.restoring import Claim, Outcome, OutcomeKind, restore_en
 from zeus_core.settings.safeguard import Safeguard
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from zeus_core.device.remote._client import RemoteControl
 
 __all__ = ["UNCHANGED", "Lease"]
@@ -51,9 +53,9 @@ class Lease(Claim):
         super().__init__(LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, original))
         self._gpu = gpu
         self._kind = kind
-        self.is_shared = is_shared(gpu)
+        self.is_shared: bool = is_shared(gpu)
         """Whether other processes can reach the GPU, and its settings stay when this process ends."""
-        self.key = setting_key(gpu, kind)
+        self.key: Hashable = setting_key(gpu, kind)
         """The GPU and the kind of setting, for the holders of this process."""
         self.original = original
         """The value to restore."""
@@ -70,11 +72,11 @@ class Lease(Claim):
         self._starts_guardian = self.is_shared and sys.platform == "linux" and os.geteuid() == 0
         if self._starts_guardian:
             guardian.prepare_soon()
-        self.is_changing = False
+        self.is_changing: bool = False
         """Whether a change is under way, which the driver may make at any moment."""
-        self.command = self.entry.command
+        self.command: str = self.entry.command
         """The command that restores the original."""
-        self.words = f"{self.entry.words} (`{self.command}`)"
+        self.words: str = f"{self.entry.words} (`{self.command}`)"
         """The device, the original, and the command that restores it."""
 
     def prepare(self) -> None:
@@ -298,8 +300,8 @@ class Lease(Claim):
             self._claimed_by = None
             if self._safeguard is not None:
                 self._safeguard.drop(self.entry)
-            self.entry = self.entry.without_values()
-            self.in_force = ()
+            self.entry: LedgerEntry = self.entry.without_values()
+            self.in_force: tuple[float, ...] = ()
 
     def _note_original(self) -> None:
         """Note what the board shows for the original, which it may round too. Raises what the GPU raises."""

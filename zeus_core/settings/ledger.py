@@ -48,7 +48,7 @@ class Ledger:
 
     def __init__(self, folder: str, processes: ProcessTable = THIS_MACHINE) -> None:
         self._processes = processes
-        self.folder = os.path.abspath(folder)
+        self.folder: str = os.path.abspath(folder)
         """The folder."""
         _make_folder(self.folder)
         self._files = EntryFiles(self.folder)

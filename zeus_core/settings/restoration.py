@@ -62,7 +62,7 @@ class Restoration:
         self._leases = leases
         self._calls = calls
         self._changed_by: int | None = None  # process id
-        self.is_final = False
+        self.is_final: bool = False
         """Whether the hardware has been restored for good, or is about to be."""
         self._locks: dict[int, threading.RLock] = {}  # by process id
         self._restoring: dict[int, DeviceCall[bool]] = {}  # by lease: those that wait for a driver that hangs

@@ -94,7 +94,7 @@ class Claim:
     """
 
     def __init__(self, entry: LedgerEntry) -> None:
-        self.entry = entry
+        self.entry: LedgerEntry = entry
         """The record of the owner."""
         self.in_force: tuple[float, ...] = ()
         """The values that may be in force: the one set last, and what the board shows for it; none before the first."""

@@ -15,18 +15,13 @@ from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     PASS_END,
-    RESUME,
     TRAIN_END,
     Activity,
-    EpochBegin,
-    EpochEnd,
     Event,
     Observer,
     PassBegin,
     Pause,
-    Resume,
     StepBegin,
-    StepEnd,
     TrainBegin,
     TrainEnd,
     TrainingHooks,
@@ -37,7 +32,6 @@ from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports._world import SoloWorld, checked_world, warn_if_others_train
 from zeus_core.training._electricity import checked_electricity
-from zeus_core.training._evaluation_detector import EvaluationDetector
 from zeus_core.training._outcome import outcome_of, summary_of
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values
@@ -52,14 +46,6 @@ __all__ = ["TrainingEnergy"]
 
 
 _SEARCH = "search"  # the part of the state of a checkpoint that is the optimizer's
-
-_ENDS_EVALUATION = {  # one that was detected
-    EpochBegin: EvaluationDetector.end,
-    StepBegin: EvaluationDetector.ignore,
-    Pause: EvaluationDetector.ignore,
-    EpochEnd: EvaluationDetector.end,
-    TrainEnd: EvaluationDetector.stop,
-}
 
 
 class TrainingEnergy(TrainingHooks, Hooked):
@@ -90,8 +76,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
         world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
         folder: The folder of the journal, from which a resumed run reads what was spent before; none is kept if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
-        detects_evaluations: Detect evaluations of torch's modules that are not announced: forward passes between two
-            steps, in evaluation mode or without gradients.
         quiet: Show no result at the end of training.
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
         recurring_run: The run of a recurring job whose time and energy this is, from `RecurringJob.run`. Report its
@@ -104,7 +88,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         optimizer: As passed.
         summary: The summary of the latest run; None until it has ended.
         quiet: As passed.
-        detected_evaluations: Evaluations of the current or latest run that were not announced.
+        detected_evaluations: Evaluations of the current or latest run that its adapter has detected.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -119,7 +103,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
         world: World | None = None,
         folder: str | Path | None = None,
         strict: bool = False,
-        detects_evaluations: bool = True,
         quiet: bool = False,
         electricity: Electricity | None = None,
         recurring_run: RecurringRun | None = None,
@@ -149,11 +132,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         )
         observers = (optimizer, self._trace, self._recorder)  # in this order: the account ends the trace
         self._observers: list[Observer] = [observer for observer in observers if observer is not None]
-        self._evaluations = EvaluationDetector(self._on_detected)
-        self._detects_evaluations = checked_flag("detects_evaluations", detects_evaluations)
         self.detected_evaluations: int = 0
-        self._pauses = 0
-        self._is_in_step = False
         self._is_world_checked = False
         if world is not None:
             self.use_world(world)
@@ -244,11 +223,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         if kind is TrainEnd and self._training is None:
             self._optimizer.receive(event)  # restores what it could not restore before
             return
-        end_detected = _ENDS_EVALUATION.get(kind)
-        if end_detected is not None and end_detected(self._evaluations):
-            self._send(RESUME)
         if kind is StepBegin:
-            self._pauses, self._is_in_step = 0, True
             if self.optimizer is not None and self.optimizer.is_pause_due:
                 self._wait_out()
         elif isinstance(event, TrainBegin):
@@ -257,15 +232,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
             observer.receive(event)
         if kind is TrainEnd:
             self._conclude()
-        elif kind is StepEnd and self._is_in_step:  # without a beginning, passes cannot be told from those of a step
-            self._is_in_step = False
-            self._evaluations.watch()
-        elif self._detects_evaluations and kind is not StepBegin:
-            self._detect(kind)
-
-    def _send(self, event: Event) -> None:
-        for observer in self._observers:
-            observer.receive(event)
 
     def _prepare(self, training: TrainBegin) -> None:
         if not self._is_world_checked:
@@ -368,23 +334,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self.finish()
         self.on_train_end()
 
-    @contained(is_hook=True)
-    def _on_detected(self, is_evaluating: bool) -> None:
-        self.detected_evaluations += is_evaluating
-        self._send(Pause(Activity.EVALUATION) if is_evaluating else RESUME)
-
-    def _detect(self, kind: type[Event]) -> None:
-        """Detect evaluations after an event of this kind."""
-        if kind is Pause:
-            self._pauses += 1
-        elif kind is Resume:
-            self._pauses = max(self._pauses - 1, 0)
-            if self._pauses == 0 and not self._is_in_step:
-                self._evaluations.watch()
-        elif kind is TrainBegin:
-            self._pauses, self._is_in_step = 0, False
-            self._evaluations.start()
-
     def _keep_run(self) -> None:
         """Bring the file of the run up to date, on the rank that keeps it."""
         if not self._recorder.keeps_run:
@@ -409,7 +358,8 @@ def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor |
     if optimizer is None:
         return
     if not isinstance(optimizer, TrainingOptimizer):
-        raise UsageError(f"optimizer is {shown(optimizer)}; it must be one such as GlobalPowerLimitOptimizer(monitor)")
+        wanted = "one such as GlobalPowerLimitOptimizer(monitor), or a zeus_core.events.TrainingOptimizer of your own"
+        raise UsageError(f"optimizer is {shown(optimizer)}; it must be {wanted}")
     if monitor is not None and monitor is not optimizer.monitor:
         raise UsageError("optimizer has another monitor than the one given; give both the same, or only the optimizer")
 

@@ -127,6 +127,7 @@ class RunRecorder:
         elif isinstance(event, StepEnd):
             if part is not None:
                 part.step += 1
+                part.split.end_step()
         else:
             self._receive_other(event)
 
@@ -174,7 +175,7 @@ class RunRecorder:
         told = self._ranks.gather(lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices)))
         # On all ranks, or on none.
         trace = None if self._trace is None else self._trace.begin(self._ranks, self._run_folder, step, run)
-        self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace))
+        self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, self.rank == 0))
         if self._trace is not None:
             self._trace.compare_clocks(self._ranks)
         # The boards of a job are alike.

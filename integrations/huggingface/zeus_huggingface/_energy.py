@@ -21,7 +21,6 @@ from zeus_huggingface._generation_and_reference import PassHooks
 from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
 from zeus_huggingface._model_card import add_energy
 from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer, warn_of_copied_search
-from zeus_huggingface._recurring import EvaluationReports
 from zeus_huggingface._trainer_patches import patch_trainer
 
 if TYPE_CHECKING:
@@ -113,13 +112,12 @@ class ZeusTrainerCallback(TrainerCallback):
             monitor,
             optimizer,
             strict=strict,
-            detects_evaluations=False,  # the Trainer announces them
             quiet=True,  # the result of all callbacks is shown in one
             electricity=electricity,
             recurring_run=recurring_run,
             trace=trace,
         )
-        self._reports = None if recurring_run is None else EvaluationReports(recurring_run)
+        self._run = recurring_run
         store = optimizer.trial_store if isinstance(optimizer, SearchOptimizer) else None
         self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
@@ -127,7 +125,7 @@ class ZeusTrainerCallback(TrainerCallback):
         self.listener = TrainerListener(
             type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet, self.micro_batch, optimizer
         )
-        self.listener.after_step = None if self._reports is None else self._reports.on_step_end
+        self.listener.recurring_run = recurring_run
         patch_trainer(self)
 
     def __reduce__(self) -> Any:
@@ -145,9 +143,12 @@ class ZeusTrainerCallback(TrainerCallback):
         metrics: Any = None,
         **_: Any,
     ) -> None:
-        """Report an evaluation to the run of a recurring job, if there is one."""
-        if self._reports is not None:
-            self._reports.on_evaluate(args, state, control, metrics)
+        """Report an evaluation to the run of a recurring job, if there is one: a collective call."""
+        if self._run is None or not metrics or not state.epoch:  # one before the first step says nothing of training
+            return
+        if self._run.report(epoch=state.epoch, metric=metrics):
+            control.should_training_stop = True
+            control.should_save = control.should_save or str(getattr(args.save_strategy, "value", "no")) != "no"
 
     @property
     def summary(self) -> TrainingSummary | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -32,6 +32,9 @@ from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._work_end import TrainingWork
 from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training import TrainingSummary
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.batch_size import RecurringRun
 
 __all__ = ["Reporter", "TrainerListener", "Training", "listeners_of", "listening"]
 
@@ -108,16 +111,14 @@ class Reporter:
         self.observer.receive(STEP_END)
 
     def pause(self, activity: Activity) -> None:
-        """Report that an evaluation, a prediction or a checkpoint begins, on all ranks, unless it is within another."""
-        if self.activities[-1:] != [activity]:
-            self.observer.receive(Pause(activity, on_all_ranks=True))
+        """Report that an evaluation, a prediction or a checkpoint begins, on all ranks."""
         self.activities.append(activity)
+        self.observer.receive(Pause(activity, on_all_ranks=True))
 
     def resume(self) -> None:
         """Report its end."""
-        activity = self.activities.pop()
-        if self.activities[-1:] != [activity]:
-            self.observer.receive(RESUME)
+        self.activities.pop()
+        self.observer.receive(RESUME)
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Add to a checkpoint that has just been saved."""
@@ -169,7 +170,7 @@ class TrainerListener:
         self._roles = roles
         self._is_quiet = checked_flag("quiet", quiet)
         self.micro_batch = micro_batch
-        self.after_step: Callable[[TrainingArguments, TrainerState, TrainerControl], object] | None = None
+        self.recurring_run: RecurringRun | None = None
         self._work = TrainingWork(optimizer)
         self._has_begun = False
         self._trainings: list[tuple[Training, Reporter]] = []  # nested calls, with the reporter before each
@@ -319,8 +320,9 @@ def _to_listener(name: str) -> Callable[..., None]:
             control: TrainerControl = others[0]
             if self.listener.reporter.observer.is_end_due:
                 control.should_save = True
-            if self.listener.after_step is not None:
-                self.listener.after_step(args, state, control)
+            run = self.listener.recurring_run
+            if run is not None and state.epoch and run.progress(epoch=state.epoch):
+                control.should_training_stop = True
 
     return on_event
 

@@ -13,6 +13,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import (
+    INTERFERENCE,
     STEP_END,
     TRAIN_END,
     EpochBegin,
@@ -177,11 +178,7 @@ class SearchOptimizer(SearchFacts):
         """
         kind = type(event)
         if kind is StepBegin:
-            if self._is_in_step:
-                self.receive(STEP_END)
-            if self._follower is not None:
-                self.pause()
-            self._is_in_step = True
+            self._begin_step()
         elif kind is StepEnd:
             if not self._is_in_step:
                 return
@@ -195,6 +192,15 @@ class SearchOptimizer(SearchFacts):
             self._recorder.skips_next_step = False
             if self._expects_interference:
                 self._course.receive(Pause())
+
+    def _begin_step(self) -> None:
+        if self._is_in_step:
+            self.receive(STEP_END)
+        if self._recorder.is_after_unusual_gap():
+            self.receive(INTERFERENCE)
+        if self._follower is not None:
+            self.pause()
+        self._is_in_step = True
 
     def _takes(self, event: Event) -> bool:
         """Note an event that is none of a step. Returns whether the search follows it."""
@@ -212,9 +218,12 @@ class SearchOptimizer(SearchFacts):
             case Interference():
                 is_measuring = self._course.state.window is Window.OPEN
                 self._expects_interference = self._expects_interference or is_measuring
-                if self._exchange.size > 1 and is_measuring:  # no rank may count other steps than the others do
+                if self._exchange.size == 1:
+                    return True
+                self._recorder.pause()
+                if is_measuring:  # no rank may count other steps than the others do
                     self._recorder.spoil_trial()
-                return self._exchange.size == 1
+                return False
             case TrainEnd():
                 self._end_training()
                 return False

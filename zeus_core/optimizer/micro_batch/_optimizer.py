@@ -37,6 +37,7 @@ from zeus_core.search._objectives import Energy, OptimumSelector, checked_select
 __all__ = ["MicroBatchOptimizer", "MicroBatchSetting", "checked_micro_batch", "refuse_micro_batch"]
 
 _KNOB = "micro-batch"
+_STAYS = "the micro-batch stays as it was: %s"
 
 _logger = logging.getLogger(__name__)
 
@@ -210,7 +211,7 @@ class MicroBatchOptimizer:
 
     def _stay(self, reason: str) -> None:
         self.chosen, self.refused_because = self.original, reason
-        _logger.warning("the micro-batch stays as it was: %s", reason)
+        _logger.warning(_STAYS, reason)
 
     def _choice_text(self) -> str:
         def text(size: int | None) -> str:
@@ -330,9 +331,7 @@ def checked_micro_batch(
     return None if value is None else checked_whole_number("micro_batch", value, 1, wanted)
 
 
-def refuse_micro_batch(
-    setting: int | MicroBatchOptimizer, batch_size: int, micro_batch: int, reason: str, logger: logging.Logger
-) -> None:
+def refuse_micro_batch(setting: int | MicroBatchOptimizer, batch_size: int, micro_batch: int, reason: str) -> None:
     """Say why the micro-batch of a training stays, for any setting of an adapter.
 
     Args:
@@ -340,9 +339,8 @@ def refuse_micro_batch(
         batch_size: The samples of a step on one rank.
         micro_batch: The original size.
         reason: Why, for people.
-        logger: That of the adapter, which users filter by its name.
     """
     if isinstance(setting, MicroBatchOptimizer):
         setting.refuse(batch_size, micro_batch, reason)
     else:
-        logger.warning("the micro-batch stays as it was: %s", reason)
+        _logger.warning(_STAYS, reason)

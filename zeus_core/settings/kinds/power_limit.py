@@ -21,11 +21,15 @@ _EXACT_WATTS = 0.01  # drivers count milliwatts
 class PowerLimit(Kind):
     """The limit that was requested last. The board may enforce a lower one, and may round."""
 
-    name = "power_limit"
-    words = option = "power limit"
-    unit, unit_name = "W", "watts"
-    tolerance = 1.0  # administrators set whole watts, and some boards take a fraction of one less than was requested
-    max_rounding = 30.0  # boards that round limits do so in steps of 5 to 30 W
+    name: str = "power_limit"
+    words: str = "power limit"
+    unit: str = "W"
+    unit_name: str = "watts"
+    option: str = words
+    tolerance: float = (
+        1.0  # administrators set whole watts, and some boards take a little less than requested
+    )
+    max_rounding: float = 30.0  # boards that round limits do so in steps of 5 to 30 W
     fine_step = 5  # gains 0.9 to 1.9 % over 25 W
     coarse_step = 25
     has_curves = True

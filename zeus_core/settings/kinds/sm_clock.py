@@ -22,14 +22,15 @@ class SmClock(Kind):
     unlocked originally, unless a user gives the clock it was locked at.
     """
 
-    name = "sm_clock"
-    words = "SM clock"
-    unit, unit_name = "MHz", "mhz"
-    option = "clock"
+    name: str = "sm_clock"
+    words: str = "SM clock"
+    unit: str = "MHz"
+    unit_name: str = "mhz"
+    option: str = "clock"
     free = "unlocked"
     is_readable = False
     has_curves = True
-    tolerance = 30.0  # clocks come in steps of 7.5 to 15 MHz, and a reading may be rounded to the next
+    tolerance: float = 30.0  # clocks come in steps of 7.5 to 15 MHz, and a reading may be rounded to the next
 
     def read(self, gpu: Any) -> None:
         """Return None: the driver does not tell."""
