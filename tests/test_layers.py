@@ -28,7 +28,7 @@ VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_documents", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "adapters"}
 PURE = {"search", "pipeline", "electricity", "allocation"}
-MEASURING = {*BASE, "leases", "device", "knobs", "monitor"}
+MEASURING = {*BASE, "leases", "device", "knobs", "attribution", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, *TOOLS} for part in (*VALUES, *TOOLS)},
@@ -40,13 +40,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "device": {*BASE, "leases"},
     "daemon": {*BASE, "leases", "device"},
     "knobs": {*BASE, "leases", "device"},
-    "monitor": {*BASE, "device"},
+    "attribution": {*VALUES, *TOOLS},
+    "monitor": {*BASE, "device", "attribution"},
     **{part: {*VALUES, *TOOLS} for part in PURE},
     "electricity": {*VALUES, *TOOLS, "ports"},  # a live source works in the background
     "allocation": {*VALUES, *TOOLS, "search"},  # by the same objectives
     "replay": {*VALUES, *TOOLS, "search"},
     "optimizer": {*MEASURING, *PURE},
-    "tracing": {*BASE, "device", "monitor"},
+    "tracing": {*BASE, "device", "attribution", "monitor"},
     "training": {*OPTIMIZING, "tracing"},
     "pytorch": {*OPTIMIZING, "training"},
     "selfcheck": {*OPTIMIZING, "training", "pytorch"},  # torch only where a load runs

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.support.physical_gpu import Fault, Physics
+from tests.support.driven_gpu import Fault, Physics
 from tests.support.random_training import LAGS_SECONDS, Case, Outcome, make_case, make_erratic_case, measure
 from tests.support.variants import long_but_first
 from zeus_core.events import Activity

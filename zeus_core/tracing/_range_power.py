@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zeus_core.attribution.timeline import Estimate
 from zeus_core.errors import UsageError
-from zeus_core.monitor._parts._part import Estimate
 from zeus_core.tracing._facts import Update
 from zeus_core.tracing._range_columns import Array, Columns, Key, Stretch
 
