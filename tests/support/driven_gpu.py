@@ -77,7 +77,7 @@ class Fault:
 
 
 class DrivenGpu:
-    """A `Gpu` that runs a script from its creation on.
+    """A `Gpu` that runs a script from its creation on, until it is closed.
 
     Args:
         script: Watts and seconds, one after the other; the last watts are held.
@@ -94,9 +94,9 @@ class DrivenGpu:
         self._random = random.Random(physics.seed)
         self.highest_watts = 1.02 * max(watts for watts, _ in script)
         period = physics.period_seconds
-        folder = tempfile.TemporaryDirectory()
+        self._folder = tempfile.TemporaryDirectory()
         self._driver = NvmlDriver(
-            Path(folder.name),
+            Path(self._folder.name),
             [
                 DeviceSpec(
                     highest_limit_watts=max(self.highest_watts, 201.0),
@@ -112,7 +112,6 @@ class DrivenGpu:
             library=_library(),
         )
         self._driver.load_in_process()
-        weakref.finalize(self, _end, self._driver, folder)
         self._device = self._driver[0]
         self._load(_powers(script, physics))
         self._gpu = discover_gpus({})[0]
@@ -133,6 +132,11 @@ class DrivenGpu:
     def energy_until(self, seconds: float) -> float:
         """The true energy by a time of the script, in joules."""
         return self._device.computed_in_c_picojoules_until(round((self._begin + seconds) * 1e9)) / 1e12
+
+    def close(self) -> None:
+        """Give this process its own NVML back."""
+        self._driver.close()
+        self._folder.cleanup()
 
     def read_energy_counter_joules(self) -> float:
         """Read the counter."""
@@ -195,11 +199,6 @@ def _library() -> Path:
     folder = tempfile.TemporaryDirectory()
     weakref.finalize(_library, folder.cleanup)
     return build_library(Path(folder.name))
-
-
-def _end(driver: NvmlDriver, folder: tempfile.TemporaryDirectory[str]) -> None:
-    driver.close()
-    folder.cleanup()
 
 
 def _powers(script: Sequence[tuple[float, float]], physics: Physics) -> np.ndarray:

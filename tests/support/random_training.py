@@ -148,6 +148,13 @@ def make_erratic_case(seed: int, period_seconds: float, is_faulty: bool, seconds
 def measure(case: Case, unanswered: int | None = 0) -> Outcome:
     """Train, while this many calls of the counter fail; None for all."""
     gpu = DrivenGpu(case.script, case.physics, case.faults)
+    try:
+        return _measured(case, gpu, unanswered)
+    finally:
+        gpu.close()
+
+
+def _measured(case: Case, gpu: DrivenGpu, unanswered: int | None) -> Outcome:
     time_source = gpu.time_source
     faulty = FaultyGpu(gpu)
     if unanswered != 0:

@@ -38,12 +38,13 @@ MIN_WATTS = 1e-3
 """The least mean power: a sensor may show nothing but 0 W."""
 
 _MIN_SHARE = 0.02  # of the mean power: no class has less, even if a regression of few intervals says less
-_QUANTILE = 2.5  # standard errors: those of a few dozen intervals are themselves estimates
+_QUANTILE = 2.3  # standard errors: those of a few dozen intervals are themselves estimates
 _FEW_VISITS = 1.0  # added to that over the parts of a class: errors of few edges have no normal distribution
 _NOISE = 0.02  # of the energy of an interval, a standard error: its weight in the regression
 # How unlike expectation parts are before any is seen, without and with an interval beside them, and how many intervals
 # that counts as.
 _UNLIKE, _UNLIKE_BESIDE, _UNLIKE_STRENGTH = 0.2, 0.08, 2.0
+_BETTER, _FIRST_ERRORS = 0.4, 0.02  # of the d^2 of parts whose power is expected to be that of others, to count
 _MOST_UNLIKE = 1.0  # d of one interval: one slip of a counter is not what parts are like
 _LEVELS = 0.1, 10.0  # of m, so that a sensor that shows nonsense does no more harm
 _PHASE_STDERR = 0.4  # of the mean power: how far a tenth of a step may differ from the mean of the steps
@@ -123,6 +124,7 @@ class ClassEnergy:
         self._sums: dict[Hashable, _Sums] = {}
         self._under_way: dict[Hashable, dict[Hashable, float]] = {}  # by class, the a of its latest part
         self._unlike: dict[_Kind, tuple[float, float]] = {}  # intervals and the sum of d^2
+        self._errors: dict[Hashable, tuple[float, float]] = {}  # the sum of d^2 without and with an interval beside
         self._beside: tuple[float, Array] | None = None  # y' and z of the latest interval, if it lies in one part
         self._latest: Hashable = None
         self._visits: dict[Hashable, int] = {}
@@ -180,9 +182,14 @@ class ClassEnergy:
             if number > 0 or not does_go_on:
                 self._end_visit(part.key)
             if part.key in self.seen:
-                drawn.append(self._drawn(part, row, beside))
+                drawn.append(self._drawn(part, row, beside if self._is_unlike(part.key) else None))
         if energy_joules is not None and len(parts) == 1:
             self._beside = energy_joules, rows[0]
+            if before is not None:
+                told = self._drawn(parts[0], rows[0], None), self._drawn(parts[0], rows[0], before)
+                plain, by_beside = self._errors.get(parts[0].key, (0.0, 0.0))
+                off = [min(abs(energy_joules / one.joules - 1), _MOST_UNLIKE) ** 2 for one in told]
+                self._errors[parts[0].key] = plain + off[0], by_beside + off[1]
         if not drawn:
             return {}
         self._charge(drawn, energy_joules, seconds, sum(knots), stderr_joules)
@@ -194,6 +201,11 @@ class ClassEnergy:
         self._learn(drawn, energy_joules, seconds, knots, stderr_joules)
         total = sum(one.joules for one in drawn)
         return {key: energy_joules * joules / total for key, joules in _by_class(drawn).items()}
+
+    def _is_unlike(self, key: Hashable) -> bool:
+        """Whether parts of a class are so unlike each other that an interval beside tells more of one than all do."""
+        plain, by_beside = self._errors.get(key, (0.0, 0.0))
+        return by_beside + _FIRST_ERRORS < _BETTER * (plain + _FIRST_ERRORS)
 
     def _drawn(self, part: Part, row: Array, beside: tuple[float, Array] | None) -> _Drawn:
         """Return what a part is expected to draw, by an interval beside it if there is one."""
@@ -348,7 +360,8 @@ class ClassEnergy:
     @property
     def uncounted(self) -> Estimate:
         """The energy that was not counted, but estimated, and how far all of that and what samples told can be off."""
-        return self.estimate(_UNCOUNTED)
+        sums = self._sums.get(_UNCOUNTED)
+        return Estimate(0.0, 0.0) if sums is None else self._estimated(sums, _UNCOUNTED)
 
     def expected(self, part: Part, watts: float = 0.0) -> Estimate:
         """Return what a part likely draws, by the mean power of its class so far.

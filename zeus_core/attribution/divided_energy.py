@@ -260,6 +260,8 @@ class DividedEnergy:
             some = whole_quanta(scale * of_piece) if left is None or not is_end else left
             left = None if left is None else left - some
             stderr = _SAMPLED * some if len(pieces) > 1 or joules is None else 0.0
+            if joules is None and (number == 0 or is_end):  # the power was another before or after
+                stderr = math.hypot(stderr, self._spare.half_width_seconds * self._peak_watts / 3)
             self._add(begin, end, some, knots, stderr, is_estimated=joules is None)
             begin = end
 
