@@ -56,6 +56,38 @@ class PowerRegression:
         self.weights: Array = np.full(variants, 1 / variants)
         self.best = self.count = 0
 
+    @classmethod
+    def of(cls, seconds: Array, joules: Array, variances: Array, expected: Array, precision: Array) -> PowerRegression:
+        """Return the powers of intervals that are all known.
+
+        Args:
+            seconds: x, [variants, intervals, columns].
+            joules: y, [intervals].
+            variances: w, [intervals].
+            expected: m.
+            precision: P.
+        """
+        regression = cls(len(seconds))
+        weighted = seconds / variances[:, None]
+        regression._normal = weighted.swapaxes(1, 2) @ seconds
+        regression._right = (weighted * joules[:, None]).sum(axis=1)
+        regression._squares = np.full(len(seconds), float((joules**2 / variances).sum()))
+        regression.count = len(joules)
+        regression.solve(expected, precision)
+        best = regression.best
+        off = (joules - seconds[best] @ regression.power_watts[best]) / np.sqrt(variances)
+        for lag in range(min(_CORRELATED + 1, len(off))):
+            regression._products[lag] = off[lag:] @ off[: len(off) - lag]
+        regression.solve(expected, precision)
+        return regression
+
+    def energy(self, seconds: Array) -> tuple[float, float]:
+        """Return the energy of some time in each column, and its standard error."""
+        energies = self.power_watts @ seconds
+        mean = float(self.weights @ energies)
+        variances = self.scale * np.einsum("f,vfg,g->v", seconds, self.covariance, seconds) + (energies - mean) ** 2
+        return mean, float(np.sqrt(max(self.weights @ variances, 0.0)))
+
     def grow(self, size: int) -> None:
         """Add columns that nothing is known of."""
         more = size - self._right.shape[1]
