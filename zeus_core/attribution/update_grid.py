@@ -49,7 +49,8 @@ class UpdateGrid:
 
     Attributes:
         period_seconds: T.
-        jitter_seconds: How far an update can be off the line.
+        off_seconds: How far an update was off the line, as far as the brackets show.
+        jitter_seconds: How far an update can be off it.
     """
 
     def __init__(self, brackets: Sequence[Bracket], nominal_seconds: float, previous: UpdateGrid | None = None) -> None:
@@ -75,8 +76,8 @@ class UpdateGrid:
         self._phi = phi
         at = phi + places * period
         off = np.maximum(np.maximum(ends[0] - at, at - ends[1]), 0.0)
-        rms = float(np.sqrt(np.square(off).mean()))
-        self.jitter_seconds = max(_JITTERS * rms, _LEAST_JITTER * nominal_seconds)
+        self.off_seconds = _JITTERS * float(np.sqrt(np.square(off).mean()))
+        self.jitter_seconds = max(self.off_seconds, _LEAST_JITTER * nominal_seconds)
 
     def number_near(self, moment: float) -> int:
         """Return the number of the update nearest to a moment."""
@@ -88,12 +89,16 @@ class UpdateGrid:
 
     def reach_seconds(self, number: int) -> float:
         """Return how far an update can be from its likeliest time."""
-        return self._slack + self.jitter_seconds + abs(number - self._middle) * self._period_slack
+        return self.slack_seconds(number) + self.jitter_seconds
+
+    def slack_seconds(self, number: int) -> float:
+        """Return how far the line can be off at an update."""
+        return self._slack + abs(number - self._middle) * self._period_slack
 
     @property
     def common_seconds(self) -> float:
         """How far the latest updates can all be off together, in the same direction."""
-        return self.reach_seconds(self._last) - (1 - _COMMON) * self.jitter_seconds
+        return self.slack_seconds(self._last) + _COMMON * self.jitter_seconds
 
 
 def _median(ends: _Array) -> tuple[float, float]:

@@ -8,14 +8,17 @@ between two knots is not known.
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from zeus_core.attribution.read_plan import GUARD, ReadPlan
 from zeus_core.attribution.update_grid import PERIOD_TOLERANCE, Bracket, UpdateGrid
 
-__all__ = ["CounterUpdates", "Knot"]
+__all__ = ["CounterUpdates", "Knot", "likely_knots"]
 
 STILL_PERIODS = 1.6
 """A counter that shows the same for longer stands still: no jitter is so large; a driver may skip an update."""
@@ -26,6 +29,7 @@ _MAX_JITTER_FRACTION = 0.12  # of the period: beyond, the grid tells no more tha
 _FEW_UPDATES = 8  # by then, the phase is known as well as it will be for a while
 _FIT_EVERY = 4  # brackets
 _MAX_GAP_READS = 3.0  # the time of so many without a knot: then one that is known less closely is better than none
+_EXACT_SECONDS = 1e-6  # as good as none: keeps divisions finite
 _MAX_UNCLEAR = 6  # values in succession that cannot be told to be of one update
 
 
@@ -246,3 +250,33 @@ class CounterUpdates:
         is_wild = self._grid.jitter_seconds > _MAX_JITTER_FRACTION * nominal
         if self._unclear > _MAX_UNCLEAR or is_wild or abs(period - nominal) > PERIOD_TOLERANCE * nominal:
             self._grid = None
+
+
+def likely_knots(knots: Sequence[Knot]) -> list[Knot]:
+    """Return the likeliest moment of each update within its bracket, by the grid of those around it.
+
+    As far as updates are off their grid, what was seen of each counts.
+
+    Args:
+        knots: Updates as they were seen, in order: each somewhere within its half-width. Some may be missing.
+    """
+    if len(knots) < _FEW_UPDATES or not any(knot.half_width_seconds for knot in knots):
+        return list(knots)
+    gaps = [later.at - earlier.at for earlier, later in itertools.pairwise(knots)]
+    period = max(statistics.median(gaps), _EXACT_SECONDS)
+    numbers = list(itertools.accumulate((max(round(gap / period), 1) for gap in gaps), initial=0))
+    brackets = [
+        Bracket(number, knot.at - knot.half_width_seconds, knot.at + knot.half_width_seconds)
+        for number, knot in zip(numbers, knots, strict=True)
+    ]
+    likely = []
+    for first in range(0, len(knots), _REMEMBERED_UPDATES):
+        some = slice(max(min(first, len(knots) - _REMEMBERED_UPDATES), 0), first + _REMEMBERED_UPDATES)
+        grid = UpdateGrid(brackets[some], period)
+        for number, knot in itertools.islice(zip(numbers, knots, strict=True), first, first + _REMEMBERED_UPDATES):
+            width = knot.half_width_seconds
+            seen = min(grid.off_seconds / max(width, _EXACT_SECONDS), 1.0)
+            at = min(max(grid.at(number), knot.at - width), knot.at + width)
+            half_width = min(width, grid.slack_seconds(number) + grid.off_seconds)
+            likely.append(knot._replace(at=at + seen * (knot.at - at), half_width_seconds=half_width))
+    return likely
