@@ -6,9 +6,9 @@ The energy y of an interval is exact, but it may hold parts of several classes. 
     x_p = m (x - r z),                    e_p = m x b    where an interval beside it lies in the same part:
                                                          m = y' / z b, r = x b / z b.
 
-The energy y' and the seconds z of that one show how much more this part draws than others: m. (Linear near the b of now.)
-Class c gets the share s_c of the interval, in proportion to what is expected of its parts. What the interval holds
-more or less than expected is divided alike, so over all intervals a class has
+The energy y' and the seconds z of that one show how much more this part draws than others: m. Class c gets the share
+s_c of the interval, in proportion to what is expected of its parts. What the interval holds more or less than expected
+is divided alike, so over all intervals a class has
 
     E_c = A_c + B_c b,    A_c = sum e_c + s_c (y - e),    B_c = sum x_c - s_c x,
 
@@ -38,7 +38,7 @@ MIN_WATTS = 1e-3
 """The least mean power: a sensor may show nothing but 0 W."""
 
 _MIN_SHARE = 0.02  # of the mean power: no class has less, even if a regression of few intervals says less
-_QUANTILE = 2.3  # standard errors: those of a few dozen intervals are themselves estimates
+_QUANTILE = 2.2  # standard errors: those of a few dozen intervals are themselves estimates
 _FEW_VISITS = 1.0  # added to that over the parts of a class: errors of few edges have no normal distribution
 _NOISE = 0.02  # of the energy of an interval, a standard error: its weight in the regression
 # How unlike expectation parts are before any is seen, without and with an interval beside them, and how many intervals
@@ -71,6 +71,21 @@ class _Sums:
         self.late = np.zeros(columns)  # the same, times how late they can be
         self.unlike: dict[_Kind, float] = {}  # the sum of a^2
         self.noise = 0.0  # the variance of energies that samples of the power tell
+
+    def bound(self, energy_joules: float | None, off_joules: float, others_joules: float, most_joules: float) -> None:
+        """Add what an interval proves.
+
+        Args:
+            energy_joules: Its energy; None if nobody knows it.
+            off_joules: How far that can be off.
+            others_joules: The most that others have drawn of it.
+            most_joules: The most that this one can have drawn, if it shares the interval.
+        """
+        if energy_joules is None:
+            self.max_joules += most_joules
+            return
+        self.min_joules += max(energy_joules - off_joules - others_joules, 0.0)
+        self.max_joules += min(energy_joules + off_joules, most_joules)
 
     def grow(self, columns: int) -> None:
         self.columns, self.crossing, self.late = (
@@ -173,23 +188,7 @@ class ClassEnergy:
             self.seconds += seconds
             self._intervals += 1
             self.seen.update(part.key for part in parts)
-        does_go_on = parts[0].key == self._latest
-        before = self._beside if does_go_on else None
-        self._beside, self._latest = None, parts[-1].key
-        drawn = []
-        for number, (part, row) in enumerate(zip(parts, rows, strict=True)):
-            beside = before if number == 0 else following if number == len(parts) - 1 else None
-            if number > 0 or not does_go_on:
-                self._end_visit(part.key)
-            if part.key in self.seen:
-                drawn.append(self._drawn(part, row, beside if self._is_unlike(part.key) else None))
-        if energy_joules is not None and len(parts) == 1:
-            self._beside = energy_joules, rows[0]
-            if before is not None:
-                told = self._drawn(parts[0], rows[0], None), self._drawn(parts[0], rows[0], before)
-                plain, by_beside = self._errors.get(parts[0].key, (0.0, 0.0))
-                off = [min(abs(energy_joules / one.joules - 1), _MOST_UNLIKE) ** 2 for one in told]
-                self._errors[parts[0].key] = plain + off[0], by_beside + off[1]
+        drawn = self._expect(parts, rows, energy_joules, following)
         if not drawn:
             return {}
         self._charge(drawn, energy_joules, seconds, sum(knots), stderr_joules)
@@ -201,6 +200,41 @@ class ClassEnergy:
         self._learn(drawn, energy_joules, seconds, knots, stderr_joules)
         total = sum(one.joules for one in drawn)
         return {key: energy_joules * joules / total for key, joules in _by_class(drawn).items()}
+
+    def _expect(
+        self,
+        parts: Sequence[Part],
+        rows: Sequence[Array],
+        energy_joules: float | None,
+        following: tuple[float, Array] | None,
+    ) -> list[_Drawn]:
+        """Return what the parts of an interval are expected to draw, but for classes that were never seen."""
+        does_go_on = parts[0].key == self._latest
+        before = self._beside if does_go_on else None
+        self._beside, self._latest = None, parts[-1].key
+        drawn = []
+        for number, (part, row) in enumerate(zip(parts, rows, strict=True)):
+            beside = before if number == 0 else following if number == len(parts) - 1 else None
+            if number > 0 or not does_go_on:
+                self._end_visit(part.key)
+            if part.key not in self.seen:
+                continue
+            one = self._drawn(part, row, None)
+            if beside is not None:
+                by_beside = self._drawn(part, row, beside)
+                if energy_joules is not None and len(parts) == 1:
+                    self._compare(energy_joules, one, by_beside)
+                one = by_beside if self._is_unlike(part.key) else one
+            drawn.append(one)
+        if energy_joules is not None and len(parts) == 1:
+            self._beside = energy_joules, rows[0]
+        return drawn
+
+    def _compare(self, energy_joules: float, plain: _Drawn, by_beside: _Drawn) -> None:
+        """Note by how much an interval in one part is off what its class, and what the one beside it, tell."""
+        errors = self._errors.get(plain.part.key, (0.0, 0.0))
+        off = [min(abs(energy_joules / one.joules - 1), _MOST_UNLIKE) ** 2 for one in (plain, by_beside)]
+        self._errors[plain.part.key] = errors[0] + off[0], errors[1] + off[1]
 
     def _is_unlike(self, key: Hashable) -> bool:
         """Whether parts of a class are so unlike each other that an interval beside tells more of one than all do."""
@@ -236,6 +270,17 @@ class ClassEnergy:
         stderr_joules: float,
     ) -> None:
         """Add an interval to the sums of all classes and spans in it."""
+        if len(drawn) == 1 and energy_joules is not None:
+            for key in drawn[0].part.keys:
+                sums = self._sums_of(key)
+                sums.seconds += seconds
+                sums.counted_joules += energy_joules
+                sums.joules += energy_joules
+                sums.bound(energy_joules, 3 * stderr_joules, 0.0, math.inf)
+                sums.noise += stderr_joules**2
+            if stderr_joules:
+                self._sums_of(_UNCOUNTED).noise += stderr_joules**2
+            return
         total = sum(one.joules for one in drawn)
         constant = np.sum([one.constant for one in drawn], axis=0)
         row = np.sum([one.row for one in drawn], axis=0)
@@ -254,16 +299,10 @@ class ClassEnergy:
             sums.joules += share * ((energy_joules or 0.0) - constant)
             sums.columns += np.sum([one.row for one in of_key], axis=0) - share * row
             sums.noise += (share * stderr_joules) ** 2
-            most_joules = self._peak_watts * own_seconds
-            if energy_joules is None:
-                sums.max_joules += most_joules
-            elif len(of_key) == len(drawn):
-                sums.min_joules += energy_joules - 3 * stderr_joules
-                sums.max_joules += energy_joules + 3 * stderr_joules
-            else:
-                others_joules = self._peak_watts * (seconds - own_seconds)
-                sums.min_joules += max(energy_joules - 3 * stderr_joules - others_joules - slack_joules, 0.0)
-                sums.max_joules += min(energy_joules + 3 * stderr_joules, most_joules + slack_joules)
+            is_all = len(of_key) == len(drawn)
+            others_joules = 0.0 if is_all else self._peak_watts * (seconds - own_seconds) + slack_joules
+            most_joules = self._peak_watts * own_seconds + slack_joules
+            sums.bound(energy_joules, 3 * stderr_joules, others_joules, most_joules)
             for one in drawn:
                 off = (float(any(one is other for other in of_key)) - share) * one.joules
                 if one.kind[1]:  # each edge is told by an interval of its own

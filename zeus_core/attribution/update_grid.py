@@ -60,7 +60,7 @@ class UpdateGrid:
         self._middle = self._last + float(numbers.mean())
         ends, places = np.stack([lows, highs]) - self._anchor, numbers
         halves = slice(len(numbers) // 2), slice(len(numbers) // 2, None)
-        period = nominal_seconds if previous is None else previous.period_seconds
+        period: float = nominal_seconds if previous is None else previous.period_seconds
         self._period_slack = PERIOD_TOLERANCE * nominal_seconds
         for _ in range(_ROUNDS if len(numbers) >= _LEAST_BRACKETS else 0):
             (first, first_gap), (second, second_gap) = (
@@ -71,7 +71,7 @@ class UpdateGrid:
             known = 1 / (1 + (slack / (PERIOD_TOLERANCE * nominal_seconds)) ** 2)
             period = nominal_seconds + known * (period + (second - first) / updates - nominal_seconds)
             self._period_slack = min(slack, PERIOD_TOLERANCE * nominal_seconds)
-        self.period_seconds = period
+        self.period_seconds: float = period
         phi, self._slack = _median(ends - places * period)
         self._phi = phi
         at = phi + places * period

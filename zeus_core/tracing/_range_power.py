@@ -1,8 +1,8 @@
 """The power of classes of short times, from the updates of an energy counter that come less often. Pure.
 
 Stretches of a class may differ in duration: then its energy is that of its time, and of further columns
-(`_range_columns.py`). How late all updates are seen together, by some milliseconds, and with which lag the power follows
-the work, is not known: each counts by how well it explains the energies (`zeus_core.attribution.regression`).
+(`_range_columns.py`). How late all updates are seen together, by some milliseconds, and with which lag the power
+follows the work, is not known: each counts by how well it explains the energies (`zeus_core.attribution.regression`).
 """
 
 from __future__ import annotations
