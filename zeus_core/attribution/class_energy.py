@@ -304,14 +304,19 @@ class ClassEnergy:
             most_joules = self._peak_watts * own_seconds + slack_joules
             sums.bound(energy_joules, 3 * stderr_joules, others_joules, most_joules)
             for one in drawn:
-                off = (float(any(one is other for other in of_key)) - share) * one.joules
-                if one.kind[1]:  # each edge is told by an interval of its own
-                    sums.unlike[one.kind] = sums.unlike.get(one.kind, 0.0) + off**2
-                elif off:
-                    under_way = self._under_way.setdefault(one.part.key, {})
-                    under_way[key] = under_way.get(key, 0.0) + off
+                is_own = any(one is other for other in of_key)
+                self._note(one, key, (float(is_own) - share) * one.joules)
         if stderr_joules:
             self._sums_of(_UNCOUNTED).noise += stderr_joules**2
+
+    def _note(self, one: _Drawn, key: Hashable, joules: float) -> None:
+        """Note how much a class or span is off if a part draws more than expected, in one more interval: a."""
+        if one.kind[1]:  # each edge is told by an interval of its own
+            unlike = self._sums[key].unlike
+            unlike[one.kind] = unlike.get(one.kind, 0.0) + joules**2
+        elif joules:
+            under_way = self._under_way.setdefault(one.part.key, {})
+            under_way[key] = under_way.get(key, 0.0) + joules
 
     def _sums_of(self, key: Hashable) -> _Sums:
         if key not in self._sums:
