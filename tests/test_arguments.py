@@ -11,7 +11,6 @@ from tests.support.arguments import callables, documented_errors, random_call
 from zeus_core.allocation import read_plan as read_allocation
 from zeus_core.device import SimulatedGpu, Work, discover_gpus, find_preset
 from zeus_core.errors import UsageError
-from zeus_core.knobs import PowerLimitKnob, SmClockKnob
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor, measure_job
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencyOptimizer
@@ -19,6 +18,7 @@ from zeus_core.optimizer.batch_size import DriftingSlices, RecurringJob, Recurri
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.pipeline import PipelineProfile, read_plan, schedules
 from zeus_core.search import Trial
+from zeus_core.settings import PowerLimitKnob, SmClockKnob
 from zeus_core.training import TrainingEnergy
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")  # `main` changes them

@@ -2,8 +2,8 @@
 
     python tools/public_api.py
 
-A name is public if it is in `__all__` of a module whose path has no underscore. The list is `docs/public-api.txt`; a
-test compares it with the packages as they are.
+A name is public if it is in `__all__` of a module whose path has no underscore; of the folders for neighbours below,
+of the package itself. The list is `docs/public-api.txt`; a test compares it with the packages as they are.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 LIST = Path(__file__).parents[1] / "docs" / "public-api.txt"
+FOR_NEIGHBOURS = ("zeus_core.settings",)
 PACKAGES = ("zeus_core", "zeus_huggingface", "zeus_lightning", "zeus_deepspeed")
 
 
@@ -27,7 +28,7 @@ def public_modules() -> Iterator[ModuleType]:
         package = importlib.import_module(name)
         yield package
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
-            if "._" not in module.name:
+            if "._" not in module.name and (module.ispkg or not module.name.startswith(FOR_NEIGHBOURS)):
                 yield importlib.import_module(module.name)
 
 

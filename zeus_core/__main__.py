@@ -3,7 +3,7 @@
 import sys
 
 if sys.argv[1:2] == ["daemon"] and sys.platform == "linux":
-    from zeus_core.leases._first_stage import restore_left_behind
+    from zeus_core.settings.first_stage import restore_left_behind
 
     restore_left_behind()
 

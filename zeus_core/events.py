@@ -1,35 +1,38 @@
-"""Events of a training loop, independent of any framework.
+"""Events of a training loop, independent of any framework, and those who receive them.
 
-Adapters translate the hooks of their framework into these events and report them to a `TrainingObserver`: an optimizer,
-which chooses settings, or `TrainingEnergy`, which accounts for the energy. The order is
+Adapters translate the hooks of their framework into these events, which are values, and send them to an `Observer`: an
+optimizer, which chooses settings, or `TrainingEnergy`, which accounts for the energy and sends them on. The order is
 
-    TRAIN_BEGIN, { EPOCH_BEGIN, { STEP_BEGIN, STEP_END, [PAUSE] }*, EPOCH_END }*, TRAIN_END
+    TrainBegin, { EpochBegin, { StepBegin, StepEnd, [Pause, [Resume]] }*, EpochEnd }*, TrainEnd
 
-where a step is one optimizer step. Loops that report less (no TRAIN_BEGIN, no STEP_END) are understood too.
+where a step is one optimizer step. Loops that report less (no TrainBegin, no StepEnd) are understood too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zeus_core.ports import World
 
-__all__ = ["Activity", "PipelineObserver", "TrainingObserver"]
-
-
-class Event(Enum):
-    """One event of a training loop."""
-
-    TRAIN_BEGIN = "train begin"
-    EPOCH_BEGIN = "epoch begin"
-    STEP_BEGIN = "step begin"
-    STEP_END = "step end"
-    PAUSE = "pause"
-    """Work other than training (evaluation, saving) is about to start; training continues at the next STEP_BEGIN."""
-    INTERFERENCE = "interference"
-    """Work other than training has started without a PAUSE; the current measurement contains some of it."""
-    EPOCH_END = "epoch end"
-    TRAIN_END = "train end"
+__all__ = [
+    "Activity",
+    "EpochBegin",
+    "EpochEnd",
+    "Event",
+    "Forget",
+    "Interference",
+    "Observer",
+    "PassBegin",
+    "PassEnd",
+    "Pause",
+    "PipelineObserver",
+    "Resume",
+    "StepBegin",
+    "StepEnd",
+    "TrainBegin",
+    "TrainEnd",
+]
 
 
 class Activity(Enum):
@@ -43,134 +46,244 @@ class Activity(Enum):
     """Passes of a reference model, as in preference optimization."""
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
+    BETWEEN_STEPS = "between_steps"
+    """Unusually long times between two steps that nothing announced: an evaluation maybe, or a stall of the data."""
     IDLE = "idle"
     """Everything else between the beginning and the end of training."""
+
+    @property
+    def words(self) -> str:
+        """The activity in words, for people."""
+        return str(self.value).replace("_", " ")
 
     # Members are single objects. `Enum` hashes their names, in Python, and an account is looked up by them at each log.
     if not TYPE_CHECKING:  # type checkers know that it has a hash
         __hash__ = object.__hash__
 
 
-class TrainingObserver(Protocol):
-    """Receives the events of a training loop. No event raises, and none blocks longer than a timeout of its own."""
+class Event:
+    """One event of a training loop: the base of their classes."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBegin(Event):
+    """Training begins. Steps of a training that has not ended are done again.
+
+    Attributes:
+        max_steps: The steps of the whole training, if the loop knows.
+        step: Those of them that are already done, in a resumed training.
+    """
+
+    max_steps: int | None = None
+    step: int = 0
 
     @property
-    def saving_fraction(self) -> float | None:
-        """Energy per step saved by the setting the observer chose, against the original one; None if unknown."""
+    def steps_left(self) -> int | None:
+        """The steps to come, at least one; None if the loop does not know."""
+        return None if self.max_steps is None else max(self.max_steps - self.step, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegin(Event):
+    """An epoch begins, with the loading of its first data."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBegin(Event):
+    """A training step begins. A step whose end was not reported ends here."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd(Event):
+    """The training step has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Event):
+    """Work other than training (evaluation, saving) is about to start, until `Resume` or the next step.
+
+    Attributes:
+        activity: The work.
+        on_all_ranks: Whether every rank reports it.
+    """
+
+    activity: Activity = Activity.IDLE
+    on_all_ranks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Event):
+    """The work that the latest `Pause` announced has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interference(Event):
+    """Work other than training has started without a `Pause` since the last step ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassBegin(Event):
+    """A pass with an account of its own begins within a training step.
+
+    Attributes:
+        activity: The pass.
+    """
+
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class PassEnd(Event):
+    """The pass has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd(Event):
+    """The epoch has ended. No training follows until the next step begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainEnd(Event):
+    """Training has ended, normally or by an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Event):
+    """From now on a step is another amount of work: what was learned from steps no longer holds."""
+
+
+EPOCH_BEGIN, EPOCH_END, STEP_BEGIN, STEP_END = EpochBegin(), EpochEnd(), StepBegin(), StepEnd()
+RESUME, INTERFERENCE, PASS_END, TRAIN_END, FORGET = Resume(), Interference(), PassEnd(), TrainEnd(), Forget()
+
+
+class Observer(Protocol):
+    """Receives the events of a training loop."""
+
+    def receive(self, event: Event) -> None:
+        """Receive an event: must not raise, nor block longer than a timeout of its own; ignores events of others."""
         ...
 
-    @property
-    def is_end_due(self) -> bool:
-        """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
-        ...
 
-    def result(self) -> dict[str, str]:
-        """Return the result of the latest training for people, as labelled lines; empty if there is none."""
-        ...
+class TrainingHooks:
+    """The hooks of a training loop, each of which makes one event, and the questions that a loop asks.
 
-    def use_world(self, world: World) -> None:
-        """Set the ranks of the job. Call before training begins."""
-        ...
+    By itself it ignores the events, and knows nothing.
+    """
 
-    def use_work(self, work: Mapping[str, int | str]) -> None:
-        """Tell the work of a step from other work, by facts such as the size of the model. Call it before training."""
-        ...
-
-    def forget(self) -> None:
-        """Discard all that was learned from steps: from now on a step is another amount of work."""
-        ...
+    def receive(self, event: Event) -> None:
+        """Receive an event; see `Observer`."""
 
     def on_train_begin(self, *, max_steps: int | None = None) -> None:
-        """Report that training begins.
+        """Report that training begins. Loops that do not report it begin with their first epoch or step.
 
         Args:
             max_steps: The steps it will take, if the loop knows.
         """
-        ...
+        self.receive(TrainBegin(max_steps))
 
     def on_epoch_begin(self) -> None:
-        """Report that an epoch begins."""
-        ...
+        """Report that an epoch begins, with the loading of its first data."""
+        self.receive(EPOCH_BEGIN)
 
     def on_step_begin(self) -> None:
         """Report that a training step begins. A step whose end was not reported ends here."""
-        ...
+        self.receive(STEP_BEGIN)
 
     def on_step_end(self) -> None:
         """Report that the training step has ended."""
-        ...
+        self.receive(STEP_END)
 
     def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
         """Report that work other than training is about to start, until `on_resume` or the next step.
 
         Args:
             activity: The work.
-            on_all_ranks: Whether every rank reports it.
+            on_all_ranks: Whether every rank reports it. In the next step, the faster ranks wait for the slower ones.
         """
-        ...
+        self.receive(Pause(activity, on_all_ranks))
 
     def on_resume(self) -> None:
         """Report the end of the work that the latest `on_pause` announced."""
-        ...
+        self.receive(RESUME)
 
     def on_interference(self) -> None:
         """Report that work other than training has already happened since the last step ended."""
-        ...
+        self.receive(INTERFERENCE)
 
     def on_epoch_end(self) -> None:
         """Report that the epoch has ended. No training follows until the next step begins."""
-        ...
+        self.receive(EPOCH_END)
 
     def on_train_end(self) -> None:
         """Report that training has ended, normally or by an error."""
-        ...
+        self.receive(TRAIN_END)
 
+    def forget(self) -> None:
+        """Discard all that was learned from steps: from now on a step is another amount of work."""
+        self.receive(FORGET)
 
-class NoObserver:
-    """An observer that does nothing."""
+    @property
+    def saving_fraction(self) -> float | None:
+        """Energy per step saved by the setting that was chosen, against the original one; None if unknown."""
+        return None
 
-    saving_fraction: float | None = None
-    is_end_due = False
+    @property
+    def is_end_due(self) -> bool:
+        """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
+        return False
 
     def result(self) -> dict[str, str]:
-        """Return no lines."""
+        """Return the result of the latest training for people, as labelled lines; empty if there is none."""
         return {}
 
     def use_world(self, world: World) -> None:
-        """Do nothing."""
+        """Set the ranks of the job. Call before training begins."""
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
-        """Do nothing."""
+        """Set facts that distinguish the work of a step from other work, such as the size of the model."""
 
-    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
-        """Do nothing."""
 
-    def forget(self) -> None:
-        """Do nothing."""
+class TrainingOptimizer(TrainingHooks):
+    """An optimizer that takes part in a training: measures it, and chooses a setting. By itself it chooses none."""
 
-    def on_train_begin(self, *, max_steps: int | None = None) -> None:
-        """Do nothing."""
+    monitor: Any
+    """The `ZeusMonitor` that measures."""
+    quiet: bool
+    """Whether it shows no result of its own: `TrainingEnergy` shows it with that of the training."""
+    while_paused: Callable[[], object]
+    """Called each minute of a pause."""
 
-    def on_epoch_begin(self) -> None:
-        """Do nothing."""
+    @property
+    def saving_uncertainty(self) -> float | None:
+        """How far `saving_fraction` can be off; None if that is."""
+        return None
 
-    def on_step_begin(self) -> None:
-        """Do nothing."""
+    @property
+    def power_limit_watts(self) -> int | None:
+        """The power limit that it has set; None if it has set none."""
+        return None
 
-    def on_step_end(self) -> None:
-        """Do nothing."""
+    @property
+    def sm_clock_mhz(self) -> int | None:
+        """The SM clock that it has set; None if it has set none."""
+        return None
 
-    def on_resume(self) -> None:
-        """Do nothing."""
+    @property
+    def is_pause_due(self) -> bool:
+        """Whether training pauses before its next step: at `pause`, or else while it receives `StepBegin`."""
+        return False
 
-    def on_interference(self) -> None:
-        """Do nothing."""
+    def pause(self) -> None:
+        """Pause, or end the process, if that is due."""
 
-    def on_epoch_end(self) -> None:
-        """Do nothing."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return what it has learned for a checkpoint, in JSON types; empty if that is nothing."""
+        return {}
 
-    def on_train_end(self) -> None:
-        """Do nothing."""
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from a checkpoint in the next training."""
 
 
 class PipelineObserver(Protocol):

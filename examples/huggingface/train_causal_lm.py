@@ -24,6 +24,7 @@ from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import (
     Energy,
+    EnergyWithin,
     GlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
     Time,
@@ -42,6 +43,7 @@ FORWARD_WORK = Work(seconds=0.04, active_power_watts=484.9, active_fraction=0.93
 
 SELECTORS = {
     "slowdown": lambda factor: MaxSlowdownConstraint(factor),
+    "energy-within": lambda factor: EnergyWithin(factor),
     "energy": lambda _: Energy(),
     "time": lambda _: Time(),
     "cost": lambda _: ZeusCost(eta_knob=0.5),

@@ -3,11 +3,13 @@
 import contextlib
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from tests.accelerate.loop import BACKWARD, FORWARD, Loop
+from tests.support.untouched_torch import parts_of_torch
 from zeus_core.device import Work
 from zeus_core.events import Activity
 from zeus_core.optimizer import Energy
@@ -229,32 +231,109 @@ def test_a_trial_is_not_measured_in_half_steps(tmp_path, monitor, gpu):
         assert trial.seconds_per_step == pytest.approx(4 * sum(point.seconds for point in points), rel=1e-9)
 
 
-def test_models_are_copied_and_pickled_as_before(tmp_path, monitor):
+def test_copies_of_a_model_report_nothing(tmp_path, monitor):
     loop = Loop(tmp_path, None)
-    found = dict(vars(loop.model))
-    with ZeusAccelerate(loop.accelerator, monitor):
+    state = loop.model.state_dict().keys()
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.train_and_log(2)
+        assert loop.model.state_dict().keys() == state
         for copied in (copy.deepcopy(loop.model), pickle.loads(pickle.dumps(loop.model))):
-            assert vars(copied).keys() == found.keys()
-            assert not copied._forward_pre_hooks
-            copied(ONE)
-    assert vars(loop.model).keys() == found.keys()
+            hooks = [*copied._forward_pre_hooks.values()]
+            assert not any(type(hook).__module__.startswith("zeus") for hook in hooks)
+            evaluate(copied)
+            assert torch.equal(copied(ONE), loop.model(ONE))
+    assert energy.summary.detected_evaluations == 0
+
+
+def test_nothing_is_left_on_models(tmp_path, monitor):
+    loop = Loop(tmp_path, None)
+
+    def interrupted():
+        with ZeusAccelerate(loop.accelerator, monitor):
+            loop.train_and_log(2)
+            assert loop.model._forward_pre_hooks, "it is watched"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert not loop.model._forward_pre_hooks
+
+
+def test_losses_are_the_same_to_the_last_bit_and_torch_is_as_it_was(tmp_path, monitor, gpu):
+    untouched = parts_of_torch()
+
+    def trained(loop):
+        for step in loop.train(60):
+            if step % 20 == 0:
+                evaluate(loop.model)
+                assert parts_of_torch() == untouched
+        return loop.losses
+
+    plain = trained(Loop(tmp_path / "plain", None))
+    with ZeusAccelerate((loop := Loop(tmp_path, gpu)).accelerator, monitor) as energy:
+        assert trained(loop) == plain
+    account = energy.summary.account
+    assert energy.summary.detected_evaluations == 3
+    assert sum(tally.energy_joules for tally in account.activities.values()) == account.total.energy_joules
+
+
+def test_passes_of_another_thread_are_none_of_the_loop(loop, monitor):
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
+        loop.train_and_log(2)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(evaluate, loop.model).result()
+        loop.train_and_log(2)
+    assert (energy.summary.steps, energy.summary.detected_evaluations) == (4, 0)
 
 
 def test_a_model_that_accelerate_compiles_is_trained_as_before(tmp_path, monitor, gpu):
     loop = Loop(tmp_path, None, dynamo_backend="eager")
     assert isinstance(loop.model, torch._dynamo.eval_frame.OptimizedModule)
     loop.model._orig_mod.register_forward_hook(lambda *_: None)
+    torch._dynamo.utils.counters.clear()
+    loop.train_and_log(2)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert graphs > 0
     with ZeusAccelerate(loop.accelerator, monitor) as energy:
-        torch._dynamo.utils.counters.clear()
-        loop.train_and_log(2)
-        loop.model.train()  # from here on its passes are seen
-        for _ in loop.train(2):
+        for _ in loop.train(4):
             gpu.execute(Work(0.3, 400.0, 0.9, 0.5))
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs, "nothing is compiled again"
         evaluate(loop.model)
     assert not torch._dynamo.utils.counters["graph_break"]
     assert (energy.summary.steps, energy.summary.detected_evaluations) == (4, 1)
+    assert not loop.model._forward_pre_hooks
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(3, 1)
+
+    def forward(self, batch):
+        return self.head(batch) + 1
+
+
+def test_models_that_a_loop_compiles_hold_nothing_of_ours(tmp_path, monitor):
+    """In place, before and after; and a function around one, in one graph."""
+    loop = Loop(tmp_path, None)
+    before, after = Net(), Net()
+    optimizer = torch.optim.SGD([*before.parameters(), *after.parameters()], lr=0.1)
+    loop.accelerator._models.clear(), loop.accelerator._optimizers.clear()
+    before, after, _ = loop.accelerator.prepare(before, after, optimizer)
+    before.compile(backend="eager", fullgraph=True)
+    before(ONE)
+    counters = torch._dynamo.utils.counters
+    with ZeusAccelerate(loop.accelerator, monitor):
+        counters.clear()
+        before(ONE)
+        assert not counters["stats"], "it is not compiled again"
+        after.compile(backend="eager", fullgraph=True)
+        after(ONE)
+        torch.compile(lambda batch: before(batch) + after(batch), backend="eager", fullgraph=True)(ONE)
+        graphs = counters["stats"]["unique_graphs"]
+    before(ONE), after(ONE)
+    assert counters["stats"]["unique_graphs"] == graphs, "nor after the end"
+    assert not counters["graph_break"]
 
 
 def test_passes_in_evaluation_mode_never_become_a_habit():

@@ -11,7 +11,7 @@ from tests.allocation.highs import highs_plan
 from tests.allocation.instances import FAST, SLOW, all_plans, devices, many
 from zeus_core.allocation import DeviceOption, DeviceOptions, allocate, baselines
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Objective, Time, ZeusCost
+from zeus_core.optimizer.power_limit import Energy, EnergyWithin, MaxSlowdownConstraint, Objective, Time, ZeusCost
 
 OBJECTIVES = [
     Energy(),
@@ -20,6 +20,7 @@ OBJECTIVES = [
     ZeusCost(0.0),
     ZeusCost(0.9, max_power_watts=200),
     MaxSlowdownConstraint(1.2),
+    EnergyWithin(1.2),
 ]
 OF_WHATEVER_BASELINE = [Energy(), Time(), ZeusCost(0.5, max_power_watts=250)]
 
@@ -31,8 +32,8 @@ def cost(plan, objective, devices, shortest_seconds):
         return objective.eta_knob * plan.energy_joules + (1 - objective.eta_knob) * watts * plan.step_seconds
     if isinstance(objective, Energy):
         return plan.energy_joules
-    if isinstance(objective, MaxSlowdownConstraint):
-        bound = objective.factor * shortest_seconds * (1 + 1e-9)
+    if isinstance(objective, MaxSlowdownConstraint | EnergyWithin):
+        bound = objective.bound_factor * shortest_seconds * (1 + 1e-9)
         return plan.energy_joules if plan.step_seconds <= bound else float("inf")
     return plan.step_seconds
 
@@ -197,7 +198,7 @@ def test_large_batches_are_shared_too():
 
 class MyCost(Objective):
     def cost(self, measurement, baseline):
-        return measurement.energy
+        return measurement.energy * measurement.time
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,10 @@ class MyCost(Objective):
         ),
         (lambda: allocate([replace(FAST, max_batch=8)] * 2, 17), r"hold 16 together \(8 on fast, 8 on fast\)"),
         (lambda: allocate([replace(FAST, max_batch=3), SLOW], 17, min_batch=4), r"rank 0 \(fast\) holds a batch of 3"),
-        (lambda: allocate([FAST], 8, MyCost()), r"objective is .*; it must be Energy\(\), Time\(\)"),
+        (
+            lambda: allocate([FAST], 8, MyCost()),
+            r"objective is MyCost\(\); it must be an Objective whose cost is a weighted sum",
+        ),
         (lambda: allocate([FAST], 8, reduce_seconds=float("nan")), "reduce_seconds is nan"),
         (
             lambda: baselines.even_plan([FAST, replace(SLOW, max_batch=3)], 8),

@@ -96,7 +96,7 @@ def test_fits_that_are_far_off_are_said(tmp_path, capsys):
         (["--gpus", "1,2,3"], "--gpus has 3 values, but there are 2 profiles"),
         (["--multiple-of", "7"], "with multiple_of=7 it must be a multiple of that"),
         (["--where", "network=x"], "no column 'network'"),
-        (["--slowdown", "0.5"], "factor is 0.5; it must be at least 1"),
+        (["--slowdown", "0.5"], "slowdown is 0.5; it must be at least 1"),
         (["--output", "/dev/null/x"], "--output is '/dev/null/x', which cannot be written"),
     ],
 )

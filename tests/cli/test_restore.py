@@ -6,9 +6,10 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import is_unprivileged
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._process_identity import ProcessIdentity
+from zeus_core._identity import ProcessIdentity
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
+from zeus_core.settings.ledger import Ledger
 
 ORIGINAL_WATTS = 450.0
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
@@ -20,9 +21,9 @@ def left(on_driver):
     program, driver = on_driver(DEVICE, DEVICE)
     ledger = Ledger(str(driver.ledger_path))
     gone = ProcessIdentity.current().replacing(pid=4_000_001)
-    entry = LedgerEntry.of_this_process(driver[0].uuid, driver[0].name, "power_limit", ORIGINAL_WATTS)
+    entry = LedgerEntry.of_this_process(driver[0].uuid, driver[0].name, POWER_LIMIT, ORIGINAL_WATTS)
     ledger.note(entry.replacing(owner=gone, owner_token="gone", values=(250.0,), program="train.py", job="77"))
-    clock = LedgerEntry.of_this_process(driver[1].uuid, driver[1].name, "sm_clock", None)
+    clock = LedgerEntry.of_this_process(driver[1].uuid, driver[1].name, SM_CLOCK, None)
     ledger.note(clock.replacing(values=(900.0,)))
     driver[0].power_limit_watts = 250.0
     driver[1].locked_clock_mhz = 900

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.nvml_driver import DeviceSpec, NvmlDriver
+from zeus_core._identity import ProcessIdentity
 from zeus_core.device.remote._protocol import VERSION
-from zeus_core.leases._process_identity import ProcessIdentity
 
 ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS, needs_root=True)

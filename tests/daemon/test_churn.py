@@ -8,9 +8,10 @@ import pytest
 from tests.daemon.conftest import DEVICE, GROUP, MEMBER, ORIGINAL_WATTS, needs_root, until
 from tests.support.few_processes import FewProcesses
 from zeus_core.errors import DeviceHeldError
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._restoring import Outcome
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.ledger import Ledger
+from zeus_core.settings.restoring import Outcome
 
 # Numbers of processes that are used again, simulated
 
@@ -22,7 +23,7 @@ def use_numbers_again(folder, count, claim_every):
     ledger = Ledger(str(folder), processes)
     values = dict.fromkeys(["GPU-a", "GPU-b", "GPU-c", "GPU-d"], ORIGINAL_WATTS)
     held = {}  # what the test knows: the entry of the last owner of each device
-    template = LedgerEntry.of_this_process("", "A40", "power_limit", ORIGINAL_WATTS)
+    template = LedgerEntry.of_this_process("", "A40", POWER_LIMIT, ORIGINAL_WATTS)
     takeovers = refusals = 0
 
     def restore(entry):

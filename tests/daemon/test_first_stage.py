@@ -11,7 +11,7 @@ pytestmark = needs_root
 HOLDER = """
     import sys
     from zeus_core.device import discover_gpus
-    from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+    from zeus_core.settings import PowerLimitKnob, SmClockKnob
     gpus = discover_gpus({})
     limit, clock = PowerLimitKnob(gpus[:1], 25), SmClockKnob(gpus[1])
     limit.apply(250)
@@ -46,7 +46,7 @@ def test_it_restores_and_loads_nothing_of_the_daemon(world):
     program = f"""
         import gc, sys
         sys.path.insert(0, {sys.path[0]!r})
-        from zeus_core.leases._first_stage import restore_left_behind, restored
+        from zeus_core.settings.first_stage import restore_left_behind, restored
         restore_left_behind()
         print(len(restored), [name for name in {LATE} if name in sys.modules], gc.isenabled())
     """

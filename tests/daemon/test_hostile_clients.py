@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.daemon.conftest import MEMBERS_ALLOWED, ORIGINAL_WATTS, Raw, needs_root, until
 from zeus_core.device.remote._protocol import (
-    KNOBS,
     MAX_REQUEST_BYTES,
     ProtocolError,
     decode_reply,
@@ -23,6 +22,7 @@ from zeus_core.device.remote._protocol import (
     encode_result,
 )
 from zeus_core.errors import DeviceHeldError, UsageError
+from zeus_core.settings.kinds import KINDS
 
 LIMIT = {"knob": "power_limit"}
 VALID = {"id": 1, "op": "set", "device": "GPU-1", "knob": "power_limit", "value": 250}
@@ -296,7 +296,7 @@ def random_message(chooser, uuids):
         "id": chooser.choice([0, 1, 2**60, -1, "1", None]),
         "op": chooser.choice(["set", "allowed", "restore", "release", "list", "energy", "hello", "x", 5]),
         "device": chooser.choice([*uuids, "GPU-0", "", "x" * 500, 3]),
-        "knob": chooser.choice([*KNOBS, "fan", None]),
+        "knob": chooser.choice([*KINDS, "fan", None]),
         "value": chooser.choice([-1, 0, 1e9, 1e308, 451, 700, 10**400, "250", None, [], {}, True]),
     }
     for name in chooser.sample(sorted(message), chooser.randrange(3)):

@@ -10,7 +10,7 @@ pytestmark = needs_root
 PROGRAM = """
     import os, signal, sys, time
     from zeus_core.device import discover_gpus
-    from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+    from zeus_core.settings import PowerLimitKnob, SmClockKnob
     gpus = discover_gpus({})
     limits, clocks = PowerLimitKnob(gpus, 25), SmClockKnob(gpus[0])
     limits.apply(300)
@@ -121,7 +121,7 @@ def test_a_limit_of_somebody_else_stays(world):
 def test_a_client_that_was_told_another_original_clock_than_the_daemon_hears_of_it(world):
     output, errors = world.run("""
         from zeus_core.device import discover_gpus
-        from zeus_core.knobs import SmClockKnob
+        from zeus_core.settings import SmClockKnob
         knob = SmClockKnob(discover_gpus({})[0], 1710)
         knob.apply(1410)
         knob.apply(1380)

@@ -16,6 +16,7 @@ from zeus_core.daemon import _policy_file
 from zeus_core.daemon._peer import Peer
 from zeus_core.daemon._policy_file import read_policy
 from zeus_core.errors import PermissionDeniedError, UsageError
+from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
 
 SYSTEMD = Path(zeus_core.daemon.__file__).parent / "systemd"
 UNIT = SYSTEMD / "zeus-core-daemon.service"
@@ -49,10 +50,10 @@ def test_the_policies_of_the_page_are_accepted(tmp_path, monkeypatch):
     know_names(monkeypatch)
     rules, commands = [read_text(tmp_path, text.encode()) for text in policies_of_the_page()]
     alice, bob, uuid = ALICE, BOB, UUID
-    assert rules.allowance(alice, uuid, "power_limit", 300.0) == (200.0, 300.0)
-    assert rules.allowance(alice, uuid, "sm_clock", None) == (600.0, 1410.0)
-    assert rules.allowance(bob, uuid, "power_limit", 300.0).highest > 1e9
-    assert rules.original_sm_clock_mhz == 1410
+    assert rules.allowance(alice, uuid, POWER_LIMIT, 300.0) == (200.0, 300.0)
+    assert rules.allowance(alice, uuid, SM_CLOCK, None) == (600.0, 1410.0)
+    assert rules.allowance(bob, uuid, POWER_LIMIT, 300.0).highest > 1e9
+    assert rules.originals == {SM_CLOCK: 1410}
     assert set(commands.commands) == {"set_power_limit", "lock_sm_clock", "unlock_sm_clock"}
 
 
@@ -67,7 +68,7 @@ def rights(policy):
         counts[number, "is known"] = policy.is_known(peer)
         counts[number, "energy"] = any(rule.has_cpu_energy for rule in policy.rules if rule.is_for(peer))
         for device in (UUID, "GPU-other"):
-            for knob, original in (("power_limit", 300.0), ("power_limit", 500.0), ("sm_clock", None)):
+            for knob, original in ((POWER_LIMIT, 300.0), (POWER_LIMIT, 500.0), (SM_CLOCK, None)):
                 with contextlib.suppress(PermissionDeniedError):
                     ranges[number, device, knob, original] = policy.allowance(peer, device, knob, original)
     return counts, ranges
@@ -82,7 +83,7 @@ def is_more(policy, whole):
         for key, (lowest, highest) in ranges.items()
         if lowest <= highest
     )
-    ways = [(each.original_sm_clock_mhz, each.commands, each.failure_pattern) for each in (policy, whole)]
+    ways = [(each.originals, each.commands, each.failure_pattern) for each in (policy, whole)]
     return is_wider or any(count > whole_counts[key] for key, count in counts.items()) or ways[0] != ways[1]
 
 

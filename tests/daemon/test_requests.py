@@ -215,7 +215,7 @@ def test_a_rule_bounds_devices_knobs_and_values(make_world):
     assert said_by(MEMBER, first, 300)[0] == "300.0"
     assert "310 W is not allowed to user" in said_by(MEMBER, first, 310)[0]
     assert "219 W is not allowed" in said_by(MEMBER, first, 219)[0]
-    assert "may not change the sm clock" in said_by(MEMBER, first, 300)[1]
+    assert "may not change the SM clock" in said_by(MEMBER, first, 300)[1]
     assert "may not change the power limit" in said_by(MEMBER, second, 300)[0]
     assert said_by(STRANGER, second, 600)[0] == "600.0"
 
@@ -269,9 +269,9 @@ def test_every_refused_request_is_in_the_audit_log_with_who_what_and_why(make_wo
         (
             "set",
             {"device": first, "knob": "power_limit", "value": 100.0},
-            "limit_watts is 100.0",
+            "a power limit of 100 W is outside the 200 to 700 W",
         ),  # below what the board accepts
-        ("set", {"device": first, "knob": "sm_clock", "value": 1410.0}, "may not change the sm clock"),
+        ("set", {"device": first, "knob": "sm_clock", "value": 1410.0}, "may not change the SM clock"),
         ("set", {"device": second, "knob": "power_limit", "value": 250.0}, "may not change the power limit"),
         ("allowed", {"device": second, "knob": "power_limit"}, "may not change the power limit"),
         ("set", {"device": "GPU-0", "knob": "power_limit", "value": 250.0}, "the daemon has no device GPU-0"),

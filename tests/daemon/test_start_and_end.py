@@ -26,8 +26,9 @@ from tests.daemon.conftest import (
     needs_root,
     until,
 )
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._ledger import Ledger
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.ledger import Ledger
 
 pytestmark = needs_root
 
@@ -196,10 +197,10 @@ def test_without_a_policy_the_members_of_one_group_may_do_the_default(make_world
     monkeypatch.setattr(_policy_file, "DEFAULT_GROUP", "daemon")  # a group that every Linux has
     policy = _policy_file.read_policy(None)
     member, stranger = Peer(1, MEMBER, frozenset({policy.group})), Peer(1, STRANGER, frozenset({STRANGER}))
-    assert policy.allowance(member, "GPU-1", "power_limit", 450.0).highest == 450.0
+    assert policy.allowance(member, "GPU-1", POWER_LIMIT, 450.0).highest == 450.0
     assert not policy.is_known(stranger)
     with pytest.raises(PermissionDeniedError):
-        policy.allowance(stranger, "GPU-1", "power_limit", 450.0)
+        policy.allowance(stranger, "GPU-1", POWER_LIMIT, 450.0)
     monkeypatch.setattr(_policy_file, "DEFAULT_GROUP", "no-such-group")
     policy = _policy_file.read_policy(None)
     assert policy.group is None
@@ -251,7 +252,7 @@ def test_a_machine_without_a_gpu_has_a_daemon_for_its_cpus(make_world):
 
 
 def entry_of(world, **changes):
-    entry = LedgerEntry.of_this_process(world.uuids[0], "NVIDIA H200", "power_limit", ORIGINAL_WATTS)
+    entry = LedgerEntry.of_this_process(world.uuids[0], "NVIDIA H200", POWER_LIMIT, ORIGINAL_WATTS)
     gone = entry.owner.replacing(pid=2**22 + 1)
     return entry.replacing(**{"owner": gone, "values": (250.0,), **changes})
 

@@ -18,7 +18,7 @@ from tests.support.systemd_stand_in import StandInForSystemd
 from zeus_core.daemon import _loop
 from zeus_core.daemon._loop import Loop
 from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, _watchdog_seconds
-from zeus_core.leases._ledger import Ledger
+from zeus_core.settings.ledger import Ledger
 
 LOW_WATTS = 100.0
 

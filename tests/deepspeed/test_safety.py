@@ -132,7 +132,7 @@ class Job:
     def codes(self):
         """The exit codes, once all have ended."""
         for process in self.processes:
-            process.join(120.0)
+            process.join(240.0)
         codes = [process.exitcode for process in self.processes]
         assert None not in codes, [self.said(rank) for rank in range(RANKS)]
         return codes
@@ -332,18 +332,18 @@ def test_a_rank_that_hangs_is_not_waited_for_longer_than_said(tmp_path):
     hardware = Hardware(tmp_path)
     ends = noting_how_it_fails, partial(in_exchange, stuck)
     job = start(hardware, "profiling", *(partial(impatiently, end) for end in ends))
-    wait_until(lambda: hardware.ever_changed == [0, 1])
-    wait_until(lambda: hardware.changed == [1])
+    wait_until(job, lambda: hardware.ever_changed == [0, 1])
+    wait_until(job, lambda: hardware.changed == [1])
     job.processes[1].terminate()
     assert job.codes() == [0, -signal.SIGTERM]
     assert hardware.changed == []
     assert STOPPED in job.said(0)
 
 
-def wait_until(holds):
-    deadline = time.monotonic() + 120.0
+def wait_until(job, holds):
+    """Wait as long as the machine takes: a rank that hangs says where, and the test's own timeout ends it."""
     while not holds():
-        assert time.monotonic() < deadline
+        assert any(process.is_alive() for process in job.processes), [job.said(rank) for rank in range(RANKS)]
         time.sleep(0.005)
 
 
@@ -372,19 +372,20 @@ class RealTimeTrainer:
 
 def train_in_real_time(rank, hardware, ends):
     trainer = RealTimeTrainer(hardware)
-    while trainer.engine.perseus.optimizer.phase.value != "replaying":
+    while (phase := trainer.engine.perseus.optimizer.phase.value) != "replaying":
+        assert phase != "off"
         trainer.train(1)
     hardware.note(rank)
     ends[rank](trainer)
 
 
-def slow_hardware(folder, original_mhz=0):
-    """Its driver takes a third of an instruction; with a plan beside it."""
+def slow_hardware(folder, original_mhz=0, latency_seconds=0.005):
+    """Its driver takes a third of an instruction, or so long; with a plan beside it."""
     folder.mkdir(exist_ok=True)
     schedule = schedules.one_f_one_b(RANKS, MICROBATCHES)
     clocks = tuple(tuple((900, 1050)[place % 2] for place, _ in enumerate(order)) for order in schedule.ranks)
     write_plan(Plan("restless", schedule, clocks, 0.01, 1.0, 0, 0.0, 0.0, ""), folder / "plan.json")
-    return Hardware(folder, original_mhz, latency_seconds=0.005)
+    return Hardware(folder, original_mhz, latency_seconds)
 
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
@@ -393,6 +394,7 @@ SENT |= {"Ctrl-C": [(INT, 0), (INT, 1)], "Ctrl-C under torchrun": [(INT, 0), (IN
 
 
 @pytest.mark.long  # in the default suite, by the kill matrix of tests/process
+@pytest.mark.timeout(900)  # ten processes side by side
 @pytest.mark.parametrize("seed", range(5))
 def test_clocks_are_restored_after_signals_at_any_moment_of_a_replay(tmp_path, seed):
     moments = random.Random(seed)
@@ -402,7 +404,7 @@ def test_clocks_are_restored_after_signals_at_any_moment_of_a_replay(tmp_path, s
         for name, hardware in hardwares.items()
     }
     for name, job in jobs.items():
-        wait_until(lambda hardware=hardwares[name]: hardware.ever_changed == [0, 1])
+        wait_until(job, lambda hardware=hardwares[name]: hardware.ever_changed == [0, 1])
         time.sleep(moments.uniform(0.0, 0.2))
         for number, rank in SENT[name]:
             os.kill(job.processes[rank].pid, number)
@@ -411,6 +413,14 @@ def test_clocks_are_restored_after_signals_at_any_moment_of_a_replay(tmp_path, s
     under_torchrun = codes.pop("Ctrl-C under torchrun")  # whichever of the two they have come to
     assert set(under_torchrun) <= {1, -TERM}
     assert list(codes.values()) == [[-TERM, -TERM], [-TERM, 1], [1, -TERM], [1, 1]]
+
+
+@pytest.mark.long
+def test_a_driver_that_answers_late_each_time_a_clock_is_tried_is_no_reason_to_give_up(tmp_path):
+    """Together they take longer than one hook waits for a driver: it is the first look at the GPU."""
+    hardware = slow_hardware(tmp_path, latency_seconds=0.45)
+    assert Job(tmp_path, train_in_real_time, hardware, [returning, returning]).codes() == [0, 0]
+    assert hardware.changed == []
 
 
 SCRIPT = "import sys, tests.deepspeed.conftest; from tests.deepspeed import test_safety as it; it.run(*sys.argv[1:])"
@@ -450,7 +460,7 @@ def test_clocks_are_restored_after_scripts(tmp_path, end, code):
         for environment in torchrun_environments(RANKS)
     ]
     try:
-        assert [process.wait(120) for process in ranks] == [code, 1]
+        assert [process.wait(240) for process in ranks] == [code, 1]
     finally:
         for process in ranks:
             process.kill()

@@ -6,14 +6,14 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from zeus_core._nvml import BareNvml
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
-from zeus_core.errors import NotSupportedError, PermissionDeniedError
-from zeus_core.knobs import PowerLimitKnob
-from zeus_core.leases._bare_gpu import BareNvml
+from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+from zeus_core.settings import PowerLimitKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import GpuContract
 
@@ -104,12 +104,28 @@ def test_the_guardian_knows_the_scopes_too(make_driver, spec):
     assert driver[0].module_limit_watts == MODULE_WATTS
 
 
+@pytest.mark.parametrize("code", [2, 3, 4, 6, 10, 15, 16, 17, 18, 26, 999])
+@pytest.mark.parametrize("spec", [DeviceSpec(), BOTH])
+def test_a_code_has_one_meaning_whoever_calls(make_driver, spec, code):
+    driver = make_driver(spec)
+    gpu, bare = opened(driver), BareNvml(str(driver.library_path)).gpu(driver[0].uuid)
+    gpu.read_power_limit_range_watts()
+    for function in ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPowerManagementLimit_v2"):
+        driver[0].fail(function, code)
+    errors = []
+    for each in (gpu, bare):
+        with pytest.raises(DeviceError, match=rf"NVML error {code}\)") as raised:
+            each.set_power_limit(300)
+        errors.append(type(raised.value))
+    assert errors[0] is errors[1]
+
+
 def test_the_guardian_restores_the_limit_of_the_gpu(make_driver):
     driver = make_driver(BOTH)
     program = """
         import os, signal
         from zeus_core.device import discover_gpus
-        from zeus_core.knobs import PowerLimitKnob
+        from zeus_core.settings import PowerLimitKnob
         PowerLimitKnob(discover_gpus({}), 25).apply(300)
         os.kill(os.getpid(), signal.SIGKILL)
     """

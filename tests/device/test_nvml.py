@@ -7,9 +7,9 @@ import types
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from zeus_core._nvml import device_error
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
 from zeus_core.device._gpu import read_driver_version
-from zeus_core.device.nvml._errors import device_error
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.errors import (

@@ -10,6 +10,7 @@ from transformers.trainer_utils import default_compute_objective
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, examples, losses_of, make_trainer, tiny_model
 from tests.support.result_boxes import boxes, rows
+from tests.support.untouched_torch import parts_of_torch
 from tests.support.variants import long_but_first
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
@@ -135,3 +136,14 @@ def simulated_model(gpu):
     model = tiny_model()
     SimulatedCompute(model, gpu, FORWARD, BACKWARD)
     return model
+
+
+def test_torch_is_as_it_was_while_a_trainer_trains(tmp_path, make_callback):
+    untouched, seen = parts_of_torch(), []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            seen.append(parts_of_torch() == untouched)
+
+    make_trainer(tmp_path, [make_callback(), Look()], max_steps=4, eval_strategy="steps", eval_steps=2).train()
+    assert seen == [True] * 4

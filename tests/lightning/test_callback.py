@@ -33,13 +33,13 @@ from tests.lightning.trainers import (
 )
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
-from zeus_core.knobs import PowerLimitKnob
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit import Phase
 from zeus_core.search import GridSearch
+from zeus_core.settings import PowerLimitKnob
 from zeus_lightning import ZeusCallback
-from zeus_lightning._batches import samples_in
+from zeus_lightning._callback import _samples_in
 from zeus_lightning._energy_source import EnergySource
 
 Module = module_class(lightning.pytorch)
@@ -451,7 +451,7 @@ class Pair:
     ],
 )
 def test_the_first_tensor_of_a_batch_has_its_samples(batch, samples):
-    assert samples_in(batch) == samples
+    assert _samples_in(batch) == samples
 
 
 def test_a_clock_is_searched_in_place_of_a_limit_if_that_optimizer_is_passed(tmp_path, monitor, gpu):

@@ -83,7 +83,7 @@ def test_no_error_leaves_a_hook(callback, hook, caplog):
         def __getattr__(self, name):
             raise ZeroDivisionError(f"no {name}")
 
-    callback._session = callback._batches = Broken()
+    callback._session = callback._loop = Broken()
     method = getattr(callback, hook)
     method(*[Broken() for _ in inspect.signature(method).parameters])
     assert "ZeusCallback" in caplog.text

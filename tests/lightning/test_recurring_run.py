@@ -108,7 +108,7 @@ def test_a_validation_by_itself_is_not_reported(tmp_path, monitor, gpu):
 def test_a_copy_for_another_process_has_no_run(tmp_path, monitor):
     with job_in(tmp_path, Target("val_loss", 99.0)).run() as run:
         copy = pickle.loads(pickle.dumps(ZeusCallback(recurring_run=run)))
-    assert copy._reports is None
+    assert copy._run is None
 
 
 def test_something_else_is_refused():

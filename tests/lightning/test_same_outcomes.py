@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.lightning.trainers import loader, make_trainer, module_class, recorder
+from tests.lightning.trainers import at, loader, make_trainer, module_class, recorder
+from tests.support.untouched_torch import parts_of_torch
 from zeus_lightning import ZeusCallback
 
 
@@ -68,3 +69,11 @@ def test_a_monitor_that_is_misnamed_is_still_an_error(pl, tmp_path, monitor, gpu
     trainer = make_trainer(tmp_path, [ZeusCallback(monitor), stop], pl, log_every_n_steps=1)
     with pytest.raises(RuntimeError, match="conditioned on metric"):
         trainer.fit(module_class(pl)(gpu), loader(4), loader(2))
+
+
+def test_torch_is_as_it_was_while_a_module_is_fitted(pl, tmp_path, monitor, gpu):
+    untouched, seen = parts_of_torch(), []
+    look = at("on_train_batch_end", lambda _: seen.append(parts_of_torch() == untouched), pl)
+    trainer = make_trainer(tmp_path, [ZeusCallback(monitor), look], pl, max_steps=4, val_check_interval=2)
+    trainer.fit(module_class(pl)(gpu), loader(4), loader(2))
+    assert seen == [True] * 4

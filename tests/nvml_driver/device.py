@@ -256,6 +256,11 @@ class NvmlDevice:
         """Let calls that set a limit or a clock succeed without an effect."""
         self._write(ignores_settings=is_ignoring)
 
+    def refuse_module_limit(self) -> None:
+        """Give the device a limit of its own beside that of its module, which calls without a scope may not set."""
+        self._write(limit_scopes=1)
+        self.fail("nvmlDeviceSetPowerManagementLimit", 4)  # NVML_ERROR_NO_PERMISSION
+
     @property
     def persistence_mode(self) -> int:
         """0 or 1."""

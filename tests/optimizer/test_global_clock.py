@@ -11,7 +11,7 @@ from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer
-from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Phase, Time, ZeusCost
+from zeus_core.optimizer.power_limit import Energy, EnergyWithin, MaxSlowdownConstraint, Phase, Time, ZeusCost
 from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 
@@ -108,10 +108,11 @@ def test_the_baseline_tells_the_clock_that_the_gpu_runs_at_by_itself():
 
 @pytest.mark.parametrize("compute_share", [0.0, 0.35, 1.0])
 @pytest.mark.parametrize("seed", long_but_first(range(3)))
-def test_the_shortest_run_saves_at_a_clock_that_is_safe_for_any_work(seed, compute_share):
+@pytest.mark.parametrize("selector", [MaxSlowdownConstraint(1.1), EnergyWithin(1.1)], ids=repr)
+def test_the_shortest_run_saves_at_a_clock_that_is_safe_for_any_work(selector, seed, compute_share):
     """However noisy the steps are: the bound of the run does not depend on their time."""
     work = Work(0.5, 440.0, 1.0, compute_share)
-    training = Training(MaxSlowdownConstraint(1.1), noise=SimulatedNoise(0.2, 0.01, seed=seed))
+    training = Training(selector, noise=SimulatedNoise(0.2, 0.01, seed=seed))
     training.optimizer.on_train_begin(max_steps=20)
     clocks_mhz = [training.clock_of_step(work) for _ in range(20)]
     physics = training.gpu.preset.physics

@@ -12,7 +12,14 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import NoMonitor
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch._search import MicroBatchSearch, divisors
-from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Time, ZeusCost
+from zeus_core.optimizer.power_limit import (
+    Energy,
+    EnergyWithin,
+    GlobalPowerLimitOptimizer,
+    MaxSlowdownConstraint,
+    Time,
+    ZeusCost,
+)
 from zeus_core.search import Trial
 from zeus_core.testing import ThreadWorld, VirtualTime
 
@@ -181,6 +188,11 @@ def test_another_objective_is_met():
 
     assert optimizer_of(gpu).choose(64, 8, run) < 64
     assert optimizer_of(gpu, optimum_selector=Time()).choose(64, 8, run) == 64
+    for slowdown in (1.05, 4.0):  # 8 is the smallest that keeps the first; the second allows 1, which costs less than 8
+        within = optimizer_of(gpu, optimum_selector=EnergyWithin(slowdown))
+        within.choose(64, 8, run)
+        seconds = {size: trial.seconds_per_step for size, trial in within.trials.items()}
+        assert seconds[within.chosen] <= slowdown * seconds[8]
     cost = ZeusCost(eta_knob=0.0)  # of the highest power of the GPU, which nobody has to state
     assert optimizer_of(gpu, optimum_selector=cost).choose(64, 8, run) == 64
 

@@ -9,7 +9,14 @@ from tests.support.sweep import sweep
 from tests.support.verdicts import check_result, noise_factors
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Time, ZeusCost
+from zeus_core.optimizer.power_limit import (
+    Energy,
+    EnergyWithin,
+    GlobalPowerLimitOptimizer,
+    MaxSlowdownConstraint,
+    Time,
+    ZeusCost,
+)
 from zeus_core.testing import VirtualTime
 
 STEPS = 200
@@ -31,8 +38,9 @@ def trained(factors, make, selector, **arguments):
     return optimizer
 
 
-def test_the_result_of_a_search_for_the_run_never_contradicts_its_numbers():
-    selector, seen = MaxSlowdownConstraint(1.1), Counter()
+@pytest.mark.parametrize("selector", [MaxSlowdownConstraint(1.1), EnergyWithin(1.1)], ids=repr)
+def test_the_result_of_a_search_for_the_run_never_contradicts_its_numbers(selector):
+    seen = Counter()
     for seed in range(24):
         optimizer = trained(noise_factors(random.Random(seed), STEPS), GlobalPowerLimitOptimizer, selector)
         seen[check_result(optimizer.result(), repr(selector), "400 W")] += 1
@@ -40,7 +48,9 @@ def test_the_result_of_a_search_for_the_run_never_contradicts_its_numbers():
     assert seen[False] == 0, "a choice that breaks the bound is left for the original"
 
 
-@pytest.mark.parametrize("selector", [MaxSlowdownConstraint(1.1), Energy(), ZeusCost(0.5), Time()], ids=repr)
+@pytest.mark.parametrize(
+    "selector", [MaxSlowdownConstraint(1.1), EnergyWithin(1.1), Energy(), ZeusCost(0.5), Time()], ids=repr
+)
 def test_the_result_of_a_sweep_never_contradicts_its_numbers(selector):
     for seed in range(24):
         counts = {"wait_steps": 1, "warmup_steps": 2, "profile_steps": 8, "pl_step": 50}

@@ -5,8 +5,9 @@ from enum import Enum
 import pytest
 
 from tests.support.pages import ROOT
+from zeus_core.events import StepBegin
 from zeus_core.optimizer.__main__ import DIAGRAMS
-from zeus_core.optimizer._phase_table import PhaseTable, follow
+from zeus_core.optimizer._phase_table import PhaseTable
 
 
 class Light(Enum):
@@ -55,16 +56,10 @@ def test_the_diagram_has_an_arrow_for_each_pair_of_phases():
     assert "any_phase --> out_of_order : fault" in TABLE.diagram()
 
 
-def test_outcomes_of_phases_are_followed_until_there_is_none():
-    entered = []
-    outcomes = iter([Happening.SENSOR, Happening.TIMER, None])
-
-    def advance(happening):
-        entered.append(happening)
-        return True
-
-    follow(Happening.TIMER, advance, lambda: next(outcomes))
-    assert entered == [Happening.TIMER, Happening.SENSOR, Happening.TIMER]
+def test_a_row_may_be_of_a_class_of_events():
+    table = PhaseTable(first=Light.RED, last=None, transitions={(Light.RED, StepBegin): Light.GREEN})
+    assert table.next(Light.RED, type(StepBegin())) is Light.GREEN
+    assert "red --> green : step begin" in table.diagram()
 
 
 @pytest.mark.parametrize("page", sorted(DIAGRAMS))

@@ -13,7 +13,19 @@ from tests.support.sweep import sweep
 from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
-from zeus_core.events import Activity, Event, TrainingObserver
+from zeus_core.events import (
+    Activity,
+    EpochBegin,
+    EpochEnd,
+    Interference,
+    Observer,
+    Pause,
+    Resume,
+    StepBegin,
+    StepEnd,
+    TrainBegin,
+    TrainEnd,
+)
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import (
     Energy,
@@ -350,14 +362,13 @@ def test_the_saving_is_known_once_it_is_confirmed(monitor, gpu, work):
     assert optimizer.saving_fraction > 0.1
 
 
-def test_an_optimizer_is_a_training_observer_and_a_pause_may_say_what_for(monitor, gpu, work):
-    optimizer: TrainingObserver = sweep(monitor, Energy(), warmup_steps=0, profile_steps=4)
-    for name in (name for name in vars(TrainingObserver) if name.startswith("on_")):
-        assert callable(getattr(optimizer, name))
+def test_an_optimizer_is_an_observer_and_a_pause_may_say_what_for(monitor, gpu, work):
+    optimizer = sweep(monitor, Energy(), warmup_steps=0, profile_steps=4)
+    observer: Observer = optimizer
     train(optimizer, gpu, work, steps=3)
-    optimizer.on_pause(Activity.EVALUATION)
+    observer.receive(Pause(Activity.EVALUATION))
     gpu.execute(EVALUATION)
-    optimizer.on_resume()
+    observer.receive(Resume())
     gpu.execute(EVALUATION)
     train(optimizer, gpu, work, steps=10)
     truth = gpu.preset.physics.operating_point(work, 350)
@@ -578,25 +589,16 @@ def test_a_monitor_that_measures_no_gpu_is_an_error():
         sweep(None)
 
 
-HOOKS = {
-    Event.TRAIN_BEGIN: GlobalPowerLimitOptimizer.on_train_begin,
-    Event.EPOCH_BEGIN: GlobalPowerLimitOptimizer.on_epoch_begin,
-    Event.STEP_BEGIN: GlobalPowerLimitOptimizer.on_step_begin,
-    Event.STEP_END: GlobalPowerLimitOptimizer.on_step_end,
-    Event.PAUSE: GlobalPowerLimitOptimizer.on_pause,
-    Event.INTERFERENCE: GlobalPowerLimitOptimizer.on_interference,
-    Event.EPOCH_END: GlobalPowerLimitOptimizer.on_epoch_end,
-    Event.TRAIN_END: GlobalPowerLimitOptimizer.on_train_end,
-}
+EVENTS = [TrainBegin(), EpochBegin(), StepBegin(), StepEnd(), Pause(), Interference(), EpochEnd(), TrainEnd()]
 
 
 @settings(max_examples=150, deadline=None)
-@given(happenings=st.lists(st.sampled_from(list(HOOKS)), max_size=80))
+@given(happenings=st.lists(st.sampled_from(EVENTS), max_size=80))
 def test_events_in_any_order_neither_raise_nor_leave_the_hardware_changed(happenings):
     gpu, monitor = simulated("A40", power_limit_watts=250)
     optimizer = sweep(monitor, wait_steps=0, warmup_steps=1, profile_steps=2, pl_step=75)
     for event in happenings:
-        HOOKS[event](optimizer)
+        optimizer.receive(event)
         gpu.execute(WORKS["A40"])
         assert 100 <= gpu.read_power_limit_watts() <= 250
     optimizer.on_train_end()

@@ -16,6 +16,7 @@ from zeus_core.search._curves import CurveShapes
 from zeus_core.search._fixed_trials import FixedTrials
 from zeus_core.search._objectives import (
     Energy,
+    EnergyWithin,
     MaxSlowdownConstraint,
     Objective,
     OptimumSelector,
@@ -83,6 +84,7 @@ SELECTORS = [
     Energy(),
     Time(),
     MaxSlowdownConstraint(1.1),
+    EnergyWithin(1.1),
     EnergyDelay(),
     NoMoreThan(),
     Middle(),
@@ -91,7 +93,7 @@ SELECTORS = [
     NeverOffered(),
 ]
 CLOCK_SELECTORS = [ZeusCost(0.5, max_power_watts=400), *SELECTORS[1:]]
-CERTAIN = SELECTORS[:6]
+CERTAIN = SELECTORS[:7]
 
 
 class Board:
@@ -237,12 +239,17 @@ def test_a_slowdown_bound_is_kept_with_the_asked_probability(confidence):
     assert beyond <= (1 - confidence) * runs + 2
 
 
-def test_a_slowdown_bound_is_met_with_the_least_energy_and_not_with_the_lowest_limit():
+@pytest.mark.parametrize("make", [AdaptiveSearch, GoldenSectionSearch, lambda settings, _: GridSearch(settings)])
+def test_a_slowdown_bound_is_met_with_the_least_energy_and_not_with_the_lowest_limit(make):
     board = Board(BOUND, range(100, 301, 25))
-    search = AdaptiveSearch(board.settings, MaxSlowdownConstraint(100.0))
-    board.run(search)
-    assert board.regret(Energy(), search.choice) < 0.01
-    assert search.choice > 100
+    choices = []
+    for selector in (EnergyWithin(100.0), MaxSlowdownConstraint(100.0)):
+        search = make(board.settings, selector)
+        trials = board.run(search)
+        measurements = [PowerLimitMeasurement.from_trial(trial, 1) for trial in trials.values()]
+        choices.append(search.choice or selector.select(measurements))
+    assert board.regret(Energy(), choices[0]) < 0.01
+    assert choices[1] < choices[0], "the lowest limit that keeps the bound, of those that were tried"
 
 
 def test_a_bound_that_no_lower_setting_keeps_leaves_the_original():

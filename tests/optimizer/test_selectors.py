@@ -6,6 +6,7 @@ from zeus_core.errors import UsageError
 from zeus_core.optimizer._global_setting._selection import better_choice
 from zeus_core.optimizer.power_limit import (
     Energy,
+    EnergyWithin,
     MaxSlowdownConstraint,
     Objective,
     OptimumSelector,
@@ -25,7 +26,7 @@ SWEEP = [
 
 
 class TestPublishedSelectors(OptimumSelectorContract):
-    @pytest.fixture(params=[Energy(), Time(), ZeusCost(), MaxSlowdownConstraint()], ids=repr)
+    @pytest.fixture(params=[Energy(), Time(), ZeusCost(), MaxSlowdownConstraint(), EnergyWithin()], ids=repr)
     def selector(self, request):
         return request.param
 
@@ -42,6 +43,10 @@ class TestPublishedSelectors(OptimumSelectorContract):
         (MaxSlowdownConstraint(factor=1.1), 200),
         (MaxSlowdownConstraint(factor=1.2), 150),
         (MaxSlowdownConstraint(factor=9.0), 100),
+        (EnergyWithin(slowdown=1.0), 250),
+        (EnergyWithin(slowdown=1.1), 200),
+        (EnergyWithin(slowdown=1.2), 150),
+        (EnergyWithin(slowdown=9.0), 150),  # 100 W keeps this bound too, and costs more energy
     ],
 )
 def test_the_published_rules(selector, limit_watts):
@@ -92,6 +97,8 @@ def test_a_world_of_no_gpus_is_an_error():
 def test_a_slowdown_factor_below_1_is_an_error(factor):
     with pytest.raises(UsageError, match=f"factor is {factor}"):
         MaxSlowdownConstraint(factor=factor)
+    with pytest.raises(UsageError, match=f"slowdown is {factor}"):
+        EnergyWithin(slowdown=factor)
 
 
 class EnergyAboveTarget(Objective):
@@ -113,5 +120,6 @@ def test_of_two_knobs_the_one_with_the_lower_cost_is_kept_whatever_its_sign(targ
 
 def test_selectors_name_themselves():
     assert repr(MaxSlowdownConstraint(1.1)) == "MaxSlowdownConstraint(factor=1.1)"
+    assert repr(EnergyWithin(1.1)) == "EnergyWithin(slowdown=1.1)"
     assert repr(ZeusCost()) == "ZeusCost(eta_knob=0.5, world_size=1)"
     assert repr(Energy()) == "Energy()"

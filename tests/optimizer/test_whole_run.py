@@ -15,6 +15,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer._global_setting._pieces import Piece, left_out_pieces
 from zeus_core.optimizer.power_limit import (
     Energy,
+    EnergyWithin,
     GlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
     OptimumSelector,
@@ -26,6 +27,7 @@ from zeus_core.testing import ThreadWorld, VirtualTime
 WORK = Work(0.5, 484.9, 0.938, 0.744)
 EVALUATION = Work(7.0, 200.0)
 BOUND = MaxSlowdownConstraint(factor=1.1)
+BOUND_OF_2, LOWEST_WITHIN_2 = EnergyWithin(slowdown=2.0), MaxSlowdownConstraint(factor=2.0)
 
 
 class Run:
@@ -429,6 +431,35 @@ def test_where_nothing_may_be_changed_the_saving_is_predicted(arguments):
     truth = 1 - run.point(limit).energy_joules / run.point(400).energy_joules
     assert float(rows["predicted"].split("save ")[1].split("%")[0]) == pytest.approx(100 * truth, abs=6)
     assert run.optimizer.saving_fraction is None
+
+
+# Within a wide bound, the lowest limit costs more energy than a higher one
+
+SWEEP = {"search": GridSearch, "warmup_steps": 2, "profile_steps": 5, "pl_step": 25}
+
+
+@pytest.mark.parametrize("arguments", [{}, SWEEP], ids=["adaptive", "grid"])
+def test_the_least_energy_within_a_bound_is_not_at_the_lowest_limit_that_keeps_it(arguments):
+    runs = [Run(rule, max_steps=1000, **arguments).train(1000) for rule in (BOUND_OF_2, LOWEST_WITHIN_2)]
+    for run in runs:
+        run.optimizer.on_train_end()
+        assert run.slowdown < 2.0
+    least, lowest = (run.limits[-1] for run in runs)
+    assert lowest < least - 40
+    assert runs[0].saving > runs[1].saving + 0.05
+    joules = {watts: run.point(watts).energy_joules for watts in range(100, 401, 25)}
+    assert run.point(least).energy_joules < 1.02 * min(joules.values())
+    result = runs[0].optimizer.result()
+    assert result["power limit"].startswith(f"{least:g} W is the best of ")
+    assert "by EnergyWithin(slowdown=2)" in result["power limit"]
+
+
+@pytest.mark.parametrize("seed", long_but_first(range(6)))
+def test_the_least_energy_within_a_tight_bound_keeps_it_for_the_run(seed):
+    """Where energy falls down to the bound, it is the same choice as that of the lowest limit, step by step."""
+    least, lowest = (Run(rule, seed=seed, max_steps=600).train(600) for rule in (EnergyWithin(1.1), BOUND))
+    assert least.slowdown <= 1.1
+    assert least.limits == lowest.limits
 
 
 # Any order of events

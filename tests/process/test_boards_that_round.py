@@ -146,7 +146,7 @@ def test_a_process_killed_before_it_could_read_back_what_the_board_took(make_dri
     driver[0].take_limits(**BOARDS[board])
     program = """
         from zeus_core.device import discover_gpus
-        from zeus_core.knobs import PowerLimitKnob
+        from zeus_core.settings import PowerLimitKnob
         knob = PowerLimitKnob(discover_gpus({}), 5)
         BEFORE
         print("begun", flush=True)
@@ -197,7 +197,7 @@ def test_a_limit_that_an_administrator_sets_beside_ours_stays(make_driver, is_ro
 
 def test_after_a_reload_of_the_driver_the_message_names_it(make_driver, caplog):
     from zeus_core.device import discover_gpus
-    from zeus_core.knobs import PowerLimitKnob
+    from zeus_core.settings import PowerLimitKnob
 
     driver = make_driver(DEVICE)
     knob = PowerLimitKnob(discover_gpus({}), 25)
@@ -233,7 +233,7 @@ def test_a_second_object_takes_over_where_the_board_does_not_take_the_original(m
 def test_a_process_that_tries_its_right_lowers_no_limit_for_good(make_driver, monkeypatch):
     """It sets the limit in force again, which a board may round."""
     from zeus_core.device import discover_gpus
-    from zeus_core.knobs import PowerLimitKnob
+    from zeus_core.settings import PowerLimitKnob
 
     driver = make_driver(dataclasses.replace(DEVICE, power_limit_watts=OFF_GRID_WATTS))
     driver[0].take_limits(step_watts=30)
@@ -251,7 +251,7 @@ def test_a_limit_that_an_administrator_sets_stays_also_if_it_was_tried_before(ma
     program = f"""
         import os
         from zeus_core.device import discover_gpus
-        from zeus_core.knobs import PowerLimitKnob
+        from zeus_core.settings import PowerLimitKnob
         knob = PowerLimitKnob(discover_gpus({{}}), 25)
         for limit_watts in (450, 425, 400, 375, 350, 300):
             knob.apply(limit_watts)
@@ -287,12 +287,12 @@ def test_a_search_that_has_settings_of_its_own_ends_too(make_driver, board):
 def test_many_boards_that_take_no_clock_are_waited_for_together(make_driver, monkeypatch):
     from tests.support.hooks import in_hook
     from zeus_core.device import discover_gpus
-    from zeus_core.knobs._kinds import CommonClock
+    from zeus_core.settings.clock_knob import CommonClockKnob
 
     driver = make_driver(*[DEVICE] * 12)
     for device in driver:
         device.ignore_settings()
-    knob = CommonClock().make_knob(discover_gpus({}))
+    knob = CommonClockKnob(discover_gpus({}))
     with in_hook():
         knob.apply(knob.settings[3])
     assert knob.in_force == knob.settings[0]

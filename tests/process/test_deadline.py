@@ -19,8 +19,8 @@ from zeus_core._process.deadline import (
 )
 from zeus_core._process.parallel import DeviceCall
 from zeus_core.adapters import contained
+from zeus_core.adapters._contained import Hooked
 from zeus_core.errors import DriverFaultError
-from zeus_core.training._hook import Hooked, hook
 
 SLICE = 0.05
 
@@ -53,7 +53,7 @@ class Feature(Hooked):
     def contained_hook(self, action):
         action()
 
-    @hook
+    @contained(is_hook=True)
     def timed_hook(self, action):
         action()
 

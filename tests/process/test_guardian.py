@@ -25,9 +25,10 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import daemon_of, is_unprivileged
 from tests.support.variants import long_but_first
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._guardian_program import _follow
-from zeus_core.leases._keeper import Keeper
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.guardian_program import _follow
+from zeus_core.settings.keeper import Keeper
+from zeus_core.settings.kinds import POWER_LIMIT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the guardian needs Linux")
 
@@ -38,7 +39,7 @@ DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 OWNER = """
     import ctypes, os, signal, sys, time
     from zeus_core.device import discover_gpus
-    from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+    from zeus_core.settings import PowerLimitKnob, SmClockKnob
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it runs in the background ignore them
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -57,10 +58,12 @@ OWNER = """
     time.sleep(60)
 """
 
+OF_MODULE = "power limit of a GPU, where that of its module is refused"
 KNOBS = {
     "power limit": "PowerLimitKnob(gpus, 25)",
     "locked clock": f"SmClockKnob(gpus[0], {ORIGINAL_MHZ})",
     "power limit of a board that rounds": "PowerLimitKnob(gpus, 35)",
+    OF_MODULE: "PowerLimitKnob(gpus, 25)",
 }
 
 ENDS = {
@@ -102,7 +105,7 @@ CHILD_EXITS = """
 NEXT = """
     import time
     from zeus_core.device import discover_gpus
-    from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+    from zeus_core.settings import PowerLimitKnob, SmClockKnob
 
     print(time.monotonic())
     gpus = discover_gpus({})
@@ -118,6 +121,8 @@ class Owner:
         driver[0].locked_clock_mhz = ORIGINAL_MHZ
         if "rounds" in knob:
             driver[0].take_limits(step_watts=30)
+        if "module" in knob:
+            driver[0].refuse_module_limit()
         lines = {"MAKE_KNOB": KNOBS[knob], "BEFORE": before, "END": end}
         program = textwrap.dedent(OWNER)
         for name, line in lines.items():
@@ -258,7 +263,10 @@ def is_tidy(driver):
     return {path.name for path in driver.ledger_path.glob("*")} <= {"daemon.lock"}
 
 
-QUICK = [("SIGKILL", "power limit"), ("SIGKILL", "locked clock"), ("exec", "power limit"), ("segfault", "locked clock")]
+QUICK = [
+    *(("SIGKILL", knob) for knob in ("power limit", "locked clock", OF_MODULE)),
+    *(("exec", "power limit"), ("segfault", "locked clock")),
+]
 ALL = [(end, knob) for end in ENDS for knob in KNOBS]
 
 
@@ -275,7 +283,7 @@ def test_the_original_is_restored_and_nothing_is_left(start, end, knob):
 def test_the_messages_of_a_process_that_was_killed_before_it_read_that_the_guardian_is_ready_are_taken():
     """A socket that is closed with something unread in it reports an error to the other side, before the messages."""
     keeper = Keeper(lambda uuid: None, None)
-    entry = LedgerEntry.of_this_process("GPU-1", "a board", "power_limit", ORIGINAL_WATTS)
+    entry = LedgerEntry.of_this_process("GPU-1", "a board", POWER_LIMIT, ORIGINAL_WATTS)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         theirs.send(b"!")
@@ -301,9 +309,9 @@ def test_a_process_that_is_killed_at_once_is_restored(make_driver, knob):
 def test_the_guardian_loads_little():
     """Each takes milliseconds to load, and a megabyte in each process that trains."""
     find = f"import sys; sys.path.insert(0, {sys.path[0]!r})"
-    program = f"{find}; import zeus_core.leases._guardian_program; print(*sys.modules)"
+    program = f"{find}; import zeus_core.settings.guardian_program; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True).stdout.split()
-    assert "zeus_core.leases._keeper" in loaded
+    assert "zeus_core.settings.keeper" in loaded
     unneeded = {"dataclasses", "inspect", "logging", "pathlib", "subprocess", "typing", "zeus_core._codec"}
     assert unneeded.isdisjoint(loaded)
 
@@ -314,7 +322,7 @@ def test_the_guardian_starts_ahead_of_the_first_change(make_driver):
     known = openers(driver)
     program = """
         from zeus_core.device import discover_gpus
-        from zeus_core.knobs import PowerLimitKnob
+        from zeus_core.settings import PowerLimitKnob
         knob = PowerLimitKnob(discover_gpus({}), 25)
         input()
         knob.apply(400)
@@ -343,7 +351,7 @@ def test_of_two_processes_on_one_gpu_the_second_is_refused_with_the_first_one_na
     program = """
         from zeus_core.device import discover_gpus
         from zeus_core.errors import DeviceHeldError
-        from zeus_core.knobs import PowerLimitKnob, SmClockKnob
+        from zeus_core.settings import PowerLimitKnob, SmClockKnob
 
         gpus = discover_gpus({})
         for knob in PowerLimitKnob(gpus, 25), SmClockKnob(gpus[0]):
@@ -379,7 +387,7 @@ def test_runs_that_are_killed_one_after_another_all_find_the_same_original(start
         owner.guardian.start()
     program = """
         from zeus_core.device import discover_gpus
-        from zeus_core.knobs import PowerLimitKnob
+        from zeus_core.settings import PowerLimitKnob
         import logging
         logging.basicConfig(format="%(message)s")
         print(PowerLimitKnob(discover_gpus({}), 25).settings[0])

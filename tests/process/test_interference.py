@@ -20,12 +20,13 @@ from tests.support.few_processes import FewProcesses
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.device._retry import retried
 from zeus_core.errors import DeviceHeldError, DriverFaultError
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._keeper import Keeper
-from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._restoring import restore_entry
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, Phase
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.keeper import Keeper
+from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.ledger import Ledger
+from zeus_core.settings.restoring import restore_entry
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 
 ORIGINAL_WATTS = 250.0
@@ -35,7 +36,7 @@ THEIRS = st.sampled_from([125.0, 175.0, 300.0])
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch):
-    monkeypatch.setattr("zeus_core.leases._restoring._WAITS_SECONDS", (0.0,) * 3)
+    monkeypatch.setattr("zeus_core.settings.restoring._WAITS_SECONDS", (0.0,) * 3)
     monkeypatch.setattr("zeus_core.device._retry._WAITS_SECONDS", (0.0,) * 3)
 
 
@@ -45,7 +46,7 @@ class Job:
     def __init__(self, machine, pid):
         self.machine = machine
         entry = LedgerEntry.of_this_process(
-            machine.gpu.uuid, "A40", "power_limit", machine.gpu._gpu.read_power_limit_watts()
+            machine.gpu.uuid, "A40", POWER_LIMIT, machine.gpu._gpu.read_power_limit_watts()
         )
         owner = machine.processes.begin(pid)
         self.entry = entry.replacing(owner=owner, owner_token=f"token {owner.start_ticks}")

@@ -11,7 +11,7 @@ from tests.support.daemons import is_unprivileged
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
 from zeus_core.device.remote._client import DaemonConnection
 from zeus_core.errors import DeviceHeldError
-from zeus_core.knobs import PowerLimitKnob
+from zeus_core.settings import PowerLimitKnob
 
 WAIT_SECONDS = 60.0  # far more than a look takes
 LIMIT, ENFORCED = "nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetEnforcedPowerLimit"
@@ -31,7 +31,7 @@ def watchers():
 @pytest.fixture
 def driver(make_driver, tmp_path, monkeypatch):
     monkeypatch.setenv("ZEUS_LEDGER_DIR", str(tmp_path / "ledger"))
-    monkeypatch.setattr("zeus_core.knobs._limit_watch._PERIOD_SECONDS", 0.005)
+    monkeypatch.setattr("zeus_core.settings.limit_knob._PERIOD_SECONDS", 0.005)
     return make_driver(DeviceSpec(power_limit_watts=450, default_limit_watts=650))
 
 

@@ -28,7 +28,7 @@ from tests.support.uneven_training import (
 )
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.pytorch import UnevenBatches
-from zeus_core.pytorch._uneven_models import warn_of_batch_norms
+from zeus_core.pytorch._uneven_training import _warn_of_batch_norms
 
 ROUNDING = 1e-9  # of parameters near 1 in double precision, after AdamW has divided by small numbers
 
@@ -242,6 +242,6 @@ def test_layers_that_normalise_a_batch_are_named(caplog):
     for norm, batches, text in cases:
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            warn_of_batch_norms(Network(norm), batches)
+            _warn_of_batch_norms(Network(norm), batches)
         assert len(caplog.messages) == bool(text)
         assert text in "".join(caplog.messages)

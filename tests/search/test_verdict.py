@@ -12,7 +12,15 @@ from zeus_core.measurement import Measurement
 from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import Energy, MaxSlowdownConstraint, Objective, OptimumSelector, Time, ZeusCost
+from zeus_core.search._objectives import (
+    Energy,
+    EnergyWithin,
+    MaxSlowdownConstraint,
+    Objective,
+    OptimumSelector,
+    Time,
+    ZeusCost,
+)
 from zeus_core.search._verdict import Verdict, verdict_on
 
 
@@ -48,6 +56,10 @@ def test_a_bound_for_the_run_is_judged_by_the_run():
     steps = compared(1.12, 0.001)
     assert verdict_on(MaxSlowdownConstraint(1.1), steps, (1.2, 0.01)).holds is False
     assert verdict_on(MaxSlowdownConstraint(1.1), steps, (1.1, 0.01)).holds is None
+    assert verdict_on(EnergyWithin(1.1), steps, (1.1, 0.01)) == verdict_on(
+        MaxSlowdownConstraint(1.1), steps, (1.1, 0.01)
+    )
+    assert verdict_on(EnergyWithin(1.1), steps, (1.2, 0.01)).holds is False
     kept = verdict_on(MaxSlowdownConstraint(1.1), steps, (1.08, 0.01))
     assert kept == Verdict(True, ", whose bound the run kept")
     assert verdict_on(MaxSlowdownConstraint(1.1), compared(1.09, 0.001), (1.08, 0.01)) == Verdict(True, "")

@@ -1,6 +1,6 @@
 """A machine with few process ids, which are used again all the time."""
 
-from zeus_core.leases._process_identity import ProcessIdentity, ProcessTable
+from zeus_core._identity import ProcessIdentity, ProcessTable
 
 
 class FewProcesses(ProcessTable):

@@ -22,6 +22,7 @@ _JITTERS = (0.0, 0.002, 0.005, 0.01, 0.02)
 _CALLS_SECONDS = (0.0, 0.0003, 0.001, 0.002)
 _REFRESHES_SECONDS = (0.01, 0.02, 0.05, 0.1)
 # Activities that interrupt the steps, how likely they do, and the highest share of the peak that an erratic one draws.
+_ACTIVITIES = [activity for activity in Activity if activity is not Activity.BETWEEN_STEPS]
 _OTHERS = ((Activity.EVALUATION, 0.7, 0.9), (Activity.CHECKPOINT, 0.4, 0.9), (Activity.IDLE, 0.3, 0.2))
 
 
@@ -119,7 +120,7 @@ def make_erratic_case(seed: int, period_seconds: float, is_faulty: bool, seconds
     case = Case(usual.physics, script=usual.script[:1], faults=usual.faults)
     peak, kind = generator.uniform(250.0, 600.0), generator.choice(("even", "ramps", "wanders", "two powers"))
     longer = math.exp(generator.uniform(math.log(2 * period_seconds), math.log(2.0)))
-    lengths = {activity: generator.choice((None, longer, length(generator))) for activity in Activity}
+    lengths = {activity: generator.choice((None, longer, length(generator))) for activity in _ACTIVITIES}
     steps, step_seconds = generator.choice((1, 2, 5, 10)), step_length(generator, usual.physics.nominal_period_seconds)
     level = generator.uniform(0.3, 1.0)
 

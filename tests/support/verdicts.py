@@ -39,7 +39,7 @@ def check_result(rows, selector, original):
             return name
     verdict = True if " is the best of " in line else False if ", but " in line else None
     assert verdict or " is chosen of " in line, line
-    factor = re.search(r"MaxSlowdownConstraint\(factor=([\d.]+)\)", selector)
+    factor = re.search(r"(?:MaxSlowdownConstraint\(factor|EnergyWithin\(slowdown)=([\d.]+)\)", selector)
     if factor or selector == "Time()":
         _check_bound(rows, line, verdict, float(factor[1]) if factor else 1.005)
     saving = _SAVING.search(rows.get("saving", ""))

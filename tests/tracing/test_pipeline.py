@@ -50,7 +50,7 @@ def train(pipeline, time_source, steps):
 @pytest.mark.parametrize("make_events", [HostEvents, LateEvents])
 def test_instructions_have_their_clocks(monitor, time_source, tmp_path, make_events):
     observer = Observer()
-    energy = TrainingEnergy(monitor, trace=tmp_path, quiet=True, detects_evaluations=False)
+    energy = TrainingEnergy(monitor, trace=tmp_path, quiet=True)
     pipeline = RecordedPipeline(observer, energy, make_events(time_source))
     train(pipeline, time_source, 3)
     pipeline.on_pause(Activity.EVALUATION)
@@ -73,7 +73,7 @@ def test_instructions_have_their_clocks(monitor, time_source, tmp_path, make_eve
 
 
 def test_the_optimizer_is_told_all_that_it_was_told_without_a_trace(monitor, time_source, tmp_path):
-    observer, energy = Observer(), TrainingEnergy(monitor, trace=tmp_path, quiet=True, detects_evaluations=False)
+    observer, energy = Observer(), TrainingEnergy(monitor, trace=tmp_path, quiet=True)
     pipeline = RecordedPipeline(observer, energy, HostEvents(time_source))
     train(pipeline, time_source, 1)
     pipeline.on_pause(Activity.CHECKPOINT)
@@ -89,7 +89,7 @@ def test_the_optimizer_is_told_all_that_it_was_told_without_a_trace(monitor, tim
 
 def test_instructions_that_the_device_never_finishes_are_left_out(monitor, time_source, tmp_path):
     events = LateEvents(time_source)
-    energy = TrainingEnergy(monitor, trace=tmp_path, quiet=True, detects_evaluations=False)
+    energy = TrainingEnergy(monitor, trace=tmp_path, quiet=True)
     pipeline = RecordedPipeline(Observer(), energy, events)
     train(pipeline, time_source, 1)
     events.is_stuck = True

@@ -47,8 +47,8 @@ def test_a_step_takes_few_calls(energy):
             energy.on_step_end()
         with Calls() as count:
             energy.count(samples=1)
-    assert begin.total() <= 9, begin  # one of them where torch is loaded, whose forward passes are watched
-    assert end.total() <= 6, end
+    assert begin.total() <= 9, begin
+    assert end.total() <= 9, end  # two of them ask whether torch uses a GPU
     assert count.total() <= 2, count
 
 
@@ -80,7 +80,7 @@ def test_of_logs_that_follow_each_other_quickly_few_wait_for_a_driver(energy, gp
         with Calls() as log:
             assert energy.log()["power_limit_w"] == 350
         if WAITS.isdisjoint(log):
-            assert log.total() <= 50, log
+            assert log.total() <= 52, log
         else:
             assert set(log) >= WAITS
             waiting.append(number)

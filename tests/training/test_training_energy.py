@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, UsageError, WorldError
-from zeus_core.events import Activity, NoObserver
+from zeus_core.events import Activity, TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.ports._world import SoloWorld
@@ -473,12 +473,16 @@ def test_wrong_arguments_are_named(monitor, time_source):
 
 
 def test_nobody_does_nothing():
-    nobody = NoObserver()
+    nobody = TrainingOptimizer()
     nobody.use_world(SoloWorld())
-    for name in ("on_train_begin", "on_epoch_begin", "on_step_begin", "on_step_end", "on_resume"):
+    nobody.use_work({})
+    nobody.load_state_dict(nobody.state_dict())
+    nobody.pause()
+    for name in ("on_train_begin", "on_epoch_begin", "on_step_begin", "on_step_end", "on_resume", "forget"):
         assert getattr(nobody, name)() is None
     for name in ("on_interference", "on_epoch_end", "on_train_end", "on_pause"):
         assert getattr(nobody, name)() is None
+    assert not any((nobody.result(), nobody.is_end_due, nobody.is_pause_due, nobody.saving_fraction))
 
 
 def test_a_checkpoint_holds_the_search_of_the_optimizer_too():

@@ -80,7 +80,7 @@ class Patience:
 
     def __init__(self, seconds: float, restores: bool = False) -> None:
         self._seconds = seconds
-        self.waited_seconds = 0.0
+        self.waited_seconds: float = 0.0
         """How long it has waited."""
         left_seconds = seconds_left.get(threading.get_ident())
         if left_seconds is not None:

@@ -32,11 +32,11 @@ class DeviceCall(Generic[_Answer]):
         self._function = function
         self._answer: Any = None
         self._error: BaseException | None = None
-        self.is_done = False
+        self.is_done: bool = False
         """Whether the device has answered."""
-        self.has_begun = False
+        self.has_begun: bool = False
         """Whether its thread has come to it."""
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         """How long the device took to answer."""
         self._running = threading.Lock()
         self._running.acquire()

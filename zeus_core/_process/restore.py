@@ -1,7 +1,7 @@
 """The registry of everything that this process must restore before it ends.
 
 This is module-level state, as signal handlers belong to the whole process. The only others are how long threads in a
-hook may wait, and which calls hang (`deadline.py`), and the guardian of the process (`zeus_core/leases`).
+hook may wait, and which calls hang (`deadline.py`), and the guardian of the process (`zeus_core/settings`).
 """
 
 import atexit
@@ -44,7 +44,7 @@ class RestoreRegistry:
     Each process restores only what it has registered itself: a forked child leaves its parent's hardware alone.
     A signal is passed on to the previous handler, or ends the process as it would have without this registry.
     Signals are caught only from the main thread. While that thread is in C code, another one restores. Signals that
-    cannot be caught, such as SIGKILL, are left to the guardian (`zeus_core/leases`).
+    cannot be caught, such as SIGKILL, are left to the guardian (`zeus_core/settings`).
 
     No lock is taken: signal handlers and finalizers of the garbage collector call `remove` at any moment, and each
     change of the dictionary is atomic.

@@ -35,8 +35,9 @@ def allocate(
     Args:
         devices: The device of each rank.
         global_batch: Samples of a step on all ranks together.
-        objective: `ZeusCost`, `Energy`, `Time` (the lowest energy among the shortest steps), or `MaxSlowdownConstraint`
-            (the lowest energy of the steps that last at most a factor times the shortest possible). If None,
+        objective: `ZeusCost`, `Energy`, `Time` (the lowest energy among the shortest steps), `EnergyWithin` or
+            `MaxSlowdownConstraint` (the lowest energy of the steps that last at most a factor times the shortest
+            possible), or one of your own whose cost is a weighted sum of energy and time. If None,
             `ZeusCost(eta_knob=0.5)`.
         multiple_of: Each batch is a multiple of this number of samples.
         min_batch: The smallest batch of a rank. With 0, a rank may get no samples, and waits.

@@ -12,10 +12,11 @@ import numpy as np
 
 from zeus_core._validate import checked_list, checked_number, checked_whole_number
 from zeus_core.allocation._goal import Goal
-from zeus_core.allocation._options import MAX_BATCH, DeviceOptions
+from zeus_core.allocation._options import MAX_BATCH, DeviceOptions, checked_kind
 from zeus_core.allocation._plan import AllocationPlan, checked_devices, checked_reduce_seconds
 from zeus_core.errors import UsageError
 from zeus_core.search._objectives import MaxSlowdownConstraint, Objective
+from zeus_core.settings.kinds import POWER_LIMIT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -97,8 +98,8 @@ class _Choices(NamedTuple):
         shape = len(devices), max(len(device.options) for device in devices)
         seconds, costs, watts = np.full(shape, math.inf), np.zeros(shape), np.zeros(shape)
         for rank, (device, batch) in enumerate(zip(devices, batches, strict=True)):
+            is_limit = checked_kind(device.knob) == POWER_LIMIT
             for place, option in enumerate(device.options):
-                is_limit = device.knob == "power limit"
                 busy = option.seconds(batch) if batch else 0.0
                 joules = option.joules(batch) if batch else 0.0
                 watts[rank, place] = option.setting if is_limit else _mean_watts(device, joules, busy)

@@ -15,14 +15,14 @@ from zeus_core._validate import (
     checked_whole_number,
 )
 from zeus_core.errors import UsageError
+from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
 
-__all__ = ["MAX_BATCH", "MAX_WATTS", "UNITS", "DeviceOption", "DeviceOptions"]
+__all__ = ["MAX_BATCH", "MAX_WATTS", "DeviceOption", "DeviceOptions", "checked_kind"]
 
 # Sums and products of larger numbers overflow, or lose the digits that plans differ by.
 _MAX_SECONDS = MAX_WATTS = 1e9
 _MAX_JOULES = 1e18
 _MIN_SECONDS = 1e-9
-UNITS = {"power limit": "W", "SM clock": "MHz"}  # of the settings, by the name of their knob
 MAX_BATCH = 1_000_000_000  # samples, or tokens, of a step on one device
 
 
@@ -162,7 +162,7 @@ class DeviceOptions:
             wanted = f"a whole number of samples, 0 to {MAX_BATCH}, or None"
             held = checked_whole_number("max_batch", self.max_batch, 0, wanted, MAX_BATCH)
             object.__setattr__(self, "max_batch", held)
-        checked_one_of("knob", self.knob, UNITS)
+        checked_kind(self.knob)
 
     def option(self, setting: int) -> DeviceOption:
         """Return the option of a setting.
@@ -185,6 +185,16 @@ class DeviceOptions:
     @property
     def max_power_watts(self) -> float:
         """The highest power limit, or the highest power at any clock."""
-        if self.knob == "power limit":
+        if checked_kind(self.knob) == POWER_LIMIT:
             return float(self.options[0].setting)
         return max(option.power_watts for option in self.options)
+
+
+def checked_kind(knob: str) -> Kind:
+    """Return the kind of setting of an argument `knob`, which names it in words.
+
+    Raises:
+        UsageError: There is none.
+    """
+    kinds = {kind.words: kind for kind in KINDS.values()}
+    return kinds[checked_one_of("knob", knob, kinds)]

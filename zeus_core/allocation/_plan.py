@@ -12,11 +12,10 @@ from zeus_core._validate import (
     checked_instance,
     checked_list,
     checked_number,
-    checked_one_of,
     checked_text,
     checked_whole_number,
 )
-from zeus_core.allocation._options import MAX_BATCH, UNITS, DeviceOptions
+from zeus_core.allocation._options import MAX_BATCH, DeviceOptions, checked_kind
 from zeus_core.errors import UsageError
 
 __all__ = ["AllocationPlan", "RankShare", "checked_devices", "checked_reduce_seconds"]
@@ -57,7 +56,7 @@ class RankShare:
             number = checked_number(name, getattr(self, name), 0.0, math.inf, "a finite number, at least 0")
             object.__setattr__(self, name, number)
         checked_flag("is_extrapolated", self.is_extrapolated)
-        checked_one_of("knob", self.knob, UNITS)
+        checked_kind(self.knob)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,12 @@ from zeus_core._validate import (
     checked_instance,
     checked_list,
     checked_number,
-    checked_one_of,
     checked_path,
     checked_text,
     checked_whole_number,
 )
 from zeus_core.allocation._fit import MeasuredBatch, fitted_option
-from zeus_core.allocation._options import MAX_BATCH, UNITS, DeviceOption, DeviceOptions
+from zeus_core.allocation._options import MAX_BATCH, DeviceOption, DeviceOptions, checked_kind
 from zeus_core.allocation._profile_csv import read_table
 from zeus_core.errors import UsageError
 
@@ -64,7 +63,7 @@ class DeviceProfile:
         wanted = "watts, 0 to 1e6, such as 68"
         blocking = checked_number("blocking_power_watts", self.blocking_power_watts, 0.0, 1e6, wanted)
         object.__setattr__(self, "blocking_power_watts", blocking)
-        checked_one_of("knob", self.knob, UNITS)
+        checked_kind(self.knob)
         self._fits  # noqa: B018 - a fit that fails is an error of the points
 
     @cached_property
@@ -163,7 +162,7 @@ def _store(folder: str | Path, gpu_model: str, work: str, knob: str) -> JsonStor
     owner = {
         "gpu_model": checked_text("gpu_model", gpu_model),
         "work": checked_text("work", work),
-        "knob": checked_one_of("knob", knob, UNITS),
+        "knob": checked_kind(knob).words,
     }
     place = Path(checked_path("folder", folder, "profiles", "folder"))
     readable = re.sub("[^a-z0-9]+", "-", gpu_model.lower()).strip("-")[:40]

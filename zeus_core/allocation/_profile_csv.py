@@ -17,13 +17,14 @@ from typing import NamedTuple
 from zeus_core._validate import checked_mapping, checked_text, checked_whole_number
 from zeus_core.allocation._fit import MeasuredBatch
 from zeus_core.errors import UsageError
+from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
 
 __all__ = ["Table", "read_table"]
 
 _NAMES = {
     "batch": ("batch_size", "batch"),
-    "power limit": ("power_limit", "limit", "limit_watts"),
-    "SM clock": ("sm_clock", "sm_clock_mhz", "clock_mhz", "frequency"),
+    POWER_LIMIT.words: ("power_limit", "limit", "limit_watts"),
+    SM_CLOCK.words: ("sm_clock", "sm_clock_mhz", "clock_mhz", "frequency"),
     "seconds": ("seconds", "step_seconds", "time"),
     "epoch": ("time_per_epoch", "epoch_seconds"),
     "watts": ("watts", "average_power", "power"),
@@ -94,7 +95,8 @@ class _Columns(NamedTuple):
     def from_header(cls, path: Path, names: Sequence[str], samples: int | None, where: Mapping[str, str]) -> _Columns:
         found = {kind: next((name for name in known if name in names), None) for kind, known in _NAMES.items()}
         batch, watts = found["batch"], found["watts"]
-        setting, time = found["power limit"] or found["SM clock"], found["seconds"] or found["epoch"]
+        knob = POWER_LIMIT.words if found[POWER_LIMIT.words] else SM_CLOCK.words
+        setting, time = found[knob], found["seconds"] or found["epoch"]
         if batch is None or watts is None or setting is None or time is None:
             raise UsageError(
                 f"{path}: a column is missing; the first line must be {_LAYOUT}, or that of published traces"
@@ -105,7 +107,6 @@ class _Columns(NamedTuple):
         unknown = [name for name in where if name not in others]
         if unknown:
             raise UsageError(f"{path}: no column {unknown[0]!r} to choose by; it has {', '.join(others) or 'none'}")
-        knob = "power limit" if found["power limit"] else "SM clock"
         return cls(batch, setting, knob, time, not found["seconds"], watts, others)
 
     def is_wanted(self, fields: Mapping[str, str], where: Mapping[str, str]) -> bool:

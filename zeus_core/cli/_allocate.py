@@ -99,10 +99,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _objective(arguments: argparse.Namespace) -> Objective | None:
-    from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Time, ZeusCost
+    from zeus_core.optimizer.power_limit import Energy, EnergyWithin, Time, ZeusCost
 
     if arguments.slowdown is not None:
-        return MaxSlowdownConstraint(arguments.slowdown)
+        return EnergyWithin(arguments.slowdown)
     if arguments.objective is not None:
         return Energy() if arguments.objective == "energy" else Time()
     if arguments.eta is None and arguments.level:

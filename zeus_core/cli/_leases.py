@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeus_core.cli._text import table, write
 
 if TYPE_CHECKING:
-    from zeus_core.leases._entry import LedgerEntry
+    from zeus_core.settings.entry import LedgerEntry
 
 __all__ = ["SUMMARY", "add_arguments", "execute"]
 
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the list. The exit code is 1 if something was left changed, or an entry cannot be read."""
-    from zeus_core.leases._entry import LedgerEntry
-    from zeus_core.leases._ledger import known_ledgers
+    from zeus_core.settings.entry import LedgerEntry
+    from zeus_core.settings.ledger import known_ledgers
 
     found = [item for ledger in known_ledgers() for item in ledger.read()]
     entries = [item for item in found if isinstance(item, LedgerEntry)]
@@ -51,9 +51,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _row(entry: LedgerEntry, is_stale: bool) -> tuple[str, ...]:
-    unit = "W" if entry.knob == "power_limit" else "MHz"
+    kind = entry.kind
     ends = sorted({min(entry.values), max(entry.values)}) if entry.values else ()
-    value = f"{' to '.join(f'{end:g}' for end in ends)} {unit}" if ends else "-"
-    original = "unlocked" if entry.original is None else f"{entry.original:g} {unit}"
+    value = f"{' to '.join(f'{end:g}' for end in ends)} {kind.unit}" if ends else "-"
     state = "failed" if entry.failure else "left behind" if is_stale else "held"
-    return entry.device_name, entry.device_uuid, entry.knob.replace("_", " "), value, original, state, entry.holder
+    original = kind.text(entry.original)
+    return entry.device_name, entry.device_uuid, kind.words, value, original, state, entry.holder

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from zeus_core.cli._text import complain, write
 
 if TYPE_CHECKING:
-    from zeus_core.leases._entry import LedgerEntry
-    from zeus_core.leases._keeper import Keeper
-    from zeus_core.leases._restoring import Outcome
+    from zeus_core.settings.entry import LedgerEntry
+    from zeus_core.settings.keeper import Keeper
+    from zeus_core.settings.restoring import Outcome
 
 __all__ = ["BY_ROOT", "SUMMARY", "add_arguments", "execute"]
 
@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Restore them, and say what became of each. The exit code is 1 if one could not be restored."""
-    from zeus_core.leases._bare_gpu import BareNvml
-    from zeus_core.leases._keeper import Keeper
-    from zeus_core.leases._ledger import known_ledgers
+    from zeus_core._nvml import BareNvml
+    from zeus_core.settings.keeper import Keeper
+    from zeus_core.settings.ledger import known_ledgers
 
     nvml = BareNvml()
     outcomes: list[Outcome] = []

@@ -18,7 +18,7 @@ from zeus_core.ports._time_source import MonotonicTime
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-    from zeus_core.leases._entry import LedgerEntry
+    from zeus_core.settings.entry import LedgerEntry
 
 __all__ = ["SUMMARY", "add_arguments", "execute"]
 
@@ -99,7 +99,7 @@ def _row(index: int, gpu: Gpu, entries: Sequence[LedgerEntry]) -> tuple[str, ...
 
 
 def _entries() -> list[LedgerEntry]:
-    from zeus_core.leases._ledger import known_ledgers
+    from zeus_core.settings.ledger import known_ledgers
 
     return [entry for ledger in known_ledgers() for entry in ledger.entries()]
 

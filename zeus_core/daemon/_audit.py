@@ -14,8 +14,8 @@ from typing import Any
 from zeus_core._files import without_links
 from zeus_core.device.remote._protocol import encode_members
 from zeus_core.errors import DriverFaultError
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._restoring import Outcome
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.restoring import Outcome
 
 __all__ = ["AuditLog", "describe", "note_end"]
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from zeus_core.daemon._trusted import check_trusted
 from zeus_core.device import Gpu
 from zeus_core.errors import DriverFaultError, UsageError
-from zeus_core.leases._restoring import MAX_ROUNDING_WATTS
+from zeus_core.settings.kinds import POWER_LIMIT
 
 __all__ = ["OPERATIONS", "CommandedGpu", "check_programs"]
 
@@ -65,7 +65,7 @@ class CommandedGpu:
         before_watts = self._gpu.read_power_limit_watts()
         self._execute("set_power_limit", watts=f"{limit_watts:g}")
         set_watts = self._gpu.read_power_limit_watts()  # a board may round; what changes nothing has failed
-        if set_watts == before_watts and abs(set_watts - limit_watts) > MAX_ROUNDING_WATTS:
+        if set_watts == before_watts and abs(set_watts - limit_watts) > POWER_LIMIT.max_rounding:
             raise DriverFaultError(f"the command for {limit_watts:g} W succeeded, but {set_watts:g} W are requested")
         return None
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from zeus_core._identity import ProcessIdentity
 from zeus_core.daemon._allotment import Allotment
 from zeus_core.daemon._peer import Peer
 from zeus_core.device.remote._protocol import MAX_REQUEST_BYTES, ProtocolError, Request, decode_request
-from zeus_core.leases._process_identity import ProcessIdentity
 
 __all__ = ["Client", "Connection"]
 

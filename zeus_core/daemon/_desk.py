@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
+from zeus_core._identity import ProcessIdentity
 from zeus_core.daemon._audit import AuditLog, describe, note_end
-from zeus_core.daemon._board import Board
 from zeus_core.daemon._connection import Client, Connection
 from zeus_core.daemon._policy import Allowance, NotAllowedError, Policy
 from zeus_core.device import Gpu
 from zeus_core.device.remote._protocol import (
-    KNOBS,
-    POWER_LIMIT,
     Request,
     encode_changed,
     encode_members,
@@ -29,12 +26,12 @@ from zeus_core.errors import (
     PermissionDeniedError,
     ZeusError,
 )
-from zeus_core.leases._board_sharing import check_board_sharing
-from zeus_core.leases._entry import KnobName, LedgerEntry
-from zeus_core.leases._keeper import Keeper
-from zeus_core.leases._ledger import Ledger
-from zeus_core.leases._process_identity import ProcessIdentity
-from zeus_core.leases._restoring import is_any_limit, is_ours, who_set
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.holders import check_board_sharing
+from zeus_core.settings.keeper import Keeper
+from zeus_core.settings.kinds import KINDS, Kind
+from zeus_core.settings.ledger import Ledger
+from zeus_core.settings.restoring import Claim, who_set
 
 __all__ = ["Desk", "Registers"]
 
@@ -52,19 +49,35 @@ class Registers:
     audit: AuditLog
 
 
-@dataclass
-class _Lease:
-    """The right of one connection to change one knob of the device, and what is in the ledger about it.
+class _Lease(Claim):
+    """The right of one connection to change one setting of the device.
 
-    The words are what all lines of the audit log about it have in common.
+    Args:
+        connection: The connection.
+        client: The process at its other end.
+        entry: The entry in the ledger.
+        allowance: The values that the client may set.
+        ledger: Where the entry is.
     """
 
-    connection: Connection
-    client: Client
-    entry: LedgerEntry
-    allowance: Allowance
-    words: str
-    in_force: tuple[float, ...] = ()  # ours now: the value set last, what the board shows for it
+    def __init__(
+        self, connection: Connection, client: Client, entry: LedgerEntry, allowance: Allowance, ledger: Ledger
+    ) -> None:
+        super().__init__(entry)
+        self.connection, self.client, self.allowance = connection, client, allowance
+        self.words = encode_members({**describe(entry), "connection": connection.number})
+        """The words that all lines of the audit log about it have in common."""
+        self._ledger = ledger
+
+    def record(self, entry: LedgerEntry) -> None:
+        """Write an entry into the ledger, if it is new. Raises `DriverFaultError`."""
+        if entry is self.entry:
+            return
+        try:
+            self._ledger.note_values(entry)
+        except OSError as error:
+            raise _ledger_fault(error) from error
+        self.entry = entry
 
 
 class Desk:
@@ -82,18 +95,18 @@ class Desk:
         self._ledger, self._audit = registers.ledger, registers.audit
         self._keeper = Keeper(lambda uuid: gpu, registers.ledger)
         self._this_process = ProcessIdentity.current()
-        self._leases: dict[KnobName, _Lease] = {}
-        self._board = Board(gpu, policy.original_sm_clock_mhz)
+        self._leases: dict[Kind, _Lease] = {}
+        self._accepted: dict[Kind, Sequence[float]] = {}  # read once: it does not change
 
     def answer(self, connection: Connection, client: Client, request: Request) -> bytes:
         """Serve a request about the device, and return the reply. Raises `ZeusError`."""
         number, operation, fields = request
-        knob: KnobName = fields["knob"]
+        kind = KINDS[fields["knob"]]
         if operation == "set":
-            return encode_changed(number, self._set(connection, client, knob, float(fields["value"])))
+            return encode_changed(number, self._set(connection, client, kind, float(fields["value"])))
         if operation == "allowed":
-            return encode_result(number, self._describe_allowance(connection, knob))
-        outcome = self._restore(connection, knob, is_final=operation == "release")
+            return encode_result(number, self._describe_allowance(connection, kind))
+        outcome = self._restore(connection, kind, is_final=operation == "release")
         return encode_result(number, {"outcome": outcome})
 
     def end(self, connection: Connection, why: str) -> None:
@@ -108,8 +121,8 @@ class Desk:
 
     def retry(self) -> None:
         """Try again to restore what could not be restored."""
-        for knob in KNOBS:
-            entry = None if knob in self._leases else self._ledger.find((self._gpu.uuid, cast("KnobName", knob)))
+        for name, kind in KINDS.items():
+            entry = None if kind in self._leases else self._ledger.find((self._gpu.uuid, name))
             if entry is not None and entry.failure is not None and entry.keeper == self._this_process:
                 outcome = self._keeper.restore(entry)
                 if outcome.is_done:
@@ -119,18 +132,27 @@ class Desk:
         """Return what is held now, each with the value that was set last; from any thread."""
         return [(lease.entry, next(iter(lease.in_force), None)) for lease in list(self._leases.values())]
 
-    def _describe_allowance(self, connection: Connection, knob: KnobName) -> dict[str, Any]:
-        lease = self._leases.get(knob)
-        original = self._board.read_original(knob) if lease is None else lease.entry.original
-        lowest, highest = self._policy.allowance(connection.peer, self._gpu.uuid, knob, original)
-        board_lowest, board_highest = self._board.bounds(knob)
-        return {"lowest": max(lowest, board_lowest), "highest": min(highest, board_highest), "original": original}
+    def _describe_allowance(self, connection: Connection, kind: Kind) -> dict[str, Any]:
+        lease = self._leases.get(kind)
+        original = self._read_original(kind) if lease is None else lease.entry.original
+        lowest, highest = self._policy.allowance(connection.peer, self._gpu.uuid, kind, original)
+        accepted = self._read_accepted(kind)
+        return {"lowest": max(lowest, min(accepted)), "highest": min(highest, max(accepted)), "original": original}
 
-    def _set(self, connection: Connection, client: Client, knob: KnobName, value: float) -> float | None:
-        """Change a knob, and return the limit that is enforced, if the board reports it."""
-        lease = self._leases.get(knob)
+    def _read_accepted(self, kind: Kind) -> Sequence[float]:
+        if kind not in self._accepted:
+            self._accepted[kind] = kind.read_accepted(self._gpu)
+        return self._accepted[kind]
+
+    def _read_original(self, kind: Kind) -> float | None:
+        """Return the value before any change; where the driver does not tell it, the one that the policy names."""
+        return kind.read(self._gpu) if kind.is_readable else self._policy.originals.get(kind)
+
+    def _set(self, connection: Connection, client: Client, kind: Kind, value: float) -> float | None:
+        """Change a setting, and return the value that is enforced, if the board reports it."""
+        lease = self._leases.get(kind)
         if lease is None or lease.connection is not connection:
-            lease = self._claim(connection, client, knob)
+            lease = self._claim(connection, client, kind)
         try:
             self._check(lease, value)
             before = self._check_still_ours(lease)
@@ -139,101 +161,74 @@ class Desk:
             self._forget_unused(lease)
             raise
         try:
-            self._write_down(lease, lease.entry.changing_to(value, lease.in_force))
+            lease.record(lease.entry.changing_to(value, lease.in_force))
             lease.in_force = (*lease.in_force, value)  # either, until the change is over
-            self._board.set(knob, value)
-            self._read_back(lease, value)
+            kind.set(self._gpu, value)
+            lease.read_back(self._gpu, value)
         except ZeusError as error:
             self._audit.note("failed", f"{lease.words},{encode_members({'new': value, 'because': str(error)})}")
             self._forget_unused(lease)
             raise
-        return self._board.read_enforced(knob)
+        return kind.read_enforced(self._gpu)
 
-    def _claim(self, connection: Connection, client: Client, knob: KnobName) -> _Lease:
-        """Give a connection the right to change a knob, unless another has it."""
+    def _claim(self, connection: Connection, client: Client, kind: Kind) -> _Lease:
+        """Give a connection the right to change a setting, unless another has it."""
         gpu, peer = self._gpu, connection.peer
-        rule = self._policy.find_rule(peer, gpu.uuid, knob)  # before anything is read or written for this process
+        rule = self._policy.find_rule(peer, gpu.uuid, kind)  # before anything is read or written for this process
         for lease in list(self._leases.values()):
             if not lease.client.identity.is_alive():  # and the end of its connection waits behind this request
                 self._end_lease(lease, "the process ended")
-            elif lease.entry.knob == knob or lease.client != client:
+            elif lease.entry.kind == kind or lease.client != client:
                 raise DeviceHeldError(f"{gpu.name} ({gpu.uuid}) is controlled by {lease.entry.holder}")
         self._restore_stale()
         try:
             check_board_sharing(gpu, client.identity.pid, rule.may_slow_other_instances)
         except PermissionDeniedError as error:
             raise NotAllowedError(str(error)) from error
-        entry = LedgerEntry(
-            device_uuid=gpu.uuid,
-            device_name=gpu.name,
-            knob=knob,
-            original=self._board.read_original(knob),
-            values=(),
+        entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, self._read_original(kind)).replacing(
             owner=client.identity,
             owner_token=client.token,
             keeper=self._this_process,
             uid=client.uid,
             program=client.program,
             job=client.job,
-            host=os.uname().nodename,
-            since_seconds=time.time(),
         )
         try:
             entry = self._ledger.claim(entry, self._keeper.restore_device)
         except OSError as error:
             raise _ledger_fault(error) from error
-        allowance = self._policy.allowance(peer, gpu.uuid, knob, entry.original)
-        words = encode_members({**describe(entry), "connection": connection.number})
-        lease = self._leases[knob] = _Lease(connection, client, entry, allowance, words)
+        allowance = self._policy.allowance(peer, gpu.uuid, kind, entry.original)
+        lease = self._leases[kind] = _Lease(connection, client, entry, allowance, self._ledger)
         return lease
 
     def _check(self, lease: _Lease, value: float) -> None:
         """Raise an error for a value that the board does not accept, or that the client may not set."""
-        knob = lease.entry.knob
-        self._board.check(knob, value)
+        kind, name = lease.entry.kind, self._gpu.name
+        kind.check_accepted(value, self._read_accepted(kind), name)
         lowest, highest = lease.allowance
         if not lowest <= value <= highest:
-            unit = "W" if knob == POWER_LIMIT else "MHz"
             raise NotAllowedError(
-                f"{value:g} {unit} is not allowed to user {lease.client.uid} on {self._gpu.name}: {lowest:g} to "
-                f"{highest:g} {unit} are"
+                f"{kind.text(value)} is not allowed to user {lease.client.uid} on {name}: {lowest:g} to "
+                f"{kind.text(highest)} are"
             )
 
     def _check_still_ours(self, lease: _Lease) -> float | None:
         """Return the value in force, if it can be read; raise `DeviceHeldError` if somebody else has set it."""
-        entry, ours = lease.entry, lease.in_force or (lease.entry.original,)
-        if entry.knob != POWER_LIMIT:
-            return ours[-1]
+        kind, originals = lease.entry.kind, (lease.entry.original,)
+        if not kind.is_readable:
+            return (lease.in_force or originals)[-1]
         try:
-            found_watts = self._gpu.read_power_limit_watts()
+            found = kind.read(self._gpu)
         except DeviceError:
             return None
-        if is_any_limit(found_watts, ours) or (lease.in_force and entry.is_changing and is_ours(found_watts, entry)):
-            return found_watts
-        who = who_set(self._gpu, found_watts, entry)
-        raise DeviceHeldError(f"{who} has set {found_watts:g} W on {self._gpu.name}, which stays")
+        if found is not None and not lease.has(found, originals):
+            who = who_set(self._gpu, found, lease.entry)
+            raise DeviceHeldError(f"{who} has set {kind.text(found)} on {self._gpu.name}, which stays")
+        return found
 
-    def _read_back(self, lease: _Lease, value: float) -> None:
-        """Note what the board shows for a value that was set. It stays unknown if the driver does not tell."""
-        try:
-            shown = self._gpu.read_power_limit_watts() if lease.entry.knob == POWER_LIMIT else None
-        except DeviceError:
-            return
-        lease.in_force = (value,) if shown is None else (value, shown)
-        self._write_down(lease, lease.entry.showing(shown))
-
-    def _write_down(self, lease: _Lease, entry: LedgerEntry) -> None:
-        if entry is lease.entry:
-            return
-        try:
-            self._ledger.note_values(entry)
-        except OSError as error:
-            raise _ledger_fault(error) from error
-        lease.entry = entry
-
-    def _restore(self, connection: Connection, knob: KnobName, *, is_final: bool) -> str:
+    def _restore(self, connection: Connection, kind: Kind, *, is_final: bool) -> str:
         """Restore the original, for good or until the next change. Nothing happens where nothing was changed."""
-        lease = self._leases.get(knob)
+        lease = self._leases.get(kind)
         if lease is None or lease.connection is not connection:
             return "original"
         if is_final:
@@ -244,12 +239,12 @@ class Desk:
         if not outcome.is_done:
             raise DriverFaultError(str(outcome))
         if outcome.kind != "replaced" and lease.entry.original is not None:
-            self._read_back(lease, lease.entry.original)
+            lease.read_back(self._gpu, lease.entry.original)
         return outcome.kind
 
     def _end_lease(self, lease: _Lease, why: str) -> str:
         entry = lease.entry
-        del self._leases[entry.knob]
+        del self._leases[entry.kind]
         outcome = self._keeper.restore(entry)
         note_end(self._audit, outcome, why, connection=lease.connection.number)
         return outcome.kind
@@ -257,14 +252,14 @@ class Desk:
     def _forget_unused(self, lease: _Lease) -> None:
         """Undo a claim after which nothing was changed."""
         if not lease.entry.values:
-            del self._leases[lease.entry.knob]
+            del self._leases[lease.entry.kind]
             with contextlib.suppress(OSError):
                 self._ledger.close(lease.entry)
 
     def _restore_stale(self) -> None:
         """Restore what an ended process has left, which is not the original. A claim reports failures."""
-        for knob in KNOBS:
-            entry = self._ledger.find((self._gpu.uuid, cast("KnobName", knob)))
+        for name in KINDS:
+            entry = self._ledger.find((self._gpu.uuid, name))
             if entry is not None and entry.is_stale():
                 note_end(self._audit, self._keeper.restore(entry), "left behind")
 

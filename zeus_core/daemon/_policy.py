@@ -1,4 +1,4 @@
-"""Which processes may change which knobs of which devices, and within which values."""
+"""Which processes may change which settings of which devices, and within which values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zeus_core.daemon._peer import Peer
-from zeus_core.device.remote._protocol import KNOBS
 from zeus_core.errors import PermissionDeniedError
+from zeus_core.settings.kinds import KINDS, Kind
 
 __all__ = ["ANY_VALUE", "Allowance", "NotAllowedError", "Policy", "Rule"]
 
@@ -21,7 +21,7 @@ class NotAllowedError(PermissionDeniedError):
 
 
 class Allowance(NamedTuple):
-    """The lowest and the highest value that may be set, in watts or MHz."""
+    """The lowest and the highest value that may be set, in the unit of the kind of setting."""
 
     lowest: float
     highest: float
@@ -38,7 +38,7 @@ class Rule:
         users: User ids.
         groups: Group ids.
         devices: UUIDs; None for all devices.
-        ranges: The values that may be set, by knob; a knob that is missing may not be touched.
+        ranges: The values that may be set, by kind; a kind that is missing may not be touched.
         may_exceed_original: Whether power limits above the original one are allowed too.
         may_slow_other_instances: Whether a board in MIG mode may be changed while others compute on other instances.
         has_cpu_energy: Whether the energy counters of the CPUs may be read.
@@ -47,7 +47,7 @@ class Rule:
     users: frozenset[int] = frozenset()
     groups: frozenset[int] = frozenset()
     devices: frozenset[str] | None = None
-    ranges: Mapping[str, Allowance] = field(default_factory=lambda: dict.fromkeys(KNOBS, ANY_VALUE))
+    ranges: Mapping[Kind, Allowance] = field(default_factory=lambda: dict.fromkeys(KINDS.values(), ANY_VALUE))
     may_exceed_original: bool = False
     may_slow_other_instances: bool = False
     has_cpu_energy: bool = True
@@ -66,7 +66,7 @@ class Policy:
         rules: The permissions. The first that is for a process and covers its request decides.
         connections_per_user: How many connections a user may have at a time.
         requests_per_second: How many requests of a user are served in a second; further ones wait.
-        original_sm_clock_mhz: The clock at which the administrator keeps the GPUs locked; None if they are not.
+        originals: The values at which the administrator keeps the GPUs, of kinds that the driver does not tell.
         commands: The command of an operation that is not made by the driver's library, by operation.
         failure_pattern: A regular expression. A command has failed if its output has a match, with any exit code.
     """
@@ -75,7 +75,7 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     connections_per_user: int = 256  # two knobs of 16 GPUs, for eight jobs
     requests_per_second: int = 4000  # 16 GPUs take 3200 at most: a change takes their driver 5 ms or more
-    original_sm_clock_mhz: int | None = None
+    originals: Mapping[Kind, float] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     failure_pattern: str | None = None
 
@@ -88,29 +88,29 @@ class Policy:
         if not any(rule.has_cpu_energy for rule in self.rules if rule.is_for(peer)):
             raise NotAllowedError(f"user {peer.uid} may not read the energy of CPUs; {_ASK}")
 
-    def find_rule(self, peer: Peer, device: str, knob: str) -> Rule:
-        """Return the rule that lets a process change a knob of a device.
+    def find_rule(self, peer: Peer, device: str, kind: Kind) -> Rule:
+        """Return the rule that lets a process change a setting of a device.
 
         Raises:
             NotAllowedError: There is none.
         """
         for rule in self.rules:
-            if rule.is_for(peer) and (rule.devices is None or device in rule.devices) and knob in rule.ranges:
+            if rule.is_for(peer) and (rule.devices is None or device in rule.devices) and kind in rule.ranges:
                 return rule
-        raise NotAllowedError(f"user {peer.uid} may not change the {knob.replace('_', ' ')} of {device}; {_ASK}")
+        raise NotAllowedError(f"user {peer.uid} may not change the {kind.words} of {device}; {_ASK}")
 
-    def allowance(self, peer: Peer, device: str, knob: str, original: float | None) -> Allowance:
+    def allowance(self, peer: Peer, device: str, kind: Kind, original: float | None) -> Allowance:
         """Return what a process may set.
 
         Args:
             peer: The process.
             device: The UUID of the device.
-            knob: "power_limit" or "sm_clock".
-            original: The original power limit in watts; None for a clock.
+            kind: The kind of setting.
+            original: The original; None for a device that is free.
 
         Raises:
-            NotAllowedError: The process may not change the knob at all.
+            NotAllowedError: The process may not change the setting at all.
         """
-        rule = self.find_rule(peer, device, knob)
-        lowest, highest = rule.ranges[knob]
+        rule = self.find_rule(peer, device, kind)
+        lowest, highest = rule.ranges[kind]
         return Allowance(lowest, highest if original is None or rule.may_exceed_original else min(highest, original))

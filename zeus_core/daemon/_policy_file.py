@@ -18,17 +18,18 @@ from zeus_core._validate import shown
 from zeus_core.daemon._commands import OPERATIONS
 from zeus_core.daemon._policy import ANY_VALUE, Allowance, Policy, Rule
 from zeus_core.daemon._trusted import check_trusted
-from zeus_core.device.remote._protocol import KNOBS
 from zeus_core.errors import UsageError
+from zeus_core.settings.kinds import KINDS
 
 __all__ = ["DEFAULT_GROUP", "find_policy", "read_policy"]
 
 DEFAULT_GROUP = "zeus"
 
-_UNITS = {"power_limit": "power_limit_watts", "sm_clock": "sm_clock_mhz"}
-_KEYS = ("has_end", "group", "original_sm_clock_mhz", "allow", "limits", "commands", "end")
+_RANGE_KEYS = {kind: f"{kind.name}_{kind.unit_name}" for kind in KINDS.values()}
+_ORIGINAL_KEYS = {f"original_{key}": kind for kind, key in _RANGE_KEYS.items() if not kind.is_readable}
+_KEYS = ("has_end", "group", *_ORIGINAL_KEYS, "allow", "limits", "commands", "end")
 _RULE_KEYS = (
-    *("users", "groups", "devices", "knobs", *_UNITS.values()),
+    *("users", "groups", "devices", "knobs", *_RANGE_KEYS.values()),
     *("may_exceed_original", "may_slow_other_instances", "cpu_energy"),
 )
 
@@ -77,10 +78,9 @@ def read_policy(path: Path | None) -> Policy:
     rules += (Rule(users=frozenset({0})),)  # which may do everything without the daemon
     limits = _table("limits", document.get("limits", {}), ("connections_per_user", "requests_per_second"))
     counts = {name: _count(f"limits.{name}", value) for name, value in limits.items()}
-    if "original_sm_clock_mhz" in document:
-        counts["original_sm_clock_mhz"] = _count("original_sm_clock_mhz", document["original_sm_clock_mhz"])
+    originals = {kind: _count(key, document[key]) for key, kind in _ORIGINAL_KEYS.items() if key in document}
     commands, pattern = _commands(document.get("commands", {}))
-    return Policy(gid, rules, commands=commands, failure_pattern=pattern, **counts)
+    return Policy(gid, rules, originals=originals, commands=commands, failure_pattern=pattern, **counts)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -139,16 +139,16 @@ def _rule(table: Any, number: int) -> Rule:
     table = _table(where, table, _RULE_KEYS)
     if not table.get("users") and not table.get("groups"):
         raise UsageError(f'{where} names nobody: add users = ["alice"] or groups = ["{DEFAULT_GROUP}"]')
-    knobs = _texts(f"{where}.knobs", table.get("knobs", list(KNOBS)))
+    knobs = _texts(f"{where}.knobs", table.get("knobs", list(KINDS)))
     for knob in knobs:
-        if knob not in KNOBS:
-            raise _wrong(f"{where}.knobs", knob, " or ".join(f'"{name}"' for name in KNOBS))
+        if knob not in KINDS:
+            raise _wrong(f"{where}.knobs", knob, " or ".join(f'"{name}"' for name in KINDS))
     devices = _texts(f"{where}.devices", table.get("devices", ["all"]))
     return Rule(
         _ids(f"{where}.users", table.get("users", []), _user_id),
         _ids(f"{where}.groups", table.get("groups", []), _group_id),
         None if "all" in devices else frozenset(devices),
-        {knob: _range(f"{where}.{_UNITS[knob]}", table.get(_UNITS[knob])) for knob in knobs},
+        {kind: _range(f"{where}.{key}", table.get(key)) for kind, key in _RANGE_KEYS.items() if kind.name in knobs},
         _flag(f"{where}.may_exceed_original", table.get("may_exceed_original", False)),
         _flag(f"{where}.may_slow_other_instances", table.get("may_slow_other_instances", False)),
         _flag(f"{where}.cpu_energy", table.get("cpu_energy", True)),

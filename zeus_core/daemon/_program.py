@@ -29,11 +29,11 @@ from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.device.rapl._powercap import POWERCAP_ROOT
 from zeus_core.device.remote._protocol import encode_members
 from zeus_core.errors import DeviceError, UsageError, ZeusError
-from zeus_core.leases import _first_stage as first_stage
-from zeus_core.leases._entry import LedgerEntry
-from zeus_core.leases._entry_files import UnreadableEntry
-from zeus_core.leases._ledger import Ledger, own_ledger
-from zeus_core.leases._restoring import Outcome, restore_entry
+from zeus_core.settings import first_stage
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.entry_files import UnreadableEntry
+from zeus_core.settings.ledger import Ledger, own_ledger
+from zeus_core.settings.restoring import Outcome, restore_entry
 
 __all__ = ["Settings", "run_daemon"]
 

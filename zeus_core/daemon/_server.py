@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zeus_core import __version__
+from zeus_core._identity import ProcessIdentity
 from zeus_core.daemon._allotment import Allotment
 from zeus_core.daemon._audit import AuditLog
 from zeus_core.daemon._connection import Client, Connection
@@ -38,7 +39,6 @@ from zeus_core.errors import (
     UsageError,
     ZeusError,
 )
-from zeus_core.leases._process_identity import ProcessIdentity
 
 __all__ = ["Server"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from zeus_core.daemon._loop import Loop
-from zeus_core.leases._ledger import Ledger
+from zeus_core.settings.ledger import Ledger
 
 __all__ = ["DriverCalls", "Watchdog", "WatchedGpu", "WatchedLedger", "tell_systemd"]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zeus_core.optimizer._global_setting._optimizers import GlobalClockOptimizer
 from zeus_core.optimizer.power_limit import (
     Energy,
+    EnergyWithin,
     GlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
     Objective,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Energy",
+    "EnergyWithin",
     "GlobalClockOptimizer",
     "GlobalPowerLimitOptimizer",
     "LevellingOptimizer",

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
-__all__ = ["PhaseTable", "follow"]
+__all__ = ["PhaseTable"]
 
 _Phase = TypeVar("_Phase", bound=Enum)
-_Happening = TypeVar("_Happening", bound=Enum)
+_Happening = TypeVar("_Happening")
 
 
 @dataclass(frozen=True)
 class PhaseTable(Generic[_Phase, _Happening]):
-    """The next phase, by the current phase and by what happens. A happening that is not listed changes nothing.
+    """The next phase, by the current phase and by what happens: an outcome, or an event of a class.
+
+    A happening that is not listed changes nothing.
 
     Attributes:
         first: The phase an optimizer begins in.
@@ -51,9 +54,9 @@ class PhaseTable(Generic[_Phase, _Happening]):
         lines += [f"    [*] --> {_identifier(self.first)}"]
         happenings: dict[tuple[str, str], list[str]] = {}
         for (before, happening), after in self.transitions.items():
-            happenings.setdefault((_identifier(before), _identifier(after)), []).append(happening.value)
+            happenings.setdefault((_identifier(before), _identifier(after)), []).append(_words(happening))
         for happening, after in self.from_every_phase.items():
-            happenings.setdefault(("any_phase", _identifier(after)), []).append(happening.value)
+            happenings.setdefault(("any_phase", _identifier(after)), []).append(_words(happening))
         if self.from_every_phase:
             but = f" but {self.last.value}" if self.last is not None else ""
             lines += [f'    state "any phase{but}" as any_phase']
@@ -61,17 +64,11 @@ class PhaseTable(Generic[_Phase, _Happening]):
         return "\n".join(lines) + "\n"
 
 
-def follow(event: _Happening, advance: Callable[[_Happening], bool], enter: Callable[[], _Happening | None]) -> None:
-    """Follow an event, and then the outcome of entering each phase it leads to.
-
-    Args:
-        event: The event.
-        advance: Changes the phase by a happening. Returns whether another phase was entered.
-        enter: Has the effects of entering the current phase. Returns their outcome; None if there is none yet.
-    """
-    happening: _Happening | None = event
-    while happening is not None and advance(happening):
-        happening = enter()
+def _words(happening: object) -> str:
+    """Return an outcome, or a class of events, in words."""
+    if isinstance(happening, type):
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", happening.__name__).lower()
+    return str(happening.value) if isinstance(happening, Enum) else str(happening)
 
 
 def _identifier(phase: Enum) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zeus_core._validate import checked_one_of
 
-__all__ = ["Synchronize", "synchronize_with", "torch_gpu_uuids"]
+__all__ = ["Synchronize", "seconds_after", "synchronize_with", "torch_event", "torch_gpu_uuids"]
 
 Synchronize = Callable[[Sequence[int]], None]
 """Waits until the GPUs with the given framework indices have finished what was submitted to them."""
@@ -38,6 +38,30 @@ def torch_gpu_uuids() -> list[str] | None:
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     uuids = [str(getattr(properties_of_gpu, "uuid", "")) for properties_of_gpu in properties]
     return [uuid if uuid.startswith("GPU-") else f"GPU-{uuid}" for uuid in uuids]
+
+
+def torch_event() -> Any:
+    """Return a point in the work of torch's current GPU, at the end of its queue; None if torch uses no GPU."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_after(event: Any) -> float | None:
+    """Return how long after an event the GPU finishes its work, and wait for that; 0 if it has not reached the event.
+
+    None without an event, or if the program has changed to another GPU since.
+    """
+    if event is None:
+        return None
+    if not event.query():
+        return 0.0
+    last = torch_event()
+    last.synchronize()
+    return float(event.elapsed_time(last)) / 1000.0 if last.device == event.device else None
 
 
 def _synchronize_torch(gpu_indices: Sequence[int]) -> None:

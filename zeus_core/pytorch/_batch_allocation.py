@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zeus_core._validate import (
-    checked_instance,
     checked_list,
     checked_number,
     checked_object,
@@ -76,7 +75,7 @@ class BatchAllocation:
         self.multiple_of: int = int(multiple_of)
         self.monitor: ZeusMonitor = checked_object("monitor", monitor, "begin_window", "ZeusMonitor(gpu_indices=[0])")
         if objective is not None:
-            checked_instance("objective", objective, Objective, "Time()")  # type: ignore[type-abstract]
+            checked_object("objective", objective, "cost", "an Objective, such as Time()")
         self.objective: Objective | None = objective
         wanted = "a fraction of the original limit, above 0 and at most 1, such as 0.8"
         self.limit_fractions: list[float] = checked_list(

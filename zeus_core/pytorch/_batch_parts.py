@@ -10,19 +10,20 @@ import torch
 
 from zeus_core.errors import UsageError
 
-__all__ = ["part_of", "samples_in"]
+__all__ = ["part_of", "samples_in", "tensors_in"]
 
 
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a batch, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
-        yield from _tensors_in(list(value.values()))
+        yield from tensors_in(list(value.values()))
     elif isinstance(value, list | tuple):
         for element in value:
-            yield from _tensors_in(element)
+            yield from tensors_in(element)
     elif dataclasses.is_dataclass(value):
-        yield from _tensors_in([getattr(value, field.name) for field in dataclasses.fields(value)])
+        yield from tensors_in([getattr(value, field.name) for field in dataclasses.fields(value)])
 
 
 def samples_in(batch: Any) -> int:
@@ -31,7 +32,7 @@ def samples_in(batch: Any) -> int:
     Raises:
         UsageError: There is none, or no sample in it.
     """
-    first = next((tensor for tensor in _tensors_in(batch) if tensor.ndim), None)
+    first = next((tensor for tensor in tensors_in(batch) if tensor.ndim), None)
     if first is None or not len(first):
         raise UsageError("the batch has no tensor with samples, which is cut along its first dimension")
     return len(first)
@@ -44,7 +45,7 @@ def part_of(value: Any, begin: int, end: int, samples: int) -> Any:
     if isinstance(value, Mapping):
         return {name: part_of(member, begin, end, samples) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        if len(value) == samples and not any(True for _ in _tensors_in(value)):
+        if len(value) == samples and not any(True for _ in tensors_in(value)):
             return value[begin:end]
         members = [part_of(member, begin, end, samples) for member in value]
         if hasattr(value, "_fields"):

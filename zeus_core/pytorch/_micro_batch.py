@@ -1,4 +1,4 @@
-"""Probes of micro-batches with torch: memory, and losses that depend on the micro-batch."""
+"""The micro-batch of any training loop: whether another one may be used, and the probes that choose it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import gc
 import itertools
 import logging
 import math
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.nn.modules.dropout import _DropoutNd
 
+from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
+from zeus_core.optimizer.micro_batch._optimizer import refuse_micro_batch
+from zeus_core.optimizer.micro_batch._search import indivisible
+from zeus_core.pytorch._kept_state import kept_state
+from zeus_core.pytorch._training_loop import TrainingLoop
+from zeus_core.pytorch._work_facts import facts_of_models
+
 __all__ = [
-    "ProbeSamples",
-    "StepPasses",
-    "coupling_of",
-    "dependence",
+    "choose_micro_batch",
+    "drop_gradients",
     "is_out_of_memory",
-    "optimizer_ballast",
-    "release_memory",
+    "is_refused",
+    "note_out_of_memory",
+    "probe_micro_batch",
     "warn_of_dropout",
 ]
 
@@ -44,9 +49,6 @@ _MAX_HALF_DIFFERENCE = 5e-3  # of sums whose terms have 8 to 11 bits
 
 _STATES_PER_PARAMETER = {"betas": 2, "momentum": 1, "alpha": 1}  # tensors an optimizer with this argument makes
 
-# Among so many samples the largest are looked for: the first pass of a probe has them, as some batch of training may.
-_POOL = 256
-
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory is used up."""
@@ -55,14 +57,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
-def release_memory() -> None:
-    """Give memory that nothing uses any more back to the device."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def coupling_of(model: torch.nn.Module) -> str | None:
+def _coupling_of(model: torch.nn.Module) -> str | None:
     """Return, for people, the part of a model by which the loss depends on the micro-batch; None if none is known."""
     for name, module in model.named_modules():
         kind = type(module).__name__
@@ -88,7 +83,7 @@ def warn_of_dropout(models: Iterable[torch.nn.Module], original: int, size: int)
         )
 
 
-def dependence(
+def _dependence(
     sizes: Sequence[int], losses: Sequence[float], models: Iterable[torch.nn.Module], is_mixed: bool = False
 ) -> str | None:
     """Return, for people, how the loss of the same samples depends on the micro-batch; None if only by rounding.
@@ -112,7 +107,7 @@ def dependence(
     )
 
 
-def optimizer_ballast(optimizer: Any, device: torch.device) -> list[torch.Tensor]:
+def _ballast(optimizer: Any, device: torch.device) -> list[torch.Tensor]:
     """Allocate the memory that an optimizer will need from its first step on; nothing on a CPU, or after that step."""
     if device.type != "cuda" or getattr(optimizer, "state", None):
         return []
@@ -126,107 +121,110 @@ def optimizer_ballast(optimizer: Any, device: torch.device) -> list[torch.Tensor
     ]
 
 
-class ProbeSamples:
-    """The same samples for every probe, as batches of any size. Drawing them takes no random numbers of training.
+class _StepPasses:
+    """The passes of the steps of a loop, on the same samples for every probe.
 
     Args:
-        dataset: Has a length, and samples by index.
-        collate: Makes a batch of samples.
-        count: The samples of a step.
-        rank: This rank, which probes with samples of its own.
+        loop: The loop.
     """
 
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any], count: int, rank: int = 0) -> None:
-        draw = random.Random(rank)
-        length = len(dataset)
-        pool = draw.sample(range(length), min(max(count, _POOL), length))
-        samples = [dataset[index] for index in pool]
-        self._collate = collate
-        self._samples = [samples[place % len(samples)] for place in range(count)]
-        self._largest = sorted(samples, key=_elements, reverse=True)
-
-    def largest(self, size: int) -> Any:
-        """Return a batch of the largest samples there are."""
-        return self._collate([self._largest[place % len(self._largest)] for place in range(size)])
-
-    def batches(self, size: int) -> list[Any]:
-        """Return the samples of a step as batches."""
-        return [self._collate(self._samples[begin : begin + size]) for begin in range(0, len(self._samples), size)]
-
-
-class StepPasses:
-    """The passes of the steps of a loop, which takes the mean of the losses of its batches.
-
-    Args:
-        dataset: The training data.
-        collate: Makes a batch of samples.
-        batch_size: The samples of a step on this rank.
-        models: The models that are trained.
-        loss_of: Returns the loss of a batch.
-        backward: Propagates a loss backward, divided by the batches of a step.
-        is_mixed: Whether the models compute in half precision, also with parameters in another one.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Callable[[list[Any]], Any],
-        batch_size: int,
-        models: Sequence[torch.nn.Module],
-        loss_of: Callable[[Any], torch.Tensor],
-        backward: Callable[[torch.Tensor, int], object],
-        is_mixed: bool = False,
-    ) -> None:
-        self._samples = ProbeSamples(dataset, collate, batch_size)
-        self._batch_size = batch_size
-        self._models = models
-        self._loss_of = loss_of
-        self._backward = backward
-        self._is_mixed = is_mixed
+    def __init__(self, loop: TrainingLoop) -> None:
+        self._loop = loop
+        self._samples = loop.samples()
         self._size = 0
+        self._step: Sequence[Any] = ()
         self._next: Iterator[Any] = iter(())
 
     def run(self, size: int) -> None:
         """Run the passes of a micro-batch of this size; first, of one of the largest samples."""
         if size != self._size:
             self.release()
-            for model in self._models:
+            for model in self._loop.models:
                 model.train()
-            self._size, self._next = size, itertools.cycle(self._samples.batches(size))
+            self._size, self._step = size, self._samples.batches(size)
+            self._next = itertools.cycle(self._step)
             batch = self._samples.largest(size)
         else:
             batch = next(self._next)
-        self._backward(self._loss_of(batch), self._batch_size // size)
+        self._loop.train_on(batch, self._step)
 
     def check(self, sizes: tuple[int, int]) -> str | None:
         """Return, for people, how the loss depends on the micro-batch; None if it is the same but for rounding."""
-        losses = [self._mean_loss(size) for size in sizes]
-        return dependence(sizes, losses, self._models, self._is_mixed)
+        losses = [self._loss(size) for size in sizes]
+        self.release()
+        return _dependence(sizes, losses, self._loop.models, self._loop.is_mixed)
 
     def release(self) -> None:
         """Forget the batches, and release the memory of a failed pass."""
-        self._size, self._next = 0, iter(())
-        for model in self._models:
-            for parameter in model.parameters():
-                parameter.grad = None
-        release_memory()
+        self._size, self._step, self._next = 0, (), iter(())
+        drop_gradients(self._loop.models)
 
     @torch.no_grad()
-    def _mean_loss(self, size: int) -> float:
-        for model in self._models:
-            model.eval()  # without dropout
-        losses = [float(self._loss_of(batch)) for batch in self._samples.batches(size)]
-        return math.fsum(losses) / len(losses)
+    def _loss(self, size: int) -> float:
+        """Return the loss of a step, without dropout."""
+        for model in self._loop.models:
+            model.eval()
+        step = self._samples.batches(size)
+        return math.fsum(float(self._loop.loss_of(batch, step)) for batch in step)
 
 
-def _elements(sample: Any) -> int:
-    """Return how much is in a sample: the elements of its tensors, or numbers of its lists."""
-    if isinstance(sample, torch.Tensor):
-        return sample.numel()
-    if hasattr(sample, "shape"):
-        return math.prod(sample.shape)
-    if isinstance(sample, dict):
-        return sum(_elements(value) for value in sample.values())
-    if isinstance(sample, list | tuple):
-        return sum(_elements(value) if isinstance(value, Iterable) else 1 for value in sample)
-    return 1
+def choose_micro_batch(loop: TrainingLoop, setting: int | MicroBatchOptimizer | None) -> int:
+    """Return the micro-batch for a loop that is prepared, and has not begun. A collective call.
+
+    Args:
+        loop: The loop.
+        setting: A size, or the optimizer that chooses one; the original size if None.
+    """
+    if setting is None or is_refused(loop, setting):
+        return loop.batch_size
+    size = setting if isinstance(setting, int) else probe_micro_batch(loop, setting)
+    warn_of_dropout(loop.models, loop.batch_size, size)
+    return size
+
+
+def is_refused(loop: TrainingLoop, setting: int | MicroBatchOptimizer) -> bool:
+    """Return whether the original micro-batch of a loop stays, and say why."""
+    size = setting if isinstance(setting, int) else None
+    reason = loop.obstacle(size) or indivisible(setting, loop.samples_per_step)
+    reason = reason or next(filter(None, map(_coupling_of, loop.models)), None)
+    if reason is not None:
+        refuse_micro_batch(setting, loop.samples_per_step, loop.batch_size, reason)
+    return reason is not None
+
+
+def probe_micro_batch(loop: TrainingLoop, optimizer: MicroBatchOptimizer) -> int:
+    """Return the best micro-batch for a loop, and leave the loop as it was. A collective call."""
+    with kept_state(torch.nn.ModuleList(loop.models)), loop.probing():
+        passes = _StepPasses(loop)
+        ballast = [tensor for one in loop.optimizers for tensor in _ballast(one, loop.device)]
+        try:
+            return optimizer.choose(
+                loop.samples_per_step,
+                loop.batch_size,
+                passes.run,
+                sizes=loop.sizes,
+                check=passes.check,
+                work={**facts_of_models(loop.models), **loop.work},
+                world=loop.world,
+                is_out_of_memory=is_out_of_memory,
+                release=passes.release,
+            )
+        finally:
+            del ballast
+            passes.release()
+
+
+def note_out_of_memory(setting: int | MicroBatchOptimizer | None, error: BaseException | None) -> None:
+    """Note the error, if any, by which a training with a setting ended: a size out of memory is not chosen again."""
+    if isinstance(setting, MicroBatchOptimizer) and setting.chosen and error is not None and is_out_of_memory(error):
+        setting.tell_out_of_memory(setting.chosen)
+
+
+def drop_gradients(models: Iterable[torch.nn.Module]) -> None:
+    """Drop the gradients of some models, and give memory that nothing uses any more back to the device."""
+    for model in models:
+        for parameter in model.parameters():
+            parameter.grad = None
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

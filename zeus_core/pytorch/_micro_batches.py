@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -15,16 +15,9 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import checked_micro_batch
 from zeus_core.pytorch._batch_parts import part_of, samples_in
-from zeus_core.pytorch._kept_state import kept_state, random_state
-from zeus_core.pytorch._micro_batch import (
-    coupling_of,
-    dependence,
-    is_out_of_memory,
-    release_memory,
-    warn_of_dropout,
-)
-from zeus_core.pytorch._work_facts import facts_of_models
-from zeus_core.pytorch._world import torch_world
+from zeus_core.pytorch._kept_state import random_state
+from zeus_core.pytorch._micro_batch import choose_micro_batch, drop_gradients, is_out_of_memory
+from zeus_core.pytorch._plain_loop import PlainLoop
 
 __all__ = ["MicroBatches"]
 
@@ -72,6 +65,7 @@ class MicroBatches:
     ) -> None:
         self._model = checked_instance("model", model, torch.nn.Module, "torch.nn.Linear(8, 8)")
         self._loss_of = checked_function("loss_of", loss_of, "a function of a batch that returns its mean loss")
+        self._loop = PlainLoop(model, loss_of=loss_of)
         if monitor is not None:
             checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
         self.micro_batch: int | MicroBatchOptimizer | None = checked_micro_batch(micro_batch, monitor)
@@ -120,23 +114,16 @@ class MicroBatches:
         losses = []
         for begin in range(0, samples, size):
             end = min(begin + size, samples)
-            with self._without_exchange() if end < samples else nullcontext():
+            with self._loop.without_exchange() if end < samples else nullcontext():
                 loss = self._loss_of(batch if size >= samples else part_of(batch, begin, end, samples))
                 weighted = loss if size >= samples else loss * ((end - begin) / samples)
                 weighted.backward()  # type: ignore[no-untyped-call]
             losses.append(weighted.detach())
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
-    def _without_exchange(self) -> AbstractContextManager[None]:
-        """Return a block in which gradients stay on this rank: that of DistributedDataParallel, if it is the model."""
-        no_sync = getattr(self._model, "no_sync", None)
-        return nullcontext() if no_sync is None else no_sync()
-
     def _shrink(self, size: int) -> None:
         """Go on with half the size, after its gradients and memory are gone."""
-        for parameter in self._model.parameters():
-            parameter.grad = None
-        release_memory()
+        drop_gradients([self._model])
         if isinstance(self.micro_batch, MicroBatchOptimizer):
             self.micro_batch.tell_out_of_memory(size)
         self._size = max(size // 2, 1)
@@ -144,47 +131,9 @@ class MicroBatches:
 
     @contained
     def _choose(self, batch: Any, samples: int) -> None:
-        optimizer = self.micro_batch
-        assert isinstance(optimizer, MicroBatchOptimizer)
+        assert isinstance(self.micro_batch, MicroBatchOptimizer)
         original = self._original or samples
-        reason = coupling_of(self._model)
-        if samples % original:
-            reason = f"original is {original}, which does not divide the {samples} samples of the batch"
-        if reason is not None:
-            self._size = self._original
-            optimizer.refuse(samples, original, reason)
-            return
-
-        def run(size: int) -> None:
-            with self._without_exchange():
-                loss = self._loss_of(part_of(batch, 0, size, samples))
-                (loss * (size / samples)).backward()  # type: ignore[no-untyped-call]
-
-        def release() -> None:
-            for parameter in self._model.parameters():
-                parameter.grad = None
-            release_memory()
-
-        with kept_state(self._model):
-            chosen = optimizer.choose(
-                samples,
-                original,
-                run,
-                check=lambda sizes: self._dependence(batch, samples, sizes),
-                work=facts_of_models([self._model]),
-                world=torch_world(),
-                is_out_of_memory=is_out_of_memory,
-                release=release,
-            )
+        self._loop.use_batch(batch, samples, original)
+        chosen = choose_micro_batch(self._loop, self.micro_batch)
+        self._loop.use_batch(None, 1, 1)
         self._size = None if chosen == samples else chosen
-        warn_of_dropout([self._model], original, chosen)
-
-    @torch.no_grad()
-    def _dependence(self, batch: Any, samples: int, sizes: tuple[int, int]) -> str | None:
-        self._model.eval()
-        losses = []
-        for size in sizes:
-            parts = [part_of(batch, begin, begin + size, samples) for begin in range(0, samples, size)]
-            losses.append(sum(float(self._loss_of(part)) for part in parts) / len(parts))
-        self._model.train()
-        return dependence(sizes, losses, [self._model], torch.is_autocast_enabled())

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from zeus_core.allocation._trial_windows import MeasuredWindow
+from zeus_core.device import SimulatedGpu
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import DeviceEvents
-from zeus_core.pytorch._batch_memory import BatchMemory, memory_of
 from zeus_core.pytorch._step_window import StepWindow, events_of
 from zeus_core.pytorch._trial_schedule import Trial, TrialSchedule
 from zeus_core.pytorch._tried_limits import TriedLimits
@@ -21,6 +22,7 @@ __all__ = ["TrialMeasurements"]
 
 # How long every other rank is kept waiting, to learn what its GPU takes meanwhile: 20 times the updates of a counter.
 _BLOCKED_SECONDS = 2.0
+_USED_FRACTION = 0.95  # of the memory; the rest is lost between blocks, and in workspaces of kernels
 
 
 class TrialMeasurements:
@@ -35,7 +37,7 @@ class TrialMeasurements:
     def __init__(self, monitor: ZeusMonitor, limits: TriedLimits, rank: int) -> None:
         self._monitor, self._limits, self._rank = monitor, limits, rank
         self._events: DeviceEvents | None = None
-        self.memory: BatchMemory = BatchMemory(None)
+        self.memory: _BatchMemory = _BatchMemory(None)
         """The memory of this rank's GPU."""
         self._hooks: list[Any] = []
         self._now: StepWindow | None = None
@@ -54,7 +56,7 @@ class TrialMeasurements:
     def watch(self, model: torch.nn.Module) -> None:
         """See when the gradients of a model are computed, on the device that it trains on."""
         self._events = events_of(model, self._monitor)
-        self.memory = memory_of(model, self._monitor)
+        self.memory = _memory_of(model, self._monitor)
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
             for parameter in model.parameters()
@@ -105,3 +107,65 @@ class TrialMeasurements:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+class _MemoryReading(NamedTuple):
+    """How a process uses the memory of its GPU, in any unit.
+
+    Attributes:
+        allocated: Held now.
+        peak: The most that was held.
+        available: The most that could be held.
+    """
+
+    allocated: float
+    peak: float
+    available: float
+
+
+class _BatchMemory:
+    """Foresees which batches fit into memory.
+
+    Between two steps, weights and states of the optimizer are held; the rest of the peak is taken to grow with the
+    batch. That is more than it can grow, as gradients and workspaces do not.
+
+    Args:
+        read: Reads the memory; None where nobody can.
+    """
+
+    def __init__(self, read: Callable[[], _MemoryReading] | None) -> None:
+        self._read = read
+        self._held = math.inf
+
+    def begin_step(self) -> None:
+        """Note what is held between two steps: from the second one on, the states of the optimizer too."""
+        if self._read is not None:
+            self._held = self._read().allocated
+
+    def largest_batch(self, batch: int) -> int | None:
+        """Return the largest batch that fits, after steps with one that does, and not below it; None for any."""
+        if self._read is None or math.isinf(self._held):
+            return None
+        reading = self._read()
+        growing = reading.peak - self._held
+        if growing <= 0 or batch == 0:
+            return None
+        return max(batch, int(batch * (_USED_FRACTION * reading.available - self._held) / growing))
+
+
+def _memory_of(model: torch.nn.Module, monitor: ZeusMonitor) -> _BatchMemory:
+    """Return the memory that a model is trained in: that of a simulated GPU, if it computes."""
+    (gpu,) = monitor.gpus.values()
+    if isinstance(gpu, SimulatedGpu):
+        simulated = gpu
+        return _BatchMemory(lambda: _MemoryReading(*simulated._held_gib, simulated.preset.memory_gib))
+    device = next(model.parameters()).device
+    if device.type != "cuda":
+        return _BatchMemory(None)
+
+    def read() -> _MemoryReading:
+        free, _ = torch.cuda.mem_get_info(device)
+        available = free + torch.cuda.memory_reserved(device)
+        return _MemoryReading(torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device), available)
+
+    return _BatchMemory(read)

@@ -9,7 +9,7 @@ from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
-from zeus_core.knobs import PowerLimitKnob
+from zeus_core.settings import PowerLimitKnob
 
 __all__ = ["TriedLimits"]
 

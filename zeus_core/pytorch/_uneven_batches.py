@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from zeus_core._validate import (
     checked_flag,
-    checked_function,
     checked_instance,
     checked_mapping,
     checked_object,
@@ -19,12 +18,10 @@ from zeus_core._validate import (
 )
 from zeus_core.errors import UsageError
 from zeus_core.ports import World
-from zeus_core.ports._world import checked_world
-from zeus_core.pytorch._batch_choice import AnyBatches, choose_batches
-from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight, TokenCounter, scaled
-from zeus_core.pytorch._uneven_models import check_averaging, check_gradients, warn_of_batch_norms
+from zeus_core.pytorch._plain_loop import PlainLoop
+from zeus_core.pytorch._training_loop import scaled
 from zeus_core.pytorch._uneven_sampler import EpochOrder, UnevenBatchSampler
-from zeus_core.pytorch._world import torch_world
+from zeus_core.pytorch._uneven_training import AnyBatches, PendingWeight, TokenCounter, UnevenTraining
 
 __all__ = ["UnevenBatches", "UnevenLoader"]
 
@@ -69,30 +66,17 @@ class UnevenBatches:
         tokens: TokenCounter | None = None,
         world: World | None = None,
     ) -> None:
-        world = torch_world() if world is None else checked_world(world)
-
-        def check() -> None:
-            check_averaging(model, world.size)
-            if tokens is not None:
-                checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
-
-        self._choice = choose_batches(world, batches, check, lambda: check_gradients(model, world.size))
-        self._choice.watch(model)
-        self._rank, self._ranks = world.rank, world.size
-        if world.rank == 0:
-            warn_of_batch_norms(model, self._choice.batches)
-        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self._weights = LossWeights(world.rank, world.size, tokens, device)
+        self._training = UnevenTraining(PlainLoop(model, world), batches, tokens)
         self._weight: PendingWeight | None = None
 
     @property
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch."""
-        return self._choice.batches
+        return self._training.batches
 
     def close(self) -> None:
         """Restore the power limit that a `BatchAllocation` has set, if any."""
-        self._choice.close()
+        self._training.close()
 
     def loader(
         self,
@@ -127,9 +111,8 @@ class UnevenBatches:
         order = EpochOrder(
             len(dataset), checked_whole_number("seed", seed, 0, wanted, _MAX_SEED), checked_flag("shuffle", shuffle)
         )
-        sampler = UnevenBatchSampler(order, self.batches, self._rank, drop_last)
-        self._choice.use_sampler(sampler)
-        return UnevenLoader(DataLoader(dataset, batch_sampler=sampler, **arguments), sampler, order, self._begin)
+        sampler = self._training.sampler(order, drop_last)
+        return UnevenLoader(DataLoader(dataset, batch_sampler=sampler, **arguments), sampler, order, self._on_batch)
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
         """Return a loss of the current batch with its weight, to call `backward` on.
@@ -142,9 +125,9 @@ class UnevenBatches:
             raise UsageError("no batch has begun: go through the batches of loader(...), and weight each loss there")
         return scaled(loss, self._weight())
 
-    def _begin(self, number: int, sizes: Sequence[int], batch: Any) -> None:
-        self._choice.on_batch(number, sizes)
-        self._weight = self._weights.of_batch(sizes, batch)
+    def _on_batch(self, number: int, sizes: Sequence[int], batch: Any) -> None:
+        self._training.begin(number)
+        self._weight = self._training.weight(number, batch)
 
 
 class UnevenLoader:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zeus_core.allocation import AllocationPlan, RankShare
-from zeus_core.allocation._options import UNITS
+from zeus_core.allocation._options import checked_kind
 from zeus_core.report._figure import new_figure, write_figure
 
 __all__ = ["allocation_table", "draw_allocation", "shares_table"]
@@ -54,7 +54,7 @@ def shares_table(plan: AllocationPlan) -> str:
     for count, share in groups[:_MAX_ROWS]:
         names = str(rank) if count == 1 else f"{rank}-{rank + count - 1}"
         waiting = plan.step_seconds - share.busy_seconds
-        setting = f"{share.setting} {UNITS[share.knob]}"
+        setting = checked_kind(share.knob).text(share.setting)
         mark = " *" if share.is_extrapolated else ""
         bar = _bar(share, plan.step_seconds)
         lines.append(
@@ -105,7 +105,7 @@ def _draw_plan(axes: Any, plan: AllocationPlan, rows: int) -> None:
     waiting = [plan.step_seconds - seconds for seconds in busy]
     axes.barh(places, waiting, left=busy, color="#dddddd", label="waits")
     for place, share in zip(places, shares, strict=True):
-        text = f" {share.batch} samples, {share.setting} {UNITS[share.knob]}"
+        text = f" {share.batch} samples, {checked_kind(share.knob).text(share.setting)}"
         axes.text(0, place, text, va="center", fontsize="x-small", color="white" if share.batch else "black")
     axes.set_yticks(places, [f"{rank}: {share.device}" for rank, share in enumerate(shares)], fontsize="x-small")
     axes.invert_yaxis()

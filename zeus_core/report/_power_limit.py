@@ -11,7 +11,7 @@ from zeus_core._validate import checked_instance, checked_list, checked_text, ch
 from zeus_core.report._figure import new_figure, write_figure
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
 
 __all__ = ["Comparison", "draw_time_energy", "trial_table"]
 
@@ -60,9 +60,9 @@ def _checked_limit(limit_watts: int | None) -> int | None:
 
 
 def _cost_text(selector: OptimumSelector, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> str:
-    if not isinstance(selector, Objective):
+    if selector.objective is None:
         return ""
-    cost = selector.cost(measurement, baseline)
+    cost = selector.objective.cost(measurement, baseline)
     return f"{cost:.1f}" if math.isfinite(cost) else _TOO_SLOW
 
 

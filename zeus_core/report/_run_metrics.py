@@ -21,7 +21,7 @@ RUN_METRICS: Mapping[str, tuple[str, str]] = {
     "energy_per_token_j": ("J", "energy of the training steps by token, where tokens are counted"),
     "energy_per_sample_j": ("J", "energy of the training steps by sample, where samples are counted"),
     "energy_per_step_j": ("J", "energy of the training steps by optimizer step"),
-    **{f"energy_{activity.value}_j": ("J", f"energy of the activity {activity.value}") for activity in Activity},
+    **{f"energy_{activity.value}_j": ("J", f"energy of the activity {activity.words}") for activity in Activity},
     "energy_redone_j": ("J", "energy of steps that were done again after an interruption"),
     "host_energy_j": ("J", "CPU packages and their memory, where they are measured and charged"),
     "power_w": ("W", "mean power of all GPUs"),

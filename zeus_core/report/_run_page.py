@@ -19,10 +19,12 @@ __all__ = ["comparison_rows", "quantity_text", "run_page"]
 _STYLE = """
 :root { color-scheme: light dark; --ink: #16202c; --soft: #5b6876; --paper: #f6f7f9; --card: #ffffff; --line: #dfe4ea;
   --accent: #1769aa; --chosen: #c2410c; --steps: #1f77b4; --generation: #d97706; --reference: #7c3aed;
-  --evaluation: #0f8f6f; --checkpoint: #c0397b; --idle: #7d8b99; --good: #0f7a55; --bad: #b42318; }
+  --evaluation: #0f8f6f; --checkpoint: #c0397b; --between_steps: #8a5a2b; --idle: #7d8b99; --good: #0f7a55;
+  --bad: #b42318; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6ebf1; --soft: #9aa7b5; --paper: #10151b; --card: #171e26;
   --line: #2b3540; --accent: #6db3f2; --chosen: #ffa657; --steps: #58a6e8; --generation: #f0b04a; --reference: #b197fc;
-  --evaluation: #46c9a3; --checkpoint: #f08bbd; --idle: #7c8a97; --good: #5fd0a3; --bad: #ff8a80; } }
+  --evaluation: #46c9a3; --checkpoint: #f08bbd; --between_steps: #c9955c; --idle: #7c8a97; --good: #5fd0a3;
+  --bad: #ff8a80; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; color: var(--ink); background: var(--paper);
   margin: 0; padding: 2.2rem 1rem 4rem; }
@@ -55,7 +57,7 @@ path.chosen { stroke: var(--chosen); stroke-width: 2; } circle.chosen { fill: va
 @media print { :root { --ink: #000; --soft: #444; --paper: #fff; --card: #fff; --line: #bbb; } body { padding: 0;
   font-size: 11px; } section, .card { break-inside: avoid; } .wide { overflow: visible; } }
 """
-_ACTIVITIES = ("steps", "generation", "reference", "evaluation", "checkpoint", "idle")
+_ACTIVITIES = ("steps", "generation", "reference", "evaluation", "checkpoint", "between_steps", "idle")
 _COLORS = "".join(
     f".fill-{name} {{ fill: var(--{name}); }} .back-{name} {{ background: var(--{name}); }}\n" for name in _ACTIVITIES
 )

@@ -9,6 +9,7 @@ from html import escape
 from itertools import pairwise
 
 from zeus_core.adapters._result import duration_text, energy_text
+from zeus_core.events import Activity
 from zeus_core.optimizer._global_setting._search_result import CHOSEN, SearchResult
 from zeus_core.optimizer._global_setting._setting_history import SettingChange
 from zeus_core.report._run_sections import activities_in_order
@@ -32,15 +33,15 @@ def activity_bars(runs: Sequence[tuple[str, RunRecord]]) -> str:
     if largest <= 0:
         return ""
     label_width = 0 if len(runs) == 1 else 190
-    width, parts, seen = _WIDTH - label_width - 120, [], dict[str, None]()
+    width, parts, seen = _WIDTH - label_width - 120, [], dict[Activity, None]()
     for number, (name, run) in enumerate(runs):
         y, x = 8 + 40 * number, float(label_width)
         if label_width:
             parts.append(f'<text x="{x - 10:.0f}" y="{y + 18}" text-anchor="end">{escape(_short(name, 26))}</text>')
         for activity, tally in activities_in_order(run):
             length = width * tally.measured_joules / largest
-            seen[activity.value] = None
-            told = f"{activity.value}: {energy_text(tally.measured_joules, tally.measured.uncertainty_joules)}"
+            seen[activity] = None
+            told = f"{activity.words}: {energy_text(tally.measured_joules, tally.measured.uncertainty_joules)}"
             shape = f'x="{x:.1f}" y="{y}" width="{length:.2f}" height="26"'
             parts.append(f'<rect class="fill-{activity.value}" {shape}><title>{escape(told)}</title></rect>')
             x += length
@@ -48,7 +49,7 @@ def activity_bars(runs: Sequence[tuple[str, RunRecord]]) -> str:
             f'<text x="{x + 8:.1f}" y="{y + 18}">{escape(energy_text(run.account.total.measured_joules))}</text>'
         )
     height = 8 + 40 * len(runs)
-    legend = "".join(f'<span class="key"><i class="back-{name}"></i>{name}</span>' for name in seen)
+    legend = "".join(f'<span class="key"><i class="back-{each.value}"></i>{each.words}</span>' for each in seen)
     return f'{_svg("Energy by activity", height, parts)}<p class="legend">{legend}</p>'
 
 

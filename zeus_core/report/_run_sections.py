@@ -139,7 +139,7 @@ def _activities(run: RunRecord) -> Section:
     rows: list[tuple[str, ...]] = []
     for activity, tally in activities_in_order(run):
         share = f"{tally.measured_joules / total.measured_joules:.1%}" if total.measured_joules > 0 else ""
-        rows.append((activity.value, duration_text(tally.seconds), *_energy_cells(tally), share, tally.measured.method))
+        rows.append((activity.words, duration_text(tally.seconds), *_energy_cells(tally), share, tally.measured.method))
     if run.account.redone.seconds > 0:
         redone = run.account.redone
         rows.append(("of it done twice", duration_text(redone.seconds), *_energy_cells(redone), "", ""))

@@ -10,13 +10,13 @@ import numpy as np
 
 from zeus_core._validate import checked_number, checked_one_of, checked_whole_number
 from zeus_core.search._adaptive_search import AdaptiveSearch, predicted
-from zeus_core.search._aims import LeastEnergyWithin, aim_for
+from zeus_core.search._aims import aim_for, best_place
 from zeus_core.search._belief import Curves, Knob
 from zeus_core.search._block_lengths import MIN_BLOCK_STEPS, BlockLengths
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._curves import Array
 from zeus_core.search._next_trial import most_promising
-from zeus_core.search._objectives import OptimumSelector
+from zeus_core.search._objectives import OptimumSelector, longest_factor
 from zeus_core.search._observation import POWER_CV, Observation
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._run_account import RunAccount
@@ -26,6 +26,7 @@ from zeus_core.search._run_search import Block
 from zeus_core.search._settings import checked_settings
 from zeus_core.search._told import is_usable, selected
 from zeus_core.search._trial import Trial
+from zeus_core.settings.kinds import SM_CLOCK
 
 __all__ = ["AdaptiveRunSearch"]
 
@@ -53,14 +54,15 @@ class AdaptiveRunSearch:
     variation cv. Then it tries the setting that is best by its expectation, and continues at the best one that keeps
     the bound with the probability `confidence`: the whole run, this search included, lasts no longer than the factor
     times its duration at the original setting. Every block corrects the estimate, so the choice moves closer to the
-    bound as more is known. A drift of the work is estimated together with the curves.
+    bound as more is known. The best is the least energy; for `MaxSlowdownConstraint`, the lowest setting that takes no
+    more energy than the original. A drift of the work is estimated together with the curves.
 
     For costs (`Energy`, `ZeusCost`, an `Objective` of your own) it tries where most is to be gained, and continues at
     the lowest expected cost. It does not bound their time. Another rule of your own is asked like in `AdaptiveSearch`.
 
     Args:
         settings: The settings. The highest one is the original.
-        selector: The rule for the best setting. The bound of a `MaxSlowdownConstraint` is for the whole run.
+        selector: The rule for the best setting. A slowdown bound is for the whole run.
         knob: "power limit" if the settings are watts, "clock" if they are MHz.
         confidence: The probability with which a slowdown bound is to be kept, at least 0.5.
         max_steps: The steps of the whole run. If nobody knows, it is taken to last as long again as it has.
@@ -88,16 +90,16 @@ class AdaptiveRunSearch:
         self._settings = checked_settings(settings)
         self._search = AdaptiveSearch(self._settings, selector, knob=knob, confidence=confidence, prior=prior)
         self._selector, self._confidence = selector, confidence
-        self._aim = aim_for(selector, confidence)
+        self._aim, self._factor = aim_for(selector, confidence), longest_factor(selector)
         self._max_steps = max_steps if max_steps is None else checked_whole_number("max_steps", max_steps, 1)
         self._settle_seconds = checked_number("settle_seconds", settle_seconds, 0.0, math.inf, "seconds, such as 2.0")
         self._slowest: Array | None = None
-        if free_clock_mhz is not None and knob == "clock":
+        if free_clock_mhz is not None and self._search.kind == SM_CLOCK:
             wanted = "the mean SM clock under load, such as 1300.0"
             clock = checked_number("free_clock_mhz", free_clock_mhz, 0.0, math.inf, wanted, is_open=True)
             self._slowest = np.maximum(clock / np.array(self._settings), 1.0)
             self._slowest[0] = 1.0
-        self._estimate = RunEstimate(self._settings, read_prior() if prior is None else prior, knob)
+        self._estimate = RunEstimate(self._settings, read_prior() if prior is None else prior, self._search.kind)
         self._blocks: list[MeasuredBlock] = []
         self._run_steps, self._run_seconds = 0, 0.0
         self._earlier_steps = 0  # of the blocks of an earlier run
@@ -207,10 +209,6 @@ class AdaptiveRunSearch:
         return predicted(self._curves, place)
 
     @property
-    def _factor(self) -> float | None:
-        return self._aim.factor if isinstance(self._aim, LeastEnergyWithin) else None
-
-    @property
     def _progress(self) -> RunProgress:
         at_original = [block.trial for block in self._blocks if block.trial.setting == self._settings[0]]
         steps = sum(trial.steps for trial in at_original)
@@ -288,8 +286,8 @@ class AdaptiveRunSearch:
     def _judged(self, curves: Curves) -> tuple[int, int | None]:
         """Return the places of the choice and of the next trial."""
         tried = {self._settings.index(block.trial.setting) for block in self._blocks}
-        if isinstance(self._aim, LeastEnergyWithin):
-            return self._judged_by_bound(curves, tried, self._aim.factor)
+        if self._factor is not None:
+            return self._judged_by_bound(curves, tried, self._factor)
         if self._aim is None:
             return self._judged_by_rule(tried)
         try:
@@ -312,7 +310,7 @@ class AdaptiveRunSearch:
         nearly_keeps[keeps == 1.0] = 1.0
         may_exceed = _EXCESS_SHARE * (1 - self._confidence)
         chosen, likely = (
-            int(np.where(is_known, log_joules, math.inf).argmin())
+            best_place(self._selector, log_joules, is_known)
             for is_known in (
                 (keeps >= self._confidence) & (nearly_keeps >= 1 - may_exceed),
                 keeps >= min(_LIKELY, self._confidence),

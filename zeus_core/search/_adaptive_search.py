@@ -11,16 +11,17 @@ import numpy as np
 
 from zeus_core._validate import checked_instance, checked_number, checked_one_of, checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for
+from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for, best_place
 from zeus_core.search._belief import LEARNT_MISFIT, Belief, Curves, Knob
 from zeus_core.search._next_trial import most_promising, most_telling
-from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, ZeusCost, checked_selector
+from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, checked_selector
 from zeus_core.search._observation import Observation
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._settings import checked_settings
 from zeus_core.search._told import Told, selected_among
 from zeus_core.search._trial import Trial
+from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
 
 __all__ = ["AdaptiveSearch", "predicted"]
 
@@ -53,10 +54,11 @@ class AdaptiveSearch:
     10 % of the original from one of them. A trial that confirms it is told to the search too, and may lead to a safer
     one. Trials count by their own precision: the scatter of the steps, and the uncertainty of the energy.
 
-    It knows what the selectors of this package look for. For `MaxSlowdownConstraint` that is the least energy among the
-    settings that keep the bound with the probability `confidence`; for `Time`, the least energy among the settings as
-    fast as the original. Selectors of your own work too: a cost is minimised, and another rule is asked what it would
-    choose on the estimated curves.
+    It asks the selector what to look for. For one with a bound, such as `EnergyWithin`, that is the least energy among
+    the settings that keep the bound with the probability `confidence`; for `Time`, the least energy among the settings
+    as fast as the original. `MaxSlowdownConstraint` then chooses the lowest setting that was tried and keeps the bound,
+    if it takes no more energy than the original. A cost is minimised, and another rule is asked what it would choose on
+    the estimated curves.
 
     Args:
         settings: The settings. The highest one is the original.
@@ -82,11 +84,13 @@ class AdaptiveSearch:
     ) -> None:
         self._settings = checked_settings(settings)
         self._selector = checked_selector(selector)
-        self._knob: Knob = checked_one_of("knob", knob, ("power limit", "clock"))
+        kinds = {kind.option: kind for kind in KINDS.values() if kind.has_curves}
+        self.kind: Kind = kinds[checked_one_of("knob", knob, kinds)]
+        """The kind of setting."""
         wanted = "a probability from 0.5 to 0.999, such as 0.9"
-        if self._knob == "clock" and isinstance(selector, ZeusCost) and selector.max_power_watts is None:
+        if self.kind != POWER_LIMIT and self._selector.needs_max_power:
             raise UsageError(
-                "selector is ZeusCost() for clocks, which are no power: pass ZeusCost(max_power_watts=...), such as "
+                f"selector is {selector!r}, and clocks are no power: pass ZeusCost(max_power_watts=...), such as "
                 "the original power limit of a GPU"
             )
         self._aim: Aim | None = aim_for(selector, checked_number("confidence", confidence, 0.5, 0.999, wanted))
@@ -94,7 +98,7 @@ class AdaptiveSearch:
         known = (
             read_prior() if prior is None else checked_instance("prior", prior, CurvePrior, "that of `read_prior()`")
         )
-        self._belief = Belief(self._settings, known, self._knob, LEARNT_MISFIT)
+        self._belief = Belief(self._settings, known, self.kind, LEARNT_MISFIT)
         self._told = Told()
 
     def ask(self) -> int | None:
@@ -135,8 +139,7 @@ class AdaptiveSearch:
             prospects = (self._aim or _EXPLORATION).prospects(curves, alike.seconds_stderr)
         except Exception:  # a cost of the user's may raise anything
             prospects = _EXPLORATION.prospects(curves, alike.seconds_stderr)
-        costs = np.where(prospects.keeps, prospects.expected_costs, np.inf)
-        return int(costs.argmin())
+        return best_place(self._selector, prospects.expected_costs, prospects.keeps)
 
     @cached_property
     def _decision(self) -> tuple[int | None, int | None]:
@@ -169,7 +172,7 @@ class AdaptiveSearch:
     def _if_unbound(self, trials: Mapping[int, Observation]) -> tuple[int | None, int | None] | None:
         """Return the next setting and the choice if the lowest limit is above the draw; None if limits may bind."""
         original, lowest = trials[self._settings[0]], self._settings[-1]
-        if self._knob != "power limit" or original.watts_per_gpu > lowest or self._prefers_settings(original):
+        if self.kind != POWER_LIMIT or original.watts_per_gpu > lowest or self._prefers_settings(original):
             return None
         if lowest not in self._told:
             return lowest, self._settings[0]
@@ -201,7 +204,7 @@ class AdaptiveSearch:
     def _second(self, original: Observation) -> int:
         """Return the setting of the second trial."""
         aimed = _SECOND_OVER_CLOCK * self._settings[0]
-        if self._knob == "power limit":
+        if self.kind == POWER_LIMIT:
             aimed = _SECOND_OVER_DRAW * min(original.watts_per_gpu, self._settings[0])
         return min(self._settings[1:], key=lambda setting: abs(setting - aimed))
 
@@ -215,7 +218,9 @@ class AdaptiveSearch:
             return self._explored(curves, tried, alike), None
         known = self._near(tried) if prospects.are_open else tried
         best = min((place for place in known if prospects.keeps[place]), key=prospects.expected_costs.__getitem__)
-        return self._promising(curves, prospects, best, alike), self._settings[best]
+        may_be_chosen = prospects.keeps & np.isin(np.arange(len(self._settings)), known)
+        choice = best_place(self._selector, prospects.expected_costs, may_be_chosen)
+        return self._promising(curves, prospects, best, alike), self._settings[choice]
 
     def _near(self, tried: list[int]) -> list[int]:
         """Return the places of the settings that were tried, and of those between them that are known well enough."""

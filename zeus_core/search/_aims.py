@@ -12,18 +12,9 @@ from numpy.typing import NDArray
 
 from zeus_core.search._belief import Curves
 from zeus_core.search._curves import Array
-from zeus_core.search._objectives import (
-    Energy,
-    MaxSlowdownConstraint,
-    Objective,
-    OptimumSelector,
-    PowerLimitMeasurement,
-    Time,
-    ZeusCost,
-)
-from zeus_core.search._verdict import TIME_TOLERANCE
+from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement, longest_factor
 
-__all__ = ["Aim", "LeastCost", "LeastEnergyWithin", "Prospects", "aim_for", "normal_probability"]
+__all__ = ["Aim", "LeastCost", "LeastEnergyWithin", "Prospects", "aim_for", "best_place", "normal_probability"]
 
 _MAX_ASKED_CURVES = 40  # of a user's own cost, which is computed for one setting after another
 _MIN_FINITE_SHARE = 0.5  # of the curves, for a setting to be chosen by a cost that is infinite for some
@@ -81,7 +72,7 @@ class LeastCost:
     objective: Objective
 
     def prospects(self, curves: Curves, stderr: float) -> Prospects:
-        heaviest = slice(None) if type(self.objective) in _COSTS_OF_ARRAYS else slice(_MAX_ASKED_CURVES)
+        heaviest = slice(None) if self.objective.takes_arrays else slice(_MAX_ASKED_CURVES)
         weights = curves.weights[heaviest] / curves.weights[heaviest].sum()
         log_seconds, log_watts = curves.log_seconds[heaviest], curves.log_watts[heaviest]
         costs = self._costs(curves.settings, log_seconds, log_watts)
@@ -112,9 +103,11 @@ class LeastCost:
     def _costs(self, settings: tuple[int, ...], log_seconds: Array, log_watts: Array) -> Array:
         seconds: Any = np.exp(log_seconds)
         joules: Any = seconds * np.exp(log_watts)
-        if type(self.objective) in _COSTS_OF_ARRAYS:
+        if self.objective.takes_arrays:
             baseline = PowerLimitMeasurement(settings[0], joules[:, :1], seconds[:, :1])  # of all curves at once
-            return np.asarray(self.objective.cost(PowerLimitMeasurement(settings[0], joules, seconds), baseline))
+            all_settings: Any = np.array(settings)
+            all_costs = self.objective.cost(PowerLimitMeasurement(all_settings, joules, seconds), baseline)
+            return np.broadcast_to(all_costs, seconds.shape)
         costs = np.empty(seconds.shape)
         for row, (curve_joules, curve_seconds) in enumerate(zip(joules.tolist(), seconds.tolist(), strict=True)):
             baseline = PowerLimitMeasurement(settings[0], curve_joules[0], curve_seconds[0])
@@ -122,10 +115,6 @@ class LeastCost:
                 measurement = PowerLimitMeasurement(setting, curve_joules[column], curve_seconds[column])
                 costs[row, column] = self.objective.cost(measurement, baseline)
         return costs
-
-
-# Their costs are products and sums, and so can be computed for arrays.
-_COSTS_OF_ARRAYS = {Energy, ZeusCost}
 
 
 @dataclass(frozen=True)
@@ -151,13 +140,23 @@ class LeastEnergyWithin:
 
 def aim_for(selector: OptimumSelector, confidence: float) -> Aim | None:
     """Return the aim of a selector; None if only the selector itself can tell."""
-    if type(selector) is MaxSlowdownConstraint:
-        return LeastEnergyWithin(selector.factor, confidence)
-    if type(selector) is Time:
-        return LeastEnergyWithin(1 + TIME_TOLERANCE, 0.5)
-    if isinstance(selector, Objective) and type(selector).select is Objective.select:
-        return LeastCost(selector)
-    return None
+    factor = longest_factor(selector)
+    if factor is not None:
+        return LeastEnergyWithin(factor, 0.5 if selector.bound_factor is None else confidence)
+    return None if selector.objective is None else LeastCost(selector.objective)
+
+
+def best_place(selector: OptimumSelector, costs: Array, keeps: NDArray[np.bool_]) -> int:
+    """Return the place of the best setting.
+
+    Args:
+        selector: The rule. If it prefers the lowest setting, none is worth more cost than the original one has.
+        costs: The expected cost at each setting, which is the energy where time is bound.
+        keeps: Whether each setting may be chosen, as the original one may.
+    """
+    if selector.prefers_lowest:
+        return int(np.flatnonzero(keeps & (costs <= costs[0]))[-1])
+    return int(np.where(keeps, costs, np.inf).argmin())
 
 
 def normal_probability(deviations: Array) -> Array:

@@ -25,6 +25,7 @@ from zeus_core.search._curves import Array, CurveShapes
 from zeus_core.search._observation import Observation
 from zeus_core.search._prior import CurvePrior
 from zeus_core.search._residual import Residual
+from zeus_core.settings.kinds import POWER_LIMIT, Kind
 
 __all__ = ["ASSUMED_MISFIT", "LEARNT_MISFIT", "Belief", "Curves", "Knob", "Misfit"]
 
@@ -139,17 +140,17 @@ class Belief:
     Args:
         settings: The settings, the original one first.
         prior: The shapes of curves.
-        knob: The kind of setting.
+        kind: The kind of setting.
         misfit: How far the truth is from the shapes.
         sampled: How many curves to draw from those that the first trial leaves; if None, the heaviest are taken.
     """
 
     def __init__(
-        self, settings: tuple[int, ...], prior: CurvePrior, knob: Knob, misfit: Misfit, sampled: int | None = None
+        self, settings: tuple[int, ...], prior: CurvePrior, kind: Kind, misfit: Misfit, sampled: int | None = None
     ) -> None:
         self._settings = settings
         self._prior = prior
-        self._knob = knob
+        self._is_limit = kind == POWER_LIMIT
         self._misfit = misfit
         self._sampled = sampled
         self._start: tuple[tuple[float, float], CurveShapes, Array, tuple[Array, Array]] | None = None
@@ -215,16 +216,16 @@ class Belief:
 
     def _knows_level(self, baseline: Observation) -> bool:
         """Whether the draw can be compared with the original limit."""
-        return self._knob == "power limit" and baseline.watts_per_gpu <= _MAX_DRAW * self._settings[0]
+        return self._is_limit and baseline.watts_per_gpu <= _MAX_DRAW * self._settings[0]
 
     def _level(self, baseline: Observation) -> float:
-        return math.log(self._settings[0]) if self._knob == "power limit" else 0.0
+        return math.log(self._settings[0]) if self._is_limit else 0.0
 
     def _offset(self, baseline: Observation) -> float:
         return _DRAW_OFFSET if self._knows_level(baseline) else _UNKNOWN
 
     def _predicted(self, shapes: CurveShapes, fractions: Array) -> tuple[Array, Array]:
-        return shapes.under_limits(fractions) if self._knob == "power limit" else shapes.at_clocks(fractions)
+        return shapes.under_limits(fractions) if self._is_limit else shapes.at_clocks(fractions)
 
     def _shapes(self, baseline: Observation) -> tuple[CurveShapes, Array, tuple[Array, Array]]:
         """Return the shapes that the draw at the original setting leaves, their weights, and their curves."""

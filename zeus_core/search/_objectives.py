@@ -1,10 +1,15 @@
-"""Selectors: rules that choose the best power limit among those that were measured."""
+"""Selectors: rules that choose the best power limit among those that were measured.
+
+Searches, optimizers and reports ask a selector questions, and never for its type: so a selector of a user's own needs
+no more than `select` or `cost`, and says by the other answers what it needs and whether it bounds the time.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from zeus_core._validate import checked_instance, checked_number, checked_object, checked_whole_number
@@ -12,6 +17,7 @@ from zeus_core.search._trial import Trial
 
 __all__ = [
     "Energy",
+    "EnergyWithin",
     "MaxSlowdownConstraint",
     "Objective",
     "OptimumSelector",
@@ -19,11 +25,14 @@ __all__ = [
     "Time",
     "ZeusCost",
     "checked_selector",
+    "longest_factor",
 ]
 
 # Two standard errors: 95 % of equally fast limits count as such. More chooses lower limits, which may be slower.
 _STANDARD_ERRORS = 2.0
+_TIME_TOLERANCE = 0.005  # settings this close to the fastest are equally fast: single measurements differ by as much
 _ROUNDING = 1e-9  # durations are sums of floats: closer than this, relatively, they are equal
+_SLOWDOWN = "at least 1, such as 1.1 for 10 % longer steps"
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,14 @@ class PowerLimitMeasurement:
 
 
 class OptimumSelector(ABC):
-    """Chooses a power limit. Derive your own selector from this class, or from `Objective` if its rule is a cost."""
+    """Chooses a power limit. Derive your own selector from this class, or from `Objective` if its rule is a cost.
+
+    Only `select` has to be written. The other members answer the questions of searches, optimizers and reports; their
+    defaults are those of a rule that bounds no time and needs nothing but measurements.
+    """
+
+    def __repr__(self) -> str:
+        return type(self).__name__
 
     @abstractmethod
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
@@ -70,14 +86,79 @@ class OptimumSelector(ABC):
             measurements: One for each limit that was tried, at least one.
         """
 
+    @property
+    def objective(self) -> Objective | None:
+        """The cost that `select` minimizes; None if the rule is no cost."""
+        return None
 
-def checked_selector(selector: OptimumSelector) -> OptimumSelector:
+    @property
+    def bound_factor(self) -> float | None:
+        """The slowdown bound: the longest acceptable duration over the original one, at least 1; None without a bound.
+
+        An adaptive search keeps it with a stated probability, and looks for the least energy that keeps it.
+        """
+        return None
+
+    @property
+    def time_tolerance(self) -> float | None:
+        """The fraction by which steps may last longer and be as fast as the original; None if that is not demanded."""
+        return None
+
+    @property
+    def needs_max_power(self) -> bool:
+        """Whether the cost takes the original limit for the highest power of a GPU.
+
+        Where settings are no power limits, such as clocks, `completed` tells it.
+        """
+        return False
+
+    @property
+    def prefers_lowest(self) -> bool:
+        """Whether the setting itself is the cost: the lowest one wins that may be chosen, at any energy and time."""
+        return False
+
+    def prefers(
+        self,
+        one: tuple[PowerLimitMeasurement, PowerLimitMeasurement],
+        other: tuple[PowerLimitMeasurement, PowerLimitMeasurement],
+    ) -> bool:
+        """Return whether one setting is better than another, such as a clock than a power limit.
+
+        Args:
+            one: The measurement of a setting, and of the original of its kind. Where time is bound, it keeps the bound.
+            other: The same for the setting it is compared with.
+        """
+        if longest_factor(self) is not None:  # both keep the bound
+            return one[0].energy / one[1].energy < other[0].energy / other[1].energy
+        objective = self.objective
+        if objective is not None:
+            return _relative_cost(objective, one) < _relative_cost(objective, other)
+        return other[0].power_limit != self.select([other[0], one[0]]) == one[0].power_limit
+
+    def completed(self, max_power_watts: float, world_size: int | None = None) -> OptimumSelector:
+        """Return the selector with the highest power of a GPU, in watts, if it needs one.
+
+        Args:
+            max_power_watts: The highest power of one GPU.
+            world_size: How many GPUs the energies are summed over; as the selector has it if None.
+        """
+        return self
+
+
+def checked_selector(selector: OptimumSelector, argument: str = "selector") -> OptimumSelector:
     """Return a selector.
 
     Raises:
         UsageError: It is something else, such as a class.
     """
-    return checked_object("selector", selector, "select", "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)")
+    return checked_object(argument, selector, "prefers", "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)")
+
+
+def longest_factor(selector: OptimumSelector) -> float | None:
+    """Return the longest acceptable duration over the original one; None if a selector accepts any."""
+    if selector.bound_factor is None and selector.time_tolerance is not None:
+        return 1 + selector.time_tolerance
+    return selector.bound_factor
 
 
 class Objective(OptimumSelector):
@@ -93,6 +174,16 @@ class Objective(OptimumSelector):
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Return the cost of training at this limit; infinite if the limit must not be chosen."""
 
+    @property
+    def objective(self) -> Objective | None:
+        """This cost; None if a derived class chooses by another rule."""
+        return self if type(self).select is Objective.select else None
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether `cost` is made of sums and products, and so takes measurements of many settings as arrays."""
+        return False
+
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
         """Return the measured limit with the lowest cost."""
         baseline = max(measurements, key=lambda one: one.power_limit)
@@ -106,6 +197,11 @@ class Energy(Objective):
         """Return the energy in joules."""
         return measurement.energy
 
+    @property
+    def takes_arrays(self) -> bool:
+        """True, if the cost is the one of this class."""
+        return type(self).cost is Energy.cost
+
 
 class Time(Objective):
     """Chooses the limit with the fastest steps, and the lowest limit among the equally fast.
@@ -117,6 +213,16 @@ class Time(Objective):
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Return the duration in seconds."""
         return measurement.time
+
+    @property
+    def objective(self) -> Objective:
+        """The duration, although not all differences of it count."""
+        return self
+
+    @property
+    def time_tolerance(self) -> float:
+        """0.005: single measurements differ by as much."""
+        return _TIME_TOLERANCE
 
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
         """Return the lowest limit that is as fast as the fastest, as far as the measurements can tell."""
@@ -156,9 +262,28 @@ class ZeusCost(Objective):
         gpu_watts = baseline.power_limit if self.max_power_watts is None else self.max_power_watts
         return self.eta_knob * measurement.energy + (1 - self.eta_knob) * self.world_size * gpu_watts * measurement.time
 
+    @property
+    def takes_arrays(self) -> bool:
+        """True, if the cost is the one of this class."""
+        return type(self).cost is ZeusCost.cost
+
+    @property
+    def needs_max_power(self) -> bool:
+        """Whether `max_power_watts` is None."""
+        return self.max_power_watts is None
+
+    def completed(self, max_power_watts: float, world_size: int | None = None) -> ZeusCost:
+        """Return the same cost with `max_power_watts`, if it is None here, and over as many GPUs."""
+        known = copy(self)
+        known.max_power_watts = max_power_watts if self.max_power_watts is None else self.max_power_watts
+        known.world_size = self.world_size if world_size is None else world_size
+        return known
+
 
 class MaxSlowdownConstraint(Objective):
     """Chooses the lowest limit at which steps last no longer than a factor times their original duration.
+
+    That limit need not be the one that takes the least energy: see `EnergyWithin`.
 
     Args:
         factor: The longest acceptable duration over the duration at the original limit, at least 1.
@@ -168,17 +293,60 @@ class MaxSlowdownConstraint(Objective):
     """
 
     def __init__(self, factor: float = 1.1) -> None:
-        self.factor: float = checked_number(
-            "factor", factor, 1.0, math.inf, "at least 1, such as 1.1 for 10 % longer steps"
-        )
+        self.factor: float = checked_number("factor", factor, 1.0, math.inf, _SLOWDOWN)
 
     def __repr__(self) -> str:
         return f"MaxSlowdownConstraint(factor={self.factor:g})"
 
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Return the limit in watts; infinite beyond the bound."""
-        longest_seconds = self.factor * baseline.time * (1 + _ROUNDING)
-        return measurement.power_limit if measurement.time <= longest_seconds else math.inf
+        return measurement.power_limit if _is_within(self.factor, measurement, baseline) else math.inf
+
+    @property
+    def bound_factor(self) -> float:
+        """`factor`."""
+        return self.factor
+
+    @property
+    def prefers_lowest(self) -> bool:
+        """True."""
+        return True
+
+
+class EnergyWithin(Objective):
+    """Chooses the limit with the least energy among those at which steps keep a slowdown bound.
+
+    Args:
+        slowdown: The longest acceptable duration over the duration at the original limit, at least 1.
+
+    Raises:
+        UsageError: `slowdown` is below 1.
+    """
+
+    def __init__(self, slowdown: float = 1.1) -> None:
+        self.slowdown: float = checked_number("slowdown", slowdown, 1.0, math.inf, _SLOWDOWN)
+
+    def __repr__(self) -> str:
+        return f"EnergyWithin(slowdown={self.slowdown:g})"
+
+    def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
+        """Return the energy in joules; infinite beyond the bound."""
+        return measurement.energy if _is_within(self.slowdown, measurement, baseline) else math.inf
+
+    @property
+    def bound_factor(self) -> float:
+        """`slowdown`."""
+        return self.slowdown
+
+
+def _is_within(factor: float, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> bool:
+    return measurement.time <= factor * baseline.time * (1 + _ROUNDING)
+
+
+def _relative_cost(objective: Objective, change: tuple[PowerLimitMeasurement, PowerLimitMeasurement]) -> float:
+    """Return the change of a cost, which may be negative, or 0 at the original setting, if it is the user's own."""
+    cost, original = objective.cost(*change), objective.cost(change[1], change[1])
+    return (cost - original) / (abs(original) or 1.0)
 
 
 def _is_as_fast(measurement: PowerLimitMeasurement, fastest: PowerLimitMeasurement) -> bool:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zeus_core.search._belief import ASSUMED_MISFIT, Belief, Curves, Knob
+from zeus_core.search._belief import ASSUMED_MISFIT, Belief, Curves
 from zeus_core.search._curves import Array
 from zeus_core.search._drift import BlockTime, combined
 from zeus_core.search._observation import MIN_STDERR, Observation
 from zeus_core.search._prior import CurvePrior
 from zeus_core.search._trial import Trial
+from zeus_core.settings.kinds import Kind
 
 __all__ = ["MeasuredBlock", "RunEstimate", "pooled_cv"]
 
@@ -56,12 +57,12 @@ class RunEstimate:
     Args:
         settings: The settings, the original one first.
         prior: The shapes of curves.
-        knob: The kind of setting.
+        kind: The kind of setting.
     """
 
-    def __init__(self, settings: tuple[int, ...], prior: CurvePrior, knob: Knob) -> None:
+    def __init__(self, settings: tuple[int, ...], prior: CurvePrior, kind: Kind) -> None:
         self._settings = settings
-        self._belief = Belief(settings, prior, knob, ASSUMED_MISFIT, sampled=_CURVES)
+        self._belief = Belief(settings, prior, kind, ASSUMED_MISFIT, sampled=_CURVES)
         self._untimed: tuple[Observation, Curves] | None = None
 
     def after(self, blocks: Sequence[MeasuredBlock]) -> Curves:

@@ -5,18 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import (
-    MaxSlowdownConstraint,
-    Objective,
-    OptimumSelector,
-    PowerLimitMeasurement,
-    Time,
-)
+from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement, longest_factor
 
-__all__ = ["TIME_TOLERANCE", "Verdict", "verdict_on"]
-
-TIME_TOLERANCE = 0.005
-"""Settings this close to the fastest are equally fast, as a fraction: single measurements differ by as much."""
+__all__ = ["Verdict", "verdict_on"]
 
 _ROUNDING = 1e-9  # a slowdown is a quotient of sums: closer than this to its bound, it is there
 
@@ -46,19 +37,22 @@ def verdict_on(
             for each step.
     """
     steps = None if comparison is None else (comparison.slowdown_factor, comparison.slowdown_uncertainty)
-    if isinstance(selector, MaxSlowdownConstraint):
-        holds = _is_within(run_slowdown or steps, selector.factor)
+    factor = selector.bound_factor
+    if factor is not None:
+        holds = _is_within(run_slowdown or steps, factor)
         if holds is not False and comparison is not None and comparison.is_certain and comparison.saving_fraction < 0:
             return Verdict(False, ", but took more energy than the original")
-        if holds and _is_within(steps, selector.factor) is False:  # other steps of the run were quicker
+        if holds and _is_within(steps, factor) is False:  # other steps of the run were quicker
             return Verdict(True, ", whose bound the run kept")
         return _verdict(holds, "its bound was not kept", "its bound was kept")
-    if isinstance(selector, Time):
-        holds = _is_within(steps, 1 + TIME_TOLERANCE)
+    longest = longest_factor(selector)
+    if longest is not None:
+        holds = _is_within(steps, longest)
         return _verdict(holds, "its steps were slower than the original", "its steps were as fast as the original")
-    if comparison is None or not isinstance(selector, Objective):
+    objective = selector.objective
+    if comparison is None or objective is None:
         return Verdict(None, "")
-    return _verdict(_costs_less(selector, comparison), "cost more than the original", "it cost less than the original")
+    return _verdict(_costs_less(objective, comparison), "cost more than the original", "it cost less than the original")
 
 
 def _verdict(holds: bool | None, failure: str, demand: str) -> Verdict:

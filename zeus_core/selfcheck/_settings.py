@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import numpy as np
 
 from zeus_core.errors import NotSupportedError
-from zeus_core.knobs import Knob, PowerLimitKnob, SmClockKnob
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Phase
 from zeus_core.selfcheck._bench import Bench, Finding
+from zeus_core.settings import Knob, PowerLimitKnob, SmClockKnob
 
 __all__ = ["check_clock", "check_power_limit", "check_restored", "check_saving"]
 

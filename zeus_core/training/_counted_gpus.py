@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.lock import ProcessLock
 from zeus_core._process.parallel import ParallelCalls
+from zeus_core._step_gaps import StepGaps
 from zeus_core.adapters import contained
 from zeus_core.attribution.amount import Amount, whole_quanta
 from zeus_core.attribution.divided_energy import DividedEnergy, Division
@@ -19,6 +20,7 @@ from zeus_core.attribution.timeline import Timeline
 from zeus_core.attribution.updates import CounterUpdates
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
+from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._meter import UNKNOWN_PEAK_WATTS, peak_watts
@@ -60,6 +62,7 @@ class CountedGpus:
         gpu_indices: The GPUs of the monitor to count.
         reading: All devices, at the beginning.
         timeline: The activities in time.
+        gaps: The time between two steps. None of it is divided before its activity is known.
         trace: Records the energy in time; nothing does if None.
     """
 
@@ -69,12 +72,14 @@ class CountedGpus:
         gpu_indices: Collection[int],
         reading: Reading,
         timeline: Timeline,
+        gaps: StepGaps,
         trace: TraceRecorder | None,
     ) -> None:
         self._monitor = monitor
         self._trace = trace
         self._time_source = monitor.time_source
         self._timeline = timeline
+        self._gaps = gaps
         self._lock = ProcessLock()
         self._first = self._settled_at = reading.at
         counted = [(number, *item) for number, item in enumerate(monitor.gpus.items()) if item[0] in gpu_indices]
@@ -132,6 +137,17 @@ class CountedGpus:
                 edge = reading.gpus[gpu.number]
                 power_watts = edge.power_watts if edge.fault is None else None  # else it may be of an earlier moment
                 gpu.energy.add_edge(edge.at, end, edge.counter_joules, power_watts)
+
+    def leave_out(self, begin: float, end: float) -> None:
+        """Note that the time since the latest step, from a moment on, belongs to none, and that steps go on."""
+        with self._lock:
+            self._begin_between_steps(begin)
+            self._timeline.change(end, Activity.STEPS)
+            self._gaps.begin(end)
+
+    def _begin_between_steps(self, at: float) -> None:
+        if self._timeline.changed_at < at:
+            self._timeline.change(at, Activity.BETWEEN_STEPS)
 
     def update(self, now: float, is_last: bool) -> None:
         """Divide all energy up to this moment; once more, by what is known now, if it is the last."""
@@ -236,6 +252,11 @@ class CountedGpus:
 
     def _settle(self, now: float, is_last: bool = False) -> None:
         self._settled_at = now
+        since = self._gaps.since
+        if since is not None and self._gaps.is_decided(now):
+            self._begin_between_steps(since)
+        elif since is not None:
+            now = min(now, since)
         for gpu in self._gpus:
             gpu.energy.settle(now, is_last)
             gpu.power.add(gpu.energy.settled_until - self._first, gpu.energy.settled_joules)

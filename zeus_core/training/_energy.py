@@ -8,18 +8,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._validate import checked_flag, checked_object, checked_path
+from zeus_core._validate import checked_flag, checked_object, checked_path, shown
 from zeus_core.adapters import contained
+from zeus_core.adapters._contained import Hooked, log_fault
 from zeus_core.adapters._result import show_result
-from zeus_core.events import Activity, NoObserver, TrainingObserver
+from zeus_core.errors import UsageError
+from zeus_core.events import (
+    PASS_END,
+    TRAIN_END,
+    Activity,
+    Event,
+    Observer,
+    PassBegin,
+    Pause,
+    StepBegin,
+    TrainBegin,
+    TrainEnd,
+    TrainingHooks,
+    TrainingOptimizer,
+)
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports._world import SoloWorld, checked_world, warn_if_others_train
 from zeus_core.training._electricity import checked_electricity
-from zeus_core.training._evaluation_detector import EvaluationDetector
-from zeus_core.training._hook import Hooked, hook
-from zeus_core.training._optimizer import KeepsSearch, PausesTraining, TrainingOptimizer, check_optimizer
 from zeus_core.training._outcome import outcome_of, summary_of
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values
@@ -36,7 +48,7 @@ __all__ = ["TrainingEnergy"]
 _SEARCH = "search"  # the part of the state of a checkpoint that is the optimizer's
 
 
-class TrainingEnergy(Hooked):
+class TrainingEnergy(TrainingHooks, Hooked):
     """Measures the energy of a training run, by activity, per token or sample, and in all.
 
     An adapter of your framework reports to it, or your own loop does:
@@ -51,8 +63,8 @@ class TrainingEnergy(Hooked):
                 evaluate()
         print(energy.summary)
 
-    It is a `TrainingObserver`, and forwards the events to the optimizer. No method raises during training: the first
-    fault is logged, and training continues without the numbers it has cost.
+    Each hook makes one event, which the optimizer receives, the account, and the observers that were added. No method
+    raises during training: the first fault is logged, and training continues without the numbers it has cost.
 
     In a job of several ranks each device is counted once, and `on_train_begin`, `log`, `evaluation` and `finish` are
     collective: every rank must call them at the same step, and all get the same numbers. So is the first `on_pause` if
@@ -64,8 +76,6 @@ class TrainingEnergy(Hooked):
         world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
         folder: The folder of the journal, from which a resumed run reads what was spent before; none is kept if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
-        detects_evaluations: Detect evaluations of torch's modules that are not announced: forward passes between two
-            steps, in evaluation mode or without gradients.
         quiet: Show no result at the end of training.
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
         recurring_run: The run of a recurring job whose time and energy this is, from `RecurringJob.run`. Report its
@@ -78,7 +88,7 @@ class TrainingEnergy(Hooked):
         optimizer: As passed.
         summary: The summary of the latest run; None until it has ended.
         quiet: As passed.
-        detected_evaluations: Evaluations of the current or latest run that were not announced.
+        detected_evaluations: Evaluations of the current or latest run that its adapter has detected.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -93,27 +103,26 @@ class TrainingEnergy(Hooked):
         world: World | None = None,
         folder: str | Path | None = None,
         strict: bool = False,
-        detects_evaluations: bool = True,
         quiet: bool = False,
         electricity: Electricity | None = None,
         recurring_run: RecurringRun | None = None,
         trace: bool | str | Path = False,
     ) -> None:
         checked_flag("strict", strict)
-        check_optimizer(optimizer, monitor)
+        _check_optimizer(optimizer, monitor)
         if monitor is None and optimizer is not None:
             monitor = optimizer.monitor
         self.monitor: ZeusMonitor = training_monitor(monitor, strict)
         self.optimizer = optimizer
+        self._optimizer: TrainingOptimizer = optimizer or TrainingOptimizer()  # without one, its answers
         self.summary: TrainingSummary | None = None
         self.quiet: bool = checked_flag("quiet", quiet)
-        self._observer: TrainingObserver = optimizer or NoObserver()
         if optimizer is not None:
             optimizer.quiet = True  # its result is part of the one shown here
-        self._pausing = optimizer if isinstance(optimizer, PausesTraining) else None
+        self._training: TrainBegin | None = None  # under way
         self._is_result_due = False
         self._electricity = checked_electricity(electricity)
-        self._trace = None if trace is False else _run_trace(trace, self.monitor)
+        self._trace = None if trace is False else _run_trace(trace, self.monitor, optimizer)
         self._recorder = RunRecorder(
             self.monitor,
             SoloWorld(),
@@ -121,11 +130,9 @@ class TrainingEnergy(Hooked):
             self._electricity,
             self._trace,
         )
-        self._evaluations = EvaluationDetector(self._on_detected)
-        self._detects_evaluations = checked_flag("detects_evaluations", detects_evaluations)
+        observers = (optimizer, self._trace, self._recorder)  # in this order: the account ends the trace
+        self._observers: list[Observer] = [observer for observer in observers if observer is not None]
         self.detected_evaluations: int = 0
-        self._pauses = 0
-        self._is_in_step = False
         self._is_world_checked = False
         if world is not None:
             self.use_world(world)
@@ -135,7 +142,7 @@ class TrainingEnergy(Hooked):
     @property
     def saving_fraction(self) -> float | None:
         """Energy per step saved by the setting the optimizer chose; None if unknown."""
-        return self._observer.saving_fraction
+        return self._optimizer.saving_fraction
 
     @property
     def _trace_recorder(self) -> TraceRecorder | None:
@@ -145,25 +152,25 @@ class TrainingEnergy(Hooked):
     @property
     def is_end_due(self) -> bool:
         """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
-        return self._observer.is_end_due
+        return self._optimizer.is_end_due
 
     @contained(default=dict[str, str])
     def result(self) -> dict[str, str]:
         """Return the result of the latest training for people, as labelled lines; empty if there is none."""
         names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
         rows = {} if self.summary is None or not names else {"measured on": names, **self.summary.rows()}
-        return {**rows, **self._observer.result()}
+        return {**rows, **self._optimizer.result()}
 
     def use_world(self, world: World) -> None:
         """Set the ranks. Call before training begins."""
         checked_world(world)
         self._is_world_checked = True
         self._recorder.use_world(world)
-        self._observer.use_world(world)
+        self._optimizer.use_world(world)
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
         """Tell the optimizer's work from other work; see `GlobalPowerLimitOptimizer.use_work`."""
-        self._observer.use_work(work)
+        self._optimizer.use_work(work)
         self._note_work(work)
 
     @contained
@@ -179,12 +186,19 @@ class TrainingEnergy(Hooked):
         """
         self._recorder.use_folder(Path(checked_path("folder", folder, "output", "folder")), from_checkpoint)
 
-    @hook
-    def forget(self) -> None:
-        """Discard what the optimizer learned from steps: from now on a step is another amount of work."""
-        self._observer.forget()
+    def add_observer(self, observer: Observer) -> None:
+        """Have an observer receive each event from now on, after the optimizer and the account.
 
-    @hook
+        It receives the beginning of a training that is under way first. Its faults are contained, as those of a hook.
+
+        Raises:
+            UsageError: It has no method `receive`.
+        """
+        guest = _Guest(checked_object("observer", observer, "receive", "an object with receive(event)"))
+        self._observers.append(guest)
+        if self._training is not None:
+            guest.receive(self._training)
+
     def on_train_begin(self, step: int = 0, *, max_steps: int | None = None) -> None:
         """Report that training begins; a collective call. Steps of a training that has not ended are done again.
 
@@ -192,103 +206,49 @@ class TrainingEnergy(Hooked):
             step: Optimizer steps already done, in a resumed training.
             max_steps: The steps of the whole training, those included, if the loop knows.
         """
+        self.receive(TrainBegin(max_steps, step))
+
+    def on_pass_begin(self, activity: Activity) -> None:
+        """Report the beginning of a pass with an account of its own within a training step, until `on_pass_end`."""
+        self.receive(PassBegin(activity))
+
+    def on_pass_end(self) -> None:
+        """Report the end of the pass."""
+        self.receive(PASS_END)
+
+    @contained(is_hook=True)
+    def receive(self, event: Event) -> None:
+        """Receive an event of training, and send it on. The end is not collective: this rank may be the last alive."""
+        kind = type(event)
+        if kind is TrainEnd and self._training is None:
+            self._optimizer.receive(event)  # restores what it could not restore before
+            return
+        if kind is StepBegin:
+            if self.optimizer is not None and self.optimizer.is_pause_due:
+                self._wait_out()
+        elif isinstance(event, TrainBegin):
+            self._prepare(event)
+        for observer in self._observers:
+            observer.receive(event)
+        if kind is TrainEnd:
+            self._conclude()
+
+    def _prepare(self, training: TrainBegin) -> None:
         if not self._is_world_checked:
             self._is_world_checked = True
             warn_if_others_train()
-        self._observer.on_train_end()
-        self._observer.on_train_begin(max_steps=None if max_steps is None else max(max_steps - step, 1))
-        self.summary = None
+        self._optimizer.receive(TRAIN_END)  # but the account goes on, if training has not ended
+        self._training, self.summary, self.detected_evaluations = training, None, 0
         self._is_result_due = True
-        self._recorder.begin(step)
-        self._pauses, self._is_in_step, self.detected_evaluations = 0, False, 0
-        if self._detects_evaluations:
-            self._evaluations.start()
 
-    @hook
-    def on_epoch_begin(self) -> None:
-        """Report that an epoch begins, with the loading of its first data."""
-        if self._evaluations.end():
-            self._leave_evaluation()
-        self._observer.on_epoch_begin()
-        self._recorder.switch(Activity.STEPS)
-
-    @hook
-    def on_step_begin(self) -> None:
-        """Report that an optimizer step begins."""
-        if self._detects_evaluations and self._evaluations.ignore():
-            self._leave_evaluation()
-        self._pauses, self._is_in_step = 0, True
-        if self._pausing is not None and self._pausing.is_pause_due:
-            self._wait_out(self._pausing)
-        self._observer.on_step_begin()
-        self._recorder.begin_step()
-        if self._trace is not None:
-            self._trace.tell_setting(self.optimizer)
-
-    def _wait_out(self, pausing: PausesTraining) -> None:
+    def _wait_out(self) -> None:
         """Have the optimizer pause training; within a hook."""
-        self._recorder.pause(Activity.IDLE)
-        pausing.while_paused = self._recorder.keep
-        self._outside_of_hooks(pausing.pause)
+        self._recorder.receive(Pause())
+        self._optimizer.while_paused = self._recorder.keep
+        self._outside_of_hooks(self._optimizer.pause)
 
-    @hook
-    def on_step_end(self) -> None:
-        """Report that an optimizer step has ended."""
-        self._observer.on_step_end()
-        self._recorder.end_step()
-        if self._trace is not None:
-            self._trace.tell_setting(self.optimizer)
-        if self._is_in_step:  # else the loop does not report where steps begin, and passes cannot be told apart
-            self._is_in_step = False
-            if self._detects_evaluations:
-                self._evaluations.watch()
-
-    @hook
-    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
-        """Report that work other than training is about to start, until `on_resume` or the next step.
-
-        Args:
-            activity: The work.
-            on_all_ranks: Whether every rank reports it.
-        """
-        if self._evaluations.ignore():
-            self._leave_evaluation()
-        self._pauses += 1
-        self._observer.on_pause(activity, on_all_ranks)
-        self._recorder.pause(activity)
-
-    @hook
-    def on_resume(self) -> None:
-        """Report the end of the work that the latest `on_pause` announced."""
-        self._recorder.leave()
-        self._recorder.stop_sampling()
-        self._observer.on_resume()
-        self._pauses = max(self._pauses - 1, 0)
-        if self._pauses == 0 and not self._is_in_step:
-            self._evaluations.watch()
-
-    @hook
-    def on_interference(self) -> None:
-        """Report that work other than training has already happened since the last step ended."""
-        self._observer.on_interference()
-
-    @hook
-    def on_epoch_end(self) -> None:
-        """Report that the epoch has ended."""
-        if self._evaluations.end():
-            self._leave_evaluation()
-        self._observer.on_epoch_end()
-        self._recorder.switch(Activity.IDLE)
-
-    @hook
-    def on_train_end(self) -> None:
-        """Report that training has ended, also by an error. Not collective: this rank may be the last one alive."""
-        if self._evaluations.stop():
-            self._leave_evaluation()
-        self._observer.on_train_end()
-        if self._trace is not None:
-            self._trace.tell_setting(self.optimizer)
-        ended = self._recorder.end()
+    def _conclude(self) -> None:
+        self._training, ended = None, self._recorder.ended
         if self.summary is None and ended is not None:
             self.summary = summary_of(self, self.optimizer, self._electricity, *ended)
         self._keep_run()
@@ -296,16 +256,6 @@ class TrainingEnergy(Hooked):
             self._is_result_due = False
             if not self.quiet and self._recorder.rank == 0:
                 show_result(self.result())
-
-    @hook
-    def on_pass_begin(self, activity: Activity) -> None:
-        """Report the beginning of a pass with an account of its own within a training step, until `on_pass_end`."""
-        self._recorder.enter(activity)
-
-    @hook
-    def on_pass_end(self) -> None:
-        """Report the end of the pass."""
-        self._recorder.leave()
 
     def count(self, samples: int = 0, tokens: int = 0) -> None:
         """Count samples or tokens this rank has trained on, since the previous call."""
@@ -328,18 +278,18 @@ class TrainingEnergy(Hooked):
         finally:
             self.on_resume()
 
-    @hook(default=dict[str, float])
+    @contained(is_hook=True, default=dict[str, float])
     def log(self) -> dict[str, float]:
         """Return what to log now: the metrics of `LOG_METRICS` that are known. A collective call.
 
         Returns:
             Values by name; empty outside of training and after a fault.
         """
-        optimizer = self.optimizer
-        clock_mhz: int | None = getattr(optimizer, "sm_clock_mhz", None)
-        return self._recorder.log_values(None if optimizer is None else optimizer.power_limit_watts, clock_mhz)
+        if self.optimizer is None:
+            return self._recorder.log_values()
+        return self._recorder.log_values(self.optimizer.power_limit_watts, self.optimizer.sm_clock_mhz)
 
-    @hook(default=dict[str, float])
+    @contained(is_hook=True, default=dict[str, float])
     def evaluation(self, prefix: str = "eval") -> dict[str, float]:
         """Return the energy of the current or latest evaluation. A collective call.
 
@@ -348,7 +298,7 @@ class TrainingEnergy(Hooked):
         """
         return known_values({f"{prefix}_energy_j": self._recorder.evaluation_joules()})
 
-    @hook
+    @contained(is_hook=True)
     def finish(self) -> TrainingSummary | None:
         """Return the summary of the run, at the end of training; None outside of it. A collective call."""
         taken = self._recorder.account()
@@ -357,22 +307,20 @@ class TrainingEnergy(Hooked):
             self._keep_run()
         return self.summary
 
-    @hook(default=dict[str, Any])
+    @contained(is_hook=True, default=dict[str, Any])
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, in JSON types, and bring the journal up to date. Not collective."""
         state = self._recorder.state_dict()
         self._keep_run()
-        keeper = self.optimizer if isinstance(self.optimizer, KeepsSearch) else None
-        search = keeper.state_dict() if state and keeper is not None else None
+        search = self._optimizer.state_dict() if state else None
         return {**state, _SEARCH: search} if search else state
 
-    @hook
+    @contained(is_hook=True)
     def load_state_dict(self, state: Any) -> None:
         """Continue the run of a checkpoint at the next `on_train_begin`. A damaged state is ignored, with a warning."""
         if isinstance(state, Mapping) and _SEARCH in state:
             search, state = state[_SEARCH], {name: value for name, value in state.items() if name != _SEARCH}
-            if isinstance(self.optimizer, KeepsSearch):
-                self.optimizer.load_state_dict(search)
+            self._optimizer.load_state_dict(search)
         self._recorder.load_state_dict(state)
 
     def __enter__(self) -> TrainingEnergy:
@@ -386,32 +334,40 @@ class TrainingEnergy(Hooked):
             self.finish()
         self.on_train_end()
 
-    @hook
-    def _on_detected(self, is_evaluating: bool) -> None:
-        if is_evaluating:
-            self.detected_evaluations += 1
-            self._observer.on_pause(Activity.EVALUATION)
-            self._recorder.enter(Activity.EVALUATION)
-        else:
-            self._leave_evaluation()
-
-    def _leave_evaluation(self) -> None:
-        """Continue with what a detected evaluation has interrupted."""
-        self._recorder.leave()
-        self._observer.on_resume()
-
     def _keep_run(self) -> None:
         """Bring the file of the run up to date, on the rank that keeps it."""
         if not self._recorder.keeps_run:
             return
-        self._recorder.keep_run(outcome_of(self, self.optimizer, self._observer.result()))
+        self._recorder.keep_run(outcome_of(self, self.optimizer, self._optimizer.result()))
 
 
-def _run_trace(trace: bool | str | Path, monitor: ZeusMonitor) -> RunTrace:
+class _Guest:
+    """An observer of the user's: a fault of it costs the others nothing."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def receive(self, event: Event) -> None:
+        try:
+            self._observer.receive(event)
+        except Exception as error:
+            log_fault(self._observer, f"{type(self._observer).__name__}.receive failed", error)
+
+
+def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:
+    if optimizer is None:
+        return
+    if not isinstance(optimizer, TrainingOptimizer):
+        raise UsageError(f"optimizer is {shown(optimizer)}; it must be one such as GlobalPowerLimitOptimizer(monitor)")
+    if monitor is not None and monitor is not optimizer.monitor:
+        raise UsageError("optimizer has another monitor than the one given; give both the same, or only the optimizer")
+
+
+def _run_trace(trace: bool | str | Path, monitor: ZeusMonitor, optimizer: TrainingOptimizer | None) -> RunTrace:
     from zeus_core.training._run_trace import RunTrace, checked_trace  # imported here, as few trainings are traced
 
     folder = checked_trace(trace)
-    return RunTrace(monitor.time_source, None if isinstance(folder, bool) else folder)
+    return RunTrace(monitor.time_source, None if isinstance(folder, bool) else folder, optimizer)
 
 
 def _measure(run: RecurringRun, monitor: ZeusMonitor, recorder: RunRecorder) -> None:

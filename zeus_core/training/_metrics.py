@@ -45,6 +45,7 @@ _ACTIVITIES = {
     Activity.REFERENCE: "passes of a reference model",
     Activity.EVALUATION: "evaluations",
     Activity.CHECKPOINT: "checkpoints",
+    Activity.BETWEEN_STEPS: "long times between two steps that nothing announced",
     Activity.IDLE: "everything else between the beginning and the end",
 }
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zeus_core._codec import encode
+from zeus_core.events import TrainingOptimizer
 from zeus_core.training._account import Account
-from zeus_core.training._optimizer import TrainingOptimizer
 from zeus_core.training._run_keeper import Outcome
 from zeus_core.training._summary import TrainingSummary
 

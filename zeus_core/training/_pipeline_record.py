@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zeus_core.adapters import contained
-from zeus_core.events import Activity, NoObserver, PipelineObserver
+from zeus_core.events import Activity, PipelineObserver, TrainingOptimizer
 from zeus_core.pipeline import COMPUTE_KINDS
 from zeus_core.ports import DeviceEvent, DeviceEvents
 from zeus_core.training._energy import TrainingEnergy
@@ -24,7 +24,7 @@ _REASONS = {
 _LOG_STEPS = 64
 
 
-class _Result(NoObserver):
+class _Result(TrainingOptimizer):
     """Tells a `TrainingEnergy` the result of an optimizer that does not hear of the training from it."""
 
     def __init__(self, observer: object) -> None:
@@ -57,7 +57,7 @@ class RecordedPipeline:
     ) -> None:
         self._observer = observer
         self._energy = energy
-        self._energy._observer = _Result(observer)
+        self._energy._optimizer = _Result(observer)
         self._device_events = device_events
         self._done = done
         self._has_begun = False

@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core._codec import decode, encode
 from zeus_core.errors import UsageError, WorldError
-from zeus_core.events import Activity
+from zeus_core.events import (
+    Activity,
+    EpochBegin,
+    EpochEnd,
+    Event,
+    PassBegin,
+    PassEnd,
+    Pause,
+    Resume,
+    StepBegin,
+    StepEnd,
+    TrainBegin,
+    TrainEnd,
+)
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
 from zeus_core.ports._time_source import clock_seconds
@@ -42,7 +55,7 @@ _logger = logging.getLogger(__name__)
 
 
 class RunRecorder:
-    """The account of one training run after another, and its journal and checkpoints.
+    """The account of one training run after another, and its journal and checkpoints: an observer of its events.
 
     Collective methods say so: every rank must call them at the same step, and they raise `WorldError` on every rank if
     one failed or did not answer in time.
@@ -74,6 +87,8 @@ class RunRecorder:
         self._split: ActivitySplit | None = None  # the latest one, which also measures evaluations outside of training
         self._checkpoint: Checkpoint | None = None
         self._ended: RunPart | None = None  # the latest one that has ended
+        self.ended: tuple[int, Account] | None = None
+        """The steps and the account of the latest training that has ended, in a job of one rank; None before."""
         self._work: dict[str, int | str] = {}
         self.use_world(world)
 
@@ -100,7 +115,44 @@ class RunRecorder:
         if self._part is not None:
             self._part.work = self._work
 
-    def begin(self, step: int) -> None:
+    def receive(self, event: Event) -> None:
+        """Take an event into the account. `TrainBegin` is collective; so is the first `Pause` outside of training."""
+        part = self._part
+        if isinstance(event, StepBegin):
+            if part is not None:
+                part.summarized, part.is_whole = None, False
+                if part.charges is not None:
+                    self._charge_if_due(part)
+                part.split.begin_step()
+        elif isinstance(event, StepEnd):
+            if part is not None:
+                part.step += 1
+                part.split.end_step()
+        else:
+            self._receive_other(event)
+
+    def _receive_other(self, event: Event) -> None:
+        match event:
+            case Pause():
+                self._pause(event.activity)
+            case Resume():
+                self._leave()
+                if self._part is None and self._split is not None:
+                    self._split.stop()  # what `Pause` started
+            case PassBegin():
+                self._enter(event.activity)
+            case PassEnd():
+                self._leave()
+            case EpochBegin():
+                self._switch(Activity.STEPS)
+            case EpochEnd():
+                self._switch(Activity.IDLE)
+            case TrainBegin():
+                self._begin(event.step)
+            case TrainEnd():
+                self.ended = self._end()
+
+    def _begin(self, step: int) -> None:
         """Begin a part of a run; a collective call. If the previous part has not ended, its steps are redone.
 
         Args:
@@ -123,7 +175,7 @@ class RunRecorder:
         told = self._ranks.gather(lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices)))
         # On all ranks, or on none.
         trace = None if self._trace is None else self._trace.begin(self._ranks, self._run_folder, step, run)
-        self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace))
+        self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, self.rank == 0))
         if self._trace is not None:
             self._trace.compare_clocks(self._ranks)
         # The boards of a job are alike.
@@ -145,62 +197,41 @@ class RunRecorder:
         part.split.stop()
         return part.earlier + replace(spent, redone=spent.total, samples=0, tokens=0)
 
-    def switch(self, activity: Activity) -> None:
+    def _switch(self, activity: Activity) -> None:
         """Begin an activity of the training, and forget the one it interrupts; nothing outside of training."""
         if self._part is not None:
             self._part.summarized = None
             self._charge_if_due(self._part, activity)
             self._part.split.switch(activity)
 
-    def pause(self, activity: Activity) -> None:
-        """Begin an activity that interrupts training, until `leave`. Outside of training, the first is collective."""
+    def _pause(self, activity: Activity) -> None:
+        """Begin an activity that interrupts training, until `_leave`. Outside of training, the first is collective."""
         if self._part is None:
             gpu_indices = self._shared_gpu_indices()
             if self._ranks.gpu_count > 0:
                 self._split = self._split or ActivitySplit(self._monitor, gpu_indices)
                 self._split.start()
-        self.enter(activity)
+        self._enter(activity)
 
     def keep(self) -> None:
         """Bring the journal up to date, in a long pause."""
         if self._part is not None:
             self._write_down(self._part)
 
-    def begin_step(self) -> None:
-        """Begin a step of the training, and forget what it interrupts; nothing outside of training."""
-        if self._part is not None:
-            self._part.summarized = None
-            self._part.is_whole = False
-            if self._part.charges is not None:
-                self._charge_if_due(self._part)
-            self._part.split.begin_step()
-
-    def enter(self, activity: Activity) -> None:
-        """Begin an activity within another one, until `leave`."""
+    def _enter(self, activity: Activity) -> None:
+        """Begin an activity within another one, until `_leave`."""
         if self._part is not None:
             self._part.summarized = None
             self._charge_if_due(self._part, activity)
         if self._split is not None:
             self._split.enter(activity)
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Continue with the activity that was interrupted last."""
         if self._part is not None:
             self._charge_if_due(self._part, self._part.split.activity)
         if self._split is not None:
             self._split.leave()
-
-    def stop_sampling(self) -> None:
-        """Outside of training, stop what `pause` started."""
-        if self._part is None and self._split is not None:
-            self._split.stop()
-
-    def end_step(self) -> None:
-        """Count a step."""
-        if self._part is not None:
-            self._part.step += 1
-            if self._trace is not None and self._trace.recorder is not None:
-                self._trace.recorder.end_step()
 
     def count(self, samples: int = 0, tokens: int = 0) -> None:
         """Count work of this rank."""
@@ -270,7 +301,7 @@ class RunRecorder:
             part.devices = {rank: decode(Energies, energies, "devices") for rank, energies in enumerate(told)}
         return part.step - part.begin_step, account
 
-    def end(self) -> tuple[int, Account] | None:
+    def _end(self) -> tuple[int, Account] | None:
         """End the part. Not collective: only a job of one rank gets what `account` returns."""
         part, self._part = self._part, None
         if part is None:

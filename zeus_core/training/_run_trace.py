@@ -6,11 +6,11 @@ import logging
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from zeus_core._files import folder_lock
 from zeus_core._validate import checked_path
 from zeus_core.adapters import contained
+from zeus_core.events import Event, StepBegin, StepEnd, TrainEnd, TrainingOptimizer
 from zeus_core.ports import TimeSource
 from zeus_core.ports._background import ThreadBackground
 from zeus_core.tracing._clocks import compare_clocks, meet
@@ -46,10 +46,12 @@ class RunTrace:
     Args:
         time_source: Tells the moments.
         folder: The folder of the files; that of the run if None.
+        optimizer: The optimizer whose settings are marked; none if None.
     """
 
-    def __init__(self, time_source: TimeSource, folder: Path | None) -> None:
+    def __init__(self, time_source: TimeSource, folder: Path | None, optimizer: TrainingOptimizer | None) -> None:
         self._time_source = time_source
+        self._optimizer = optimizer
         self._own_folder = folder
         self._path: Path | None = None
         self._beside = Path()  # where the file is if another process has written to `_path` meanwhile
@@ -97,11 +99,16 @@ class RunTrace:
         if self._logs & (self._logs - 1) == 0:
             self.compare_clocks(ranks)
 
-    def tell_setting(self, optimizer: Any) -> None:
-        """Mark the setting of an optimizer, if it has changed."""
-        if self.recorder is None or optimizer is None:
+    def receive(self, event: Event) -> None:
+        """Note the end of a step, and mark the setting of the optimizer, if it has changed."""
+        if self.recorder is None:
             return
-        limit_watts, clock_mhz = optimizer.power_limit_watts, getattr(optimizer, "sm_clock_mhz", None)
+        if isinstance(event, StepEnd):
+            self.recorder.end_step()
+        optimizer = self._optimizer
+        if optimizer is None or not isinstance(event, StepBegin | StepEnd | TrainEnd):
+            return
+        limit_watts, clock_mhz = optimizer.power_limit_watts, optimizer.sm_clock_mhz
         setting = "original setting" if limit_watts is None else f"power limit {limit_watts} W"
         phase: str = getattr(getattr(optimizer, "phase", None), "value", "")
         self.recorder.set_to(setting if clock_mhz is None else f"SM clock {clock_mhz} MHz", _REASONS.get(phase, ""))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from zeus_core._step_gaps import StepGaps
 from zeus_core.attribution.timeline import Timeline
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
@@ -26,6 +28,8 @@ __all__ = ["ActivitySplit"]
 _PACE_SECONDS = 1.0
 _RECENT_SECONDS = 0.3  # which tell the power of an activity better than all its time does: three updates of a counter
 _STEPS = Activity.STEPS  # to look it up in the enumeration takes 0.1 µs, and this is each step
+
+_logger = logging.getLogger(__name__)
 
 
 class _Interrupted(NamedTuple):
@@ -54,12 +58,14 @@ class ActivitySplit:
 
     A switch notes the time and the activity. The energy counters are read in the background, at other times, and
     the energy between their updates is divided by what each activity draws. This is logged; at the end,
-    all of it is divided once more by what is known then.
+    all of it is divided once more by what is known then. An unusual gap between two steps, which is known at its end
+    only, is charged to an activity of its own.
 
     Args:
         monitor: Measures the GPUs.
         gpu_indices: The GPUs of the monitor to count.
         trace: Records the activities, the steps and the energy in time; nothing does if None.
+        says_how: Say once, at the first unusual gap between two steps, how an evaluation is announced.
 
     Attributes:
         tallies: Time and energy of each activity, up to the latest `update` or `extend`. The energies add up to that of
@@ -69,8 +75,15 @@ class ActivitySplit:
         reading: The latest one of all devices, by the creation or an `update`.
     """
 
-    def __init__(self, monitor: ZeusMonitor, gpu_indices: Collection[int], trace: TraceRecorder | None = None) -> None:
+    def __init__(
+        self,
+        monitor: ZeusMonitor,
+        gpu_indices: Collection[int],
+        trace: TraceRecorder | None = None,
+        says_how: bool = True,
+    ) -> None:
         self._monitor = monitor
+        self._says_how = says_how
         self._trace = trace
         self._time_source = monitor.time_source
         self.activity = Activity.IDLE
@@ -83,7 +96,8 @@ class ActivitySplit:
         self.reading = reading = self._read()
         self._first = self._since = reading.at
         self._timeline = Timeline(reading.at, BEFORE, Activity.IDLE, stepping=Activity.STEPS)
-        self._gpus = CountedGpus(monitor, gpu_indices, reading, self._timeline, trace)
+        self._gaps = StepGaps()
+        self._gpus = CountedGpus(monitor, gpu_indices, reading, self._timeline, self._gaps, trace)
         if trace is not None:
             trace.begin_activity(reading.at, self.activity.value)
         self.max_watts: float = self._gpus.max_watts
@@ -111,9 +125,16 @@ class ActivitySplit:
         if self.activity is not _STEPS or self._span is not None or self._interrupted:
             self.switch(_STEPS)
         now = self._time_source.now()
+        gap_seconds = self._gaps.begin_step(now)
+        if gap_seconds is not None:
+            now = self._leave_out(gap_seconds)
         self._timeline.begin_step(now)
         if self._trace is not None:
             self._trace.begin_step(now)
+
+    def end_step(self) -> None:
+        """End the step."""
+        self._gaps.end_step(self._time_source.now())
 
     def enter(self, activity: Activity) -> None:
         """Begin an activity, until `leave`."""
@@ -136,6 +157,8 @@ class ActivitySplit:
             evaluation += self._evaluation  # the one that has ended was part of it
             self._evaluation = evaluation
         self._begin(activity, evaluation is not None)
+        if activity is _STEPS:
+            self._gaps.begin(self._time_source.now())
 
     def update(self, is_last: bool = False) -> None:
         """Charge the current activity up to this moment.
@@ -143,10 +166,13 @@ class ActivitySplit:
         Args:
             is_last: Divide all energy once more, by what is known now.
         """
+        self._end_gap()
         self.reading = reading = self._read()
         self._gpus.feed(reading)
         now = self._time_source.now() if is_last else reading.at  # the last reading is the end of what is told
         self._charge_time(now)
+        if self._gaps.since is not None:
+            self._gaps.begin(now)
         self._gpus.update(now, is_last)
         self.tallies = {activity: self._gpus.tally(activity, seconds) for activity, seconds in self._seconds.items()}
         self.total = self._total()
@@ -161,7 +187,8 @@ class ActivitySplit:
             Whether that was possible; otherwise, call `update`: the latest one is too long ago, another activity has
             begun since, or the power is not known.
         """
-        pace, now = self._pace, self._time_source.now()
+        now = self._end_gap()
+        pace = self._pace
         if pace is None or now >= pace.ends:
             return False
         self._charge_time(now)
@@ -209,6 +236,8 @@ class ActivitySplit:
         span = self._evaluation[0] if is_evaluating else None
         if activity is self.activity and span == self._span:
             return
+        self._end_gap()
+        self._gaps.stop()
         synchronize(self._monitor)
         now = self._time_source.now()
         self._charge_time(now)
@@ -217,6 +246,34 @@ class ActivitySplit:
         if self._trace is not None:
             self._trace.begin_activity(now, activity.value)
         self._gpus.read_if_stale(now)
+
+    def _end_gap(self) -> float:
+        """End the gap between two steps, if there is one: the loop reports something. Return this moment."""
+        now = self._time_source.now()
+        seconds = self._gaps.report(now)
+        return now if seconds is None else self._leave_out(seconds)
+
+    def _leave_out(self, seconds: float) -> float:
+        """Charge so many seconds until now, in which steps were the activity, to one of their own. Return this moment.
+
+        The GPU was waited for in between.
+        """
+        now = self._time_source.now()
+        begin = max(now - seconds, self._since)
+        if self._says_how and Activity.BETWEEN_STEPS not in self._seconds:
+            _logger.warning(
+                "%.3g s between two steps, in which nothing was reported, are charged to no step. If it was an "
+                "evaluation, announce it: with energy.during(Activity.EVALUATION): evaluate()",
+                now - begin,
+            )
+        self._gpus.leave_out(begin, now)
+        for at, activity in ((begin, Activity.BETWEEN_STEPS), (now, _STEPS)):
+            self._charge_time(at)
+            self.activity = activity
+            if self._trace is not None:
+                self._trace.begin_activity(at, activity.value)
+        self._pace = None
+        return now
 
     def _charge_time(self, now: float) -> None:
         seconds = max(now - self._since, 0.0)

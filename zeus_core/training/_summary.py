@@ -90,7 +90,7 @@ class TrainingSummary:
         rows |= electricity_rows(self.account, self.electricity)
         measured = [(activity, tally) for activity, tally in self._in_order() if tally.measured_joules > 0]
         if measured:
-            parts = (f"{activity.value} {energy_text(tally.measured_joules)}" for activity, tally in measured)
+            parts = (f"{activity.words} {energy_text(tally.measured_joules)}" for activity, tally in measured)
             rows["spent on"] = ", ".join(parts)
         if self._redone is not None:
             rows["done twice"] = energy_text(self._redone.measured_joules)
@@ -101,10 +101,12 @@ class TrainingSummary:
 
     def __str__(self) -> str:
         """Format a table with one line for each activity."""
-        rows = [(activity.value, tally) for activity, tally in self._in_order()]
+        rows = [(activity.words, tally) for activity, tally in self._in_order()]
         if self._redone is not None:
             rows.append(("done twice", self._redone))
-        lines = [_row(name, tally) for name, tally in [*rows, ("total", self.account.total)]]
+        rows.append(("total", self.account.total))
+        width = max(10, *(len(name) for name, _ in rows))
+        lines = [f"{name:>{width}} {_cells(tally)}" for name, tally in rows]
         if self.saving_fraction is not None:
             saving = percentage(self.saving_fraction, self.saving_uncertainty or 0.0)
             lines.append(f"saved per step by the power limit: {saving}")
@@ -131,10 +133,10 @@ def _total_text(total: Tally) -> str:
     return f"{energy} in {duration_text(total.seconds)}, mean {watts:.0f} W"
 
 
-def _row(name: str, tally: Tally) -> str:
+def _cells(tally: Tally) -> str:
     joules, watts = tally.energy_joules, tally.power_watts
     energy = "lost" if joules is None else f"{joules:.1f} J ±{tally.measured.uncertainty_joules:.1f}"
-    return f"{name:>10} {tally.seconds:10.1f} s {energy:>24} {'' if watts is None else f'{watts:.0f} W':>7}"
+    return f"{tally.seconds:10.1f} s {energy:>24} {'' if watts is None else f'{watts:.0f} W':>7}"
 
 
 def known_values(values: Mapping[str, float | None]) -> dict[str, float]:

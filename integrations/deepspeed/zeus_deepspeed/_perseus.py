@@ -202,7 +202,6 @@ def _record_of(
         monitor,
         world=world,
         quiet=True,
-        detects_evaluations=False,
         folder=config.folder,
         trace=config.trace or False,
     )

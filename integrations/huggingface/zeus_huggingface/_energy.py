@@ -21,7 +21,6 @@ from zeus_huggingface._generation_and_reference import PassHooks
 from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
 from zeus_huggingface._model_card import add_energy
 from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer, warn_of_copied_search
-from zeus_huggingface._recurring import EvaluationReports
 from zeus_huggingface._trainer_patches import patch_trainer
 
 if TYPE_CHECKING:
@@ -113,13 +112,12 @@ class ZeusTrainerCallback(TrainerCallback):
             monitor,
             optimizer,
             strict=strict,
-            detects_evaluations=False,  # the Trainer announces them
             quiet=True,  # the result of all callbacks is shown in one
             electricity=electricity,
             recurring_run=recurring_run,
             trace=trace,
         )
-        self._reports = None if recurring_run is None else EvaluationReports(recurring_run)
+        self._run = recurring_run
         store = optimizer.trial_store if isinstance(optimizer, SearchOptimizer) else None
         self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
@@ -127,7 +125,7 @@ class ZeusTrainerCallback(TrainerCallback):
         self.listener = TrainerListener(
             type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet, self.micro_batch, optimizer
         )
-        self.listener.after_step = None if self._reports is None else self._reports.on_step_end
+        self.listener.recurring_run = recurring_run
         patch_trainer(self)
 
     def __reduce__(self) -> Any:
@@ -145,9 +143,12 @@ class ZeusTrainerCallback(TrainerCallback):
         metrics: Any = None,
         **_: Any,
     ) -> None:
-        """Report an evaluation to the run of a recurring job, if there is one."""
-        if self._reports is not None:
-            self._reports.on_evaluate(args, state, control, metrics)
+        """Report an evaluation to the run of a recurring job, if there is one: a collective call."""
+        if self._run is None or not metrics or not state.epoch:  # one before the first step says nothing of training
+            return
+        if self._run.report(epoch=state.epoch, metric=metrics):
+            control.should_training_stop = True
+            control.should_save = control.should_save or str(getattr(args.save_strategy, "value", "no")) != "no"
 
     @property
     def summary(self) -> TrainingSummary | None:
@@ -177,7 +178,6 @@ class EnergyReporter(Reporter):
         self._splits_passes = splits_passes
         self._passes: PassHooks | None = None
         self._tokens_seen = 0
-        self._pauses: list[Activity] = []
 
     @property
     def summary(self) -> TrainingSummary | None:
@@ -193,22 +193,12 @@ class EnergyReporter(Reporter):
             self._passes = PassHooks(training.trainer, self._energy) if self._splits_passes else None
         if state.global_step > 0:
             self._energy.load_state_dict(read_energy_state(_resumed_checkpoint(training, args, state)))
-        self._energy.on_train_begin(state.global_step, max_steps=state.max_steps if state.max_steps > 0 else None)
+        self._begin(state)
 
     def end_step(self, samples: int) -> None:
         """Report the end of an optimizer step, and count its samples."""
-        self._energy.on_step_end()
+        super().end_step(samples)
         self._energy.count(samples=samples)
-
-    def pause(self, activity: Activity) -> None:
-        """Report an evaluation, a prediction or a checkpoint."""
-        super().pause(activity)
-        self._pauses.append(activity)
-
-    def resume(self) -> None:
-        """Report its end."""
-        super().resume()
-        self._pauses.pop()
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Add the state to a checkpoint."""
@@ -229,7 +219,7 @@ class EnergyReporter(Reporter):
             self._energy.finish()
             return self.training_metrics()
         prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
-        if prefixes and Activity.EVALUATION in self._pauses:
+        if prefixes and Activity.EVALUATION in self.activities:
             return self._energy.evaluation(prefixes[0])
         return {}
 

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from zeus_core._validate import checked_flag
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
-from zeus_core.events import Activity, NoObserver, TrainingObserver
+from zeus_core.events import (
+    EPOCH_BEGIN,
+    EPOCH_END,
+    INTERFERENCE,
+    RESUME,
+    STEP_BEGIN,
+    STEP_END,
+    TRAIN_END,
+    Activity,
+    Event,
+    Pause,
+    TrainBegin,
+    TrainingHooks,
+)
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
@@ -20,19 +33,21 @@ from zeus_core.pytorch._work_end import TrainingWork
 from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training import TrainingSummary
 
+if TYPE_CHECKING:
+    from zeus_core.optimizer.batch_size import RecurringRun
+
 __all__ = ["Reporter", "TrainerListener", "Training", "listeners_of", "listening"]
 
 _CallbackClass = TypeVar("_CallbackClass", bound=type[TrainerCallback])
 
 _logger = logging.getLogger(__name__)
 
-_EVENTS = ("on_train_begin", "on_step_end", "on_save", "on_train_end")
-# Events of the Trainer, with those of the observer. A Trainer with an evaluation of its own has not announced it.
-_OBSERVER_EVENTS = {
-    "on_epoch_begin": "on_epoch_begin",
-    "on_step_begin": "on_step_begin",
-    "on_prediction_step": "on_interference",
-    "on_epoch_end": "on_epoch_end",
+_OF_LISTENER = ("on_train_begin", "on_step_end", "on_save", "on_train_end")
+_OF_OBSERVER: dict[str, Event] = {
+    "on_epoch_begin": EPOCH_BEGIN,
+    "on_step_begin": STEP_BEGIN,
+    "on_prediction_step": INTERFERENCE,  # a Trainer with an evaluation of its own has not announced it
+    "on_epoch_end": EPOCH_END,
 }
 
 
@@ -73,8 +88,10 @@ class Reporter:
         observer: Receives the events.
     """
 
-    def __init__(self, observer: TrainingObserver) -> None:
+    def __init__(self, observer: TrainingHooks) -> None:
         self.observer = observer
+        self.activities: list[Activity] = []
+        """The work other than training that is under way, each within the one before."""
 
     @property
     def summary(self) -> TrainingSummary | None:
@@ -83,25 +100,29 @@ class Reporter:
 
     def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
         """Report that training begins; `training` is None if the Trainer has a `train` of its own."""
-        self.observer.on_train_end()
-        steps_left = max(state.max_steps - state.global_step, 1) if state.max_steps > 0 else None
-        self.observer.on_train_begin(max_steps=steps_left)
+        self.observer.receive(TRAIN_END)
+        self._begin(state)
+
+    def _begin(self, state: TrainerState) -> None:
+        self.observer.receive(TrainBegin(state.max_steps if state.max_steps > 0 else None, state.global_step))
 
     def end_step(self, samples: int) -> None:
         """Report that an optimizer step on this many samples has ended."""
-        self.observer.on_step_end()
+        self.observer.receive(STEP_END)
 
     def pause(self, activity: Activity) -> None:
         """Report that an evaluation, a prediction or a checkpoint begins, on all ranks."""
-        self.observer.on_pause(activity, on_all_ranks=True)
+        self.activities.append(activity)
+        self.observer.receive(Pause(activity, on_all_ranks=True))
 
     def resume(self) -> None:
         """Report its end."""
-        self.observer.on_resume()
+        self.activities.pop()
+        self.observer.receive(RESUME)
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Add to a checkpoint that has just been saved."""
-        self.observer.on_interference()  # a Trainer that saves in its own way has not announced it
+        self.observer.receive(INTERFERENCE)  # a Trainer that saves in its own way has not announced it
 
     def values_to_log(self, trainer: Trainer, logs: dict[str, float]) -> dict[str, float]:
         """Return the values to add to something that is about to be logged."""
@@ -140,7 +161,7 @@ class TrainerListener:
         roles: frozenset[str],
         quiet: bool = False,
         micro_batch: int | MicroBatchOptimizer | None = None,
-        optimizer: TrainingObserver | None = None,
+        optimizer: TrainingHooks | None = None,
     ) -> None:
         self._name = name
         self._own_reporter = reporter
@@ -149,7 +170,7 @@ class TrainerListener:
         self._roles = roles
         self._is_quiet = checked_flag("quiet", quiet)
         self.micro_batch = micro_batch
-        self.after_step: Callable[[TrainingArguments, TrainerState, TrainerControl], object] | None = None
+        self.recurring_run: RecurringRun | None = None
         self._work = TrainingWork(optimizer)
         self._has_begun = False
         self._trainings: list[tuple[Training, Reporter]] = []  # nested calls, with the reporter before each
@@ -173,7 +194,7 @@ class TrainerListener:
         """Enter `Trainer.train`, and step aside if another callback or trainer does the work."""
         self._trainings.append((training, self.reporter))
         if len(self._trainings) > 1 or self._has_a_double(training.trainer):
-            self.reporter = Reporter(NoObserver())
+            self.reporter = Reporter(TrainingHooks())
             _logger.warning("%s does nothing here: another callback or trainer does its work", self._name)
         else:
             warn_unless_measured(self._monitor.gpus, training.trainer.args.device)
@@ -186,7 +207,7 @@ class TrainerListener:
         """
         reporter = self.reporter
         training, self.reporter = self._trainings.pop()
-        reporter.observer.on_train_end()  # a Trainer with a `train` of its own may have reported nothing
+        reporter.observer.receive(TRAIN_END)  # a Trainer with a `train` of its own may have reported nothing
         reporter.leave()
         self._work.end()
         rows = self._result_of(reporter, training.trainer.is_world_process_zero())
@@ -244,7 +265,7 @@ class TrainerListener:
     @contained
     def on_train_end(self, args: TrainingArguments, state: TrainerState) -> None:
         """Report that training has ended. A Trainer with a `train` of its own shows the result here."""
-        self.reporter.observer.on_train_end()
+        self.reporter.observer.receive(TRAIN_END)
         if not self._trainings:
             show_result(self._result_of(self.reporter, state.is_world_process_zero))
 
@@ -285,28 +306,29 @@ def listeners_of(trainer: Trainer) -> list[TrainerListener]:
 
 def listening(callback_class: _CallbackClass) -> _CallbackClass:
     """Decorate a class of callbacks: their events go to their attribute `listener`."""
-    for event in _EVENTS:
-        setattr(callback_class, event, _to_listener(event))
-    for event, observer_event in _OBSERVER_EVENTS.items():
-        setattr(callback_class, event, _to_observer(observer_event))
+    for name in _OF_LISTENER:
+        setattr(callback_class, name, _to_listener(name))
+    for name, event in _OF_OBSERVER.items():
+        setattr(callback_class, name, _to_observer(event))
     return callback_class
 
 
-def _to_listener(event: str) -> Callable[..., None]:
+def _to_listener(name: str) -> Callable[..., None]:
     def on_event(self: Any, args: TrainingArguments, state: TrainerState, *others: Any, **__: Any) -> None:
-        getattr(self.listener, event)(args, state)
-        if event == "on_step_end" and others:
+        getattr(self.listener, name)(args, state)
+        if name == "on_step_end" and others:
             control: TrainerControl = others[0]
             if self.listener.reporter.observer.is_end_due:
                 control.should_save = True
-            if self.listener.after_step is not None:
-                self.listener.after_step(args, state, control)
+            run = self.listener.recurring_run
+            if run is not None and state.epoch and run.progress(epoch=state.epoch):
+                control.should_training_stop = True
 
     return on_event
 
 
-def _to_observer(event: str) -> Callable[..., None]:
+def _to_observer(event: Event) -> Callable[..., None]:
     def on_event(self: Any, *_: Any, **__: Any) -> None:
-        getattr(self.listener.reporter.observer, event)()
+        self.listener.reporter.observer.receive(event)
 
     return on_event

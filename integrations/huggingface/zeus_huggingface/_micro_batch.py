@@ -8,33 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
-from torch.utils.data import IterableDataset
+import torch
 
 from zeus_core.adapters import Patches
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
-from zeus_core.optimizer.micro_batch._optimizer import refuse_micro_batch
-from zeus_core.optimizer.micro_batch._search import divisors, indivisible
-from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._kept_state import kept_state, random_state
+from zeus_core.pytorch._batch_parts import part_of, samples_in
+from zeus_core.pytorch._kept_state import random_state
 from zeus_core.pytorch._micro_batch import (
-    coupling_of,
+    drop_gradients,
     is_out_of_memory,
-    optimizer_ballast,
-    release_memory,
+    is_refused,
+    probe_micro_batch,
     warn_of_dropout,
 )
 from zeus_core.pytorch._window_batches import JoinedBatches
-from zeus_core.pytorch._work_facts import facts_of_models
-from zeus_huggingface._micro_batch_passes import Passes, Retries, is_token_weighted
+from zeus_huggingface._training_loop import Trainer, TrainerLoop, divide_by
 
 __all__ = ["MicroBatchTraining"]
-
-Trainer: TypeAlias = Any  # most of what is used of it here is private, or differs between versions
-
-# Trainers whose loss has a term that is estimated over the micro-batch.
-_COUPLED_TRAINERS = {"KTOTrainer": "estimates its KL term", "BCOTrainer": "keeps a running mean of its rewards"}
 
 _logger = logging.getLogger(__name__)
 
@@ -54,20 +46,13 @@ class MicroBatchTraining:
     def __init__(self, trainer: Trainer, setting: int | MicroBatchOptimizer) -> None:
         self._trainer = trainer
         self._setting = setting
-        self._original = int(trainer.args.per_device_train_batch_size)
-        self._batch_size = self._original * int(trainer.args.gradient_accumulation_steps)
+        self._loop = TrainerLoop(trainer)
+        self._original = self._loop.batch_size
 
     def run(self, loop: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the training loop of the Trainer."""
         trainer, setting = self._trainer, self._setting
-        reason = _obstacle(trainer)
-        if reason is None and isinstance(setting, MicroBatchOptimizer):
-            reason = _obstacle_to_probes(trainer)
-        if trainer.args.world_size > 1 and isinstance(setting, int) and setting % self._original:
-            reason = reason or f"ranks join their batches of {self._original}, and {setting} is no multiple of it"
-        reason = reason or indivisible(setting, self._batch_size)
-        if reason is not None:
-            refuse_micro_batch(setting, self._batch_size, self._original, reason, _logger)
+        if is_refused(self._loop, setting):
             return loop(trainer, *args, **kwargs)
         if isinstance(setting, int):
             return self._run_with(setting, loop, *args, **kwargs)
@@ -78,7 +63,7 @@ class MicroBatchTraining:
         def probe_first(on_train_begin: Callable[..., Any], *event: Any) -> Any:
             nonlocal chosen
             probes.undo()
-            chosen = self._choose(setting)
+            chosen = probe_micro_batch(self._loop, setting)  # every rank is here
             if chosen != self._original:
                 raise _RestartError
             return on_train_begin(*event)
@@ -101,15 +86,14 @@ class MicroBatchTraining:
         original = {name: getattr(training, name) for name in names if hasattr(training, name)}
         original_size = trainer._train_batch_size
         training.per_device_train_batch_size = size
-        training.gradient_accumulation_steps = self._batch_size // size
+        training.gradient_accumulation_steps = self._loop.samples_per_step // size
         if original.get("steps_per_generation"):  # else GRPO would generate for other steps
             training.steps_per_generation = original["steps_per_generation"] * self._original // size
         trainer._train_batch_size = size
         if "batch_size" in kwargs:
             kwargs["batch_size"] = size
-        loaders = Patches(trainer)
         if training.world_size > 1 and size != self._original:
-            loaders.wrap("get_train_dataloader", self._joined_loader)
+            self._loop.patch(trainer, "get_train_dataloader", self._joined_loader)
         warn_of_dropout([trainer.model], self._original, size)
         retries = None
         if size > self._original and training.world_size == 1:  # else the other ranks would wait for this one
@@ -121,7 +105,7 @@ class MicroBatchTraining:
                 self._tell_out_of_memory(size)
             raise
         finally:
-            loaders.undo()
+            self._loop.undo()
             if retries is not None:
                 retries.leave()
             vars(training).update(original)
@@ -135,9 +119,7 @@ class MicroBatchTraining:
             loader = get_train_dataloader()
         finally:
             trainer._train_batch_size = size
-        batches = JoinedBatches(loader.batch_sampler, size // self._original)
-        for one in (loader, getattr(loader, "base_dataloader", loader)):
-            object.__setattr__(one, "batch_sampler", batches)
+        self._loop.give(loader, JoinedBatches(loader.batch_sampler, size // self._original))
         return loader
 
     def _tell_out_of_memory(self, size: int) -> None:
@@ -155,82 +137,63 @@ class MicroBatchTraining:
         trainer = self._trainer
         trainer.model = trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
         trainer.model_wrapped = trainer.model
-        release_memory()
-
-    def _choose(self, optimizer: MicroBatchOptimizer) -> int:
-        """Return the best size. Every rank is here, with all prepared, before any callback hears of the training."""
-        trainer = self._trainer
-        loader = trainer.callback_handler.train_dataloader
-        with kept_state(trainer.model, trainer, trainer.state):
-            ballast = optimizer_ballast(getattr(trainer.optimizer, "optimizer", trainer.optimizer), trainer.args.device)
-            passes = Passes(trainer, loader, self._batch_size)
-            try:
-                return optimizer.choose(
-                    self._batch_size,
-                    self._original,
-                    passes.run,
-                    sizes=_sizes_with_same_tail(trainer, loader, self._batch_size, self._original),
-                    check=passes.check,
-                    work={
-                        **facts_of_models([trainer.model]),
-                        "precision": str(trainer.accelerator.mixed_precision),
-                        "checkpointing": str(bool(trainer.args.gradient_checkpointing)),
-                    },
-                    world=torch_world(),
-                    is_out_of_memory=is_out_of_memory,
-                    release=passes.release,
-                )
-            finally:
-                del ballast
-                passes.release()
-                trainer.args.gradient_accumulation_steps = self._batch_size // self._original
+        drop_gradients([trainer.model])
 
 
-def _obstacle(trainer: Trainer) -> str | None:
-    """Return why no other micro-batch may be used; None if one may."""
-    args = trainer.args
-    for kind, what in _COUPLED_TRAINERS.items():
-        if any(base.__name__ == kind for base in type(trainer).__mro__):
-            return f"{kind} {what} over the micro-batch"
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        return "it is a part of the configuration of DeepSpeed and FSDP"
-    if args.auto_find_batch_size:
-        return "auto_find_batch_size changes the global batch"
-    if args.n_gpu > 1:
-        return "DataParallel divides it over the GPUs; start with torchrun instead"
-    if getattr(args, "train_sampling_strategy", None) == "batch_rebalance":
-        return "the sampler balances its batches"
-    if args.accelerator_config.split_batches:
-        return "split_batches divides it over the ranks"
-    return coupling_of(trainer.model)
+class Retries:
+    """Runs a step that is out of memory again in parts of the original size, and all passes from then on.
 
+    The gradients of the step are dropped, as nobody knows how far the failed pass has got, and those of its earlier
+    micro-batches are computed again.
 
-def _obstacle_to_probes(trainer: Trainer) -> str | None:
-    """Return why a micro-batch cannot be probed; None if it can."""
-    if getattr(trainer.args, "num_generations", None) or getattr(trainer.args, "steps_per_generation", None):
-        return f'{type(trainer).__name__} generates within its steps; pass a size in place of "auto"'
-    dataset = trainer.train_dataset
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-        return 'the training data are a stream, which probes would use up; pass a size in place of "auto"'
-    if len(dataset) == 0:
-        return "there are no training data"
-    return None
+    Args:
+        trainer: The Trainer.
+        size: The original size.
+        tell: Called when memory has been used up.
+    """
 
+    def __init__(self, trainer: Trainer, size: int, tell: Callable[[], None]) -> None:
+        self._trainer = trainer
+        self._size = size
+        self._tell = tell
+        self._is_cutting = False
+        self._step = -1
+        self._micro_batches: list[tuple[Any, Any]] = []  # of this step
+        self._patches = Patches(trainer)
+        self._patches.wrap("training_step", self._training_step)
 
-def _sizes_with_same_tail(trainer: Trainer, loader: Any, batch_size: int, original: int) -> list[int]:
-    """Return the sizes with which the last step of an epoch is the same: on the same samples, weighted as they were."""
-    args, samples, sizes = trainer.args, len(loader.dataset), divisors(batch_size)
-    ranks = int(args.world_size)
-    if ranks > 1:
-        sizes = [size for size in sizes if size % original == 0]
-    rest = samples % (batch_size * ranks)
-    if rest == 0 or 0 < args.max_steps <= samples // (batch_size * ranks):
-        return sizes
-    is_weighted = is_token_weighted(trainer)
-    if ranks > 1:  # each rank joins batches of its own
-        batches = len(loader.batch_sampler) % (batch_size // original)
-        return [size for size in sizes if is_weighted or batches % (size // original) == 0]
-    if args.dataloader_drop_last:
-        return [size for size in sizes if rest // size * size == rest // original * original]
-    # Without weights each batch counts the same: in the last step too, if all of its batches are whole.
-    return [size for size in sizes if size == original or is_weighted or rest % size == rest % original == 0]
+    def leave(self) -> None:
+        """Leave the Trainer as it was."""
+        self._patches.undo()
+        self._micro_batches.clear()
+
+    def _training_step(self, step: Callable[..., Any], model: Any, inputs: Any, items: Any = None) -> Any:
+        if self._is_cutting:
+            return self._in_parts(step, model, inputs, items)
+        if self._trainer.state.global_step != self._step:
+            self._step = self._trainer.state.global_step
+            self._micro_batches.clear()
+        self._micro_batches.append((inputs, items))
+        try:
+            return step(model, dict(inputs) if isinstance(inputs, dict) else inputs, items)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        self._is_cutting = True
+        drop_gradients([self._trainer.model])
+        self._tell()
+        _logger.warning("the micro-batch is out of memory: training goes on with parts of %d samples", self._size)
+        return [self._in_parts(step, model, *micro_batch) for micro_batch in self._micro_batches][-1]
+
+    def _in_parts(self, step: Callable[..., Any], model: Any, inputs: Any, items: Any) -> Any:
+        """Run the passes of a micro-batch in parts. Return its loss, as the Trainer adds it up."""
+        trainer, samples, losses = self._trainer, samples_in(inputs), []
+        accumulation = trainer.args.gradient_accumulation_steps
+        current = getattr(trainer, "current_gradient_accumulation_steps", accumulation)
+        for begin in range(0, samples, self._size):
+            end = min(begin + self._size, samples)
+            divide_by(trainer, current * samples / (end - begin))
+            losses.append(step(model, part_of(inputs, begin, end, samples), items))
+        divide_by(trainer, current)
+        trainer.args.gradient_accumulation_steps = accumulation
+        return torch.stack(losses).sum()

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
 from transformers import Trainer
 
-from zeus_core._validate import checked_function, checked_instance, shown
-from zeus_core.adapters import Patches
-from zeus_core.errors import UsageError
-from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._batch_choice import AnyBatches, check_total, choose_batches
-from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight, TokenCounter, scaled
-from zeus_core.pytorch._uneven_models import warn_of_batch_norms
-from zeus_huggingface._uneven_shard import (
-    UnevenShard,
-    check_averaging,
-    check_gradients,
-    check_loader,
-    global_batch,
+from zeus_core._validate import checked_instance
+from zeus_core.pytorch._training_loop import scaled
+from zeus_core.pytorch._uneven_training import (
+    AnyBatches,
+    PendingWeight,
+    TokenCounter,
+    UnevenTraining,
+    check_total,
 )
+from zeus_huggingface._training_loop import TrainerLoop
+from zeus_huggingface._uneven_shard import UnevenShard, check_loader, global_batch
 
 __all__ = ["UnevenBatches"]
 
@@ -65,41 +61,30 @@ class UnevenBatches:
 
     def __init__(self, trainer: Trainer, batches: AnyBatches, *, tokens: TokenCounter | None = None) -> None:
         checked_instance("trainer", trainer, Trainer, "transformers.Trainer(...)")
-        world = torch_world()
-
-        def check() -> None:
-            if tokens is not None:
-                checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
-            _check_trainer(trainer)
-
-        self._choice = choose_batches(world, batches, check, lambda: check_gradients(trainer.accelerator))
-        self._rank = world.rank
-        self._weights = LossWeights(world.rank, world.size, tokens, trainer.args.device)
+        loop = TrainerLoop(trainer)
+        self._training = UnevenTraining(loop, batches, tokens)
         self._trainer = trainer
         self._shard: UnevenShard | None = None
         # The Trainer takes the batches of a step before it trains on any.
-        self._arrived: deque[tuple[int, Sequence[int], PendingWeight]] = deque()
+        self._arrived: deque[tuple[int, PendingWeight]] = deque()
         self._weight: PendingWeight | None = None  # of the batch in `training_step`
-        if world.rank == 0 and isinstance(trainer.model, torch.nn.Module):
-            warn_of_batch_norms(trainer.model, self.batches)
-        if not trainer.args.average_tokens_across_devices and world.size > 1:
+        if not trainer.args.average_tokens_across_devices and len(self.batches) > 1:
             trainer.args.average_tokens_across_devices = True
             _logger.info("average_tokens_across_devices is turned on, as the ranks have different numbers of tokens")
-        self._patches = Patches(trainer)
-        self._patches.wrap("train", self._train)
-        self._patches.wrap("get_train_dataloader", self._get_train_dataloader)
-        self._patches.wrap("training_step", self._training_step)
-        self._patches.wrap("compute_loss", self._compute_loss)
+        loop.patch(trainer, "train", self._train)
+        loop.patch(trainer, "get_train_dataloader", self._get_train_dataloader)
+        loop.patch(trainer, "training_step", self._training_step)
+        loop.patch(trainer, "compute_loss", self._compute_loss)
 
     @property
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch."""
-        return self._choice.batches
+        return self._training.batches
 
     def close(self) -> None:
         """Leave the Trainer and the power limit as they were."""
-        self._choice.close()
-        self._patches.undo()
+        self._training.close()
+        self._training.loop.undo()
         if self._shard is not None:
             self._shard.close()
 
@@ -107,7 +92,7 @@ class UnevenBatches:
         try:
             return train(*args, **kwargs)
         finally:
-            self._choice.close()
+            self._training.close()
 
     def _get_train_dataloader(self, get: Callable[[], Any]) -> Any:
         loader = get()
@@ -116,24 +101,22 @@ class UnevenBatches:
         if self._shard is not None:
             self._shard.close()
         self._arrived.clear()
-        self._shard = UnevenShard(loader, self.batches, self._rank, self._on_batch)
-        self._choice.use_sampler(self._shard.sampler)
+        self._shard = UnevenShard(loader, self._training, self._on_batch)
         return loader
 
-    def _on_batch(self, number: int, sizes: Sequence[int], batch: Any) -> PendingWeight:
-        is_for_nothing = not sizes[self._rank] and isinstance(batch, MutableMapping)
+    def _on_batch(self, place: int, batch: Any) -> PendingWeight:
+        is_for_nothing = not self._training.sizes(place)[self._training.rank] and isinstance(batch, MutableMapping)
         if is_for_nothing and isinstance(batch.get("labels"), torch.Tensor):
             batch["labels"] = torch.full_like(batch["labels"], _IGNORED_LABEL)  # or the Trainer counts them
-        weight = self._weights.of_batch(sizes, batch)
-        self._arrived.append((number, sizes, weight))
+        weight = self._training.weight(place, batch)
+        self._arrived.append((place, weight))
         return weight
 
     def _training_step(
         self, training_step: Callable[..., torch.Tensor], model: Any, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        number, sizes, weight = self._arrived.popleft()
-        self._choice.watch(model)
-        self._choice.on_batch(number, sizes)
+        place, weight = self._arrived.popleft()
+        self._training.begin(place)
         self._weight = None if self._is_summed_up(num_items_in_batch) else weight
         try:
             return training_step(model, inputs, num_items_in_batch)
@@ -152,19 +135,3 @@ class UnevenBatches:
         if isinstance(result, tuple):
             return scaled(result[0], self._weight()), *result[1:]
         return scaled(result, self._weight())
-
-
-def _check_trainer(trainer: Trainer) -> None:
-    """Raise `UsageError` if a Trainer cannot train on batches that differ by rank."""
-    check_averaging(trainer.accelerator)
-    if isinstance(trainer.train_dataset, IterableDataset):
-        raise UsageError(
-            f"train_dataset is {shown(trainer.train_dataset)}, of which no rank can choose its samples; it must have a "
-            "length and an index"
-        )
-    if trainer.args.n_gpu > 1:
-        raise UsageError("the Trainer splits batches over the GPUs of one process; start one process for each GPU")
-    if hasattr(trainer, "num_generations"):
-        raise UsageError(f"a {type(trainer).__name__} generates its batches in groups, which cannot be split by rank")
-    if trainer.args.auto_find_batch_size:
-        raise UsageError("auto_find_batch_size is true, which changes the batches of all ranks; turn it off")

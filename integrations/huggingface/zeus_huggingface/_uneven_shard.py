@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from accelerate import Accelerator
@@ -15,10 +15,10 @@ from torch.utils.data import BatchSampler, IterableDataset
 from zeus_core._validate import shown
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
-from zeus_core.pytorch._loss_weights import PendingWeight
 from zeus_core.pytorch._uneven_sampler import UnevenBatchSampler
+from zeus_core.pytorch._uneven_training import PendingWeight, UnevenTraining
 
-__all__ = ["UnevenShard", "check_averaging", "check_gradients", "check_loader", "global_batch"]
+__all__ = ["UnevenShard", "check_averaging", "check_gradients", "check_loader", "global_batch", "skipped_batches"]
 
 _NOT_AVERAGING = (DistributedType.MEGATRON_LM, DistributedType.XLA)
 
@@ -28,71 +28,60 @@ class UnevenShard:
 
     Args:
         loader: The prepared dataloader.
-        batches: The samples of each rank.
-        rank: This rank.
-        weigh: Called with the number of a global batch, its sizes and the batch of this rank, when the loop gets that;
-            returns the weight of its loss.
+        training: The batches.
+        on_batch: Called with the place of a global batch in its epoch and the batch of this rank, when the loop gets
+            that; returns the weight of its loss.
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        batches: Sequence[int],
-        rank: int,
-        weigh: Callable[[int, Sequence[int], Any], PendingWeight],
-    ) -> None:
-        self._loader = loader.base_dataloader
-        self._original = self._loader.batch_sampler
+    def __init__(self, loader: Any, training: UnevenTraining, on_batch: Callable[[int, Any], PendingWeight]) -> None:
         inner = _inner_sampler(loader)
-        self.sampler = UnevenBatchSampler(inner.sampler, batches, rank, inner.drop_last)
-        self._weigh = weigh
+        self._sampler = training.sampler(inner.sampler, inner.drop_last)
+        self._on_batch = on_batch
         self.weight: PendingWeight | None = None
         """The weight of the current batch; None outside of training."""
-        self.sizes: tuple[int, ...] | None = None
-        """The samples of each rank in the current batch; None outside of training."""
-        # Torch lets nobody exchange the sampler of a loader. Accelerate makes other loaders around this sampler, too.
-        object.__setattr__(self._loader, "batch_sampler", self.sampler)
+        self.place: int | None = None
+        """The place of the current batch in its epoch; None outside of training."""
+        training.loop.give(loader, self._sampler)  # accelerate makes other loaders around this sampler, too
         self._patches = Patches(DataLoaderShard)  # Python looks up `__iter__` in the class alone
         self._patches.wrap("__iter__", functools.partial(_iterate, weakref.ref(self)))
         weakref.finalize(self, self._patches.undo).atexit = False
 
     def close(self) -> None:
-        """Leave the dataloader as it was."""
+        """Follow the dataloader no more."""
         self._patches.undo()
-        object.__setattr__(self._loader, "batch_sampler", self._original)
-        self.weight = self.sizes = None
+        self.weight = self.place = None
 
     def gives(self, loader: Any) -> bool:
         """Return whether the batches of a dataloader are those of this sampler."""
-        return self._skipped(loader) is not None
-
-    def _skipped(self, loader: Any) -> int | None:
-        """Return how many batches a dataloader skips of this sampler's; None if it has another."""
-        sampler, skipped = getattr(loader, "batch_sampler", None), 0
-        while isinstance(sampler, SkipBatchSampler):
-            sampler, skipped = sampler.batch_sampler, skipped + sampler.skip_batches
-        return skipped if sampler is self.sampler else None
+        return skipped_batches(loader, self._sampler) is not None
 
     def follow(self, batches: Iterator[Any], loader: Any) -> Iterator[Any]:
         """Return the batches of a dataloader; if they are this sampler's, note which one is trained on."""
-        skipped = self._skipped(loader)
+        skipped = skipped_batches(loader, self._sampler)
         return batches if skipped is None else self._follow(batches, loader, skipped)
 
     def _follow(self, batches: Iterator[Any], loader: Any, skipped: int) -> Iterator[Any]:
-        self.sampler.set_epoch(loader.iteration)  # accelerate forgets it where batches are skipped
-        self.sampler.dropped_batches = skipped
+        self._sampler.set_epoch(loader.iteration)  # accelerate forgets it where batches are skipped
+        self._sampler.dropped_batches = skipped
         try:
-            for number, batch in enumerate(batches, start=skipped):
-                self.sizes = self.sampler.sizes(number)
-                self.weight = self._weigh(number, self.sizes, batch)
+            for place, batch in enumerate(batches, start=skipped):
+                self.place, self.weight = place, self._on_batch(place, batch)
                 yield batch
         finally:
-            self.weight = self.sizes = None
+            self.weight = self.place = None
 
 
 def _iterate(shard: weakref.ref[UnevenShard], iterate: Callable[[Any], Iterator[Any]], loader: Any) -> Iterator[Any]:
     alive = shard()
     return iterate(loader) if alive is None else alive.follow(iterate(loader), loader)
+
+
+def skipped_batches(loader: Any, batches: Any) -> int | None:
+    """Return how many batches of a sampler a dataloader skips; None if it has another one."""
+    sampler, skipped = getattr(loader, "batch_sampler", None), 0
+    while isinstance(sampler, SkipBatchSampler):
+        sampler, skipped = sampler.batch_sampler, skipped + sampler.skip_batches
+    return skipped if sampler is batches else None
 
 
 def check_loader(dataloader: Any) -> None:

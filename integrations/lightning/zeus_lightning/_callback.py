@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeus_core._process.restore import restore_registry
-from zeus_core._validate import checked_flag
+from zeus_core._validate import checked_flag, checked_object, checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.events import Activity
@@ -17,13 +18,13 @@ from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import checked_micro_batch
+from zeus_core.pytorch._batch_parts import tensors_in
+from zeus_core.pytorch._micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.training import TrainingEnergy, TrainingSummary
-from zeus_lightning._batches import counter, samples_in
 from zeus_lightning._energy_source import EnergySource
-from zeus_lightning._micro_batch import TrainerMicroBatch
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
-from zeus_lightning._recurring import ValidationReports
 from zeus_lightning._session import Session
+from zeus_lightning._training_loop import LightningLoop, epochs_of
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
@@ -109,14 +110,16 @@ class ZeusCallback(Callback):
         super().__init__()
         self.micro_batch = checked_micro_batch(micro_batch)
         self._is_auto = micro_batch == "auto"
-        self._batches: TrainerMicroBatch | None = None
+        self._loop: LightningLoop | None = None
         self._source = EnergySource(monitor, optimizer, strict, electricity, trace)
-        self._reports = None if recurring_run is None else ValidationReports(recurring_run)
+        if recurring_run is not None:
+            checked_object("recurring_run", recurring_run, "report", "the run of `with job.run() as run:`")
+        self._run = recurring_run
         self._is_quiet = checked_flag("quiet", quiet)
         self._has_trained = False
-        given = counter("batch_size", batch_size)
-        self._samples_in = samples_in if given is None else given  # one of the user's may have no truth
-        self._tokens_in = counter("tokens", tokens)
+        given = _counter("batch_size", batch_size)
+        self._samples_in = _samples_in if given is None else given  # one of the user's may have no truth
+        self._tokens_in = _counter("tokens", tokens)
         self._session: Session | None = None
         self._fit_energy: TrainingEnergy | None = None
         self.energy: TrainingEnergy | None = None
@@ -126,7 +129,7 @@ class ZeusCallback(Callback):
         return {
             **vars(self),
             "_has_trained": False,
-            "_reports": None,
+            "_run": None,
             "_session": None,
             "_fit_energy": None,
             "energy": None,
@@ -149,12 +152,13 @@ class ZeusCallback(Callback):
         # Next, Lightning installs a handler of SIGTERM that lets the training end in order, and that calls the handler
         # it finds: ours would end the process.
         restore_registry.leave_signals()
-        if self._batches is not None:
+        if self._loop is not None:
+            self._loop.find_loader()
             optimizer = self._current.energy.optimizer
             if isinstance(self.micro_batch, MicroBatchOptimizer):
                 store = optimizer.trial_store if self._is_auto and isinstance(optimizer, SearchOptimizer) else None
                 self.micro_batch.adopt(self._current.energy.monitor, store)
-            self._batches.choose()
+            self._loop.use(choose_micro_batch(self._loop, self.micro_batch))
 
     @contained
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -201,8 +205,8 @@ class ZeusCallback(Callback):
         if values:
             self._current.publish({f"train/{name}": value for name, value in values.items()})
             self._current.show(values)
-        if self._reports is not None:
-            self._reports.on_batch_end(trainer)
+        if self._run is not None and self._run.progress(epoch=epochs_of(trainer)):
+            trainer.should_stop = True
 
     @contained
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -223,8 +227,10 @@ class ZeusCallback(Callback):
             values = self._current.energy.evaluation()
             self._current.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
         self._current.energy.on_resume()
-        if self._reports is not None:
-            self._reports.on_validation_end(trainer)
+        is_within_training = trainer.state.fn == "fit" and not trainer.sanity_checking
+        if self._run is not None and is_within_training:  # the metrics are those that early stopping sees
+            should_stop = self._run.report(epoch=epochs_of(trainer), metric=dict(trainer.callback_metrics))
+            trainer.should_stop = trainer.should_stop or should_stop
 
     on_test_start = on_validation_start
     on_test_end = on_validation_end
@@ -260,13 +266,14 @@ class ZeusCallback(Callback):
         state = self._leave()
         self._session = None
         if self._is_first_of(trainer):
-            run = self._reports.run if self._reports is not None and stage == "fit" else None
+            run = self._run if stage == "fit" else None
             self.energy = self._source.energy_of(trainer, run)
             self._session = Session(trainer, self.energy, state)
             if stage == "fit":
                 self._fit_energy = self.energy
                 if self.micro_batch is not None:
-                    self._batches = TrainerMicroBatch(trainer, self.micro_batch)
+                    self._loop = LightningLoop(trainer)
+                    self._loop.watch_data()
 
     def _leave(self) -> Any:
         """End the session. Return the state that the next training may continue."""
@@ -278,9 +285,10 @@ class ZeusCallback(Callback):
 
     @contained
     def _leave_batches(self, error: BaseException | None = None) -> None:
-        batches, self._batches = self._batches, None
-        if batches is not None:
-            batches.undo(error)
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            note_out_of_memory(self.micro_batch, error)
+            loop.undo()
 
     @contained
     def _show_result(self, session: Session) -> None:
@@ -304,3 +312,20 @@ class ZeusCallback(Callback):
     def _count(self, batch: Any) -> None:
         tokens = 0 if self._tokens_in is None else int(self._tokens_in(batch))
         self._current.energy.count(int(self._samples_in(batch)), tokens)
+
+
+def _counter(argument: str, count: int | Callable[[Any], int] | None) -> Callable[[Any], int] | None:
+    """Return a function that counts something in a batch, from a function or a number that all batches share."""
+    if count is None or callable(count):
+        return count
+    number = checked_whole_number(argument, count, 0, "a whole number or a function of a batch")
+    return functools.partial(_constant, number)  # callbacks are pickled
+
+
+def _constant(count: int, batch: Any) -> int:
+    return count
+
+
+def _samples_in(batch: Any) -> int:
+    """Return the length of the first tensor in a batch, as Lightning itself does; 0 without one."""
+    return next((len(tensor) if tensor.ndim else 1 for tensor in tensors_in(batch)), 0)

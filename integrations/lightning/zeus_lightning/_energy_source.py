@@ -109,7 +109,6 @@ class EnergySource:
         energy = TrainingEnergy(
             monitor,
             self._optimizer,
-            detects_evaluations=False,  # the trainer announces them
             quiet=True,  # the callback shows the result once the progress bars have ended
             electricity=self._electricity,
             recurring_run=recurring_run,

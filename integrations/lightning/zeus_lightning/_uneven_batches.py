@@ -10,22 +10,17 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from zeus_core._validate import checked_function, shown
-from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
-from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._batch_allocation import BatchAllocation
-from zeus_core.pytorch._batch_choice import AnyBatches, BatchChoice, check_total, checked_given, choose_batches
-from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight
-from zeus_core.pytorch._uneven_models import warn_of_batch_norms
 from zeus_core.pytorch._uneven_sampler import EpochOrder, IndexOrder, UnevenBatchSampler
+from zeus_core.pytorch._uneven_training import AnyBatches, PendingWeight, UnevenTraining, check_total, checked_given
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
+from zeus_lightning._training_loop import LightningLoop
 
 __all__ = ["UnevenBatches"]
 
 _TRAINING = "train"  # the value of `RunningStage.TRAINING` in either namespace
 _SEED = "PL_GLOBAL_SEED"  # set by `seed_everything`; Lightning shuffles by it on several ranks
-# They average gradients over the ranks in each step.
-_AVERAGING = {"SingleDeviceStrategy", "DDPStrategy", "FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy"}
 
 
 class UnevenBatches(Callback):
@@ -56,68 +51,46 @@ class UnevenBatches(Callback):
     def __init__(self, batches: AnyBatches, tokens: Callable[[Any], int | torch.Tensor] | None = None) -> None:
         super().__init__()
         self._given = checked_given(batches)
-        self._choice: BatchChoice | None = None
+        self._batches = () if isinstance(self._given, BatchAllocation) else self._given
         if tokens is not None:
             checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
         self._tokens = tokens
-        self._patches: Patches | None = None
+        self._training: UnevenTraining | None = None
         self._sampler: UnevenBatchSampler | None = None
-        self._replaced: tuple[DataLoader[Any], Any] | None = None
-        self._weights: LossWeights | None = None
+        self._loader: DataLoader[Any] | None = None
         self._weight: PendingWeight | None = None
 
     @property
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch; none before training if they are chosen while it starts."""
-        if self._choice is not None:
-            return self._choice.batches
-        return () if isinstance(self._given, BatchAllocation) else self._given
+        return self._batches if self._training is None else self._training.batches
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Take the place of the sampler that Lightning gives each rank."""
         self._restore()
         if stage != "fit":
             return
-        world = torch_world()
-        self._choice = choose_batches(
-            world, self._given, lambda: _check_strategy(trainer, world.size), lambda: _check_gradients(trainer)
-        )
-        if world.rank == 0:
-            warn_of_batch_norms(pl_module, self._choice.batches)
-        self._weights = LossWeights(world.rank, world.size, self._tokens, trainer.strategy.root_device)
+        loop = LightningLoop(trainer)
+        training = self._training = UnevenTraining(loop, self._given, self._tokens)
+        loop.weigh(lambda: 1.0 if self._weight is None else self._weight())
 
         def prepare(prepare_dataloader: Callable[..., Any], dataloader: Any, shuffle: bool, mode: Any) -> Any:
             if getattr(mode, "value", mode) != _TRAINING:
                 return prepare_dataloader(dataloader, shuffle=shuffle, mode=mode)
-            return self._with_own_batches(trainer, dataloader, world.rank, world.size)
+            return self._with_own_batches(trainer, dataloader, training)
 
-        self._patches = Patches(trainer._data_connector)
-        self._patches.wrap("_prepare_dataloader", prepare)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """See when gradients are computed, if batches are chosen by that."""
-        assert self._choice is not None
-        self._choice.watch(pl_module)
+        loop.patch(trainer._data_connector, "_prepare_dataloader", prepare)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Begin a batch."""
-        assert self._weights is not None
-        assert self._sampler is not None
-        assert self._choice is not None
-        sizes = self._sampler.sizes(batch_idx)
-        self._choice.on_batch(batch_idx, sizes)
-        self._weight = self._weights.of_batch(sizes, batch)
+        assert self._training is not None
+        self._training.begin(batch_idx)
+        self._weight = self._training.weight(batch_idx, batch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin later epochs with their first batch."""
         assert self._sampler is not None
         self._sampler.first_batch = 0
-
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
-        """Weight the gradient of the loss; the loss itself may be needed as it is for its gradient."""
-        if self._weight is not None and loss.requires_grad:
-            weight = self._weight()
-            loss.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the trainer and the dataloader as they were."""
@@ -127,61 +100,25 @@ class UnevenBatches(Callback):
         """Leave the trainer and the dataloader as they were."""
         self._restore()
 
-    def _with_own_batches(self, trainer: Trainer, loader: Any, rank: int, ranks: int) -> Any:
+    def _with_own_batches(self, trainer: Trainer, loader: Any, training: UnevenTraining) -> Any:
         """Return the training dataloader with the samples of this rank."""
         progress = trainer.fit_loop.epoch_loop.batch_progress.current
-        if self._replaced is not None and self._replaced[0] is not loader:
-            self._restore_loader()
-        if self._replaced is None:
+        if loader is not self._loader:
             _check_loader(loader)
-            assert self._choice is not None
-            check_total(self._given, loader.batch_size * ranks)
-            order = _order(loader)
-            self._sampler = UnevenBatchSampler(order, self._choice.batches, rank, loader.drop_last)
+            check_total(self._given, loader.batch_size * len(training.batches))
+            self._sampler = training.sampler(_order(loader), loader.drop_last)
             self._sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
             self._sampler.first_batch = progress.ready if progress.ready < len(self._sampler) else 0
-            self._choice.use_sampler(self._sampler)
-            self._replaced = (loader, loader.batch_sampler)
-            object.__setattr__(loader, "batch_sampler", self._sampler)  # torch lets nobody exchange it
+            self._loader = loader
+            training.loop.give(loader, self._sampler)
         return loader
 
     def _restore(self) -> None:
-        if self._patches is not None:
-            self._patches.undo()
-        self._restore_loader()
-        if self._choice is not None:
-            self._choice.close()
-        self._patches = self._weights = self._weight = None
-
-    def _restore_loader(self) -> None:
-        if self._replaced is not None:
-            loader, sampler = self._replaced
-            object.__setattr__(loader, "batch_sampler", sampler)
-        self._replaced = self._sampler = None
-
-
-def _check_strategy(trainer: Trainer, ranks: int) -> None:
-    """Raise `UsageError` if gradients are not averaged over all ranks in each step."""
-    strategy = trainer.strategy
-    if not {kind.__name__ for kind in type(strategy).__mro__} & _AVERAGING:
-        raise UsageError(f"strategy is a {type(strategy).__name__}, whose losses cannot be weighted by rank; use ddp")
-    if getattr(strategy, "_tensor_parallel_size", 1) not in (1, "auto") or (
-        getattr(strategy, "_data_parallel_size", ranks) not in (ranks, "auto")
-    ):
-        raise UsageError(f"strategy shares samples among ranks; all {ranks} ranks must be data-parallel")
-    hook = getattr(getattr(strategy, "_ddp_comm_hook", None), "__name__", "")
-    if hook in ("noop_hook", "post_localSGD_hook"):
-        raise UsageError(f"strategy has the communication hook {hook}, which does not average gradients in each step")
-
-
-def _check_gradients(trainer: Trainer) -> None:
-    """Raise `UsageError` if nobody can tell when a rank has computed its gradients, before it waits for the others."""
-    kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
-    if not kinds & {"SingleDeviceStrategy", "DDPStrategy"}:
-        raise UsageError(
-            f"strategy is a {type(trainer.strategy).__name__}, with which nobody can tell when a rank has computed its "
-            "gradients; use ddp, or give the batches"
-        )
+        if self._training is not None:
+            self._training.loop.undo()
+            self._training.close()
+            self._batches = self._training.batches
+        self._training = self._weight = self._loader = self._sampler = None
 
 
 def _check_loader(loader: Any) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -87,23 +88,26 @@ class Slow(Untried):
 
 def begin(folder, storage, gate, sizes):
     job = job_in(folder, storage=storage, policy=Slow())
-    gate.wait(60)
+    gate.wait()
     with job.run() as run:
         sizes.put(run.batch_size)
-        gate.wait(60)
+        gate.wait()
 
 
 @pytest.mark.long
 def test_processes_that_begin_at_the_same_time_take_turns(tmp_path, storage):
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # as such jobs begin; a fork would have threads of tests before it
     gate, sizes = context.Barrier(3), context.SimpleQueue()
-    processes = [context.Process(target=begin, args=(tmp_path, storage, gate, sizes)) for _ in range(3)]
+    processes = [context.Process(target=begin, args=(tmp_path, storage, gate, sizes), daemon=True) for _ in range(3)]
     for process in processes:
         process.start()
+    running = {process.sentinel: process for process in processes}
+    while running:  # one that fails leaves the others at the gate
+        for ended in multiprocessing.connection.wait(running):
+            process = running.pop(ended)
+            process.join()
+            assert process.exitcode == 0
     assert sorted(sizes.get() for _ in processes) == [16, 32, 64]
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
 
 
 def test_who_has_no_postgresql_is_told(monkeypatch):

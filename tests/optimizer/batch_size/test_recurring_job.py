@@ -11,11 +11,12 @@ import types
 
 import optuna
 import pytest
+import sqlalchemy.exc
 
 from tests.support.recurring import BEST, EPOCHS, Untried, job_in, train, trained
 from tests.support.variants import long_but_first
 from zeus_core.errors import UsageError
-from zeus_core.optimizer import Energy, MaxSlowdownConstraint, Time, ZeusCost
+from zeus_core.optimizer import Energy, EnergyWithin, MaxSlowdownConstraint, Time, ZeusCost
 from zeus_core.optimizer.batch_size import RecurringJob, Target
 from zeus_core.optimizer.batch_size import _database as database
 from zeus_core.optimizer.batch_size import _run_reporter as run_reporter
@@ -125,6 +126,7 @@ class Largest:
         ({"target": 0.84}, r'target is 0.84; it must be a Target, such as Target\("eval_accuracy", 0.84\)'),
         ({"max_epochs": 0}, "max_epochs is 0"),
         ({"objective": MaxSlowdownConstraint(1.1)}, "objective is .*, whose cost is a power limit"),
+        ({"objective": EnergyWithin(1.1)}, "objective is EnergyWithin.*, and no run is the original of others"),
         ({"objective": "energy"}, "objective is 'energy'; it must be an Objective object"),
         ({"storage": "zeus.db"}, "storage is 'zeus.db'; it must be the URL of a database, such as sqlite:///zeus.db"),
         ({"policy": Untried}, "policy is .*; it must be a BatchSizePolicy object"),
@@ -351,6 +353,22 @@ def test_runs_that_begin_at_the_same_time_take_turns(tmp_path):
     for thread in threads:
         thread.join()
     assert sorted(sizes) == [16, 32, 128]
+
+
+def test_a_database_in_a_file_that_another_process_makes_is_opened_however_slow_the_disk(tmp_path, monkeypatch):
+    """Both make its tables; the one that comes second learns so once the disk has answered."""
+    kind, attempts = optuna.storages.RDBStorage, []
+
+    def made_by_another(*arguments, **options):
+        attempts.append(arguments)
+        if len(attempts) == 1:
+            raise sqlalchemy.exc.OperationalError("CREATE TABLE studies", {}, Exception("table studies already exists"))
+        return kind(*arguments, **options)
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", made_by_another)
+    monkeypatch.setattr(database, "_OPEN_SECONDS", -1.0)
+    trained(job_in(tmp_path))
+    assert len(attempts) >= 2
 
 
 # Filters of warnings are those of the process, and these threads leave each other without one.

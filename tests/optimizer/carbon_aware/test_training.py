@@ -15,7 +15,7 @@ from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import Electricity, RecordedSignal, Signal, WeeklyTariff
 from zeus_core.errors import UsageError
-from zeus_core.events import Activity, TrainingObserver
+from zeus_core.events import Activity, TrainingHooks
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer._global_setting._search_optimizer import search_record
 from zeus_core.optimizer._trial_store import RunSpent
@@ -73,7 +73,7 @@ class Run:
         self.optimizer = GlobalPowerLimitOptimizer(
             self.monitor, MaxSlowdownConstraint(1.2), carbon_aware=self.aware, **self.arguments
         )
-        self.observer: TrainingObserver = self.optimizer
+        self.observer: TrainingHooks = self.optimizer
         if state is not None:
             self.optimizer.load_state_dict(state)
 

@@ -319,8 +319,8 @@ class TestPutBack:
             assert [None, *gpu.told][-1] is None
 
     def test_a_driver_that_hangs_keeps_neither_the_background_nor_training_and_is_restored_later(self, monkeypatch):
-        monkeypatch.setattr("zeus_core.knobs._restoration.CALL_SECONDS", 0.05)
-        monkeypatch.setattr("zeus_core.knobs._restoration.RESTORE_SECONDS", 0.05)
+        monkeypatch.setattr("zeus_core.settings.restoration.CALL_SECONDS", 0.05)
+        monkeypatch.setattr("zeus_core.settings.restoration.RESTORE_SECONDS", 0.05)
         gpu, background = RecordedGpu(), ThreadBackground()
         setter = ClockSetter(gpu, MonotonicTime(), background, None)
         gpu.hang("lock_sm_clock")

@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.events import Event
+from tests.support.events import EVENTS
+from zeus_core.events import TrainEnd
 from zeus_core.optimizer.pipeline_frequency import Phase, PipelineFrequencyOptimizer
 from zeus_core.optimizer.pipeline_frequency import _phases as phases
 from zeus_core.optimizer.pipeline_frequency._phases import PHASES, Conclusion, Outcome, advance
 
 CONCLUSIONS = {kind.outcome: kind for kind in (*Conclusion.__subclasses__(), *phases.Unprofiled.__subclasses__())}
-HAPPENINGS = [*Event, *Outcome]
+HAPPENINGS = [*EVENTS, *Outcome]
 
 
 def happening_of(happening):
-    """An event itself; for an outcome a conclusion, without its facts."""
-    return happening if isinstance(happening, Event) else object.__new__(CONCLUSIONS[happening])
+    """A class of events itself; for an outcome a conclusion, without its facts."""
+    return object.__new__(CONCLUSIONS[happening]) if isinstance(happening, Outcome) else happening
 
 
 def test_every_outcome_has_a_conclusion_that_holds_its_facts():
@@ -31,7 +32,7 @@ def test_every_phase_and_event_has_a_defined_result(phase):
         after = advance(phase, happening_of(happening))
         if phase is Phase.OFF:
             assert after is Phase.OFF
-        elif happening is Event.TRAIN_END:
+        elif happening is TrainEnd:
             assert after is Phase.RESTING
         elif happening is Outcome.FAULT:
             assert after is Phase.OFF

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from zeus_core.cli._checks.check import Check
 from zeus_core.cli._text import readable
+from zeus_core.settings.kinds import POWER_LIMIT
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
 
 __all__ = ["check_limits"]
 
-_NAME = "power limit"
+_NAME = POWER_LIMIT.words
 _STAT = Path("/proc/stat")
-_TOLERANCE_WATTS = 1.0  # some boards enforce fractions of a watt less than was requested
 
 
 def check_limits(gpus: Sequence[Gpu], stat: Path = _STAT) -> Check:
@@ -35,13 +35,13 @@ def check_limits(gpus: Sequence[Gpu], stat: Path = _STAT) -> Check:
         requested_watts = readable(gpu.read_power_limit_watts)
         enforced_watts = readable(gpu.read_enforced_power_limit_watts)
         known = [limit_watts for limit_watts in (requested_watts, enforced_watts) if limit_watts is not None]
-        if default_watts is None or not known or min(known) >= default_watts - _TOLERANCE_WATTS:
+        if default_watts is None or not known or min(known) >= default_watts - POWER_LIMIT.tolerance:
             continue
-        is_requested = requested_watts is not None and requested_watts < default_watts - _TOLERANCE_WATTS
+        is_requested = requested_watts is not None and requested_watts < default_watts - POWER_LIMIT.tolerance
         reason = "as requested" if is_requested else "held down by firmware or another limiter"
         lowered.append(f"GPU {index}: {min(known):g} W of {default_watts:g} W, {reason}")
         if is_requested:
-            commands.append(f"sudo nvidia-smi -i {gpu.uuid} -pl {default_watts:g}")
+            commands.append(POWER_LIMIT.command([gpu.uuid], default_watts))
     if lowered:
         return Check(_NAME, "limited", f"{'; '.join(lowered)}; {_age(stat)}", " && ".join(commands) or None)
     known_defaults = sorted({default_watts for default_watts in defaults if default_watts is not None})

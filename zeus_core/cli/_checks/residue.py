@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zeus_core.cli._checks.check import Check
@@ -12,7 +13,7 @@ from zeus_core.cli._text import readable
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-    from zeus_core.leases._entry import LedgerEntry
+    from zeus_core.settings.entry import LedgerEntry
 
 __all__ = ["check_residue"]
 
@@ -25,8 +26,8 @@ def check_residue(gpus: Sequence[Gpu]) -> Check:
     Args:
         gpus: The visible GPUs.
     """
-    from zeus_core.leases._entry import LedgerEntry
-    from zeus_core.leases._ledger import known_ledgers
+    from zeus_core.settings.entry import LedgerEntry
+    from zeus_core.settings.ledger import known_ledgers
 
     found = [item for ledger in known_ledgers() for item in ledger.read()]
     entries = [item for item in found if isinstance(item, LedgerEntry)]
@@ -51,11 +52,10 @@ def _remedy(stale: Sequence[LedgerEntry]) -> str:
 def _words(entry: LedgerEntry, gpus: Sequence[Gpu]) -> str:
     failure = f", and could not be restored: {entry.failure}" if entry.failure else ""
     name = f"{entry.device_name} ({entry.device_uuid})"
-    if entry.knob == "sm_clock":
-        return f"{name}: the SM clock was left locked by {entry.holder}{failure}"
+    kind = entry.kind
     gpu = next((gpu for gpu in gpus if gpu.uuid == entry.device_uuid), None)
-    limit_watts = None if gpu is None else readable(gpu.read_power_limit_watts)
-    default_watts = None if gpu is None else readable(gpu.read_default_power_limit_watts)
-    in_force = "a power limit" if limit_watts is None else f"{limit_watts:g} W in force"
-    default = "" if default_watts is None else f", board default {default_watts:g} W"
-    return f"{name}: {in_force}{default}, original {entry.original:g} W, left by {entry.holder}{failure}"
+    value = None if gpu is None else readable(partial(kind.read, gpu))
+    default = None if gpu is None else readable(partial(kind.read_default, gpu))
+    in_force = f"the {kind.words}" if value is None else f"{kind.text(value)} in force"
+    beside = "" if default is None else f", board default {kind.text(default)}"
+    return f"{name}: {in_force}{beside}, original {kind.text(entry.original)}, left by {entry.holder}{failure}"

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from zeus_core.cli._checks.check import Check
 from zeus_core.cli._checks.nvidia import is_in_container
 from zeus_core.cli._text import readable
-from zeus_core.device.remote._protocol import POWER_LIMIT, SM_CLOCK
+from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
@@ -87,30 +87,30 @@ def rights_of(
 
 def check_limit_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
     """Check that power limits can be set."""
-    return _check("set power limits", rights, gpus, POWER_LIMIT, lambda gpu: gpu.read_power_limit_range_watts())
+    return _check("set power limits", rights, gpus, POWER_LIMIT)
 
 
 def check_clock_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
     """Check that SM clocks can be locked."""
-    return _check("lock clocks", rights, gpus, SM_CLOCK, lambda gpu: gpu.read_supported_sm_clocks_mhz())
+    return _check("lock clocks", rights, gpus, SM_CLOCK)
 
 
-def _check(name: str, rights: Rights, gpus: Sequence[Gpu], knob: str, read: Callable[[Gpu], object]) -> Check:
+def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
     if not gpus:
         return Check(name, "missing", "there is no GPU")
     if any(gpu.is_simulated for gpu in gpus):
         return Check(name, "ok", "simulated GPUs allow it")
-    lacking = [str(index) for index, gpu in enumerate(gpus) if not readable(partial(read, gpu))]
+    lacking = [str(index) for index, gpu in enumerate(gpus) if not readable(partial(kind.read_accepted, gpu))]
     if len(lacking) == len(gpus):
         return Check(name, "missing", "no visible GPU has this")
     if not rights.may_control:
-        return _check_daemon(name, rights, gpus, knob)
+        return _check_daemon(name, rights, gpus, kind)
     if lacking:
         return Check(name, "limited", f"{rights.because}, but GPU {', '.join(lacking)} does not have this")
     return Check(name, "ok", rights.because)
 
 
-def _check_daemon(name: str, rights: Rights, gpus: Sequence[Gpu], knob: str) -> Check:
+def _check_daemon(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
     """Check what the daemon changes for this process, which may change nothing itself."""
     from zeus_core.device.remote._client import RemoteControl
     from zeus_core.errors import DeviceError
@@ -119,11 +119,11 @@ def _check_daemon(name: str, rights: Rights, gpus: Sequence[Gpu], knob: str) -> 
     refusals: list[str] = []
     for index, gpu in enumerate(gpus):
         try:
-            (lowest, highest), _ = RemoteControl(gpu.uuid, knob).allowed()
+            (lowest, highest), _ = RemoteControl(gpu.uuid, kind.name).allowed()
         except DeviceError as error:
             refusals.append(str(error))
         else:
-            allowed.append(f"GPU {index}: {lowest:g} to {highest:g} {'W' if knob == POWER_LIMIT else 'MHz'}")
+            allowed.append(f"GPU {index}: {lowest:g} to {highest:g} {kind.unit}")
     if not allowed:
         return Check(name, "missing", f"{rights.because}, and {refusals[0]}", rights.fix)
     by_daemon = f"by the zeus-core daemon, as {rights.because}: {', '.join(allowed)}"

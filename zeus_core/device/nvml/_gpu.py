@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+from zeus_core._nvml import (
+    LimitScope,
+    clock_command,
+    device_error,
+    find_limit_scope,
+    limit_command,
+    read_limit,
+    set_limit,
+)
 from zeus_core._units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 from zeus_core.device._gpu import PowerRange
 from zeus_core.device._retry import retried
 from zeus_core.device.nvml._counter_period import watch_counter_period_seconds
-from zeus_core.device.nvml._errors import device_error
 from zeus_core.device.nvml._field import FieldReader
 from zeus_core.device.nvml._mig import MigProcess, read_other_processes
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
-from zeus_core.leases._limit_scope import (
-    LimitScope,
-    find_limit_scope,
-    read_limit_milliwatts,
-    set_limit_milliwatts,
-)
 
 __all__ = ["NvmlGpu"]
-
-_Answer = TypeVar("_Answer")
 
 _VOLTA, _AMPERE = 5, 7  # nvmlDeviceArchitecture_t
 _GA100 = ("A100", "A30", "A800")
@@ -109,26 +109,22 @@ class NvmlGpu:
 
     def read_power_limit_watts(self) -> float:
         """Call `nvmlDeviceGetPowerManagementLimit`."""
-        return self._read_limit_watts("requested", "reading the power limit", "nvmlDeviceGetPowerManagementLimit")
+        return self._read_limit_watts("requested", "reading the power limit")
 
     def read_enforced_power_limit_watts(self) -> float:
         """Call `nvmlDeviceGetEnforcedPowerLimit`."""
-        action = "reading the enforced power limit"
-        return self._read_limit_watts("enforced", action, "nvmlDeviceGetEnforcedPowerLimit")
+        return self._read_limit_watts("enforced", "reading the enforced power limit")
 
     def read_default_power_limit_watts(self) -> float:
         """Call `nvmlDeviceGetPowerManagementDefaultLimit`."""
-        action = "reading the default power limit"
-        return self._read_limit_watts("default", action, "nvmlDeviceGetPowerManagementDefaultLimit")
+        return self._read_limit_watts("default", "reading the default power limit")
 
     def read_power_limit_range_watts(self) -> PowerRange:
         """Call `nvmlDeviceGetPowerManagementLimitConstraints`."""
-        action, function = "reading the range of power limits", "nvmlDeviceGetPowerManagementLimitConstraints"
+        action = "reading the range of power limits"
         if self._find_limit_scope() is LimitScope.GPU:
-            return PowerRange(
-                self._read_limit_watts("lowest", action, function), self._read_limit_watts("highest", action, function)
-            )
-        lowest_milliwatts, highest_milliwatts = self._call(action, function)
+            return PowerRange(self._read_limit_watts("lowest", action), self._read_limit_watts("highest", action))
+        lowest_milliwatts, highest_milliwatts = self._call(action, "nvmlDeviceGetPowerManagementLimitConstraints")
         return PowerRange(watts_from_milliwatts(lowest_milliwatts), watts_from_milliwatts(highest_milliwatts))
 
     def set_power_limit(self, limit_watts: float) -> None:
@@ -136,16 +132,11 @@ class NvmlGpu:
         if self._power_range is None:
             self._power_range = self.read_power_limit_range_watts()
         limit_watts = self._power_range.checked(limit_watts, self.name)
-        scope = self._find_limit_scope()
-        if scope is LimitScope.MODULE:
-            raise NotSupportedError(
-                f"{self.name} has a power limit for its whole module alone, which serves the CPU first: the GPU is "
-                "measured, and its limit is not changed"
-            )
         self._control(
-            f"sudo nvidia-smi -i {self.uuid} -pl {limit_watts:g}",
+            limit_command([self.uuid], limit_watts),
             "setting the power limit",
-            _set_gpu_limit if scope is LimitScope.GPU else "nvmlDeviceSetPowerManagementLimit",
+            partial(_asked, set_limit),
+            self._find_limit_scope(),
             milliwatts_from_watts(limit_watts),
         )
 
@@ -173,7 +164,7 @@ class NvmlGpu:
         if clock_mhz not in supported:
             raise UsageError(f"clock_mhz is {clock_mhz!r}; {self.name} supports {', '.join(map(str, supported))}")
         self._control(
-            f"sudo nvidia-smi -i {self.uuid} -lgc {clock_mhz}",
+            clock_command([self.uuid], clock_mhz),
             "locking the SM clock",
             "nvmlDeviceSetGpuLockedClocks",
             clock_mhz,
@@ -182,9 +173,8 @@ class NvmlGpu:
 
     def unlock_sm_clock(self) -> None:
         """Call `nvmlDeviceResetGpuLockedClocks`."""
-        self._control(
-            f"sudo nvidia-smi -i {self.uuid} -rgc", "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks"
-        )
+        command = clock_command([self.uuid], None)
+        self._control(command, "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks")
 
     def read_other_mig_processes(self, process_id: int) -> list[MigProcess] | None:
         """Call `nvmlDeviceGetComputeRunningProcesses` of a board in MIG mode; see `read_other_processes`."""
@@ -198,15 +188,14 @@ class NvmlGpu:
         usual_seconds = _VOLTA_PERIOD_SECONDS if self._architecture == _VOLTA else _PERIOD_SECONDS
         return watched_seconds or usual_seconds
 
-    def _read_limit_watts(self, which: str, action: str, function: str) -> float:
-        """Read a limit of the GPU: by a function of NVML, or on a board with several scopes by a field."""
-        is_scoped = self._find_limit_scope() is LimitScope.GPU
-        milliwatts = self._call(action, partial(_read_gpu_limit, which=which) if is_scoped else function)
-        return watts_from_milliwatts(milliwatts)
+    def _read_limit_watts(self, which: str, action: str) -> float:
+        return watts_from_milliwatts(self._call(action, partial(_asked, read_limit), self._find_limit_scope(), which))
 
     def _find_limit_scope(self) -> LimitScope:
         if self._limit_scope is None:
-            self._limit_scope = self._call("looking for the scope of the power limit", _find_scope)
+            self._limit_scope = self._call(
+                "looking for the scope of the power limit", partial(_asked, find_limit_scope)
+            )
         return self._limit_scope
 
     def _call(self, action: str, function: str | Callable[..., Any], *arguments: object) -> Any:
@@ -243,28 +232,11 @@ class NvmlGpu:
             return _VOLTA if "V100" in self.name else _AMPERE
 
 
-def _find_scope(handle: Any) -> LimitScope:
+def _asked(question: Callable[..., tuple[int, Any]], handle: Any, *arguments: object) -> Any:
+    """Put a question of `zeus_core/_nvml.py` to the library of the binding. Raises what the binding does."""
     import pynvml
 
-    return _checked(*find_limit_scope(pynvml.nvmlLib, handle))
-
-
-def _read_gpu_limit(handle: Any, which: str) -> int:
-    import pynvml
-
-    return _checked(*read_limit_milliwatts(pynvml.nvmlLib, handle, which))
-
-
-def _set_gpu_limit(handle: Any, limit_milliwatts: int) -> None:
-    import pynvml
-
-    _checked(set_limit_milliwatts(pynvml.nvmlLib, handle, limit_milliwatts), None)
-
-
-def _checked(code: int, answer: _Answer) -> _Answer:
-    """Return an answer of the library. Raises what the binding does for a code that is no success."""
-    import pynvml
-
+    code, answer = question(pynvml.nvmlLib, handle, *arguments)
     if code != 0:
         raise pynvml.NVMLError(code)
     return answer

@@ -11,16 +11,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from zeus_core._nvml import UNINITIALIZED, device_error
 from zeus_core.device._retry import retried
-from zeus_core.device.nvml._errors import UNINITIALIZED, device_error
 from zeus_core.errors import DeviceError, NotSupportedError
 
 __all__ = ["NvmlSession"]
 
 _RESTORING_FUNCTIONS = (
-    "nvmlDeviceGetPowerManagementLimit",
     "nvmlDeviceGetPowerManagementLimitConstraints",
-    "nvmlDeviceSetPowerManagementLimit",
     "nvmlDeviceSetGpuLockedClocks",
     "nvmlDeviceResetGpuLockedClocks",
 )
@@ -76,7 +74,7 @@ class NvmlSession:
             *arguments: The arguments after the handle.
 
         Raises:
-            DeviceError: The call failed; see `_errors.py`.
+            DeviceError: The call failed; see `device_error`.
         """
         import pynvml
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from zeus_core._identity import ProcessIdentity, job_id, program_name, program_token
 from zeus_core._process.deadline import CALL_SECONDS, no_answer
 from zeus_core._process.lock import ProcessLock
 from zeus_core.device._gpu import PowerRange
@@ -28,7 +29,6 @@ from zeus_core.device.remote._protocol import (
     socket_path,
 )
 from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, ZeusError
-from zeus_core.leases._entry import LedgerEntry
 
 __all__ = ["DaemonConnection", "RemoteControl"]
 
@@ -136,13 +136,16 @@ class DaemonConnection:
             opened.connect(self.path)
         except BlockingIOError:  # its queue of new connections is full
             raise TimeoutError from None
-        me = LedgerEntry.of_this_process("", "", "power_limit", None)
+        try:
+            start_ticks = ProcessIdentity.current().start_ticks
+        except OSError:  # not Linux
+            start_ticks = 0
         fields = {
             "version": VERSION,
-            "program": _shown(me.program),
-            "job": _shown(me.job),
-            "token": me.owner_token,
-            "start_ticks": me.owner.start_ticks,
+            "program": _shown(program_name()),
+            "job": _shown(job_id()),
+            "token": program_token(),
+            "start_ticks": start_ticks,
         }
         self._exchange("hello", encode_members(fields), until)
         self._process_id = os.getpid()
@@ -214,7 +217,7 @@ class RemoteControl:
 
     Args:
         uuid: The GPU.
-        knob: "power_limit", in watts, or "sm_clock", in MHz.
+        knob: The name of a kind of setting.
         path: The socket of the daemon; None for the usual one.
     """
 

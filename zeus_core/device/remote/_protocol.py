@@ -24,14 +24,12 @@ from zeus_core.errors import (
     UsageError,
     ZeusError,
 )
+from zeus_core.settings.kinds import KINDS
 
 __all__ = [
     "DEFAULT_SOCKET",
-    "KNOBS",
     "MAX_REPLY_BYTES",
     "MAX_REQUEST_BYTES",
-    "POWER_LIMIT",
-    "SM_CLOCK",
     "SOCKET_VARIABLE",
     "VERSION",
     "ProtocolError",
@@ -50,8 +48,6 @@ __all__ = [
 VERSION = 1
 MAX_REQUEST_BYTES = 4096  # the longest valid request, a greeting with long names, has about 1000
 MAX_REPLY_BYTES = 65536  # a list of 16 devices has about 8000
-POWER_LIMIT, SM_CLOCK = "power_limit", "sm_clock"
-KNOBS = (POWER_LIMIT, SM_CLOCK)
 
 SOCKET_VARIABLE = "ZEUS_DAEMON_SOCKET"
 DEFAULT_SOCKET = "/run/zeus-core/daemon.sock"
@@ -61,9 +57,10 @@ _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,95}", re.ASCII)
 _ZONE = re.compile(r"intel-rapl(:[0-9a-f]{1,4}){1,4}", re.ASCII)
 _MAX_TEXT = 200
 # A request for a change, and the reply to one, as this module writes them.
+_KNOB = "[a-z_]{1,32}"
 _ID, _NUMBER = r"(0|[1-9][0-9]{0,14})", r"(-?(?:0|[1-9][0-9]{0,7})(?:\.[0-9]{1,17})?)"
 _CHANGE = re.compile(
-    rf'\{{"id":{_ID},"op":"set","device":"({_DEVICE.pattern})","knob":"({"|".join(KNOBS)})","value":{_NUMBER}\}}'.encode()
+    rf'\{{"id":{_ID},"op":"set","device":"({_DEVICE.pattern})","knob":"({_KNOB})","value":{_NUMBER}\}}'.encode()
 )
 _CHANGED = re.compile(rf'\{{"id":{_ID},"result":\{{"enforced":{_NUMBER}\}}\}}'.encode())
 
@@ -121,7 +118,7 @@ def decode_request(line: bytes) -> Request:
         ProtocolError: The line is not a valid request; the message says why.
     """
     change = _CHANGE.fullmatch(line)
-    if change is not None:  # as nearly always; the decoder of JSON takes four times as long
+    if change is not None and change[3].decode() in KINDS:  # as nearly always; to decode JSON takes four times as long
         number, device, knob, value = change.groups()
         return Request(int(number), "set", {"device": device.decode(), "knob": knob.decode(), "value": float(value)})
     values = _object(line)
@@ -190,7 +187,7 @@ def _is_count(value: Any) -> bool:
 
 _DEVICE_FIELDS: dict[str, Callable[[Any], bool]] = {
     "device": lambda value: type(value) is str and _DEVICE.fullmatch(value) is not None,
-    "knob": lambda value: value in KNOBS if type(value) is str else False,
+    "knob": lambda value: value in KINDS if type(value) is str else False,
 }
 
 _FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {

@@ -120,7 +120,7 @@ class CommonBlock:
         if not is_undisturbed:
             _logger.warning(
                 "the %s in force has changed during a trial, which is repeated",
-                self._limiter.kind.name,
+                self._limiter.kind.words,
             )
             part = replace(part, is_spoiled=True)
         return encode(part), None

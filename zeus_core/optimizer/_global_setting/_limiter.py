@@ -11,9 +11,12 @@ from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.device._gpu import read_driver_version
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
-from zeus_core.knobs._holders import KnobUser
-from zeus_core.knobs._kinds import CommonKnob, KnobKind
-from zeus_core.knobs._residue import read_original_limit_watts
+from zeus_core.settings.clock_knob import CommonClockKnob
+from zeus_core.settings.holders import KnobUser, read_original
+from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
+from zeus_core.settings.knob import CommonKnob
+from zeus_core.settings.limit_knob import PowerLimitKnob
+from zeus_core.settings.restoration import used_by
 
 __all__ = ["Answer", "GpuFacts", "Limiter", "ReplacedError", "facts_of_gpu", "obstacle_to"]
 
@@ -58,22 +61,22 @@ class Limiter:
 
     Args:
         gpus: At least one.
-        kind: The kind of setting: power limits, or SM clocks.
+        kind: The kind of setting.
         user: The object that the settings are for; the knob itself if None.
 
     Raises:
         DeviceError: An original setting cannot be read.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], kind: KnobKind, user: KnobUser | None = None) -> None:
+    def __init__(self, gpus: Sequence[Gpu], kind: Kind, user: KnobUser | None = None) -> None:
         self._gpus = gpus
         self._user = user
-        knob = kind.make_knob(gpus, user)
+        knob = _make_knob(kind, gpus, user)
         self._knob: CommonKnob | None = knob
         self._is_denied = False
         self._has_set = False
         self._ceiling: int | None = None
-        self.kind: KnobKind = kind
+        self.kind: Kind = kind
         """The kind of setting."""
         self.settings: tuple[int, ...] = tuple(knob.settings)
         """The settings to try, highest first."""
@@ -100,7 +103,7 @@ class Limiter:
         """
         own = [gpu for gpu in self._gpus if gpu.uuid not in uuids]
         if len(own) < len(self._gpus):
-            self._knob = self.kind.make_knob(own, self._user) if own else None
+            self._knob = _make_knob(self.kind, own, self._user) if own else None
 
     def is_undisturbed(self) -> bool:
         """Tell whether the setting is still in force.
@@ -159,7 +162,7 @@ class Limiter:
             DeviceError: A GPU that was changed cannot be restored. The message holds the denial too.
         """
         if not self.restore():
-            raise DeviceError(f"a {self.kind.name} could be changed, but not be restored: {denial}")
+            raise DeviceError(f"a {self.kind.words} could be changed, but not be restored: {denial}")
         self._is_denied = True
         self._setting = self.settings[0]
         if is_held:
@@ -176,7 +179,14 @@ class Limiter:
         return {} if self._knob is None else self._knob.unrestored
 
 
-def obstacle_to(kind: KnobKind, gpus: Sequence[Gpu], user: KnobUser) -> str | None:
+def _make_knob(kind: Kind, gpus: Sequence[Gpu], user: KnobUser | None) -> CommonKnob:
+    """Make the knob of some GPUs: limits and clocks have one of their own, which also watches what is enforced."""
+    if kind == POWER_LIMIT:
+        return used_by(user, PowerLimitKnob(gpus, kind.step))
+    return used_by(user, CommonClockKnob(gpus, kind.original) if kind == SM_CLOCK else CommonKnob(kind, gpus))
+
+
+def obstacle_to(kind: Kind, gpus: Sequence[Gpu], user: KnobUser) -> str | None:
     """Return the reason that a kind of setting cannot be changed here; None if it can.
 
     Raises:
@@ -185,7 +195,7 @@ def obstacle_to(kind: KnobKind, gpus: Sequence[Gpu], user: KnobUser) -> str | No
     if not gpus:
         return "this rank has no GPU"
     try:
-        knob = kind.make_knob(gpus, user)
+        knob = _make_knob(kind, gpus, user)
         knob.apply(knob.settings[0])
     except (NotSupportedError, PermissionDeniedError, DeviceHeldError) as error:
         return str(error)
@@ -200,7 +210,7 @@ def facts_of_gpu(gpu: Gpu) -> GpuFacts:
         DeviceError: They cannot be read.
     """
     try:
-        original_watts: float | None = read_original_limit_watts(gpu)
+        original_watts: float | None = read_original(gpu, POWER_LIMIT)
     except NotSupportedError:
         original_watts = None
     return GpuFacts(gpu.name, read_driver_version(gpu), original_watts)

@@ -12,7 +12,7 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
 
     Tell it what happens in the training loop:
 
-        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), MaxSlowdownConstraint(factor=1.1), max_steps=2000)
+        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), EnergyWithin(slowdown=1.1), max_steps=2000)
         for epoch in range(epochs):
             optimizer.on_epoch_begin()
             for batch in batches:
@@ -76,7 +76,7 @@ class GlobalClockOptimizer(SearchOptimizer):
     One clock makes GPUs of one model equally fast, that differ by some percent under one power limit: those that waited
     for others no longer spend power on being early. And it keeps a slowdown bound without any measurement of time: a
     GPU that runs at a mean clock f by itself is at most 10 % slower when it is locked at f / 1.1. So even a run too
-    short for a search saves energy, by `MaxSlowdownConstraint`.
+    short for a search saves energy, within a slowdown bound.
 
     A `ZeusCost` without `max_power_watts` takes the highest original power limit.
 

@@ -6,26 +6,26 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
-from zeus_core.knobs._kinds import KnobKind
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.optimizer._global_setting._pause import Pause
 from zeus_core.optimizer._global_setting._selection import breaks_bound, chosen_by, keeps_bound
 from zeus_core.optimizer._trial_store import RunSpent
-from zeus_core.search import Search, Trial
+from zeus_core.search import GridSearch, Search, Trial
 from zeus_core.search._fixed_trials import FixedTrials
-from zeus_core.search._objectives import MaxSlowdownConstraint, OptimumSelector, Time
+from zeus_core.search._objectives import OptimumSelector, longest_factor
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._run_search import RunSearch
 from zeus_core.search._safe_clock import SafeClock
-from zeus_core.search._verdict import TIME_TOLERANCE
+from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
     from zeus_core.optimizer.carbon_aware._aware_search import AwareSearch
     from zeus_core.optimizer.carbon_aware._credit import Credit
     from zeus_core.search._adaptive_search import AdaptiveSearch
+    from zeus_core.search._belief import Knob as CurveKnob
 
 __all__ = ["DEFAULT_STEPS", "MakeSearch", "Mode", "Order", "Orders", "SearchArguments", "is_check_due"]
 
@@ -106,7 +106,7 @@ class SearchArguments:
         now: Tells the date and time, in seconds since 1970 (Unix time).
     """
 
-    kind: KnobKind
+    kind: Kind
     selector: OptimumSelector
     make: MakeSearch | None
     profile_steps: int | None
@@ -123,19 +123,23 @@ class SearchArguments:
     def search(self, settings: tuple[int, ...]) -> RunSearch:
         """Make the search among some settings, the original one first."""
         steps = DEFAULT_STEPS if self.profile_steps is None else self.profile_steps
-        if self.make is None and self.profile_steps is None:
+        if self.make is None and self.profile_steps is None and self.kind.has_curves:
             from zeus_core.search._adaptive_run_search import AdaptiveRunSearch  # needs numpy
 
             settle_seconds = _SETTLE_UPDATES * self.period_seconds
             adaptive = AdaptiveRunSearch(
-                settings, self.selector, knob=self._knob, max_steps=self.max_steps, settle_seconds=settle_seconds
+                settings,
+                self.selector,
+                knob=cast("CurveKnob", self.kind.option),
+                max_steps=self.max_steps,
+                settle_seconds=settle_seconds,
             )
-            if self._knob == "clock" and type(self.selector) is MaxSlowdownConstraint:
-                return SafeClock(adaptive, settings, self.selector.factor)
-            if self._knob == "clock" and type(self.selector) is Time:
-                return SafeClock(adaptive, settings, 1.0, TIME_TOLERANCE)
+            if self.kind == SM_CLOCK and longest_factor(self.selector) is not None:
+                bound, tolerance = self.selector.bound_factor, self.selector.time_tolerance
+                return SafeClock(adaptive, settings, bound or 1.0, tolerance or 0.0)
             return adaptive
-        search = self.predictor(settings) if self.make is None else self.make(settings, self.selector)
+        make = self.make or (self.predictor if self.kind.has_curves else GridSearch)
+        search = make(settings, self.selector)
         return FixedTrials(
             search,
             settings,
@@ -145,15 +149,11 @@ class SearchArguments:
             lambda trial, original: breaks_bound(self.selector, trial, original),
         )
 
-    def predictor(self, settings: tuple[int, ...]) -> AdaptiveSearch:
+    def predictor(self, settings: tuple[int, ...], selector: OptimumSelector) -> AdaptiveSearch:
         """Make a search that predicts what was not measured."""
         from zeus_core.search._adaptive_search import AdaptiveSearch  # needs numpy
 
-        return AdaptiveSearch(settings, self.selector, knob=self._knob)
-
-    @property
-    def _knob(self) -> Literal["power limit", "clock"]:
-        return "power limit" if self.kind.unit == "W" else "clock"
+        return AdaptiveSearch(settings, selector, knob=cast("CurveKnob", self.kind.option))
 
 
 class Orders:
@@ -196,7 +196,8 @@ class Orders:
             self._search = search
         else:
             self._aware.use_search(search, settings)
-        self._predictor = self._arguments.predictor(self._settings)
+        if self._arguments.kind.has_curves:
+            self._predictor = self._arguments.predictor(self._settings, self._arguments.selector)
         for trial in trials:
             self.tell(trial, 0, 0.0)
 

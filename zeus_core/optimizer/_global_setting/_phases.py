@@ -24,11 +24,21 @@ The window of a phase that measures (MEASURE, CONFIRM, DONE) has a table of its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
-from zeus_core._validate import checked_whole_number
-from zeus_core.events import Event
+from zeus_core.events import (
+    EpochBegin,
+    EpochEnd,
+    Event,
+    Interference,
+    Pause,
+    StepBegin,
+    StepEnd,
+    TrainBegin,
+    TrainEnd,
+)
 from zeus_core.optimizer._phase_table import PhaseTable
 
 __all__ = [
@@ -39,7 +49,6 @@ __all__ = [
     "Outcome",
     "Phase",
     "State",
-    "StepCounts",
     "Window",
     "advance",
 ]
@@ -70,7 +79,7 @@ class Window(Enum):
 
 
 MEASURED = frozenset({Phase.MEASURE, Phase.CONFIRM, Phase.DONE})
-STEP_BOUNDARIES = frozenset({Event.STEP_BEGIN, Event.STEP_END})
+STEP_BOUNDARIES: frozenset[type[Event] | Outcome] = frozenset({StepBegin, StepEnd})
 
 
 class Outcome(Enum):
@@ -86,10 +95,10 @@ class Outcome(Enum):
     LEFT = "another phase begins"
 
 
-_TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
-    (Phase.REST, Event.TRAIN_BEGIN): Phase.PREPARE,
-    (Phase.REST, Event.EPOCH_BEGIN): Phase.PREPARE,
-    (Phase.REST, Event.STEP_BEGIN): Phase.PREPARE,
+_TRANSITIONS: dict[tuple[Phase, type[Event] | Outcome], Phase] = {
+    (Phase.REST, TrainBegin): Phase.PREPARE,
+    (Phase.REST, EpochBegin): Phase.PREPARE,
+    (Phase.REST, StepBegin): Phase.PREPARE,
     (Phase.PREPARE, Outcome.ASKED): Phase.WAIT,
     (Phase.PREPARE, Outcome.CHOSEN): Phase.SETTLE,
     (Phase.WAIT, Outcome.SPENT): Phase.WARM_UP,
@@ -104,62 +113,30 @@ _TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
     (Phase.DONE, Outcome.SPENT): Phase.CONCLUDE,
 }
 
-PHASES: PhaseTable[Phase, Event | Outcome] = PhaseTable(
+PHASES: PhaseTable[Phase, type[Event] | Outcome] = PhaseTable(
     first=Phase.REST,
     last=Phase.OFF,
     transitions=_TRANSITIONS,
-    from_every_phase={Event.TRAIN_END: Phase.REST, Outcome.FAULT: Phase.OFF},
+    from_every_phase={TrainEnd: Phase.REST, Outcome.FAULT: Phase.OFF},
 )
 """The table of the phases."""
 
-WINDOWS: PhaseTable[Window, Event | Outcome] = PhaseTable(
+WINDOWS: PhaseTable[Window, type[Event] | Outcome] = PhaseTable(
     first=Window.CLOSED,
     last=None,
     transitions={
-        (Window.OPEN, Event.PAUSE): Window.SUSPENDED,
-        (Window.OPEN, Event.EPOCH_END): Window.SUSPENDED,
-        (Window.OPEN, Event.INTERFERENCE): Window.SPOILED,
-        (Window.SUSPENDED, Event.STEP_BEGIN): Window.OPEN,
-        (Window.SPOILED, Event.STEP_BEGIN): Window.OPEN,
+        (Window.OPEN, Pause): Window.SUSPENDED,
+        (Window.OPEN, EpochEnd): Window.SUSPENDED,
+        (Window.OPEN, Interference): Window.SPOILED,
+        (Window.SUSPENDED, StepBegin): Window.OPEN,
+        (Window.SPOILED, StepBegin): Window.OPEN,
     },
     from_every_phase={Outcome.MEASURED: Window.OPEN, Outcome.LEFT: Window.CLOSED},
 )
 """The table of the window."""
 
 _COUNTED = frozenset({Phase.WAIT, Phase.WARM_UP, Phase.SETTLE, *MEASURED})
-
-
-@dataclass(frozen=True)
-class StepCounts:
-    """The number of training steps that each phase lasts.
-
-    Attributes:
-        wait_steps: Those before the search.
-        warmup_steps: Those after a change, in which the GPU settles.
-        profile_steps: Those of a block; 0 for no further measurement.
-
-    Raises:
-        UsageError: A count is not a whole number, or below its minimum.
-    """
-
-    wait_steps: int
-    warmup_steps: int
-    profile_steps: int
-
-    def __post_init__(self) -> None:
-        """Check the counts."""
-        for argument in ("wait_steps", "warmup_steps", "profile_steps"):
-            object.__setattr__(self, argument, checked_whole_number(argument, getattr(self, argument), 0))
-
-    def of(self, phase: Phase) -> int:
-        """Return the steps a phase lasts; 0 for a phase that something else ends."""
-        if phase in MEASURED:
-            return self.profile_steps
-        return {
-            Phase.WAIT: self.wait_steps,
-            Phase.WARM_UP: self.warmup_steps,
-            Phase.SETTLE: self.warmup_steps,
-        }.get(phase, 0)
+_INTERRUPTED = frozenset({Window.SUSPENDED, Window.SPOILED})
 
 
 @dataclass(frozen=True)
@@ -185,21 +162,25 @@ class State:
         return self.phase in _COUNTED and self.steps_left <= 0 and not is_endless
 
 
-def advance(state: State, happening: Event | Outcome, counts: StepCounts) -> State:
+def advance(state: State, happening: type[Event] | Outcome, steps_of: Callable[[Phase], int]) -> State:
     """Return the state after something has happened.
 
     A phase that lasts a number of steps is over at the end of the last of them, as if `SPENT` had happened. A phase of
     no steps is over at the next beginning of a step. If the beginning or end of a step led to it, it is over at once:
     the optimizer reports `SPENT` after the effects of entering it.
+
+    Args:
+        state: The state before.
+        happening: The class of an event, or an outcome.
+        steps_of: Returns the steps that a phase lasts; 0 for a phase that something else ends.
     """
-    is_counted = state.phase in _COUNTED and state.window not in {Window.SUSPENDED, Window.SPOILED}
-    if happening is Event.STEP_END and is_counted:
-        state = replace(state, steps_left=state.steps_left - 1, segment_steps=state.segment_steps + 1)
-    if state.is_spent and happening in STEP_BOUNDARIES:
+    if happening is StepEnd and state.phase in _COUNTED and state.window not in _INTERRUPTED:
+        state = State(state.phase, state.steps_left - 1, state.window, state.segment_steps + 1)
+    if state.steps_left <= 0 and happening in STEP_BOUNDARIES and state.is_spent:
         happening = Outcome.SPENT
     phase = PHASES.next(state.phase, happening)
     if phase is not state.phase:
-        steps = counts.of(phase)
+        steps = steps_of(phase)
         is_measured = phase in MEASURED and steps > 0
         return State(phase, steps, WINDOWS.next(state.window, Outcome.MEASURED if is_measured else Outcome.LEFT))
     window = WINDOWS.next(state.window, happening)

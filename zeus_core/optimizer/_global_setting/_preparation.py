@@ -12,8 +12,6 @@ from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError
-from zeus_core.knobs._holders import KnobUser
-from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError, obstacle_to
 from zeus_core.optimizer._global_setting._orders import SearchArguments
 from zeus_core.optimizer._global_setting._phases import Phase
@@ -36,6 +34,8 @@ from zeus_core.optimizer._trial_store import (
 )
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, ZeusCost
+from zeus_core.settings.holders import KnobUser
+from zeus_core.settings.kinds import POWER_LIMIT, Kind
 
 __all__ = ["Preparation"]
 
@@ -86,7 +86,7 @@ class Preparation:
     @property
     def name(self) -> str:
         """The name of what is searched."""
-        return " or ".join(kind.name for kind in self._kinds)
+        return " or ".join(kind.words for kind in self._kinds)
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
         """Tell the work of a step from other work.
@@ -169,7 +169,7 @@ class Preparation:
         watts = {uuid: power for of_rank in told for uuid, power in of_rank.items()}
         return None if None in watts.values() else sum(power for power in watts.values() if power is not None)
 
-    def _possible_kinds(self) -> tuple[KnobKind, ...]:
+    def _possible_kinds(self) -> tuple[Kind, ...]:
         """Return the kinds of settings that all ranks can change; the first one if there is none."""
         possible, complaints = [], []
         for kind in self._kinds:
@@ -178,17 +178,15 @@ class Preparation:
                 Phase.PREPARE,
             )
             if any(obstacles):
-                complaints.append(f"{kind.name}s cannot be changed: {self._exchange.complaint(obstacles)}")
+                complaints.append(f"{kind.words}s cannot be changed: {self._exchange.complaint(obstacles)}")
             else:
                 possible.append(kind)
         kinds = tuple(possible) or self._kinds[:1]
         if complaints and possible:
-            _logger.warning("only %ss are searched: %s", kinds[0].name, "; ".join(complaints))
+            _logger.warning("only %ss are searched: %s", kinds[0].words, "; ".join(complaints))
         return kinds
 
-    def _search(
-        self, kind: KnobKind, run: RunSteps, told_max_steps: int | None, left_steps: int | None
-    ) -> SettingSearch:
+    def _search(self, kind: Kind, run: RunSteps, told_max_steps: int | None, left_steps: int | None) -> SettingSearch:
         exchange = self._exchange
         # No rank changes a setting before all ranks have read theirs: some may share a GPU.
         told = exchange.gather(lambda: encode(self._information(self._read(kind))), Phase.PREPARE)
@@ -197,7 +195,7 @@ class Preparation:
         exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpus}))
         if self.options.selector is None:
             self.selector = ZeusCost(world_size=len(group.gpus))
-        if any(one.unit != "W" for one in self._kinds):
+        if any(one != POWER_LIMIT for one in self._kinds):
             self.selector = with_power(self.selector, group.original_limit_watts)
         conditions = group.conditions(kind, self._work)
         known = decode(SearchState, exchange.decide(lambda: encode(self._known(conditions)), Phase.PREPARE))
@@ -241,7 +239,7 @@ class Preparation:
         others = [ToldBlock(trial) for trial in earlier if trial not in own]
         return replace(resumed, blocks=(*others, *resumed.blocks))
 
-    def _arguments(self, kind: KnobKind, max_steps: int | None) -> SearchArguments:
+    def _arguments(self, kind: Kind, max_steps: int | None) -> SearchArguments:
         options = self.options
         return SearchArguments(
             kind,
@@ -273,7 +271,7 @@ class Preparation:
             limiter.gpus,
         )
 
-    def _read(self, kind: KnobKind) -> Limiter:
+    def _read(self, kind: Kind) -> Limiter:
         if not self._gpus:
             raise NoDeviceError("this rank has no GPU")
         if not self._is_restored:

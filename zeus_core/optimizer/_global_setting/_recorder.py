@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zeus_core._step_gaps import StepGaps
+from zeus_core.adapters import contained
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor._reading import Reading
 from zeus_core.optimizer._global_setting._clock_sampler import ClockSampler
@@ -60,6 +62,7 @@ class TrialRecorder:
         self.run_seconds: float = 0.0
         """The time of all steps of the run, without pauses of training."""
         self._step_began: float | None = None
+        self._gaps = StepGaps()
 
     def clock_seconds(self) -> float:
         """Return the date and time, in seconds since 1970 (Unix time)."""
@@ -68,6 +71,12 @@ class TrialRecorder:
     def begin_run(self, seconds: float) -> None:
         """Time the steps of another run, which has lasted so long before."""
         self.run_seconds, self._step_began = seconds, None
+        self._gaps = StepGaps()
+
+    @contained(default=lambda: False)
+    def is_after_unusual_gap(self) -> bool:
+        """Return whether the time since the latest step is too long to belong to a step; before the next one begins."""
+        return self._gaps.begin_step(self._now()) is not None
 
     def begin_step(self) -> None:
         """Note that a step begins. After a step without a pause it began at the end of that one."""
@@ -80,10 +89,12 @@ class TrialRecorder:
         if self._step_began is not None:
             self.run_seconds += now - self._step_began
         self._step_began = now
+        self._gaps.end_step(now)
 
     def pause(self) -> None:
-        """Note that no step is under way."""
+        """Note that no step is under way, and that what follows is none."""
         self._step_began = None
+        self._gaps.stop()
 
     def begin_trial(self, piece_steps: int) -> None:
         """Begin another block, in pieces of so many steps."""

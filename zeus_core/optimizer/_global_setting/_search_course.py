@@ -10,8 +10,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceHeldError
-from zeus_core.events import Event
-from zeus_core.knobs._holders import KnobUser
+from zeus_core.events import Event, StepBegin, StepEnd, TrainBegin
 from zeus_core.optimizer._global_setting._limiter import ReplacedError
 from zeus_core.optimizer._global_setting._phases import (
     MEASURED,
@@ -19,7 +18,6 @@ from zeus_core.optimizer._global_setting._phases import (
     Outcome,
     Phase,
     State,
-    StepCounts,
     Window,
     advance,
 )
@@ -29,10 +27,10 @@ from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
 from zeus_core.optimizer._global_setting._search_options import SearchOptions
 from zeus_core.optimizer._global_setting._setting_history import SettingHistory
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
-from zeus_core.optimizer._phase_table import follow
 from zeus_core.optimizer._trial_store import TrialStore
 from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
+from zeus_core.settings.holders import KnobUser
 
 __all__ = ["SearchCourse"]
 
@@ -74,12 +72,11 @@ class SearchCourse:
         """The reason that the search was given up, in phase OFF; None before."""
         self.rivals: RivalSearches | None = None
         """The searches of the latest training."""
-        self.told_max_steps: int | None = None
-        """The steps of the training, if the loop knows."""
         self.gpus = gpus
         """The GPUs of this rank."""
         self._recorder = recorder
         self._history = history
+        self._steps_left: int | None = None  # of the training when it began, if the loop knows
         self._replaced: ReplacedError | None = None  # the reason to begin the search anew
         this = weakref.ref(self)  # a reference cycle would delay restoring the limits when the optimizer is dropped
 
@@ -99,32 +96,31 @@ class SearchCourse:
         return None if self.rivals is None else self.rivals.current
 
     @contained(on_fault=lambda self, error: self.fail(error))
-    def report(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         """Follow an event: the one entrance of all hooks."""
-        self._time(event)
+        kind, phase = type(event), self.state.phase
         is_measured = self.state.window is Window.OPEN
-        if event is Event.STEP_END and is_measured:
-            self.exchange.attempt(self._recorder.mark_step)
-        if event is Event.STEP_END and self.search is not None and self.state.phase not in _RESTING:
-            self.search.count_step(is_original=self.state.phase is Phase.WAIT)
-        self._follow(event)
-        if event is Event.STEP_END and is_measured and self._is_to_end_early():
+        if kind is StepBegin:
+            self._recorder.begin_step()
+        elif kind is StepEnd:
+            self._recorder.end_step()
+            if is_measured:
+                self.exchange.attempt(self._recorder.mark_step)
+            if self.rivals is not None and phase not in _RESTING:
+                self.rivals.current.count_step(is_original=phase is Phase.WAIT)
+        else:
+            self._recorder.pause()
+        if isinstance(event, TrainBegin):
+            self._steps_left = event.steps_left
+        self._follow(kind)
+        if kind is StepEnd and is_measured and self._is_to_end_early():
             self._follow(Outcome.SPENT)
 
-    def _time(self, event: Event) -> None:
-        match event:
-            case Event.STEP_BEGIN:
-                self._recorder.begin_step()
-            case Event.STEP_END:
-                self._recorder.end_step()
-            case _:
-                self._recorder.pause()
-
     def _is_to_end_early(self) -> bool:
-        search, steps = self.search, self.state.steps_left
-        if search is None or steps == 0 or self.state.phase not in MEASURED:
+        phase, steps_left = self.state.phase, self.state.steps_left
+        if self.rivals is None or steps_left == 0 or phase not in MEASURED:
             return False
-        return search.is_to_end_early(self.state.phase, search.counts.profile_steps - steps)
+        return self.rivals.current.is_to_end_early(phase, steps_left)
 
     def fail(self, error: Exception) -> None:
         """End the search by a fault."""
@@ -140,23 +136,19 @@ class SearchCourse:
         if self.gpus:  # without one, the warning of its monitor has said so
             log_fault(self, f"the search for a {self.preparation.name} is off for the rest of this run", error)
 
-    def _follow(self, event: Event | Outcome) -> None:
-        before = self.state
+    def _follow(self, event: type[Event] | Outcome) -> None:
+        """Follow what has happened, and then the outcome of entering each phase, or state of its window, in turn."""
+        happening: type[Event] | Outcome | None = event
+        while happening is not None:
+            before, self.state = self.state, advance(self.state, happening, self._steps_of)
+            if (self.state.phase, self.state.window) == (before.phase, before.window):
+                return
+            happening = self._enter(is_new=self.state.phase is not before.phase)
+            if happening is None and event in STEP_BOUNDARIES and self.state.is_spent:
+                happening = Outcome.SPENT
 
-        def advanced(happening: Event | Outcome) -> bool:
-            nonlocal before
-            before, self.state = self.state, advance(self.state, happening, self._counts)
-            return (self.state.phase, self.state.window) != (before.phase, before.window)
-
-        def enter() -> Outcome | None:
-            outcome = self._enter(is_new=self.state.phase is not before.phase)
-            return outcome or (Outcome.SPENT if event in STEP_BOUNDARIES and self.state.is_spent else None)
-
-        follow(event, advanced, enter)
-
-    @property
-    def _counts(self) -> StepCounts:
-        return StepCounts(self.preparation.options.wait_steps, 0, 1) if self.search is None else self.search.counts
+    def _steps_of(self, phase: Phase) -> int:
+        return 0 if self.search is None else self.search.steps_of(phase)
 
     def _enter(self, is_new: bool) -> Outcome | None:
         """Have the effects of entering the current phase, or the state of its window.
@@ -183,7 +175,7 @@ class SearchCourse:
         replaced, self._replaced = self._replaced, None
         if replaced is None:
             self.rivals = None
-        searches = self.preparation.searches(self.told_max_steps, replaced)
+        searches = self.preparation.searches(self._steps_left, replaced)
         if replaced is not None:
             _logger.warning("%s, and the search for a %s begins anew below it", replaced, self.preparation.name)
         self.rivals = RivalSearches(searches, self.preparation.selector, self.exchange)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from zeus_core.knobs._kinds import KnobKind
+from zeus_core.events import TrainingOptimizer
 from zeus_core.optimizer._global_setting._orders import DEFAULT_STEPS
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
 from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import MaxSlowdownConstraint, Objective, OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
 from zeus_core.search._verdict import Verdict, verdict_on
+from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
 __all__ = ["SearchFacts"]
 
 
-class SearchFacts:
+class SearchFacts(TrainingOptimizer):
     """The facts of the latest search of an optimizer. Where both limits and clocks are tried, those of the present one.
 
     Args:
@@ -37,35 +38,35 @@ class SearchFacts:
     @property
     def baseline_limit_watts(self) -> int | None:
         """The original limit; None until training begins, and where clocks are searched."""
-        return None if self._search is None else self._in("W", self._search.original)
+        return None if self._search is None else self._in(POWER_LIMIT, self._search.original)
 
     @property
     def chosen_limit_watts(self) -> int | None:
         """The limit the search ended with; None before its end, and where clocks are searched."""
-        return None if self._search is None else self._in("W", self._search.chosen)
+        return None if self._search is None else self._in(POWER_LIMIT, self._search.chosen)
 
     @property
     def power_limit_watts(self) -> int | None:
         """The limit in force as far as the optimizer knows, the highest of this process's GPUs; None while it rests."""
-        return None if self._search is None else self._in("W", self._search.in_force)
+        return None if self._search is None else self._in(POWER_LIMIT, self._search.in_force)
 
     @property
     def baseline_clock_mhz(self) -> int | None:
         """The original SM clock, or the highest one of the GPUs if they were not locked; None until training begins."""
-        return None if self._search is None else self._in("MHz", self._search.original)
+        return None if self._search is None else self._in(SM_CLOCK, self._search.original)
 
     @property
     def chosen_clock_mhz(self) -> int | None:
         """The SM clock the search ended with; None before its end, and where limits are searched."""
-        return None if self._search is None else self._in("MHz", self._search.chosen)
+        return None if self._search is None else self._in(SM_CLOCK, self._search.chosen)
 
     @property
     def sm_clock_mhz(self) -> int | None:
         """The SM clock in force as far as the optimizer knows; None while it rests, and where limits are searched."""
-        return None if self._search is None else self._in("MHz", self._search.in_force)
+        return None if self._search is None else self._in(SM_CLOCK, self._search.in_force)
 
-    def _in(self, unit: str, setting: int | None) -> int | None:
-        return setting if self._search is not None and self._search.kind.unit == unit else None
+    def _in(self, kind: Kind, setting: int | None) -> int | None:
+        return setting if self._search is not None and self._search.kind == kind else None
 
     @property
     def trials(self) -> list[Trial]:
@@ -117,16 +118,16 @@ class SearchFacts:
         if search is None or search.run.steps == 0:
             return None
         selector, comparison, aware = self.optimum_selector, self.comparison, course.preparation.options.aware
-        rule = repr(selector) if isinstance(selector, Objective) else type(selector).__name__
+        rule = repr(selector)
         is_alone = course.rivals is not None and len(course.rivals.searches) == 1  # rivals share the steps of the run
-        is_bound = isinstance(selector, MaxSlowdownConstraint) and aware is None
+        is_bound = selector.bound_factor is not None and aware is None
         run_slowdown = search.run_slowdown if is_bound and is_alone else None
         verdict = verdict_on(selector, comparison, run_slowdown)
         if aware is not None and search.left_steps is not None:  # training follows the signal
             signal = "price" if aware.signal.facts.is_price else "carbon intensity"
             rule, verdict = f"the {signal} of electricity", Verdict(None, "")
         return SearchResult(
-            name=search.kind.name,
+            name=search.kind.words,
             unit=search.kind.unit,
             original=search.original,
             chosen=search.chosen,
@@ -136,7 +137,9 @@ class SearchFacts:
             not_changed_because=search.not_changed_because,
             stepped_aside=search.stepped_aside,
             prediction=search.prediction,
-            command=None if search.prediction is None else self._command(search.kind, search.prediction.setting),
+            command=None
+            if search.prediction is None
+            else search.kind.command((gpu.uuid for gpu in course.gpus), search.prediction.setting),
             trials=search.measured.trials,
             comparison=comparison,
             searched_steps=search.searched_steps,
@@ -151,8 +154,3 @@ class SearchFacts:
             unrestored=course.unrestored,
             ranks=course.exchange.size,
         )
-
-    def _command(self, kind: KnobKind, setting: int) -> str:
-        """Return the command by which an administrator applies a setting."""
-        argument = f"-pl {setting}" if kind.unit == "W" else f"-lgc {setting},{setting}"
-        return f"sudo nvidia-smi -i {','.join(gpu.uuid for gpu in self._course.gpus)} {argument}"

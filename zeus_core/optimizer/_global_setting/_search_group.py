@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
-from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer._global_setting._limiter import GpuFacts
 from zeus_core.optimizer._trial_store import Conditions
+from zeus_core.settings.kinds import Kind
 
 __all__ = ["RankInformation", "SearchGroup", "conditions_on"]
 
@@ -33,7 +33,7 @@ class SearchGroup:
     """All ranks that search together.
 
     Attributes:
-        settings: The settings to try, from the original one downwards; see `KnobKind.common_settings`.
+        settings: The settings to try, from the original one downwards; see `Kind.common_settings`.
         gpus: The facts of each GPU, once per GPU however many ranks use it.
         ranks: The number of ranks.
     """
@@ -43,7 +43,7 @@ class SearchGroup:
     ranks: int
 
     @classmethod
-    def from_ranks(cls, ranks: Sequence[RankInformation], kind: KnobKind) -> SearchGroup:
+    def from_ranks(cls, ranks: Sequence[RankInformation], kind: Kind) -> SearchGroup:
         """Form the group of some ranks.
 
         Raises:
@@ -61,9 +61,9 @@ class SearchGroup:
         settings = kind.common_settings([information.settings for information in ranks])
         return cls(settings, tuple(gpus_by_uuid.values()), len(ranks))
 
-    def conditions(self, kind: KnobKind, work: Mapping[str, int | str]) -> Conditions:
+    def conditions(self, kind: Kind, work: Mapping[str, int | str]) -> Conditions:
         """Return the conditions of the trials of this group, for some work."""
-        return conditions_on(self.gpus, kind.name, {**work, "ranks": self.ranks})
+        return conditions_on(self.gpus, kind.words, {**work, "ranks": self.ranks})
 
     @property
     def original_limit_watts(self) -> float | None:

@@ -6,14 +6,27 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from zeus_core._validate import checked_flag, checked_one_of, checked_path
+from zeus_core._validate import checked_flag, checked_path
 from zeus_core.adapters import contained
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
-from zeus_core.events import Activity, Event
-from zeus_core.knobs._holders import user_of
+from zeus_core.events import (
+    INTERFERENCE,
+    STEP_END,
+    TRAIN_END,
+    EpochBegin,
+    EpochEnd,
+    Event,
+    Forget,
+    Interference,
+    Pause,
+    StepBegin,
+    StepEnd,
+    TrainBegin,
+    TrainEnd,
+)
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
@@ -25,13 +38,15 @@ from zeus_core.optimizer._global_setting._phases import (
 from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
 from zeus_core.optimizer._global_setting._search_facts import SearchFacts
-from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, kinds_of
+from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, checked_knob, kinds_of
 from zeus_core.optimizer._global_setting._search_result import restored_text, restoring_rows
 from zeus_core.optimizer._global_setting._setting_history import SearchRecord, SettingHistory
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.ports import World
 from zeus_core.ports._world import checked_world
 from zeus_core.search._objectives import OptimumSelector
+from zeus_core.settings.holders import user_of
+from zeus_core.settings.kinds import SM_CLOCK
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
@@ -65,7 +80,7 @@ class SearchOptimizer(SearchFacts):
         world: World | None = None,
         quiet: bool = False,
     ) -> None:
-        name: KnobName = checked_one_of("knob", self._usual_knob if knob is None else knob, get_args(KnobName))
+        name: KnobName = checked_knob(self._usual_knob if knob is None else knob)
         options = SearchOptions(
             kinds_of(name, pl_step, original_clock_mhz, search is not None),
             optimum_selector,
@@ -87,7 +102,7 @@ class SearchOptimizer(SearchFacts):
         )
         self.trial_store: TrialStore = store
         """Keeps the trials."""
-        self._recorder = TrialRecorder(monitor, samples_clocks=name != "power limit")
+        self._recorder = TrialRecorder(monitor, samples_clocks=SM_CLOCK in options.kinds)
         self._history = SettingHistory(monitor.time_source)
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
@@ -145,82 +160,74 @@ class SearchOptimizer(SearchFacts):
         """Continue the search of a checkpoint in the next training, if it was made under the same conditions."""
         self._course.preparation.load_state(state)
 
-    def forget(self) -> None:
-        """Drop all trials, also those in the profile: from now on a step is another amount of work."""
-        self.on_train_end()
-        self._course.preparation.forget()
+    def receive(self, event: Event) -> None:
+        """Receive an event of training.
 
-    def on_train_begin(self, *, max_steps: int | None = None) -> None:
-        """Training begins. Loops that do not report it begin with their first epoch or step.
-
-        Args:
-            max_steps: The steps it will take, if the loop knows; those passed to the constructor come first.
+        `Interference` that spoils a measurement has the steps since the last pause (of several processes: those of the
+        whole trial) measured again; and from then on every step is measured by itself, so that the next one spoils
+        nothing. The step after a `Pause` on all ranks, in which the faster ones wait for the slower ones, is not
+        measured. `TrainEnd` restores the original limits, and shows the result. `Forget` drops all trials, also those
+        in the profile.
         """
-        self._is_in_training = True
-        self._course.told_max_steps = max_steps
-        self._course.report(Event.TRAIN_BEGIN)
+        match event:
+            case StepBegin():
+                if self._is_in_step:
+                    self._end_step()
+                if self._recorder.is_after_unusual_gap():
+                    self._take_interference(INTERFERENCE)
+                if self.is_pause_due:
+                    self.pause()
+                self._is_in_step = True
+                self._course.receive(event)
+            case StepEnd():
+                self._end_step()
+            case Pause():
+                self._end_step()
+                self._course.receive(event)
+                self._recorder.skips_next_step = event.on_all_ranks and self._exchange.size > 1
+            case Interference():
+                self._take_interference(event)
+            case _:
+                self._receive_bound(event)
 
-    def on_epoch_begin(self) -> None:
-        """Report that an epoch begins."""
-        self._is_in_epoch = True
-        self._course.report(Event.EPOCH_BEGIN)
-
-    def on_step_begin(self) -> None:
-        """Report that a training step begins. A step whose end was not reported ends here."""
-        self._end_step()
-        if self.is_pause_due:
-            self.pause()
-        self._is_in_step = True
-        self._course.report(Event.STEP_BEGIN)
-
-    def on_step_end(self) -> None:
-        """Report that the training step has ended."""
-        self._end_step()
-
-    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
-        """Something other than training (evaluation, saving) is about to happen, until the next step begins.
-
-        Args:
-            activity: The kind of work.
-            on_all_ranks: Whether every rank reports it. The next step, in which the faster ranks wait for the slower
-                ones, is then not measured.
-        """
-        self._end_step()
-        self._course.report(Event.PAUSE)
-        self._recorder.skips_next_step = on_all_ranks and self._exchange.size > 1
-
-    def on_resume(self) -> None:
-        """Report that the work of the latest `on_pause` is over. Nothing is measured before the next step begins."""
-
-    def on_interference(self) -> None:
-        """Something other than training has already happened since the last step ended.
-
-        If it spoils a measurement, the steps since the last pause (of several processes: those of the whole trial) are
-        measured again; and from then on every step is measured by itself, so that the next interference spoils nothing.
-        """
-        is_measuring = self._course.state.window is Window.OPEN
-        self._expects_interference = self._expects_interference or is_measuring
-        if self._exchange.size == 1:
-            self._course.report(Event.INTERFERENCE)
-        elif is_measuring:  # no rank may count other steps than the others do
-            self._recorder.spoil_trial()
+    def _receive_bound(self, event: Event) -> None:
+        """Receive the beginning or the end of an epoch, or of training."""
+        match event:
+            case TrainBegin():
+                self._is_in_training = True
+                self._course.receive(event)
+            case EpochBegin():
+                self._is_in_epoch = True
+                self._course.receive(event)
+            case EpochEnd():
+                self._end_step()
+                self._is_in_epoch = False
+                self._course.receive(event)
+            case TrainEnd():
+                self._end_training()
+            case Forget():
+                self._end_training()
+                self._course.preparation.forget()
 
     def on_evaluate(self, metric: float) -> None:
         """Report an evaluation of the model, as loops written for the `zeus` package do."""
         self.on_interference()
 
-    def on_epoch_end(self) -> None:
-        """Report that the epoch has ended. No work counts as training until the next step begins."""
-        self._end_step()
-        self._is_in_epoch = False
-        self._course.report(Event.EPOCH_END)
+    def _take_interference(self, event: Interference) -> None:
+        is_measuring = self._course.state.window is Window.OPEN
+        self._expects_interference = self._expects_interference or is_measuring
+        if self._exchange.size == 1:
+            self._course.receive(event)
+            return
+        self._recorder.pause()
+        if is_measuring:  # no rank may count other steps than the others do
+            self._recorder.spoil_trial()
 
-    def on_train_end(self) -> None:
-        """Training has ended, however it ended: restore the original limits, and show the result."""
+    def _end_training(self) -> None:
         self._is_in_training = self._is_in_epoch = self._is_in_step = False
         if self.phase is not Phase.REST:
             self._course.ended_state = self._course.state
-        self._course.report(Event.TRAIN_END)
+        self._course.receive(TRAIN_END)
         self._course.restore()  # again, if it failed before
         if self._is_result_due:
             self._is_result_due = False
@@ -244,7 +251,7 @@ class SearchOptimizer(SearchFacts):
         if because is not None:
             return result.rows()
         others = () if self._course.rivals is None else self._course.rivals.others
-        rows = {f"or {other.kind.name}": other.choice_text for other in others}
+        rows = {f"or {other.kind.words}": other.choice_text for other in others}
         credit = self._search.pauses.credit
         return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
 
@@ -269,15 +276,16 @@ class SearchOptimizer(SearchFacts):
         if self._is_in_step:
             self._is_in_step = False
             self._is_result_due = True
-            self._course.report(Event.STEP_END)
+            self._course.receive(STEP_END)
             self._recorder.skips_next_step = False
             if self._expects_interference:
-                self._course.report(Event.PAUSE)
+                self._course.receive(Pause())
 
     @property
     def is_pause_due(self) -> bool:
         """Whether training pauses before its next step, on all ranks, as `carbon_aware` allows it."""
-        return self._search is not None and self._search.pauses.due is not None
+        rivals = self._course.rivals
+        return rivals is not None and rivals.current.pauses.due is not None
 
     @property
     def is_end_due(self) -> bool:
@@ -287,7 +295,7 @@ class SearchOptimizer(SearchFacts):
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
     def pause(self) -> None:
-        """Pause training if that is due: wait with all ranks, or end the process. `on_step_begin` does it otherwise.
+        """Pause training if that is due: wait with all ranks, or end the process. `StepBegin` does it otherwise.
 
         Raises:
             SystemExit: The process ends, to go on later, with exit code 75.
@@ -296,7 +304,7 @@ class SearchOptimizer(SearchFacts):
         pause = None if search is None else search.pauses.take()
         if search is None or pauser is None or pause is None:
             return
-        self._course.report(Event.PAUSE)
+        self._course.receive(Pause())
         search.pauses.tell(pause.seconds, pauser.pause(pause))
 
     @contained

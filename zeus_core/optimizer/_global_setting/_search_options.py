@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
-from zeus_core._validate import checked_function, checked_instance, checked_object, checked_one_of, checked_whole_number
+from zeus_core._validate import checked_function, checked_instance, checked_one_of, checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.knobs._kinds import CommonClock, KnobKind, PowerLimit
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
-from zeus_core.search._objectives import OptimumSelector
+from zeus_core.search._objectives import OptimumSelector, checked_selector
+from zeus_core.settings.kinds import KINDS, POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
 
-__all__ = ["KnobName", "SearchOptions", "kinds_of"]
+__all__ = ["KnobName", "SearchOptions", "checked_knob", "kinds_of"]
 
 KnobName = Literal["power limit", "clock", "auto"]
-"""The setting that is searched; both, for "auto"."""
-
-_FINE_STEP_WATTS = 5  # for a search whose number of trials does not depend on it; gains 0.9 to 1.9 % over 25 W
-_COARSE_STEP_WATTS = 25
+"""The `option` of the kind of setting that is searched; limits and clocks, for "auto". Other kinds have theirs."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class SearchOptions:
         UsageError: An argument is wrong; the message names it.
     """
 
-    kinds: tuple[KnobKind, ...]
+    kinds: tuple[Kind, ...]
     selector: OptimumSelector | None
     wait_steps: int
     warmup_steps: int | None
@@ -66,26 +63,35 @@ class SearchOptions:
             if len(self.kinds) > 1:
                 raise UsageError('carbon_aware follows one knob, and knob is "auto"; pass "power limit" or "clock"')
         if self.selector is not None:
-            wanted = "an OptimumSelector object, such as ZeusCost(eta_knob=0.5)"
-            checked_object("optimum_selector", self.selector, "select", wanted)
+            checked_selector(self.selector, "optimum_selector")
         if self.make is not None:
             wanted = "a function of settings and a selector that makes a Search, such as GridSearch"
             checked_function("search", self.make, wanted)
 
 
+def checked_knob(knob: KnobName) -> KnobName:
+    """Return the argument `knob`. Raises `UsageError` if there is no such kind of setting."""
+    return cast("KnobName", checked_one_of("knob", knob, [*_by_option(), "auto"]))
+
+
 def kinds_of(
     knob: KnobName, pl_step: int | None, original_clock_mhz: int | None, has_own_search: bool
-) -> tuple[KnobKind, ...]:
+) -> tuple[Kind, ...]:
     """Return the kinds of settings that an optimizer searches.
 
     Raises:
         UsageError: A number cannot be.
     """
-    if pl_step is None:
-        pl_step = _COARSE_STEP_WATTS if has_own_search else _FINE_STEP_WATTS
+    if pl_step is not None:
+        pl_step = checked_whole_number("pl_step", pl_step, 1)
     if original_clock_mhz is not None:
         original_clock_mhz = checked_whole_number("original_clock_mhz", original_clock_mhz, 1)
-    limits, clocks = PowerLimit(checked_whole_number("pl_step", pl_step, 1)), CommonClock(original_clock_mhz)
-    if knob == "auto":
-        return limits, clocks
-    return (limits,) if knob == "power limit" else (clocks,)
+    wanted = (POWER_LIMIT, SM_CLOCK) if knob == "auto" else (_by_option()[knob],)
+    return tuple(
+        type(kind)(pl_step or (kind.coarse_step if has_own_search else kind.fine_step), original_clock_mhz)
+        for kind in wanted
+    )
+
+
+def _by_option() -> dict[str, Kind]:
+    return {kind.option: kind for kind in KINDS.values()}

@@ -10,12 +10,11 @@ from typing import Any
 
 from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError
-from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer._global_setting._common_block import CommonBlock
 from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
 from zeus_core.optimizer._global_setting._measured_blocks import MeasuredBlocks
 from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
-from zeus_core.optimizer._global_setting._phases import Outcome, Phase, StepCounts, Window
+from zeus_core.optimizer._global_setting._phases import MEASURED, Outcome, Phase, Window
 from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._run_pauses import RunPauses
 from zeus_core.optimizer._global_setting._run_steps import RunSteps
@@ -25,6 +24,7 @@ from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import PowerLimitMeasurement
 from zeus_core.search._run_plan import Prediction
+from zeus_core.settings.kinds import Kind
 
 __all__ = ["SettingSearch"]
 
@@ -112,7 +112,7 @@ class SettingSearch:
         self._expected: Prediction | None = None
 
     @property
-    def kind(self) -> KnobKind:
+    def kind(self) -> Kind:
         """The kind of setting."""
         return self.limiter.kind
 
@@ -126,12 +126,6 @@ class SettingSearch:
     def in_force(self) -> int | None:
         """The setting in force as far as this rank knows, the highest of its GPUs; None while it rests."""
         return None if self.is_held else self.limiter.setting
-
-    @property
-    def counts(self) -> StepCounts:
-        """The steps of the phases to come."""
-        settle_steps = 0 if self._setting == self._order.setting else self._order.settle_steps
-        return StepCounts(self._arguments.wait_steps, settle_steps, self._order.steps)
 
     @property
     def comparison(self) -> Comparison | None:
@@ -182,6 +176,16 @@ class SettingSearch:
             f"far as can be told, after {steps} steps of search"
         )
 
+    def steps_of(self, phase: Phase) -> int:
+        """Return the steps that a phase to come lasts; 0 for a phase that something else ends."""
+        match phase:
+            case Phase.WAIT:
+                return self._arguments.wait_steps
+            case Phase.WARM_UP | Phase.SETTLE:
+                return 0 if self._setting == self._order.setting else self._order.settle_steps
+            case _:
+                return self._order.steps if phase in MEASURED else 0
+
     def continue_from(self, other: SettingSearch) -> None:
         """Take over the steps that another search has measured at the original settings, where this one has none."""
         self.searched_steps[self.original] = other.searched_steps[other.original]
@@ -228,9 +232,10 @@ class SettingSearch:
         self._block.follow(window)
         return None
 
-    def is_to_end_early(self, phase: Phase, measured_steps: int) -> bool:
+    def is_to_end_early(self, phase: Phase, steps_left: int) -> bool:
         """Return whether the block under way ends here. All ranks call this at the end of the same steps."""
-        if not self._order.is_limited or measured_steps < _MIN_STEPS or not is_check_due(self._block.steps):
+        order, steps = self._order, self._block.steps
+        if not order.is_limited or order.steps - steps_left < _MIN_STEPS or not is_check_due(steps):
             return False
         seconds = self._block.seconds(phase)
         may_continue: bool = self._exchange.decide(lambda: self._may_continue(seconds), phase)
@@ -279,7 +284,7 @@ class SettingSearch:
         self.prediction, self.best, self._expected = order.prediction, order.best, order.expected
         self.pauses.due = order.pause
         if order.announcement is not None:
-            _logger.info("the search for a %s takes %s", self.limiter.kind.name, order.announcement)
+            _logger.info("the search for a %s takes %s", self.limiter.kind.words, order.announcement)
         if order.stepped_aside is not None and self.stepped_aside is None:
             _logger.info("training stays at the original %s: %s", self._original_text, order.stepped_aside)
         self.stepped_aside = order.stepped_aside
@@ -302,7 +307,7 @@ class SettingSearch:
         if setting != self.chosen:
             kind, is_first, self.chosen = self.limiter.kind, self.chosen is None, setting
             text = "a %s of %d %s is chosen for the rest of this training" if is_first else "the %s moves to %d %s"
-            _logger.info(text, kind.name, setting, kind.unit)
+            _logger.info(text, kind.words, setting, kind.unit)
 
     def _conclude(self) -> Outcome:
         is_settling = self._is_changed and self._arguments.warmup_steps is None
@@ -367,14 +372,14 @@ class SettingSearch:
         if self.is_held:
             self.not_changed_because = f"as {denial}"
             self._order = replace(self._order, steps=0, is_limited=False)
-            _logger.warning("%ss are not changed, and none is searched for: %s", self.limiter.kind.name, denial)
+            _logger.warning("%ss are not changed, and none is searched for: %s", self.limiter.kind.words, denial)
             return self.original
         self.not_changed_because = "as setting it is not permitted here"
         if self._orders is not None:
             self._orders.observe(list(self.measured.trials.values()))
         _logger.warning(
             "%ss are not changed: %s. Training continues at the original %s, where it is measured",
-            self.limiter.kind.name,
+            self.limiter.kind.words,
             denial,
             self._original_text,
         )
@@ -385,5 +390,5 @@ class SettingSearch:
         if self._taken.get(setting) != taken:
             self._taken[setting] = taken
             kind = self.limiter.kind
-            _logger.info("for a %s of %d %s the boards take %d", kind.name, setting, kind.unit, taken)
+            _logger.info("for a %s of %d %s the boards take %d", kind.words, setting, kind.unit, taken)
         self._order = replace(self._order, setting=taken)

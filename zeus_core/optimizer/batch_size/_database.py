@@ -22,7 +22,7 @@ __all__ = ["check_storage", "open_storage", "quiet_optuna", "shown_storage"]
 
 # Processes that open a new database at the same time all make its tables, which one of them can: the others try again.
 _OPEN_ATTEMPTS = 20
-_OPEN_SECONDS = 9.0  # below the next, so that a server that does not answer is tried once
+_OPEN_SECONDS = 9.0  # of a server: below the next, so that one that does not answer is tried once
 _OPEN_POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 10  # a server that does not answer holds a training up for no longer
 _LOCK_SECONDS = 30.0  # a process waits for the one that writes to SQLite; the driver's 5 s are few on a busy machine
@@ -100,7 +100,8 @@ def open_storage(
         except RuntimeError as error:
             raise UsageError(f"storage is {shown_storage(storage)!r}, which cannot be used: {error}") from error
         except Exception:
-            if attempt == _OPEN_ATTEMPTS or time.monotonic() - begin > _OPEN_SECONDS:
+            is_late = time.monotonic() - begin > _OPEN_SECONDS and not storage.startswith("sqlite")
+            if attempt == _OPEN_ATTEMPTS or is_late:
                 raise
             time.sleep(_OPEN_POLL_SECONDS)
     raise AssertionError("the last attempt returns or raises")

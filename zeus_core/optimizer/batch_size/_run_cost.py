@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from zeus_core._validate import checked_object
 from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.search._objectives import MaxSlowdownConstraint, Objective, PowerLimitMeasurement, ZeusCost
+from zeus_core.search._objectives import Objective, PowerLimitMeasurement, ZeusCost
 
 __all__ = ["JobGpus", "Meter", "Spent", "checked_objective", "cost_of", "discovered_gpus"]
 
@@ -55,8 +55,10 @@ def checked_objective(objective: Objective | None) -> Objective | None:
     if objective is None:
         return None
     checked_object("objective", objective, "cost", "an Objective object, such as ZeusCost(eta_knob=0.5) or Energy()")
-    if isinstance(objective, MaxSlowdownConstraint):
+    if objective.prefers_lowest:
         raise UsageError(f"objective is {objective!r}, whose cost is a power limit; it must be such as Energy()")
+    if objective.bound_factor is not None:
+        raise UsageError(f"objective is {objective!r}, and no run is the original of others; pass such as Energy()")
     return objective
 
 
@@ -68,7 +70,7 @@ def cost_of(objective: Objective | None, spent: Spent) -> float | None:
     gpus = spent.gpus
     usual = ZeusCost(world_size=max(gpus.count, 1))
     used = usual if objective is None else objective
-    if isinstance(used, ZeusCost) and used.max_power_watts is None and not gpus.max_power_watts:
+    if used.needs_max_power and not gpus.max_power_watts:
         return None
     joules = math.nan if spent.energy_joules is None else spent.energy_joules
     measurement = PowerLimitMeasurement(round(gpus.max_power_watts), joules, spent.seconds)

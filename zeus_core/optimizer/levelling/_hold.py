@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
-from zeus_core.knobs._holders import KnobUser
-from zeus_core.knobs._kinds import KnobKind
 from zeus_core.optimizer._global_setting._limiter import Limiter
 from zeus_core.optimizer._global_setting._phases import Phase
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
+from zeus_core.settings.holders import KnobUser
+from zeus_core.settings.kinds import Kind
 
 __all__ = ["CommonLevel", "Hold", "common_level"]
 
@@ -46,10 +46,10 @@ class Hold:
         DeviceError: There are several GPUs, or the original setting cannot be read.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], kind: KnobKind, level: CommonLevel | None, user: KnobUser) -> None:
+    def __init__(self, gpus: Sequence[Gpu], kind: Kind, level: CommonLevel | None, user: KnobUser) -> None:
         if len(gpus) != 1:
             raise DeviceError(f"the monitor of this rank has {len(gpus)} GPUs: give each rank one of its own")
-        is_shared = level is not None and level.limiter.kind.unit == kind.unit
+        is_shared = level is not None and level.limiter.kind == kind
         self._level = level if is_shared else None
         self._limiter = Limiter(gpus, kind, user) if self._level is None else self._level.limiter
         highest = self._limiter.settings[0] if self._level is None else self._level.setting

@@ -13,8 +13,18 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
-from zeus_core.events import Activity, NoObserver, TrainingObserver
-from zeus_core.knobs._holders import user_of
+from zeus_core.events import (
+    EpochBegin,
+    Event,
+    Forget,
+    Interference,
+    Pause,
+    StepBegin,
+    StepEnd,
+    TrainBegin,
+    TrainEnd,
+    TrainingOptimizer,
+)
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
@@ -26,6 +36,7 @@ from zeus_core.ports import DeviceEvent, DeviceEvents, World
 from zeus_core.ports._device_events import HostEvents
 from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
+from zeus_core.settings.holders import user_of
 
 __all__ = ["LevellingOptimizer"]
 
@@ -36,7 +47,7 @@ _logger = logging.getLogger(__name__)
 _Self = TypeVar("_Self", bound="LevellingOptimizer")
 
 
-class LevellingOptimizer:
+class LevellingOptimizer(TrainingOptimizer):
     """Lowers the clock, or the power limit, of GPUs that wait for slower ones, as far as it lengthens no step.
 
     A data-parallel step lasts as long as that of the slowest rank: of GPUs of one model, which differ by some percent,
@@ -104,7 +115,7 @@ class LevellingOptimizer:
         self._budget_watts = budget_watts
         self._observes = checked_one_of("mode", mode, get_args(LevelMode)) == "observe"
         self._after = _checked_after(after, monitor, budget_watts)
-        self._search: TrainingObserver = NoObserver() if self._after is None else self._after
+        self._search: TrainingOptimizer = self._after or TrainingOptimizer()
         self._has_own_events = events is not None
         self._events = (
             HostEvents(monitor.time_source) if events is None else checked_function("events", events, "a maker")
@@ -136,22 +147,17 @@ class LevellingOptimizer:
     @property
     def saving_fraction(self) -> float | None:
         """Energy per step that the search before it saves, with levelling; None without one, or if it is not known."""
-        return None if self._after is None else self._after.saving_fraction
+        return self._search.saving_fraction
 
     @property
     def saving_uncertainty(self) -> float | None:
         """How far `saving_fraction` can be off; None if that is."""
-        return None if self._after is None else self._after.saving_uncertainty
+        return self._search.saving_uncertainty
 
     @property
     def power_limit_watts(self) -> int | None:
         """The power limit that the search before it has set; None without one."""
-        return None if self._after is None else self._after.power_limit_watts
-
-    @property
-    def is_end_due(self) -> bool:
-        """Whether the process ends before the next step: never."""
-        return False
+        return self._search.power_limit_watts
 
     def use_world(self, world: World) -> None:
         """Level with these ranks from the next training on. Call it before training begins."""
@@ -169,34 +175,38 @@ class LevellingOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the search before it, for a checkpoint; empty without one."""
-        return {} if self._after is None else self._after.state_dict()
+        return self._search.state_dict()
 
     def load_state_dict(self, state: Any) -> None:
         """Continue the search of a checkpoint in the next training."""
-        if self._after is not None:
-            self._after.load_state_dict(state)
+        self._search.load_state_dict(state)
 
-    def forget(self) -> None:
-        """Discard all that was learned from steps: from now on a step is another amount of work."""
-        self._end_session()
-        self._search.forget()
+    def receive(self, event: Event) -> None:
+        """Receive an event of training, which the search before it receives too.
 
-    def on_train_begin(self, *, max_steps: int | None = None) -> None:
-        """Report that training begins. Loops that do not report it begin with their first step."""
-        self._earlier_changes = 0
-        self._search.on_train_begin(max_steps=max_steps)
-
-    def on_epoch_begin(self) -> None:
-        """Report that an epoch begins."""
-        self._latest_end = None
-        self._search.on_epoch_begin()
-
-    def on_step_begin(self) -> None:
-        """Report that a training step begins."""
-        self._search.on_step_begin()
-        if not self._is_off:
-            self._work = OwnWork(self._event() if self._latest_end is None else self._latest_end)
-            self._latest_end = None
+        A step that is interrupted is not counted. `TrainEnd` restores the original settings, and shows the result.
+        """
+        if isinstance(event, TrainEnd | Forget):
+            self._end_session()  # first, as the search restores its own settings
+        self._search.receive(event)
+        match event:
+            case StepBegin():
+                if not self._is_off:
+                    self._work = OwnWork(self._event() if self._latest_end is None else self._latest_end)
+                    self._latest_end = None
+            case StepEnd():
+                self._end_step()
+            case Pause() | Interference():
+                self._work = self._latest_end = None
+            case TrainBegin():
+                self._earlier_changes = 0
+            case EpochBegin():
+                self._latest_end = None
+            case TrainEnd():
+                self._work = self._latest_end = None
+                if self._is_result_due:
+                    self._is_result_due = False
+                    self._show_result()
 
     def on_work_begin(self) -> None:
         """Report that the own work of the step goes on, after a wait for other ranks within the step."""
@@ -208,41 +218,12 @@ class LevellingOptimizer:
         if self._work is not None:
             self._work.end(self._event())
 
-    def on_step_end(self) -> None:
-        """Report that the step has ended, on every rank."""
-        self._search.on_step_end()
+    def _end_step(self) -> None:
         work, self._work = self._work, None
         self._is_result_due = True
         if not self._is_off:
             self._take_step(work)
         self._latest_end = None if self._is_off else self._event()
-
-    def on_pause(self, activity: Activity = Activity.IDLE, on_all_ranks: bool = False) -> None:
-        """Report that something other than training is about to happen. A step under way is not counted."""
-        self._work = self._latest_end = None
-        self._search.on_pause(activity, on_all_ranks)
-
-    def on_resume(self) -> None:
-        """Report that it is over."""
-        self._search.on_resume()
-
-    def on_interference(self) -> None:
-        """Report that something other than training has happened. A step under way is not counted."""
-        self._work = self._latest_end = None
-        self._search.on_interference()
-
-    def on_epoch_end(self) -> None:
-        """Report that the epoch has ended."""
-        self._search.on_epoch_end()
-
-    def on_train_end(self) -> None:
-        """Training has ended: restore the original settings, and show the result."""
-        self._end_session()
-        self._search.on_train_end()
-        self._work = self._latest_end = None
-        if self._is_result_due:
-            self._is_result_due = False
-            self._show_result()
 
     def close(self) -> None:
         """Restore the original settings."""
@@ -311,7 +292,7 @@ class LevellingOptimizer:
     def _report_denial(self, denial: str) -> None:
         _logger.warning(
             "%ss are not changed: %s. Training continues as it is, and what levelling would save is predicted",
-            self._kind.name,
+            self._kind.words,
             denial,
         )
 
@@ -329,7 +310,7 @@ class LevellingOptimizer:
             self._session.close()
         self._rows = {"levelling": f"off: {error}"}
         if self.monitor.gpus:  # without one, the warning of its monitor has said so
-            log_fault(self, f"the levelling of {self._kind.name}s is off for the rest of this run", error)
+            log_fault(self, f"the levelling of {self._kind.words}s is off for the rest of this run", error)
 
 
 def _checked_after(

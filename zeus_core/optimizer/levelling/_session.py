@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.knobs._holders import KnobUser
-from zeus_core.knobs._kinds import CommonClock, KnobKind
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer._global_setting._clock_sampler import ClockSampler
 from zeus_core.optimizer.levelling._hold import CommonLevel, Hold
 from zeus_core.optimizer.levelling._observation import Observation
 from zeus_core.optimizer.levelling._own_work import OwnWork
 from zeus_core.ports._exchange import Exchange
+from zeus_core.settings.holders import KnobUser
+from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.levelling._leveller import Leveller
@@ -50,7 +50,7 @@ class Session:
     def __init__(
         self,
         monitor: ZeusMonitor,
-        kind: KnobKind,
+        kind: Kind,
         budget_watts: float | None,
         level: CommonLevel | None,
         observes: bool,
@@ -65,7 +65,7 @@ class Session:
         self._kind = kind
         gpus = list(monitor.gpus.values())
         self._hold = exchange.make(lambda: Hold(gpus, kind, level, user))
-        self._sampler = ClockSampler(gpus, monitor.time_source) if isinstance(kind, CommonClock) else None
+        self._sampler = ClockSampler(gpus, monitor.time_source) if kind == SM_CLOCK else None
         about = {**kind.arguments, "budget_watts": budget_watts, "observes": observes}
         ranks = exchange.gather(lambda: [self._hold.settings, gpus[0].uuid, about])
         settings, uuids, abouts = zip(*ranks, strict=True)
@@ -126,7 +126,7 @@ class Session:
             return {**self._observation.rows(), "waiting for other ranks": f"{before:.1%} of the time of a step"}
         kind, settings = self._kind, self.leveller.settings
         return {
-            "levelling": f"{kind.name}s of {min(settings)} to {max(settings)} {kind.unit} on {len(settings)} ranks, "
+            "levelling": f"{kind.words}s of {min(settings)} to {max(settings)} {kind.unit} on {len(settings)} ranks, "
             f"changed {self.leveller.changes} times",
             "waiting for other ranks": f"{self._waiting:.1%} of the time of a step, {before:.1%} before",
         }

@@ -34,11 +34,12 @@ from zeus_core.ports._exchange import Exchange
 from zeus_core.ports._world import checked_world
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison, percentage
-from zeus_core.search._objectives import Energy, MaxSlowdownConstraint, Objective, OptimumSelector, checked_selector
+from zeus_core.search._objectives import Energy, OptimumSelector, checked_selector
 
 __all__ = ["MicroBatchOptimizer", "MicroBatchSetting", "checked_micro_batch", "refuse_micro_batch"]
 
 _KNOB = "micro-batch"
+_STAYS = "the micro-batch stays as it was: %s"
 
 _logger = logging.getLogger(__name__)
 
@@ -89,11 +90,13 @@ class MicroBatchOptimizer:
         if monitor is not None:
             checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
         self.monitor: ZeusMonitor | None = monitor
-        self._selector = Energy() if optimum_selector is None else checked_selector(optimum_selector)
-        if isinstance(self._selector, MaxSlowdownConstraint):
+        self._selector = (
+            Energy() if optimum_selector is None else checked_selector(optimum_selector, "optimum_selector")
+        )
+        if self._selector.prefers_lowest:
             raise UsageError(
-                "optimum_selector is a MaxSlowdownConstraint, which chooses the lowest setting, and no micro-batch is "
-                "worth less than another by itself; pass Energy(), Time() or ZeusCost(max_power_watts=...)"
+                f"optimum_selector is {self._selector!r}, which chooses the lowest setting, and no micro-batch is "
+                "worth less than another by itself; pass EnergyWithin(slowdown=1.1), Energy() or Time()"
             )
         self._max_probes = checked_whole_number("max_probes", max_probes, 1)
         wanted = "a positive number of seconds, such as 2.0"
@@ -210,7 +213,7 @@ class MicroBatchOptimizer:
 
     def _stay(self, reason: str) -> None:
         self.chosen, self.refused_because = self.original, reason
-        _logger.warning("the micro-batch stays as it was: %s", reason)
+        _logger.warning(_STAYS, reason)
 
     def _choice_text(self) -> str:
         def text(size: int | None) -> str:
@@ -218,10 +221,9 @@ class MicroBatchOptimizer:
 
         if self.refused_because is not None:
             return f"{text(self.chosen)} as it was: {self.refused_because}"
-        rule = repr(self._selector) if isinstance(self._selector, Objective) else type(self._selector).__name__
         sizes = f"{len(self.trials)} sizes" + (f", {len(self.out_of_memory)} out of memory" * bool(self.out_of_memory))
         was = "as it was" if self.chosen == self.original else f"in place of {text(self.original)}"
-        return f"{text(self.chosen)} {was}, the best of {sizes} by {rule}"
+        return f"{text(self.chosen)} {was}, the best of {sizes} by {self._selector!r}"
 
     def _search(self, sizes: list[int], work: Mapping[str, int | str], exchange: Exchange, prober: Prober) -> None:
         """Probe sizes until enough is known, and choose. An exchange of all ranks comes before each decision."""
@@ -331,9 +333,7 @@ def checked_micro_batch(
     return None if value is None else checked_whole_number("micro_batch", value, 1, wanted)
 
 
-def refuse_micro_batch(
-    setting: int | MicroBatchOptimizer, batch_size: int, micro_batch: int, reason: str, logger: logging.Logger
-) -> None:
+def refuse_micro_batch(setting: int | MicroBatchOptimizer, batch_size: int, micro_batch: int, reason: str) -> None:
     """Say why the micro-batch of a training stays, for any setting of an adapter.
 
     Args:
@@ -341,9 +341,8 @@ def refuse_micro_batch(
         batch_size: The samples of a step on one rank.
         micro_batch: The original size.
         reason: Why, for people.
-        logger: That of the adapter, which users filter by its name.
     """
     if isinstance(setting, MicroBatchOptimizer):
         setting.refuse(batch_size, micro_batch, reason)
     else:
-        logger.warning("the micro-batch stays as it was: %s", reason)
+        _logger.warning(_STAYS, reason)

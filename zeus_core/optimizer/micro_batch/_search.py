@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from zeus_core._validate import checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.search import Trial
-from zeus_core.search._objectives import Energy, Objective, OptimumSelector, PowerLimitMeasurement
+from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement
 
 __all__ = ["MicroBatchSearch", "divisors", "indivisible", "micro_batch_sizes"]
 
@@ -110,13 +110,13 @@ class MicroBatchSearch:
         trials = self._possible_trials()
         if not trials:
             return None
-        if isinstance(self._selector, Objective):
+        if self._selector.objective is not None:
             return self._best(trials)
         return self._selector.select([PowerLimitMeasurement.from_trial(trials[size], 1) for size in sorted(trials)])
 
     def cost(self, size: int) -> float:
         """Return the cost of a sample at a size that has a trial."""
-        rule = self._selector if isinstance(self._selector, Objective) else Energy()
+        rule = self._selector.objective or Energy()
         baseline = self.trials.get(self._original) or self.trials[max(self.trials)]
         one, original = (PowerLimitMeasurement.from_trial(trial, 1) for trial in (self.trials[size], baseline))
         return rule.cost(one, original)

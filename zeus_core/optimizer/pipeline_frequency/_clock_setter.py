@@ -14,10 +14,10 @@ from zeus_core._process.deadline import held
 from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceHeldError, NotSupportedError, PermissionDeniedError
-from zeus_core.knobs import SmClockKnob
-from zeus_core.knobs._holders import KnobUser
-from zeus_core.knobs._restoration import used_by
 from zeus_core.ports import Background, DeviceEvent, TimeSource
+from zeus_core.settings import SmClockKnob
+from zeus_core.settings.holders import KnobUser
+from zeus_core.settings.restoration import used_by
 
 __all__ = ["ClockSetter"]
 

@@ -92,7 +92,7 @@ class Course:
         if conclusion is not None:
             self.follow(conclusion)
 
-    def follow(self, happening: Event | Conclusion) -> None:
+    def follow(self, happening: type[Event] | Conclusion) -> None:
         """Advance by what happened."""
         if isinstance(happening, Unprofiled | Profiled | Planned | GivenUp):
             self.baseline = happening.baseline
@@ -107,7 +107,7 @@ class Course:
         """Return the measured profile in JSON types, or that of an earlier training."""
         return self.checkpoint if self.profile is None else profile_to_json(self.profile)
 
-    def _enter(self, phase: Phase, happening: Event | Conclusion) -> Stage:
+    def _enter(self, phase: Phase, happening: type[Event] | Conclusion) -> Stage:
         """Begin a phase with the facts of the last conclusion, and keep those that the user may ask for."""
         context = self.context
         match phase, happening:

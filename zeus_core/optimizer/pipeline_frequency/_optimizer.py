@@ -13,7 +13,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
-from zeus_core.events import Activity, Event
+from zeus_core.events import Activity, StepBegin, TrainEnd
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer.pipeline_frequency._context import RankContext
@@ -236,7 +236,7 @@ class PipelineFrequencyOptimizer:
         """Begin an iteration."""
         self._is_result_due = True
         self._step_begin_seconds = self._monitor.time_source.now()
-        self._course.follow(Event.STEP_BEGIN)
+        self._course.follow(StepBegin)
         self._timeline.begin_step()
         if self._timeline.step is not None:
             self._course.stage.begin_step(self._timeline.step.begin)
@@ -286,7 +286,7 @@ class PipelineFrequencyOptimizer:
         A later step starts over with the measured profile.
         """
         self.show_result()
-        self._course.follow(Event.TRAIN_END)
+        self._course.follow(TrainEnd)
         self._course.context.restore()  # again, where it failed before
         self._course.checkpoint = self._course.kept()
 

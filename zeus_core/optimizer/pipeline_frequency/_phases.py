@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from zeus_core.events import Event
+from zeus_core.events import Event, StepBegin, TrainEnd
 from zeus_core.optimizer._phase_table import PhaseTable
 from zeus_core.optimizer.pipeline_frequency._deployment import Deployment
 from zeus_core.optimizer.pipeline_frequency._iterations import Iteration
@@ -207,8 +207,8 @@ class Fault(Conclusion):
     outcome = Outcome.FAULT
 
 
-_TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
-    (Phase.RESTING, Event.STEP_BEGIN): Phase.WARMING_UP,
+_TRANSITIONS: dict[tuple[Phase, type[Event] | Outcome], Phase] = {
+    (Phase.RESTING, StepBegin): Phase.WARMING_UP,
     (Phase.WARMING_UP, Outcome.INTRODUCED): Phase.BASELINE,
     (Phase.BASELINE, Outcome.FORBIDDEN): Phase.OBSERVING,
     (Phase.BASELINE, Outcome.UNPROFILED): Phase.PROFILING,
@@ -227,15 +227,15 @@ _TRANSITIONS: dict[tuple[Phase, Event | Outcome], Phase] = {
     (Phase.JUDGING, Outcome.GIVEN_UP): Phase.OFF,
 }
 
-PHASES: PhaseTable[Phase, Event | Outcome] = PhaseTable(
+PHASES: PhaseTable[Phase, type[Event] | Outcome] = PhaseTable(
     first=Phase.RESTING,
     last=Phase.OFF,
     transitions=_TRANSITIONS,
-    from_every_phase={Event.TRAIN_END: Phase.RESTING, Outcome.FAULT: Phase.OFF},
+    from_every_phase={TrainEnd: Phase.RESTING, Outcome.FAULT: Phase.OFF},
 )
 """The table of the phases."""
 
 
-def advance(phase: Phase, happening: Event | Conclusion) -> Phase:
+def advance(phase: Phase, happening: type[Event] | Conclusion) -> Phase:
     """Return the phase after something has happened."""
-    return PHASES.next(phase, happening if isinstance(happening, Event) else happening.outcome)
+    return PHASES.next(phase, happening.outcome if isinstance(happening, Conclusion) else happening)

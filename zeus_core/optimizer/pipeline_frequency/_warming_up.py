@@ -6,7 +6,7 @@ import logging
 from dataclasses import asdict
 from functools import partial
 
-from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.deadline import CALL_SECONDS, outside_of_hooks
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.device._gpu import read_driver_version
@@ -63,6 +63,7 @@ class WarmingUp(Stage):
             return Introduced(job, JobProfile(job, self._profile.ranks))
         return Introduced(job, self._kept_profile(job))
 
+    @outside_of_hooks()  # a first look at the GPU: its calls, quick where nothing is wrong, have a deadline each
     def _information(self, step: RecordedStep) -> RankInformation:
         context, gpu = self._context, self._context.gpu
         if not step.order:

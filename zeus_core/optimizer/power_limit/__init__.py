@@ -5,8 +5,10 @@
 ...     PowerLimitMeasurement(power_limit=200, energy=75.0, time=1.08),
 ...     PowerLimitMeasurement(power_limit=100, energy=80.0, time=1.5),
 ... ]
->>> MaxSlowdownConstraint(factor=1.1).select(measured)
+>>> EnergyWithin(slowdown=1.5).select(measured)
 200
+>>> MaxSlowdownConstraint(factor=1.5).select(measured)
+100
 >>> Time().select(measured)
 300
 """
@@ -15,6 +17,7 @@ from zeus_core.optimizer._global_setting._optimizers import GlobalPowerLimitOpti
 from zeus_core.optimizer._global_setting._phases import Phase
 from zeus_core.search._objectives import (
     Energy,
+    EnergyWithin,
     MaxSlowdownConstraint,
     Objective,
     OptimumSelector,
@@ -25,6 +28,7 @@ from zeus_core.search._objectives import (
 
 __all__ = [
     "Energy",
+    "EnergyWithin",
     "GlobalPowerLimitOptimizer",
     "MaxSlowdownConstraint",
     "Objective",

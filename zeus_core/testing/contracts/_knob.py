@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.knobs import Knob
+from zeus_core.settings import Knob
 
 __all__ = ["KnobContract"]
 

@@ -16,15 +16,16 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import MicroBatchOptimizer, MicroBatchSetting, checked_micro_batch
+from zeus_core.pytorch._micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.pytorch._work_end import TrainingWork
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training._account import TRAINING
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
 from zeus_huggingface.accelerate._accelerator import checked_accelerator, monitor_for, samples_of_batch
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
-from zeus_huggingface.accelerate._micro_batch import AcceleratorMicroBatch, ComputeLoss
 from zeus_huggingface.accelerate._pending import PendingValues
 from zeus_huggingface.accelerate._power_limit import PowerLimitOptimizer
+from zeus_huggingface.accelerate._training_loop import AccelerateLoop, ComputeLoss
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
@@ -137,7 +138,6 @@ class ZeusAccelerate(AcceleratorLoop):
             optimizer,
             folder=folder,
             strict=strict,
-            detects_evaluations=False,
             quiet=True,  # the loop shows the result
             electricity=electricity,
             recurring_run=recurring_run,
@@ -145,9 +145,8 @@ class ZeusAccelerate(AcceleratorLoop):
         )
         store = None if not isinstance(optimizer, SearchOptimizer) else optimizer.trial_store
         self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
-        self._batches = (
-            None if self.micro_batch is None else AcceleratorMicroBatch(accelerator, self.micro_batch, compute_loss)
-        )
+        self._loop = AccelerateLoop(accelerator, compute_loss)
+        self._loop.use(choose_micro_batch(self._loop, self.micro_batch))
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes
         super().__init__(accelerator, self.energy, self.energy.monitor, quiet)
@@ -160,8 +159,7 @@ class ZeusAccelerate(AcceleratorLoop):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._batches is not None and error is not None:
-            self._batches.tell(error)
+        note_out_of_memory(self.micro_batch, error)
         super().__exit__(kind, error, traceback)
 
     @property
@@ -178,7 +176,7 @@ class ZeusAccelerate(AcceleratorLoop):
         """Begin a backward pass for training."""
         super().on_backward()
         if self._counts_batches:
-            samples = None if self._batches is None else self._batches.samples()
+            samples = self._loop.samples_of_batch
             self.count(samples_of_batch(self._accelerator) if samples is None else samples)
 
     @contained
@@ -209,8 +207,7 @@ class ZeusAccelerate(AcceleratorLoop):
         self._tell_detected_evaluations()
         super().close()
         self._work.end()
-        if self._batches is not None:
-            self._batches.undo()
+        self._loop.undo()
 
     def result(self) -> dict[str, str]:
         """Return the result for people, as labelled lines."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import get_ident
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -13,15 +14,13 @@ from accelerate import Accelerator
 
 from zeus_core._validate import checked_flag
 from zeus_core.adapters import Patches, contained
-from zeus_core.adapters._forward_taps import ForwardTaps
 from zeus_core.adapters._result import show_result
-from zeus_core.events import Activity, TrainingObserver
+from zeus_core.events import Activity, TrainingHooks
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training._account import TRAINING
-from zeus_core.training._evaluation_detector import Evaluated
 from zeus_huggingface.accelerate._accelerator import checked_accelerator, is_compiling, trained_models
 from zeus_huggingface.accelerate._pass_rules import PassKind, PassRules
 
@@ -40,8 +39,8 @@ class AcceleratorLoop:
     collective call.
 
     An evaluation that the loop does not announce is detected by the forward passes of the trained models; `PassRules`
-    tells them from those of a step. It ends with the next pass for training, when the model is in training mode again,
-    and when the loop logs, saves or announces something.
+    tells them from those of a step. It ends with the next pass for training, and when the loop logs, saves or announces
+    something. The models have a hook for it until the end.
 
     Args:
         accelerator: Its `prepare` must have been called.
@@ -54,7 +53,7 @@ class AcceleratorLoop:
     """
 
     def __init__(
-        self, accelerator: Accelerator, observer: TrainingObserver, monitor: ZeusMonitor, quiet: bool = False
+        self, accelerator: Accelerator, observer: TrainingHooks, monitor: ZeusMonitor, quiet: bool = False
     ) -> None:
         self._accelerator = checked_accelerator(accelerator)
         self._observer = observer
@@ -67,19 +66,18 @@ class AcceleratorLoop:
         """Evaluations so far that were not announced."""
         self._is_in_step = False
         self._activities = 0  # announced ones that have not ended
-        self._evaluated: Evaluated | None = None  # while a detected evaluation is under way
+        self._is_evaluating = False  # in a detected evaluation
         self._pass_rules = PassRules()
         warn_unless_measured(monitor.gpus, accelerator.device)
         observer.use_world(self._world)
         self._hooks = [accelerator._optimizers[0].optimizer.register_step_post_hook(self._on_optimizer_step)]
-        self._passes = _Passes(self)
-        self._taps = ForwardTaps(self._passes)
         self._models = trained_models(accelerator)
-        self._known: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # those whose mode was switched
-        if not is_compiling(accelerator):  # then the passes are those of a wrapper, known once its mode is switched
-            for model in self._models:
-                self._taps.add(model)
+        self._watched: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._wraps = Patches(accelerator)
+        if is_compiling(accelerator):  # then the passes are those of a wrapper
+            self._wraps.wrap("accumulate", self._accumulate)
+        else:
+            self._watch(self._models)
         self._wraps.wrap("backward", self._backward)
         for name in ("save_state", "load_state", "save_model"):
             self._wraps.wrap(name, self._checkpoint)
@@ -110,7 +108,6 @@ class AcceleratorLoop:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._taps.remove()
         self._wraps.undo()
         self._end_detected_evaluation()
         self._observer.on_train_end()
@@ -146,7 +143,7 @@ class AcceleratorLoop:
     def on_backward(self) -> None:
         """Begin a backward pass for training."""
         if self._pass_rules.on_backward():
-            self.detected_evaluations -= self._evaluated is not None
+            self.detected_evaluations -= self._is_evaluating
         self._end_detected_evaluation()
         self._begin_step()
 
@@ -173,36 +170,41 @@ class AcceleratorLoop:
     def on_end(self) -> None:
         """Prepare for the end of training, without an exception and on all processes."""
 
+    def _watch(self, models: Sequence[torch.nn.Module]) -> None:
+        """Have the forward passes of these models reported from now on."""
+        for model in models:
+            if model not in self._watched:
+                self._watched.add(model)
+                with suppress(RuntimeError):  # a `torch.jit.ScriptModule` takes no hook
+                    self._hooks.append(model.register_forward_pre_hook(_PassHook(self)))
+
     @contained
-    def _on_pass(self, module: torch.nn.Module, has_gradients: bool) -> None:
+    def _on_pass(self, module: torch.nn.Module) -> None:
         """Begin a forward pass of a trained model."""
         if self._activities:
             return
-        kind = self._pass_rules.kind_of(module.training, has_gradients)
+        kind = self._pass_rules.kind_of(module.training, torch.is_grad_enabled())
         if kind is PassKind.TRAINING:
             self._end_detected_evaluation()
             self._begin_step()
-        elif kind is PassKind.EVALUATION and self._evaluated is None:
-            self._evaluated = Evaluated(weakref.ref(module), module.training)
+        elif kind is PassKind.EVALUATION and not self._is_evaluating:
+            self._is_evaluating = True
             self.detected_evaluations += 1
             self.on_activity_begin(Activity.EVALUATION)
 
-    @contained
-    def _on_mode(self, module: torch.nn.Module) -> None:
-        """Switch the mode of a module."""
-        if self._evaluated is not None and self._evaluated.has_switched:
-            self._end_detected_evaluation()
-        if module not in self._known:
-            self._known.add(module)
-            parts = set(module.modules())
-            if any(model in parts for model in self._models):  # it is one, or a wrapper of one
-                self._taps.add(module)
-
     def _end_detected_evaluation(self) -> None:
         """End the evaluation that is under way, if it was detected."""
-        if self._evaluated is not None:
-            self._evaluated = None
+        if self._is_evaluating:
+            self._is_evaluating = False
             self.on_activity_end(Activity.EVALUATION)
+
+    def _accumulate(self, accumulate: Any, *models: torch.nn.Module) -> Any:
+        self._watch_wrappers(models)
+        return accumulate(*models)
+
+    @contained
+    def _watch_wrappers(self, models: Sequence[torch.nn.Module]) -> None:
+        self._watch([model for model in models if not set(self._models).isdisjoint(model.modules())])
 
     def _backward(self, backward: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._activities:
@@ -259,27 +261,23 @@ class AcceleratorLoop:
         self.close()
 
 
-class _Passes:
-    """Tells a loop what its models do.
+class _PassHook:
+    """Reports the forward passes of a module to a loop, in the thread that trains. It does not keep the loop alive.
 
-    Args:
-        loop: The loop; it is not kept alive.
+    Within what is compiled it does nothing. Copied or pickled with the module, it becomes a function of Python's own
+    that returns the inputs as they are, so that a copy is loaded without this package too.
     """
 
     def __init__(self, loop: AcceleratorLoop) -> None:
         self._loop = weakref.ref(loop)
+        self._thread = get_ident()
 
-    def on_any_pass(self, module: torch.nn.Module) -> None:
-        """Do nothing: the models are known."""
-
-    def on_pass(self, module: torch.nn.Module, has_gradients: bool) -> None:
-        """Report that a forward pass of a trained model begins."""
+    def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
+        if torch.compiler.is_compiling() or get_ident() != self._thread:
+            return
         loop = self._loop()
         if loop is not None:
-            loop._on_pass(module, has_gradients)
+            loop._on_pass(module)
 
-    def on_mode(self, module: torch.nn.Module) -> None:
-        """Report that a module has switched its mode."""
-        loop = self._loop()
-        if loop is not None:
-            loop._on_mode(module)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, ({}, "get")

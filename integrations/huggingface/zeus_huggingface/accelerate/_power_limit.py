@@ -29,9 +29,9 @@ class PowerLimitOptimizer(AcceleratorLoop):
             with search.evaluation():
                 evaluate()
 
-    A step is an optimizer step. Checkpoints and announced evaluations are excluded from the measurements; after an
-    evaluation that was not announced, some steps are measured again. The original limits are restored at
-    `accelerator.end_training()` or the end of the `with` block, whichever comes first.
+    A step is an optimizer step. Checkpoints and evaluations, announced or detected, are excluded from the measurements.
+    The original limits are restored at `accelerator.end_training()` or the end of the `with` block, whichever comes
+    first.
 
     Args:
         accelerator: The accelerator of the loop.

@@ -9,20 +9,17 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import recursively_apply
 
-from zeus_core._validate import checked_function, checked_instance
-from zeus_core.adapters import Patches
+from zeus_core._validate import checked_instance
 from zeus_core.errors import UsageError
-from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._batch_choice import AnyBatches, check_total, choose_batches
-from zeus_core.pytorch._loss_weights import LossWeights, PendingWeight, TokenCounter, scaled
-from zeus_core.pytorch._uneven_models import warn_of_batch_norms
-from zeus_huggingface._uneven_shard import (
-    UnevenShard,
-    check_averaging,
-    check_gradients,
-    check_loader,
-    global_batch,
+from zeus_core.pytorch._uneven_training import (
+    AnyBatches,
+    PendingWeight,
+    TokenCounter,
+    UnevenTraining,
+    check_total,
 )
+from zeus_huggingface._uneven_shard import UnevenShard, check_loader, global_batch
+from zeus_huggingface.accelerate._training_loop import AccelerateLoop
 
 __all__ = ["UnevenBatches"]
 
@@ -65,52 +62,37 @@ class UnevenBatches:
         dataloader: Any = None,
     ) -> None:
         checked_instance("accelerator", accelerator, Accelerator, "accelerate.Accelerator()")
-        world = torch_world()
+        loop = AccelerateLoop(accelerator)
 
         def check() -> None:
-            if tokens is not None:
-                checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
-            check_averaging(accelerator)
             check_total(batches, global_batch(_training_loader(accelerator, dataloader)))
 
-        choice = choose_batches(world, batches, check, lambda: check_gradients(accelerator))
-        weights = LossWeights(world.rank, world.size, tokens, accelerator.device)
-
-        def weigh(number: int, sizes: Sequence[int], batch: Any) -> PendingWeight:
-            choice.on_batch(number, sizes)
-            return weights.of_batch(sizes, batch)
-
-        self._shard = UnevenShard(_training_loader(accelerator, dataloader), choice.batches, world.rank, weigh)
-        choice.use_sampler(self._shard.sampler)
-        for model in accelerator._models:
-            choice.watch(model)
-            if accelerator.is_main_process:
-                warn_of_batch_norms(model, choice.batches)
-        self._accelerator, self._choice = accelerator, choice
-        self._patches = Patches(accelerator)
-        self._patches.wrap("backward", self._backward)
-        self._patches.wrap("gather_for_metrics", self._gather_for_metrics)
+        self._training = UnevenTraining(loop, batches, tokens, check)
+        self._shard = UnevenShard(_training_loader(accelerator, dataloader), self._training, self._on_batch)
+        loop.weigh(lambda: 1.0 if self._shard.weight is None else self._shard.weight())
+        self._accelerator = accelerator
+        loop.patch(accelerator, "gather_for_metrics", self._gather_for_metrics)
 
     @property
     def batches(self) -> tuple[int, ...]:
         """The samples of each rank in a global batch."""
-        return self._choice.batches
+        return self._training.batches
 
     def close(self) -> None:
         """Leave the accelerator, its dataloader and the power limit as they were."""
-        self._choice.close()
-        self._patches.undo()
+        self._training.close()
+        self._training.loop.undo()
         self._shard.close()
 
-    def _backward(self, backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        weight = self._shard.weight
-        return backward(loss if weight is None else scaled(loss, weight()), *args, **kwargs)
+    def _on_batch(self, place: int, batch: Any) -> PendingWeight:
+        self._training.begin(place)
+        return self._training.weight(place, batch)
 
     def _gather_for_metrics(self, gather: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
-        sizes = self._shard.sizes
-        loader = self._accelerator.gradient_state.active_dataloader
-        if sizes is None or not self._shard.gives(loader):
+        place = self._shard.place
+        if place is None or not self._shard.gives(self._accelerator.gradient_state.active_dataloader):
             return gather(data, *args, **kwargs)
+        sizes = self._training.sizes(place)
         if isinstance(data, list) and not any(isinstance(value, torch.Tensor) for value in data):
             own = data if sizes[self._accelerator.process_index] else []
             return gather(own, use_gather_object=True)  # an empty list says nothing of its kind

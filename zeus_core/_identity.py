@@ -1,0 +1,135 @@
+"""The identity of a process, as its id alone may belong to another one by now; and what people know it by."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from zeus_core._record import Record
+
+__all__ = ["THIS_MACHINE", "ProcessIdentity", "ProcessTable", "job_id", "program_name", "program_token"]
+
+_INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux: the namespace that sees all processes
+_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
+_MAX_PROGRAM_LENGTH = 200
+_START_TIME = 19  # field 22 of /proc/PID/stat, counted from the state, which follows the name in parentheses
+
+
+class ProcessTable:
+    """The processes of this machine, as /proc shows them. All methods raise `OSError` where it does not."""
+
+    def boot_id(self) -> str:
+        """Return what tells this boot of the machine from others."""
+        return _read("/proc/sys/kernel/random/boot_id").strip()
+
+    def namespace(self) -> str:
+        """Return the namespace that process ids count in."""
+        return os.readlink("/proc/self/ns/pid")
+
+    def start_ticks(self, pid: int) -> int:
+        """Return when a process began. Raises `ProcessLookupError` for one that has ended and waits for its parent."""
+        state, *fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if state in {"Z", "X"} and len(os.listdir(f"/proc/{pid}/task")) < 2:  # else only its first thread has ended
+            raise ProcessLookupError(f"process {pid} has ended")
+        return int(fields[_START_TIME - 1])
+
+    def has_begun_in(self, namespace: str, start_ticks: int) -> bool:
+        """Tell whether a process of a container lives. A process that this one cannot look into counts as alive."""
+        if self.namespace() != _INITIAL_NAMESPACE:
+            return True
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                if (
+                    pid != 1
+                    and os.readlink(f"/proc/{pid}/ns/pid") == namespace
+                    and self.start_ticks(pid) == start_ticks
+                ):
+                    return True
+            except PermissionError:
+                return True  # only root can look into the processes of others
+            except OSError:
+                continue  # it has ended
+        return False
+
+
+THIS_MACHINE = ProcessTable()
+
+
+class ProcessIdentity(Record):
+    """One process of one boot of a machine. Linux only.
+
+    Attributes:
+        boot_id: The boot of the machine.
+        pid_namespace: Where the process id counts, such as "pid:[4026531836]": containers have their own.
+        pid: The process id.
+        start_ticks: When the process began, in ticks since the boot. It stays the same over `exec`.
+    """
+
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def current(cls) -> ProcessIdentity:
+        """Return the identity of this process.
+
+        Raises:
+            OSError: This system has no /proc, or one that shows other processes.
+        """
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int, processes: ProcessTable = THIS_MACHINE) -> ProcessIdentity:
+        """Return the identity of a process, by its id in the namespace of this process.
+
+        Raises:
+            OSError: There is no such process, or no /proc.
+        """
+        return cls(processes.boot_id(), processes.namespace(), pid, processes.start_ticks(pid))
+
+    def is_of_earlier_boot(self, processes: ProcessTable = THIS_MACHINE) -> bool:
+        """Tell whether the machine has started anew since, or it was another one. False where that is not known."""
+        try:
+            return self.boot_id != processes.boot_id()
+        except OSError:
+            return False
+
+    def is_alive(self, processes: ProcessTable = THIS_MACHINE) -> bool:
+        """Tell whether the process lives. One in a container that this process cannot look into counts as alive."""
+        if self.is_of_earlier_boot(processes):
+            return False
+        try:
+            if self.pid_namespace != processes.namespace():
+                return processes.has_begun_in(self.pid_namespace, self.start_ticks)
+        except OSError:
+            return True
+        try:
+            return processes.start_ticks(self.pid) == self.start_ticks
+        except OSError:
+            return False
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def program_name() -> str:
+    """Return the name of this program, without its arguments, which may hold secrets."""
+    path = sys.argv[0] if getattr(sys, "argv", None) else ""  # an interpreter within another program has none
+    folder, name = os.path.split(path)
+    return (os.path.basename(folder) if name == "__main__.py" else name)[:_MAX_PROGRAM_LENGTH]
+
+
+def job_id() -> str:
+    """Return the job id of the batch system, such as "12345"; empty if there is none."""
+    return next(filter(None, map(os.environ.get, _JOB_VARIABLES)), None) or ""
+
+
+_token_of_process: dict[int, str] = {}
+
+
+def program_token() -> str:
+    """Return a token of this program: `exec` lets one process execute several programs."""
+    return _token_of_process.setdefault(os.getpid(), os.urandom(8).hex())

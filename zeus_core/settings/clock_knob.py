@@ -1,0 +1,211 @@
+"""SM clocks: one for several GPUs in a search, and that of one GPU in a pipeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.parallel import ParallelCalls
+from zeus_core._process.restore import restore_registry
+from zeus_core._validate import checked_whole_number
+from zeus_core.device import Gpu
+from zeus_core.device._gpu import checked_gpu
+from zeus_core.device._retry import retried
+from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, UsageError
+from zeus_core.settings.holders import restore_residue
+from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.kinds.sm_clock import SM_CLOCK, SmClock
+from zeus_core.settings.knob import CommonKnob
+from zeus_core.settings.lease import Lease
+from zeus_core.settings.restoration import Restoration
+
+__all__ = ["CommonClockKnob", "SmClockKnob"]
+
+# A locked GPU runs at its clock or below, at the latest after some tens of milliseconds.
+_LOCK_SECONDS = 0.1
+_LOCK_POLL_SECONDS = 0.005
+
+
+class CommonClockKnob(CommonKnob):
+    """One locked SM clock for several GPUs, in MHz.
+
+    The baseline is the original state: the clock that the user says the GPUs were locked at, and else no lock. It is
+    named by the highest clock of the GPUs. The other settings are the lower clocks that all GPUs support. Power limits
+    stay as they are: the original ones are the ceiling.
+
+    Args:
+        gpus: At least one GPU. Nothing is changed here.
+        original_mhz: The clock in MHz that the GPUs were locked at before; None if they were not locked.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+        NotSupportedError: The clock of a GPU cannot be set.
+        DeviceError: Clocks cannot be read, or the driver does not answer.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], original_mhz: int | None = None) -> None:
+        if original_mhz is not None:
+            original_mhz = checked_whole_number("original_clock_mhz", original_mhz, 1)
+        super().__init__(SmClock(original=original_mhz), gpus)
+        self._locked_mhz: dict[int, int] = {}  # by number of the GPU: the highest it may run at; none if not locked
+        self._enforced_watts: dict[int, float] = {}  # the power limit by number of the GPU, at the latest change
+        self._has_locked = False
+
+    def apply(self, setting: int) -> None:
+        """Lock the clock of every GPU, in MHz; or restore the original state, for the baseline.
+
+        The first change locks each GPU, in any case, so that a lack of rights is known before anything is measured.
+
+        Raises:
+            UsageError: It is not one of `settings`.
+            DeviceError: A GPU refuses or does not answer in time, or `restore` was called before, or by a signal
+                handler meanwhile.
+        """
+        self._kind.check(setting, self.settings)
+        restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
+        is_free = setting == self.settings[0] and self._kind.original is None
+        if not (is_free and self._has_locked):
+            for number, usable in enumerate(self._usable):
+                clock_mhz = round(min(setting, usable[0]))
+                self._set(number, clock_mhz)
+                self._locked_mhz[number] = clock_mhz
+            until = time.monotonic() + _LOCK_SECONDS  # for all of them together
+            for number, clock_mhz in self._locked_mhz.items():
+                taken = partial(_taken_mhz, self._gpus[number], clock_mhz, until)
+                self._locked_mhz[number] = self._restoration.look(taken, number)
+            self._has_locked = True
+        if is_free:
+            self._restoration.restore_for_now()
+            self._locked_mhz = {}
+        above = [clock for clock in self._locked_mhz.values() if clock > setting]
+        self._in_force = setting if setting == self.settings[0] else max(above, default=setting)
+        self._enforced_watts = self._read_enforced_watts()
+
+    def is_undisturbed(self) -> bool:
+        """Tell whether the power limits that are enforced are those at the latest `apply`, as far as they can be read.
+
+        Raises:
+            DeviceHeldError: A GPU runs above the clock it was locked at: somebody else has changed it.
+            DeviceError: The driver does not answer in time.
+        """
+        for lease in self._leases:
+            lease.check()  # whether another object has taken it over
+        for number, locked_mhz in self._locked_mhz.items():
+            clock_mhz = self._restoration.look(partial(_read_clock_mhz, self._gpus[number]), number)
+            if clock_mhz > locked_mhz + SM_CLOCK.tolerance:
+                gpu = self._gpus[number]
+                raise DeviceHeldError(
+                    f"somebody else has changed the SM clock of {gpu.name} ({gpu.uuid}), which was locked at "
+                    f"{locked_mhz} MHz and runs at {clock_mhz} MHz"
+                )
+        enforced_watts = self._read_enforced_watts()
+        return all(
+            POWER_LIMIT.is_same(watts, self._enforced_watts.get(number, watts))
+            for number, watts in enforced_watts.items()
+        )
+
+    def restore(self) -> bool:
+        """Restore the original state of each GPU for good. Never raises; logs and returns False if one refuses."""
+        self._locked_mhz = {}
+        return self._restoration.restore()
+
+    def _read_enforced_watts(self) -> dict[int, float]:
+        watts: dict[int, float] = {}
+        for number, gpu in enumerate(self._gpus):
+            try:
+                enforced_watts = self._restoration.look(partial(POWER_LIMIT.read_enforced, gpu), number)
+            except DeviceError:
+                continue
+            if enforced_watts is not None:  # a board that does not report it is trusted
+                watts[number] = enforced_watts
+        return watts
+
+
+class SmClockKnob:
+    """The SM clock of one GPU, in MHz.
+
+    The driver reports the clock a GPU runs at, but not whether, or where, it is locked. A GPU is assumed to have been
+    unlocked originally, unless the user gives the clock it was locked at.
+
+    Args:
+        gpu: The GPU. Nothing is changed here.
+        original_mhz: The clock in MHz that the GPU was locked at before; None if it was not locked.
+
+    Raises:
+        UsageError: The GPU does not support `original_mhz`.
+        DeviceError: Its clocks cannot be read, or the driver does not answer.
+    """
+
+    def __init__(self, gpu: Gpu, original_mhz: int | None = None) -> None:
+        self._gpu = checked_gpu("gpu", gpu)
+        if original_mhz is not None:
+            original_mhz = checked_whole_number("original_clock_mhz", original_mhz, 1)
+        calls = ParallelCalls()
+        supported = calls.call_one_within(CALL_SECONDS, 0, partial(_supported_clocks_mhz, gpu))
+        if supported and original_mhz is not None and original_mhz not in supported:
+            raise UsageError(
+                f"original_clock_mhz is {original_mhz!r}; {gpu.name} supports {supported[0]} down to "
+                f"{supported[-1]} MHz"
+            )
+        calls.call_one_within(CALL_SECONDS, 0, partial(restore_residue, gpu))
+        self._lease = Lease(gpu, SM_CLOCK, original_mhz)
+        self._restoration = Restoration(self, [self._lease], calls)
+        self.settings: tuple[int, ...] = tuple(
+            clock for clock in supported if original_mhz is None or clock <= original_mhz
+        )
+        """The clocks in MHz, highest first: those the GPU supports, up to the one it was locked at before. Empty where
+        clocks cannot be set at all."""
+
+    def apply(self, setting: int) -> None:
+        """Lock the clock, in MHz.
+
+        Raises:
+            UsageError: It is not one of `settings`.
+            NotSupportedError: There are no settings.
+            DeviceError: The driver refuses or does not answer in time, or `restore` was called before.
+        """
+        if not self.settings:
+            raise NotSupportedError(f"the SM clock of {self._gpu.name} cannot be set")
+        if setting not in self.settings:
+            raise UsageError(
+                f"clock_mhz is {setting!r}; {self._gpu.name} accepts clocks from {self.settings[0]} down to "
+                f"{self.settings[-1]} MHz"
+            )
+        self._restoration.change(partial(self._lease.set, setting))
+
+    def restore_for_now(self) -> None:
+        """Restore the original clock until the next `apply`.
+
+        Raises:
+            DeviceError: The driver refuses.
+        """
+        self._restoration.restore_for_now()
+
+    def restore(self) -> bool:
+        """Restore the original clock for good. Never raises; logs and returns False if the driver refuses."""
+        return self._restoration.restore()
+
+
+def _taken_mhz(gpu: Gpu, clock_mhz: int, until: float) -> int:
+    """Return the clock that a GPU was locked at: the one it runs at, if that stays above the one that was asked for."""
+    while (runs_at_mhz := _read_clock_mhz(gpu)) > clock_mhz + SM_CLOCK.tolerance:
+        if time.monotonic() > until:
+            return runs_at_mhz
+        time.sleep(_LOCK_POLL_SECONDS)
+    return clock_mhz
+
+
+def _read_clock_mhz(gpu: Gpu) -> int:
+    try:
+        return gpu.read_sm_clock_mhz()
+    except DeviceError:
+        return 0  # it says nothing about others
+
+
+def _supported_clocks_mhz(gpu: Gpu) -> tuple[int, ...]:
+    try:
+        return retried(gpu.read_supported_sm_clocks_mhz)
+    except NotSupportedError:
+        return ()

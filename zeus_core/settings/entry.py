@@ -1,0 +1,220 @@
+"""An entry of the ledger: the process that has changed a setting of a device, and the original value."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from zeus_core._identity import (
+    THIS_MACHINE,
+    ProcessIdentity,
+    ProcessTable,
+    job_id,
+    program_name,
+    program_token,
+)
+from zeus_core._record import Record
+from zeus_core.errors import UsageError
+from zeus_core.settings.kinds import KINDS, Kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    _Record = TypeVar("_Record", bound=Record)
+
+__all__ = ["LedgerEntry", "LedgerKey"]
+
+KindName = str
+LedgerKey = tuple[str, KindName]
+"""The UUID of a device, and the name of a kind of setting: what a lease is of."""
+
+_VERSION = 1
+
+
+class LedgerEntry(Record):
+    """One setting of one device that a process has changed, or is about to.
+
+    Attributes:
+        device_uuid: The device.
+        device_name: Its product name.
+        knob: The name of the kind of setting.
+        original: The value before the first change, in the unit of the kind; None for a device that was free.
+        values: The values of the owner on record: those that it has set last, and those that the board showed for them.
+        owner: The process that changes the setting.
+        owner_token: Distinguishes the programs that one process executes one after another (`exec`).
+        keeper: The daemon that makes the changes for the owner; None if the owner calls the driver itself.
+        uid: The user of the owner.
+        program: The name of the owner's program, for messages.
+        job: The job id of the batch system, such as "12345"; empty if there is none.
+        host: The name of the machine, for messages.
+        since_seconds: The time of the first change, in seconds of the Unix epoch, for messages.
+        failure: The reason why the original could not be restored; None if that has not failed.
+        is_changing: Whether the last of the values is being set for the first time: what the board shows for it is not
+            on record yet.
+    """
+
+    device_uuid: str
+    device_name: str
+    knob: KindName
+    original: float | None
+    values: tuple[float, ...]
+    owner: ProcessIdentity
+    owner_token: str
+    keeper: ProcessIdentity | None
+    uid: int
+    program: str
+    job: str
+    host: str
+    since_seconds: float
+    failure: str | None = None
+    is_changing: bool = False
+
+    @classmethod
+    def of_this_process(cls, device_uuid: str, device_name: str, kind: Kind, original: float | None) -> LedgerEntry:
+        """Return the entry of a device that this process is about to change itself."""
+        try:
+            owner = ProcessIdentity.current()
+        except OSError:  # not Linux: there is no ledger that others could read
+            owner = ProcessIdentity("", "", os.getpid(), 0)
+        return cls(
+            device_uuid=device_uuid,
+            device_name=device_name,
+            knob=kind.name,
+            original=original,
+            values=(),
+            owner=owner,
+            owner_token=program_token(),
+            keeper=None,
+            uid=os.geteuid() if hasattr(os, "geteuid") else 0,
+            program=program_name(),
+            job=job_id(),
+            host=os.uname().nodename if hasattr(os, "uname") else "",
+            since_seconds=time.time(),
+        )
+
+    @property
+    def key(self) -> LedgerKey:
+        """The device and the kind of setting."""
+        return self.device_uuid, self.knob
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of setting."""
+        return KINDS[self.knob]
+
+    def is_stale(self, processes: ProcessTable = THIS_MACHINE) -> bool:
+        """Tell whether the owner, its program or its keeper has ended, so that no process would restore the device."""
+        if self.keeper is not None and not self.keeper.is_alive(processes):
+            return True
+        if not self.owner.is_alive(processes):
+            return True
+        is_own_process = self.owner.pid == os.getpid() and self.owner == ProcessIdentity.current()
+        return self.keeper is None and is_own_process and self.owner_token != program_token()
+
+    @property
+    def words(self) -> str:
+        """The device and the values, such as "the power limit of NVIDIA A40 (GPU-...) to 250 W"."""
+        kind = self.kind
+        return f"the {kind.words} of {self.device_name} ({self.device_uuid}) to {kind.text(self.original)}"
+
+    @property
+    def command(self) -> str:
+        """The command with which an administrator restores the original."""
+        return self.kind.command([self.device_uuid], self.original)
+
+    @property
+    def holder(self) -> str:
+        """The owner in words, such as "process 71 (train.py) of user 1000, job 12345, since 2026-11-22 10:31:00"."""
+        job = f", job {self.job}" if self.job else ""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_seconds))
+        return f"process {self.owner.pid} ({self.program}) of user {self.uid}{job}, since {since}"
+
+    def changing_to(self, value: float, in_force: tuple[float, ...] = ()) -> LedgerEntry:
+        """Return the entry for the time in which a value is being set; this one if the value is on record.
+
+        Args:
+            value: The value.
+            in_force: The values that may be in force until then. All others are no longer the owner's: an administrator
+                may set one of them.
+        """
+        if value in self.values and not self.is_changing:
+            return self
+        others = tuple(other for other in in_force if other != value)
+        return self.replacing(values=(*others, value), is_changing=True)
+
+    def showing(self, value: float | None) -> LedgerEntry:
+        """Return the entry once the board shows a value for the one that was set; this one if nothing is new.
+
+        Args:
+            value: The value; None where the board shows none, as for locked clocks.
+        """
+        new = () if value is None or value in self.values else (value,)
+        if not new and not self.is_changing:
+            return self
+        return self.replacing(values=(*self.values, *new), is_changing=False)
+
+    def without_values(self) -> LedgerEntry:
+        """Return the entry after the original was restored."""
+        return self.replacing(values=(), is_changing=False)
+
+    def failed(self, why: str) -> LedgerEntry:
+        """Return the entry after it could not be restored."""
+        return self.replacing(failure=why)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry in JSON types."""
+        processes = {"owner": vars(self.owner), "keeper": self.keeper and vars(self.keeper)}
+        return {"format": "zeus-core lease", "version": _VERSION, **vars(self), **processes}
+
+    @classmethod
+    def from_json(cls, document: Any) -> LedgerEntry:
+        """Return the entry that `to_json` has written.
+
+        Raises:
+            UsageError: The document is no entry, or has another version.
+        """
+        if not isinstance(document, dict) or document.get("format") != "zeus-core lease":
+            raise UsageError("it is no lease of zeus-core")
+        if document.get("version") != _VERSION:
+            raise UsageError(f"its version is {document.get('version')!r}; this program reads version {_VERSION}")
+        fields = {"is_changing": False, **document}  # which earlier versions have not written
+        del fields["format"], fields["version"]
+        return _decoded(cls.__name__, cls, fields)
+
+
+# By annotation: what a field must be, in words, and a test of it.
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("text", lambda value: type(value) is str),
+    "int": ("a whole number", lambda value: type(value) is int),
+    "float": ("a finite number", lambda value: type(value) in {int, float} and abs(value) <= sys.float_info.max),
+    "bool": ("true or false", lambda value: type(value) is bool),
+    "KindName": (" or ".join(KINDS), lambda value: type(value) is str and value in KINDS),
+    "tuple": ("an array", lambda value: isinstance(value, list | tuple)),
+    "ProcessIdentity": ("an object", lambda value: isinstance(value, dict)),
+}
+
+
+def _decoded(name: str, kind: type[_Record], fields: dict[str, Any]) -> _Record:
+    """Return the record with these fields in JSON types. Raises `UsageError`, which names the field."""
+    annotations = kind.__annotations__
+    for complaint, names in (("lacks", annotations.keys() - fields), ("has unknown", fields.keys() - annotations)):
+        if names:
+            raise UsageError(f"{name} {complaint} {', '.join(sorted(names))}")
+    return kind(**{field: _decoded_field(f"{name}.{field}", annotations[field], fields[field]) for field in fields})
+
+
+def _decoded_field(name: str, annotation: str, value: Any) -> Any:
+    """Return a field, such as `LedgerEntry.owner`, that was written in JSON types. Raises `UsageError`."""
+    wanted, _, optional = annotation.partition(" | ")
+    if optional and value is None:
+        return None
+    wanted, _, elements = wanted.partition("[")
+    words, does_fit = _FIELDS[wanted]
+    if not does_fit(value):
+        raise UsageError(f"{name} is {value!r:.200}; it must be {words}")
+    if elements:
+        return tuple(_decoded_field(f"{name}[{at}]", "float", element) for at, element in enumerate(value))
+    return _decoded(name, ProcessIdentity, value) if wanted == "ProcessIdentity" else value

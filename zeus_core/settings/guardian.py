@@ -1,0 +1,203 @@
+"""The guardian of this process: another process that restores what this one has changed, however this one ends.
+
+    this process ──── socket ────> guardian          hold ENTRY, drop KEY: one way, nothing is waited for
+
+The socket ends with this process: at its end, when it is killed, and at `exec`. Forked children close their copies; the
+guardian also watches the process itself, as children of C code keep theirs.
+
+This is module-level state, as a process has one guardian, and forks are process-wide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeus_core._identity import ProcessIdentity
+from zeus_core.settings.entry import LedgerEntry, LedgerKey
+
+if TYPE_CHECKING:
+    import socket
+
+__all__ = ["Guardian", "guardian"]
+
+_READY_SECONDS = 0.5  # it takes 30 to 100 ms; below the deadline of a driver call, in whose thread this is waited for
+
+
+class Guardian:
+    """Starts the guardian, tells it of all changes, and lets it end with the last entry.
+
+    It takes 30 to 100 ms to start, a second on a machine that is busy: `prepare` starts it ahead of the first change,
+    which waits until it is ready. A guardian that has been killed is started again by the next change.
+    """
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._entries: dict[LedgerKey, LedgerEntry] = {}
+        self._ledger_folder: str | None = None
+        self._is_ready = False
+        self._locks: dict[int, threading.RLock] = {}  # by process id, as a forked child never gets one that is held
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    @property
+    def _lock(self) -> threading.RLock:
+        return self._locks.setdefault(os.getpid(), threading.RLock())
+
+    def prepare(self) -> None:
+        """Start the guardian, unless it runs. Never raises: the first entry tries again."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._socket is None:
+                self._start()
+
+    def prepare_soon(self) -> None:
+        """Start the guardian in the background, unless it runs."""
+        if self._socket is None:
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending
+                threading.Thread(target=self.prepare, name="zeus-core guardian", daemon=True).start()
+
+    def hold(self, entry: LedgerEntry, ledger_folder: str | None) -> None:
+        """Have an entry restored when this process ends.
+
+        Args:
+            entry: The entry, in place of the one with the same key.
+            ledger_folder: The folder of the ledger; None if there is none.
+
+        Raises:
+            OSError: The guardian cannot be started.
+        """
+        with self._lock:
+            self._entries[entry.key] = entry
+            self._ledger_folder = ledger_folder or self._ledger_folder
+            if self._socket is None or not self._send(self._message(entry)):
+                self._start()
+        self._wait_until_ready()
+
+    def revive(self) -> None:
+        """Start the guardian again if it has been killed. It costs a microsecond where it has not.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        with self._lock:
+            if self._socket is not None and self._entries and not self._is_there(self._socket):
+                self._start()
+        self._wait_until_ready()
+
+    def drop(self, key: LedgerKey) -> None:
+        """Forget an entry: the device is restored, or belongs to somebody else. Never raises."""
+        with self._lock:
+            if self._entries.pop(key, None) is None or self._socket is None:
+                return
+            self._send({"drop": list(key)})
+            if not self._entries:
+                self._leave()
+
+    def _start(self) -> None:
+        """Start a guardian, and send it all entries: they wait for it in the socket."""
+        import socket  # programs that change nothing do without
+
+        self._leave()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._socket = ours
+        for entry in self._entries.values():
+            self._send(self._message(entry))
+        with theirs:
+            _start_program(theirs.fileno())
+
+    def _message(self, entry: LedgerEntry) -> dict[str, object]:
+        return {"hold": entry.to_json(), "ledger": self._ledger_folder}
+
+    def _send(self, message: object) -> bool:
+        """Send a message. False if the guardian is gone; one that is stopped finds later messages in the ledger."""
+        if self._socket is None:
+            return False
+        import socket
+
+        try:
+            self._socket.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    @staticmethod
+    def _is_there(ours: socket.socket) -> bool:
+        """Return whether the guardian lives: it sends no more than that it is ready, until its end."""
+        try:
+            return bool(ours.recv(1)) or bool(ours.recv(1))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def _forget(self) -> None:
+        """Leave the guardian and the entries to the parent, in a forked child."""
+        self._entries = {}
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            self._is_ready = False
+
+    def _wait_until_ready(self) -> None:
+        """Wait until the guardian says that it is ready; one that is late still takes what was sent to it."""
+        ours = self._socket
+        if ours is None or self._is_ready:
+            return
+        import select
+
+        self._is_ready = True
+        waiting = select.poll()
+        with contextlib.suppress(OSError, ValueError):  # closed by a restoring in another thread
+            waiting.register(ours, select.POLLIN)
+            if waiting.poll(_READY_SECONDS * 1e3):
+                ours.recv(1)
+
+
+guardian: Guardian = Guardian()
+
+
+def _start_program(descriptor: int) -> None:
+    """Start the program, which moves out of the reach of those who end or wait for the children of this process."""
+    import subprocess
+
+    owner = ProcessIdentity.current()
+    arguments = [descriptor, owner.pid, owner.start_ticks]
+    root = str(Path(__file__).parents[2])
+    program = (  # it forks before it imports anything: this process waits for that
+        "import os, sys\nif os.fork(): os._exit(0)\n"
+        f"sys.path.insert(0, {root!r})\nfrom zeus_core.settings.guardian_program import main\nmain(*{arguments!r})"
+    )
+    process = subprocess.Popen(
+        # Without the modules of the site, which it does not need: it starts fast and stays small.
+        [sys.executable, "-I", "-S", "-c", program],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=_lasting_stderr(),
+        cwd="/",
+        pass_fds=[descriptor],
+        start_new_session=True,
+    )
+    process.wait()  # it forks and ends at once, so that this process has no child that others would wait for
+
+
+def _lasting_stderr() -> int | None:
+    """Return where the guardian may complain: this process's own errors, unless somebody waits for their end."""
+    import subprocess
+
+    try:
+        is_pipe = stat.S_ISFIFO(os.fstat(2).st_mode) or stat.S_ISSOCK(os.fstat(2).st_mode)
+    except OSError:  # it is closed
+        is_pipe = True
+    return subprocess.DEVNULL if is_pipe else None

@@ -1,0 +1,92 @@
+"""The keeper of leases: remembers what each holder has changed, and restores it when the holder ends.
+
+The guardian of one process and the daemon of many are both a loop around it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable
+
+from zeus_core.errors import DeviceError
+from zeus_core.settings.entry import LedgerEntry, LedgerKey
+from zeus_core.settings.ledger import Ledger
+from zeus_core.settings.restoring import Outcome, restore_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Keeper"]
+
+
+class Keeper:
+    """Holds the entries of some holders.
+
+    It does not change devices, other than to restore them. Its methods may be called from several threads.
+
+    Args:
+        open_gpu: Opens a GPU by its UUID. It raises `DeviceError` if there is none, or the driver does not work.
+        ledger: Where the entries are written down; None if there is no such place.
+    """
+
+    def __init__(self, open_gpu: Callable[[str], Any], ledger: Ledger | None) -> None:
+        self._open_gpu = open_gpu
+        self.ledger = ledger
+        """Where the entries are written down."""
+        self._held: dict[Hashable, dict[LedgerKey, LedgerEntry]] = {}
+        self._lock = threading.Lock()
+
+    def hold(self, holder: Hashable, entry: LedgerEntry) -> None:
+        """Remember an entry, in place of the one with the same key. The ledger is left to who writes it."""
+        with self._lock:
+            self._held.setdefault(holder, {})[entry.key] = entry
+
+    def drop(self, holder: Hashable, key: LedgerKey) -> None:
+        """Forget an entry: its holder has restored the device, or left it to somebody else."""
+        with self._lock:
+            self._held.get(holder, {}).pop(key, None)
+
+    def held_by(self, holder: Hashable) -> list[LedgerEntry]:
+        """Return the entries of one holder."""
+        with self._lock:
+            return list(self._held.get(holder, {}).values())
+
+    def end(self, holder: Hashable) -> list[LedgerEntry]:
+        """Forget a holder that has ended, and return its entries: `restore` is to be called for each."""
+        with self._lock:
+            return list(self._held.pop(holder, {}).values())
+
+    def restore(self, entry: LedgerEntry) -> Outcome:
+        """Restore one device, unless a new owner has done so, and finish its entry in the ledger. Never raises.
+
+        An entry that somebody has removed from the ledger, or a ledger that cannot be written, keeps no device from
+        being restored. It takes as long as the driver does: call it in a thread of the device.
+        """
+        if self.ledger is None:
+            return self.restore_device(entry)
+        try:
+            with self.ledger.locked(entry.device_uuid):
+                written = self.ledger.find(entry.key)
+                if written is not None and written.owner_token != entry.owner_token:
+                    return Outcome(entry, "original")  # a new owner has restored it before its own first change
+                # Without an entry somebody has restored it, most likely: then only values on record are ours.
+                outcome = self.ledger.finish(self.restore_device(written or entry.showing(None)))
+        except DeviceError as error:
+            return Outcome(entry.failed(str(error)), "failed")
+        except OSError:  # the folder was removed and cannot be made, or the disk is full
+            return self.restore_device(entry)
+        self.ledger.tidy(entry.device_uuid)
+        return outcome
+
+    def restore_device(self, entry: LedgerEntry) -> Outcome:
+        """Restore one device, and leave the ledger alone. Never raises."""
+        return restore_device(self._open_gpu, entry)
+
+    def restore_each(self, entries: Iterable[LedgerEntry], done: Callable[[Outcome], None]) -> None:
+        """Restore some devices at the same time, and tell what became of each. Waits for all of them."""
+        threads = [threading.Thread(target=lambda due=entry: done(self.restore(due))) for entry in entries]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()

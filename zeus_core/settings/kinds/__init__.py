@@ -1,0 +1,16 @@
+"""The kinds of settings: one module each, and the table of them.
+
+Kinds load fast and small, as the guardian of each training process and the first stage of the daemon import them: no
+`dataclasses`, and `typing` for type checkers alone (`TYPE_CHECKING`).
+"""
+
+from __future__ import annotations
+
+from zeus_core.settings.kinds.kind import Kind
+from zeus_core.settings.kinds.power_limit import POWER_LIMIT
+from zeus_core.settings.kinds.sm_clock import SM_CLOCK
+
+__all__ = ["KINDS", "POWER_LIMIT", "SM_CLOCK", "Kind"]
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (POWER_LIMIT, SM_CLOCK)}
+"""All kinds, by the name in files and on the wire of the daemon. A new kind is one more entry."""

@@ -1,0 +1,166 @@
+"""The interface of all kinds of settings of a GPU, with the answers that most of them give."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from zeus_core.errors import NotSupportedError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Kind"]
+
+
+class Kind:
+    """A kind of setting: its words, and how it is read, set, restored and searched.
+
+    A GPU is passed as a `Gpu`, or as much of one as the kind calls: the guardian of a process has the part for the
+    kinds of this package. Methods that call it raise what it raises. Two objects of one class are the same kind, and
+    equal, also where a user has chosen other steps.
+
+    A kind needs the attributes without a default, `read`, `set`, `read_accepted` and `command`.
+
+    Args:
+        step: The distance between two settings of a search, in the unit; `fine_step` if None.
+        original: The original that a user knows, where the driver does not tell it; None for a free device.
+
+    Attributes:
+        name: The name in files and on the wire of the daemon, such as "power_limit".
+        words: The name as people read it, such as "power limit".
+        unit: The unit as people read it, such as "W".
+        unit_name: The unit within names, such as "watts".
+        option: The value of the argument `knob` of an optimizer.
+        free: The original in words, where it is no value.
+        is_readable: Whether the driver tells the value that was set last.
+        tolerance: Values that differ by less than this are the same.
+        max_rounding: How far the value that a board takes can be from the one that was asked for.
+        fine_step: The distance between two settings, for a search whose number of trials does not depend on it.
+        coarse_step: The distance for others.
+        has_curves: Whether a search knows how time and power change along the settings, and predicts what it has not
+            measured; else it measures each.
+    """
+
+    name: str
+    words: str
+    unit: str
+    unit_name: str
+    option: str
+    free = "free"
+    is_readable = True
+    tolerance: float = 1.0
+    max_rounding: float = 0.0
+    fine_step = 1
+    coarse_step = 1
+    has_curves = False
+
+    def __init__(self, step: int | None = None, original: int | None = None) -> None:
+        self.step: int = self.fine_step if step is None else step
+        """The distance between two settings of a search."""
+        self.original: int | None = None if self.is_readable else original
+        """The original that a user knows; None for a free device, and where the driver tells it."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def read(self, gpu: Any) -> float | None:
+        """Read the value that was set last; None where the driver does not tell it."""
+        raise NotImplementedError
+
+    def read_default(self, gpu: Any) -> float | None:
+        """Read the value that the driver begins with; None where it does not tell it."""
+        return None
+
+    def read_enforced(self, gpu: Any) -> float | None:
+        """Read the value that the board enforces; None if it reports none."""
+        return None
+
+    def read_accepted(self, gpu: Any) -> Sequence[float]:
+        """Read the values that the board accepts, highest first; of a range, its two ends."""
+        raise NotImplementedError
+
+    def set(self, gpu: Any, value: float | None) -> None:
+        """Set a value; None to let the device choose it."""
+        raise NotImplementedError
+
+    def restore(self, gpu: Any, original: float | None) -> None:
+        """Set the original."""
+        self.set(gpu, original)
+
+    def command(self, uuids: Iterable[str], value: float | None) -> str:
+        """Return the command by which an administrator sets a value on some GPUs; None lets them choose it."""
+        raise NotImplementedError
+
+    def is_same(self, one: float, other: float) -> bool:
+        """Tell whether two values are the same, apart from what a board rounds away."""
+        return abs(one - other) < self.tolerance
+
+    def is_any(self, value: float, others: Iterable[float | None]) -> bool:
+        """Tell whether a value is the same as one of some others; None stands for one that is not known."""
+        return any(other is not None and self.is_same(value, other) for other in others)
+
+    def text(self, value: float | None) -> str:
+        """Return a value in words, such as "300 W"; None is that of a free device."""
+        return self.free if value is None else f"{value:g} {self.unit}"
+
+    def check_accepted(self, value: float, accepted: Collection[float], gpu_name: str) -> None:
+        """Raise `UsageError` for a value that a board does not accept."""
+        if not min(accepted) <= value <= max(accepted):
+            ends = f"{min(accepted):g} to {max(accepted):g} {self.unit}"
+            raise UsageError(f"a {self.words} of {value:g} {self.unit} is outside the {ends} of {gpu_name}")
+
+    def usable(self, gpu_name: str, accepted: Sequence[float], original: float | None) -> tuple[float, ...]:
+        """Return the values that a search may set, highest first: none above the original, which is among them.
+
+        Args:
+            gpu_name: For the message of an error.
+            accepted: The values that the board accepts, highest first.
+            original: The original; None for a free device.
+
+        Raises:
+            NotSupportedError: The board accepts none.
+            UsageError: It does not accept the original that a user knows.
+        """
+        if not accepted:
+            raise NotSupportedError(f"the {self.words} of {gpu_name} cannot be set")
+        highest = accepted[0] if original is None else original
+        return highest, min(accepted[-1], highest)
+
+    def common_settings(self, each: Iterable[Sequence[float]]) -> tuple[int, ...]:
+        """Return the settings for some GPUs or ranks together, highest first; the first is the original state of all.
+
+        Args:
+            each: The values that can be set on each, highest first.
+        """
+        highest, lowest = zip(*((values[0], values[-1]) for values in each), strict=True)
+        import math  # which restoring does without, as with the other modules that are imported in a function
+
+        first, last = math.ceil(max(highest)), math.ceil(min(lowest))
+        return (*range(first, last, -self.step), last)
+
+    def check(self, setting: int, settings: Sequence[int]) -> None:
+        """Raise `UsageError` for a setting that cannot be applied where there are these settings, highest first."""
+        try:
+            is_accepted = bool(settings[-1] <= setting <= settings[0])
+        except Exception:  # it is no number
+            is_accepted = False
+        if not is_accepted:
+            from zeus_core._validate import shown  # which restoring does without
+
+            raise UsageError(
+                f"a {self.words} of {shown(setting)} {self.unit} is outside {settings[-1]} to {settings[0]} "
+                f"{self.unit}: choose one between the lowest the boards accept and the original {self.words}"
+            )
+
+    @property
+    def arguments(self) -> Mapping[str, int | str]:
+        """The arguments that must be the same on all ranks, by name."""
+        return {"knob": self.words, "step": self.step}
+
+    def state_text(self, setting: int, is_original: bool) -> str:
+        """Return a state in words, such as "400 W"."""
+        return self.text(setting)

@@ -1,0 +1,265 @@
+"""The ledger: a folder that holds an entry for each device that is changed, and outlives the process that changed it.
+
+| file | holds |
+|---|---|
+| GPU-….power_limit.json | an entry: saved, renamed, and only then is the device changed; a line for each later change |
+| GPU-….lock | locked while the entries of a device are claimed or restored |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from zeus_core._identity import THIS_MACHINE, ProcessTable
+from zeus_core.errors import DeviceError, DeviceHeldError
+from zeus_core.settings.entry import LedgerEntry, LedgerKey
+from zeus_core.settings.entry_files import EntryFiles, UnreadableEntry, file_name
+from zeus_core.settings.restoring import Outcome
+
+__all__ = ["Ledger", "known_ledgers", "own_folder", "own_ledger"]
+
+_LEDGER_VARIABLE = "ZEUS_LEDGER_DIR"
+
+_ROOT_FOLDER = "/run/zeus-core"
+
+# Locks are held for some calls of a driver, which take milliseconds. One that hangs must not hold up others for long.
+_LOCK_SECONDS = 2.0
+_LOCK_POLL_SECONDS = 0.005
+
+Restore = Callable[[LedgerEntry], Outcome]
+
+
+class Ledger:
+    """The entries in one folder. Linux only.
+
+    Args:
+        folder: The folder. It is made if need be, with its parents.
+        processes: Tells which owners live.
+
+    Raises:
+        OSError: The folder cannot be made, or others can change what is in it.
+    """
+
+    def __init__(self, folder: str, processes: ProcessTable = THIS_MACHINE) -> None:
+        self._processes = processes
+        self.folder: str = os.path.abspath(folder)
+        """The folder."""
+        _make_folder(self.folder)
+        self._files = EntryFiles(self.folder)
+
+    def claim(self, entry: LedgerEntry, restore: Restore) -> LedgerEntry:
+        """Write down that a device is about to be changed, if nobody else changes it.
+
+        Entries of processes that have ended are restored first. One of this very owner is kept, with its original.
+
+        Args:
+            entry: The new entry.
+            restore: Restores a device, with all that this takes: `restore_entry` on an open GPU.
+
+        Returns:
+            The entry that is in the ledger now.
+
+        Raises:
+            DeviceHeldError: Another process changes the device; the message names it.
+            DeviceError: A device that another process has left changed cannot be restored, or is being restored.
+            OSError: The entry cannot be written.
+        """
+        with self.locked(entry.device_uuid):
+            for found in self._entries_of(entry.device_uuid):
+                if found.owner_token == entry.owner_token and found.owner == entry.owner:
+                    if found.knob == entry.knob:
+                        return found
+                elif not found.is_stale(self._processes):
+                    raise DeviceHeldError(f"{entry.device_name} ({entry.device_uuid}) is controlled by {found.holder}")
+                elif not self.finish(restore(found)).is_done:
+                    raise DeviceError(f"{found.words}, left changed by {found.holder}, could not be restored")
+            self.note(entry)
+        return entry
+
+    def note(self, entry: LedgerEntry) -> None:
+        """Write or replace an entry. Atomic: a kill leaves the old one or the new one. Raises `OSError` if it fails."""
+        self._files.write(entry)
+
+    def note_values(self, entry: LedgerEntry) -> None:
+        """Write the values of an entry that is in the ledger: quickly, as changes wait for it.
+
+        Raises:
+            OSError: They cannot be written, or the entry is not in the ledger any more.
+        """
+        self._files.write_values(entry)
+
+    def close(self, entry: LedgerEntry) -> None:
+        """Remove an entry: the device is restored, or belongs to somebody else. One of another owner stays.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
+        found = self.find(entry.key)
+        if found is not None and found.owner_token == entry.owner_token:
+            self._files.remove(entry.key)
+
+    def finish(self, outcome: Outcome) -> Outcome:
+        """Remove an entry that is restored; keep one that failed, with the reason, as evidence. Returns the outcome.
+
+        Nothing is raised where the folder cannot be written: the next start tries again.
+        """
+        with contextlib.suppress(OSError):
+            if outcome.is_done:
+                self.close(outcome.entry)
+            else:
+                self.note(outcome.entry)
+        return outcome
+
+    def restore_stale(self, restore: Restore) -> list[Outcome]:
+        """Restore all entries that nobody else would restore, and return what became of each."""
+        return self.restore_all(restore, lambda entry: entry.is_stale(self._processes))
+
+    def restore_all(
+        self, restore: Restore, is_due: Callable[[LedgerEntry], bool] = lambda entry: True
+    ) -> list[Outcome]:
+        """Restore all entries, or those that a function chooses. Returns what became of each."""
+        outcomes: list[Outcome] = []
+        for listed in filter(is_due, self.entries()):
+            try:
+                with self.locked(listed.device_uuid):
+                    entry = self.find(listed.key)  # as it is now
+                    if entry is not None and is_due(entry):
+                        outcomes.append(self.finish(restore(entry)))
+            except (DeviceError, OSError) as error:
+                outcomes.append(Outcome(listed.failed(str(error)), "failed"))
+        return outcomes
+
+    def find(self, key: LedgerKey) -> LedgerEntry | None:
+        """Return an entry; None if there is none that can be read."""
+        return self._files.find(key)
+
+    def entries(self) -> list[LedgerEntry]:
+        """Return all entries that can be read, by device."""
+        return [entry for entry in self.read() if isinstance(entry, LedgerEntry)]
+
+    def read(self) -> list[LedgerEntry | UnreadableEntry]:
+        """Return all entries, by device, and the files that cannot be read."""
+        return self._files.read()
+
+    @contextlib.contextmanager
+    def locked(self, device_uuid: str) -> Iterator[None]:
+        """Keep other processes from claiming or restoring a device.
+
+        Raises:
+            DeviceError: Another process does that, and has not ended it within two seconds.
+            OSError: The folder cannot be written.
+        """
+        descriptor = self._lock(f"{self.folder}/{file_name(device_uuid)}.lock", device_uuid)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _lock(self, path: str, device_uuid: str) -> int:
+        until = time.monotonic() + _LOCK_SECONDS
+        while True:
+            with contextlib.suppress(FileNotFoundError):  # `tidy` has removed the folder just now
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+                if _try_lock(descriptor) and os.fstat(descriptor).st_nlink:  # else `tidy` has removed the file just now
+                    return descriptor
+                os.close(descriptor)
+            _make_folder(self.folder)
+            if time.monotonic() > until:
+                raise DeviceError(f"{device_uuid} is being restored by another process, whose driver may hang")
+            time.sleep(_LOCK_POLL_SECONDS)
+
+    def tidy(self, device_uuid: str) -> None:
+        """Remove the lock of a device without entries, and a folder of this user that is empty. Never raises."""
+        with contextlib.suppress(DeviceError, OSError):
+            with self.locked(device_uuid):
+                if not self._entries_of(device_uuid):
+                    os.unlink(f"{self.folder}/{file_name(device_uuid)}.lock")
+            if os.geteuid() != 0:  # that of root may have been made by systemd, with rights of its own
+                os.rmdir(self.folder)
+
+    def _entries_of(self, device_uuid: str) -> list[LedgerEntry]:
+        return [entry for entry in self.entries() if entry.device_uuid == device_uuid]
+
+
+def own_folder(environment: Mapping[str, str]) -> str:
+    """Return the folder of the ledger that this process writes to: see `own_ledger`."""
+    if environment.get(_LEDGER_VARIABLE):
+        return environment[_LEDGER_VARIABLE]
+    if os.geteuid() == 0:
+        return _ROOT_FOLDER
+    if environment.get("XDG_RUNTIME_DIR"):
+        return os.path.join(environment["XDG_RUNTIME_DIR"], "zeus-core")
+    return f"/tmp/zeus-core-{os.geteuid()}"
+
+
+def _known_folders(environment: Mapping[str, str]) -> list[str]:
+    """Return the folders of ledgers that are there: that of this process, and that of root."""
+    return [folder for folder in dict.fromkeys((own_folder(environment), _ROOT_FOLDER)) if os.path.isdir(folder)]
+
+
+def _make_folder(folder: str) -> None:
+    """Make a folder that only this user can write to, or check that it is one, and that it is no link.
+
+    Raises:
+        OSError: It cannot be made, or belongs to others.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.makedirs(folder, 0o755 if os.geteuid() == 0 else 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder, or a link to one", folder)
+    if found.st_uid not in {0, os.geteuid()}:
+        raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}", folder)
+    if found.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "others can change it: chmod go-w", folder)
+
+
+def own_ledger(environment: Mapping[str, str] = os.environ) -> Ledger:
+    """Return the ledger that this process writes to.
+
+    Args:
+        environment: `ZEUS_LEDGER_DIR` names the folder. Otherwise it is /run/zeus-core for root, and for others
+            zeus-core in `XDG_RUNTIME_DIR`, or /tmp/zeus-core-UID.
+
+    Raises:
+        OSError: The folder cannot be used, or this system is not Linux.
+    """
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, "the ledger needs Linux")
+    return _trusted(Ledger(own_folder(environment)))
+
+
+def known_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
+    """Return the ledgers that this process can read and trust: its own, and that of root. None is made."""
+    ledgers: list[Ledger] = []
+    for folder in _known_folders(environment) if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError):
+            ledgers.append(_trusted(Ledger(folder)))
+    return ledgers
+
+
+def _trusted(ledger: Ledger) -> Ledger:
+    """Return a ledger that only this user, or root, can change. Raises `OSError` for any other."""
+    from pathlib import Path
+
+    from zeus_core._files import check_only_ours  # which the guardian, who is told the folder, does without
+
+    check_only_ours(Path(ledger.folder))
+    return ledger
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock an open file unless another process has locked it. Returns whether it is locked now."""
+    import fcntl  # Windows has none
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

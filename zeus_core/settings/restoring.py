@@ -1,0 +1,178 @@
+"""The rules of what is ours, and the restoring of one changed device: only of that, and with some tries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from zeus_core._record import Record
+from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
+from zeus_core.settings.entry import LedgerEntry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, TypeVar
+
+    OutcomeKind = Literal["restored", "original", "replaced", "failed"]
+
+    _Answer = TypeVar("_Answer")
+else:
+    OutcomeKind = str
+
+__all__ = ["Claim", "Outcome", "OutcomeKind", "is_ours", "restore_device", "restore_entry", "who_set"]
+
+# Between the tries, as in `zeus_core/device/_retry.py`: faults that pass are over in milliseconds.
+_WAITS_SECONDS = (0.01, 0.03, 0.1)
+_FINAL = (PermissionDeniedError, NotSupportedError)  # another try answers the same
+
+
+class Outcome(Record):
+    """The end of one entry.
+
+    Attributes:
+        entry: The entry; with its failure if it could not be restored.
+        kind: "restored"; "original" if the original was in force already; "replaced" if somebody else has changed the
+            value since, which then stays; "failed".
+        value: The value that was in force, if it could be read.
+        replaced_by: In words, who has set a value that stays.
+    """
+
+    entry: LedgerEntry
+    kind: OutcomeKind
+    value: float | None = None
+    replaced_by: str = "somebody else"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to restore."""
+        return self.kind != "failed"
+
+    def __str__(self) -> str:
+        if self.kind == "failed":
+            return f"{self.entry.words} (`{self.entry.command}`) could not be restored: {self.entry.failure}"
+        if self.kind == "replaced":
+            kind = self.entry.kind  # the daemon does not tell the value
+            other = f"another {kind.words}" if self.value is None else kind.text(self.value)
+            return (
+                f"{self.entry.words} is not restored: {self.replaced_by} has set {other} since, which stays "
+                f"(otherwise: `{self.entry.command}`)"
+            )
+        return f"{self.entry.words} is restored"
+
+
+def is_ours(value: float, entry: LedgerEntry) -> bool:
+    """Tell whether a value in force is one on record of the entry's owner; before its first change, the original.
+
+    A board that rounds may show another one while a value is set for the first time: any between that value and the
+    original. All others were set by somebody else: an administrator, or a program that keeps no ledger.
+    """
+    kind = entry.kind
+    if kind.is_any(value, entry.values or (entry.original,)):
+        return True
+    if not entry.is_changing or entry.original is None:
+        return False
+    lowest, highest = sorted((entry.values[-1], entry.original))
+    return lowest - kind.max_rounding <= value <= highest + kind.max_rounding
+
+
+def who_set(gpu: Any, value: float, entry: LedgerEntry) -> str:
+    """Return, in words, who has set a value that is not the owner's. Never raises."""
+    if entry.owner.is_of_earlier_boot():
+        return "the driver, which has started anew with the machine,"
+    try:
+        is_default = entry.kind.is_any(value, [entry.kind.read_default(gpu)])
+    except Exception:  # a board that does not tell
+        is_default = False
+    return "the driver, which was reloaded or has reset the GPU, or somebody else" if is_default else "somebody else"
+
+
+class Claim:
+    """The values of one owner: those that are on record, and those that may be in force.
+
+    Args:
+        entry: The record of the owner.
+    """
+
+    def __init__(self, entry: LedgerEntry) -> None:
+        self.entry: LedgerEntry = entry
+        """The record of the owner."""
+        self.in_force: tuple[float, ...] = ()
+        """The values that may be in force: the one set last, and what the board shows for it; none before the first."""
+
+    def record(self, entry: LedgerEntry) -> None:
+        """Write a record down where it outlives the owner, before the device is changed."""
+        raise NotImplementedError
+
+    def has(self, value: float, originals: Sequence[float | None]) -> bool:
+        """Tell whether a value that was read is ours; before the first change, whether it is one of the originals."""
+        if self.entry.kind.is_any(value, self.in_force or originals):
+            return True
+        if self.in_force and self.entry.is_changing and is_ours(value, self.entry):  # it could not be read back before
+            self.note_shown(value)
+            return True
+        return False
+
+    def read_back(self, gpu: Any, value: float) -> float | None:
+        """Read what the board shows for a value that was set, and note it; None if the driver does not tell."""
+        try:
+            shown = self.entry.kind.read(gpu)
+        except DeviceError:
+            return None
+        self.in_force = (float(value),)
+        self.note_shown(shown)
+        return shown
+
+    def note_shown(self, shown: float | None) -> None:
+        """Note what the board shows for the value set last; None where it shows none, as for locked clocks."""
+        if shown is not None:
+            self.in_force = (*self.in_force, shown)
+        entry = self.entry.showing(shown)
+        if entry is not self.entry:
+            self.record(entry)
+
+
+def restore_device(open_gpu: Callable[[str], Any], entry: LedgerEntry) -> Outcome:
+    """Restore the original as `restore_entry` does, on a GPU that is opened by its UUID. Never raises."""
+    try:
+        gpu = open_gpu(entry.device_uuid)
+    except Exception as error:
+        return Outcome(entry.failed(str(error) or repr(error)), "failed")
+    return restore_entry(gpu, entry)
+
+
+def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
+    """Restore the original, if the value in force is one of ours or cannot be read. Never raises.
+
+    Passing faults are tried again, within 0.3 s of waiting. A value that the driver
+    does not tell, such as a locked clock, is not in force any more once the machine has started anew.
+    """
+    kind, original, value = entry.kind, entry.original, None
+    if not kind.is_readable and entry.owner.is_of_earlier_boot():
+        return Outcome(entry, "original")
+    try:
+        if original is not None:
+            value = _tried(lambda: kind.read(gpu))
+    except Exception:  # then it is set without a look at it
+        value = None
+    if value is not None and original is not None:
+        if value == original:
+            return Outcome(entry, "original", value)
+        if not (kind.is_same(value, original) or is_ours(value, entry)):
+            return Outcome(entry, "replaced", value, who_set(gpu, value, entry))
+    try:
+        _tried(lambda: kind.restore(gpu, original))
+    except Exception as error:  # of any kind: it must be kept, and other devices restored
+        return Outcome(entry.failed(str(error) or repr(error)), "failed", value)
+    return Outcome(entry, "restored", value)
+
+
+def _tried(call: Callable[[], _Answer]) -> _Answer:
+    """Make a call, and up to three times more after a fault that may pass."""
+    for wait_seconds in _WAITS_SECONDS:
+        try:
+            return call()
+        except _FINAL:
+            raise
+        except Exception:  # of any kind
+            time.sleep(wait_seconds)
+    return call()
