@@ -11,7 +11,6 @@ import itertools
 import math
 import random
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from tests.nvml_driver import DeviceSpec, NvmlDriver, build_library
 from zeus_core.device import discover_gpus
 from zeus_core.testing import VirtualTime
 
+_START_SECONDS = 1e8  # three years: after the driver's start on any machine, so that each run is like the others
 _STEP_SECONDS = 5e-4
 _SEGMENTS = 64  # of one load of the driver
 _UNKNOWN_ERROR = 999
@@ -88,7 +88,7 @@ class DrivenGpu:
     is_simulated = True
 
     def __init__(self, script: Sequence[tuple[float, float]], physics: Physics, faults: Sequence[Fault] = ()) -> None:
-        self.time_source = VirtualTime(time.monotonic() + 10.0)  # no moment is before the driver's start
+        self.time_source = VirtualTime(_START_SECONDS)
         self._begin = self.time_source.now()
         self._physics = physics
         self._random = random.Random(physics.seed)
@@ -99,6 +99,7 @@ class DrivenGpu:
             Path(self._folder.name),
             [
                 DeviceSpec(
+                    idle_watts=0.0,
                     highest_limit_watts=max(self.highest_watts, 201.0),
                     has_energy_counter=period is not None,
                     counter_start_joules=50_000.0,

@@ -7,8 +7,8 @@ The energy y of an interval is exact, but it may hold parts of several classes. 
                                                          m = y' / z b, r = x b / z b.
 
 The energy y' and the seconds z of that one show how much more this part draws than others: m. Class c gets the share
-s_c of the interval, in proportion to what is expected of its parts. What the interval holds more or less than expected
-is divided alike, so over all intervals a class has
+s_c of the interval, in proportion to what is expected of its parts. The rest of its energy, more
+or less than expected, is divided alike, so over all intervals a class has
 
     E_c = A_c + B_c b,    A_c = sum e_c + s_c (y - e),    B_c = sum x_c - s_c x,
 
@@ -58,7 +58,7 @@ _Kind = tuple[Hashable, bool]
 
 
 class _Sums:
-    """What is kept of a class or span."""
+    """The sums of a class or span."""
 
     def __init__(self, columns: int) -> None:
         shape = len(LAGS_SECONDS), columns
@@ -94,7 +94,7 @@ class _Sums:
 
 
 class _Drawn(NamedTuple):
-    """What a part is expected to draw in an interval: e + x b.
+    """The energy that a part is expected to draw in an interval: e + x b.
 
     Attributes:
         part: The part.

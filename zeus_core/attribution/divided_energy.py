@@ -319,7 +319,7 @@ class DividedEnergy:
         Args:
             amounts: Where to.
             parts: All parts of some time.
-            joules: What all of it was counted to be; None if it was not.
+            joules: Their energy as it was counted; None if it was not.
             watts: The power of classes that were never seen.
         """
         told = [self._classes.expected(part, watts) for part in parts]

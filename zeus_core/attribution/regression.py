@@ -102,7 +102,7 @@ class PowerRegression:
             seconds: x, [variants, columns].
             joules: y, [variants].
             variance: w.
-            residual: What the likeliest variant has not expected of y.
+            residual: The part of y that the likeliest variant did not expect.
         """
         weighted = seconds / variance
         self._normal += weighted[:, :, None] * seconds[:, None, :]

@@ -1,4 +1,4 @@
-"""What ran when: an unbroken row of parts, each of one class, cut into pieces of the same power. Pure."""
+"""The course of a training: an unbroken row of parts, each of one class, cut into pieces. Pure."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from zeus_core.attribution.power_sum import CANCELLING, SENSOR_DELAY_SECONDS
+from zeus_core.attribution.sensor import CANCELLING, SENSOR_DELAY_SECONDS
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor._reading import GpuEdge, PowerSums
 
