@@ -222,7 +222,7 @@ class TestEnergy:
 
     def test_history_that_is_forgotten_is_an_error(self, driver):
         begin = time.monotonic()
-        for watts in range(1030):
+        for watts in range(4100):
             driver[0].set_load(watts)
         assert driver[0].true_power_watts(time.monotonic()) == 700
         with pytest.raises(ValueError, match="forgotten"):

@@ -83,7 +83,7 @@ class DeviceRecord(ctypes.Structure):
         ("process_count", c_uint32),
         ("processes", ProcessRecord * 16),
         ("regime_count", c_int64),
-        ("regimes", RegimeRecord * 1024),
+        ("regimes", RegimeRecord * 4096),
     )
 
 

@@ -1,4 +1,4 @@
-"""The division of the energy between the updates of a counter among activities. All of it is pure; docs/attribution.md has the theory.
+"""The division of energy between the updates of a counter among activities. Pure; docs/attribution.md has the theory.
 
 `updates` finds the moments at which a counter is updated, `read_plan` when to read it, `power_sum` takes its place
 where there is none. `timeline` knows what ran when. `columns` and `regression` estimate the power of each class of

@@ -50,6 +50,7 @@ class PowerRegression:
         self._squares: Array = np.zeros(variants)
         self._products = np.zeros(_CORRELATED + 1)
         self._residuals: deque[float] = deque(maxlen=_CORRELATED + 1)
+        self._spread: Array = np.zeros((variants, 1, 1))  # of the residuals times the columns, if all are known
         self.power_watts: Array = np.zeros((variants, 0))
         self.covariance: Array = np.zeros((variants, 0, 0))
         self.scale: Array = np.ones(variants)
@@ -74,18 +75,28 @@ class PowerRegression:
         regression._squares = np.full(len(seconds), float((joules**2 / variances).sum()))
         regression.count = len(joules)
         regression.solve(expected, precision)
-        best = regression.best
-        off = (joules - seconds[best] @ regression.power_watts[best]) / np.sqrt(variances)
-        for lag in range(min(_CORRELATED + 1, len(off))):
-            regression._products[lag] = off[lag:] @ off[: len(off) - lag]
+        off = (joules - (seconds @ regression.power_watts[:, :, None])[:, :, 0]) / np.sqrt(variances)
+        lags = range(min(_CORRELATED + 1, len(joules)))
+        for lag in lags:
+            regression._products[lag] = off[regression.best, lag:] @ off[regression.best, : len(joules) - lag]
         regression.solve(expected, precision)
+        scores = seconds / np.sqrt(variances)[:, None] * off[:, :, None]
+        for lag in lags:
+            near = scores[:, lag:].swapaxes(1, 2) @ scores[:, : len(joules) - lag] * (1 - lag / len(lags))
+            regression._spread = regression._spread + (near if lag == 0 else near + near.swapaxes(1, 2))
         return regression
 
     def energy(self, seconds: Array) -> tuple[float, float]:
-        """Return the energy of some time in each column, and its standard error."""
+        """Return the energy of some time in each column, and its standard error.
+
+        That is at least what the residuals say that are large where a column counts most: those of intervals in which
+        the power changes (C (sum x x' r^2 / w^2) C, White, 1980, with neighbours, Newey and West, 1987).
+        """
         energies = self.power_watts @ seconds
         mean = float(self.weights @ energies)
-        variances = self.scale * np.einsum("f,vfg,g->v", seconds, self.covariance, seconds) + (energies - mean) ** 2
+        told = self.covariance @ seconds
+        variances = self.scale * (told @ seconds)
+        variances = np.maximum(variances, np.einsum("vf,vfg,vg->v", told, self._spread, told)) + (energies - mean) ** 2
         return mean, float(np.sqrt(max(self.weights @ variances, 0.0)))
 
     def grow(self, size: int) -> None:
