@@ -47,6 +47,25 @@ def test_a_step_lasts_as_long_as_on_the_slowest_rank_and_takes_the_energy_of_all
         assert trial.joules_per_step == pytest.approx(sum(point.energy_joules for point in points), abs=uncertainty)
 
 
+@pytest.mark.parametrize("evaluating", [[0], [0, 1]], ids=["on the first rank", "on all"])
+def test_an_evaluation_that_nothing_announced_is_in_no_trial_of_any_rank(evaluating):
+    def rank_main(world):
+        rank = make_rank(world, profile_steps=10)
+        rank.optimizer.on_train_begin()
+        for step in range(1, 101):
+            rank.step()
+            if step % 20 == 0 and world.rank in evaluating:
+                rank.gpu.execute(replace(WORK, seconds=10 * WORK.seconds))
+        return rank
+
+    ranks = run(2, rank_main)
+    assert [trial.setting for trial in ranks[0].optimizer.trials] == LIMITS
+    for trial in ranks[0].optimizer.trials:
+        points = [truth(rank.gpu, WORK, trial.setting) for rank in ranks]
+        assert trial.steps == 10
+        assert trial.seconds_per_step == pytest.approx(max(point.seconds for point in points), rel=1e-9)
+
+
 def test_the_limit_is_in_force_on_every_rank_while_training_goes_on():
     def rank_main(world):
         rank = make_rank(world)

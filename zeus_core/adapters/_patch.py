@@ -26,22 +26,12 @@ class Patches:
 
     def wrap(self, name: str, around: Callable[..., Any]) -> None:
         """Replace calls of the method by calls of `around`, with the original method as the first argument."""
-
-        def make(method: Callable[..., Any]) -> Callable[..., Any]:
-            def wrapped(*args: Any, **kwargs: Any) -> Any:
-                return around(method, *args, **kwargs) if self._is_on else method(*args, **kwargs)
-
-            return wrapped
-
-        self.replace(name, make)
-
-    def replace(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replace the method by what `make` returns for it: quicker than `wrap`, by 1 µs a call.
-
-        If that is wrapped again, it is still called after `undo`.
-        """
         method, earlier_wrap = getattr(self._target, name), vars(self._target).get(name)
-        wrapped = functools.wraps(method)(make(method))
+
+        @functools.wraps(method)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return around(method, *args, **kwargs) if self._is_on else method(*args, **kwargs)
+
         setattr(self._target, name, wrapped)
         self._wraps.append((name, wrapped, earlier_wrap))
 
