@@ -27,7 +27,7 @@ def check_search_of_example(printed):
     of no limit that is worth it.
     """
     ends = (
-        r"\S.* W is (the best|chosen) of \d+ settings|search unfinished: \d|the original 400 W: (no setting|steps at) "
+        r"\S.* W is (the best|chosen) of \d+ settings|search unfinished: \d|the original 400 W: (no setting|steps at)"
     )
     assert printed.count("| power limit") == 1, printed
     assert re.match(ends, rows(printed)["power limit"]), printed
