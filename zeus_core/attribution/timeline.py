@@ -1,19 +1,75 @@
-"""The activities of a run in time: an unbroken row of parts, each of one class. Pure."""
+"""The course of a training: an unbroken row of parts, each of one class, cut into pieces. Pure."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from zeus_core.monitor._parts._part import EDGES_SECONDS, Part, Piece
+__all__ = ["Estimate", "Part", "Piece", "Timeline", "seconds_by_key"]
 
-__all__ = ["Timeline"]
+_EDGES_SECONDS = (0.01, 0.02, 0.045, 0.1)
+"""Distances from the nearer edge of a part that bound the places near an edge; what is farther is the middle."""
 
 _PHASES = 10  # of a step
 _MIN_STEP_SECONDS = 0.05  # phases of shorter ones would tell little: one interval between two updates holds several
+
+
+class Piece(NamedTuple):
+    """An uninterrupted time of one class, within which the power has no reason to change.
+
+    Attributes:
+        seconds: How long.
+        phase: The part of a step that it lies in; 0 where steps are not told apart.
+        edge: 0 in the middle of a part; else the number of its place after the begin of the part, or minus that before
+            its end.
+    """
+
+    seconds: float
+    phase: int = 0
+    edge: int = 0
+
+
+class Part(NamedTuple):
+    """The pieces of one class in a row, within one interval.
+
+    Attributes:
+        key: The class.
+        pieces: All of its time.
+        span: A longer time whose energy is wanted too, such as one evaluation; None if there is none.
+    """
+
+    key: Hashable
+    pieces: Sequence[Piece]
+    span: Hashable = None
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]:
+        """The class, and the span if there is one."""
+        return (self.key,) if self.span is None else (self.key, self.span)
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return sum(piece.seconds for piece in self.pieces)
+
+
+class Estimate(NamedTuple):
+    """An energy and how far it can be off, in joules."""
+
+    energy_joules: float
+    uncertainty_joules: float
+
+
+def seconds_by_key(parts: Iterable[Part]) -> dict[Hashable, float]:
+    """Return the time of each class and span."""
+    seconds: dict[Hashable, float] = {}
+    for part in parts:
+        for key in part.keys:
+            seconds[key] = seconds.get(key, 0.0) + part.seconds
+    return seconds
 
 
 class _Change(NamedTuple):
@@ -55,6 +111,11 @@ class Timeline:
         """Tell that a step begins, whose power is likely that of the step before."""
         self._steps.append(at)
 
+    def is_one_part(self, begin: float, end: float) -> bool:
+        """Whether all time between two moments is of one part."""
+        number = bisect.bisect_right(self._changes, begin, key=lambda change: change.at)
+        return number == len(self._changes) or self._changes[number].at >= end
+
     def forget_before(self, moment: float) -> None:
         """Drop what is not needed for the parts after a moment."""
         first = bisect.bisect_right(self._changes, moment, key=lambda change: change.at) - 1
@@ -85,11 +146,11 @@ def _pieces(begin: float, end: float, part_begin: float, part_end: float, steps:
         return []
     middle = (part_begin + part_end) / 2 if math.isfinite(part_begin + part_end) else None
     cuts = [begin, end]
-    for distance in EDGES_SECONDS:
+    for distance in _EDGES_SECONDS:
         for cut, is_first in ((part_begin + distance, True), (part_end - distance, False)):
             if begin < cut < end and (middle is None or (cut < middle) is is_first):
                 cuts.append(cut)
-    if middle is not None and begin < middle < end and part_end - part_begin < 2 * EDGES_SECONDS[-1]:
+    if middle is not None and begin < middle < end and part_end - part_begin < 2 * _EDGES_SECONDS[-1]:
         cuts.append(middle)
     number = max(bisect.bisect_right(steps, begin) - 1, 0)
     spans = []
@@ -133,7 +194,7 @@ def _phase(at: float, spans: list[tuple[float, float]]) -> int:
 
 
 def _edge(after: float, before: float) -> int:
-    place = bisect.bisect_right(EDGES_SECONDS, min(after, before)) + 1
-    if place > len(EDGES_SECONDS):
+    place = bisect.bisect_right(_EDGES_SECONDS, min(after, before)) + 1
+    if place > len(_EDGES_SECONDS):
         return 0
     return place if after <= before else -place

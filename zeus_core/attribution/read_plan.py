@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import random
 
-from zeus_core.monitor._parts._update_grid import UpdateGrid
+from zeus_core.attribution.update_grid import UpdateGrid
 
 __all__ = ["GUARD", "ReadPlan"]
 
-GUARD = 1.5
+GUARD = 1.3
 """Times the reach of an update: mistaking one for the next is worse than passing over it."""
 
 _WATCH_FRACTION = 1 / 12  # of the period: the time between two reads of the watch that finds the phase
@@ -53,7 +53,7 @@ class ReadPlan:
         self._sought_at: float | None = None  # the time of an update that was looked for just before, or near it
 
     def is_due(self, now: float, changed_at: float, grid: UpdateGrid | None) -> bool:
-        """Tell whether to read now.
+        """Whether to read now.
 
         Args:
             now: This moment.
@@ -75,7 +75,7 @@ class ReadPlan:
         if grid is None or not self._is_sparse(grid):
             return self._planned_at
         number = grid.number_near(now)
-        while (at := 2 * grid.at(number) - self._after(grid, number)) <= now + _MARGIN_SECONDS:
+        while (at := 2 * grid.at(number) - _after(grid, number)) <= now + _MARGIN_SECONDS:
             number += 1
         return min(at, self._planned_at)
 
@@ -93,8 +93,7 @@ class ReadPlan:
         self._allowed_at = now
         if calls > 1:
             self._sought_at = None
-            at = now + calls / self._reads_per_second * self._random.uniform(0.6, 1.4)
-            self._planned_at = at if grid is None else self._clear_of_updates(at, grid)
+            self._planned_at = now + calls / self._reads_per_second * self._random.uniform(0.6, 1.4)
             return
         at = self._watch_at(now) if grid is None else max(self._known_at(now, grid, last, is_same), now)
         allowed_at = now + (1 - self._allowance) / (_MOST * self._reads_per_second)
@@ -102,7 +101,7 @@ class ReadPlan:
             at = allowed_at
             if grid is not None:
                 self._sought_at = None  # else a read between two updates would tell nothing
-                at = self._after(grid, grid.number_near(allowed_at) + 1)
+                at = _after(grid, grid.number_near(allowed_at) + 1)
         self._planned_at = at
 
     def _earned(self, now: float) -> float:
@@ -123,37 +122,28 @@ class ReadPlan:
         period = grid.period_seconds
         sought_at, self._sought_at = self._sought_at, None
         if sought_at is not None and grid.at(last) < sought_at - period / 2:
-            at = self._after(grid, grid.number_near(sought_at))
+            at = _after(grid, grid.number_near(sought_at))
             if at > now:
                 return at
-        number = max(last, math.floor((now - self._after(grid, last)) / period) + last)
+        number = max(last, math.floor((now - _after(grid, last)) / period) + last)
         if number > last and is_same:  # the counter seems to stand still
-            return self._after(grid, number + 1)
-        is_sharp = grid.reach_seconds(number + 1) < _SHARP_FRACTION * period
+            return _after(grid, number + 1)
         is_sparse = self._is_sparse(grid)
-        is_pair = not is_sharp or self._random.random() < (_PAIRS_OF_SOME if is_sparse else _PAIRS_OF_EACH)
         updates = _READS_TO_NEXT / (self._reads_per_second * period) * self._random.uniform(0.75, 1.25)
         skipped = max(1, round(updates)) if is_sparse else 1
         while skipped > 1 and grid.reach_seconds(number + skipped) > period / 4:
             skipped -= 1  # else the update could be taken for another
-        if is_pair:
-            self._sought_at = grid.at(number + skipped)
-            return self._near(grid, number + skipped)
-        return self._after(grid, number + skipped)
-
-    def _clear_of_updates(self, at: float, grid: UpdateGrid) -> float:
-        """Return a moment, or the next one at which it is clear which update was the latest."""
-        number = grid.number_near(at)
-        after = self._after(grid, number)
-        return after if 2 * grid.at(number) - after < at < after else at
-
-    def _after(self, grid: UpdateGrid, number: int) -> float:
-        """Return when an update has surely happened."""
-        return grid.at(number) + GUARD * grid.reach_seconds(number) + _MARGIN_SECONDS
-
-    def _near(self, grid: UpdateGrid, number: int) -> float:
-        """Return a time near an update: whether it has happened by then tells the phase."""
+        number += skipped
         reach = grid.reach_seconds(number)
-        # Some of them look beyond the jitter that is known, for that which is not.
-        reach = 0.6 * reach if self._random.random() < 0.7 else reach + _BEYOND_FRACTION * grid.period_seconds
-        return grid.at(number) + reach * self._random.uniform(-1.0, 1.0)
+        pairs = _PAIRS_OF_SOME if is_sparse else _PAIRS_OF_EACH
+        if reach < _SHARP_FRACTION * period and self._random.random() >= pairs:
+            return _after(grid, number)
+        self._sought_at = grid.at(number)
+        # Whether it has happened by then tells the phase. Some of these reads look beyond the jitter that is known.
+        width = 0.6 * reach if self._random.random() < 0.7 else reach + _BEYOND_FRACTION * period
+        return self._sought_at + width * self._random.uniform(-1.0, 1.0)
+
+
+def _after(grid: UpdateGrid, number: int) -> float:
+    """Return when an update has surely happened."""
+    return grid.at(number) + GUARD * grid.reach_seconds(number) + _MARGIN_SECONDS

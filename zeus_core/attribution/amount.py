@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from zeus_core.monitor._parts._part import Estimate, Part
+from zeus_core.attribution.timeline import Part
 
-__all__ = ["Amount", "add_estimate", "in_quanta", "is_class", "lose", "whole_quanta"]
+__all__ = ["Amount", "in_quanta", "is_class", "lose", "whole_quanta"]
 
 _QUANTUM_JOULES = 2.0**-10
 
@@ -20,7 +20,7 @@ class Amount:
         energy_joules: The energy, as far as it is known; a whole multiple of 2^-10 J.
         uncertainty_joules: How far that can be off.
         lost_seconds: The time whose energy is not known.
-        is_estimated: Whether a model has told some of it.
+        is_estimated: Whether some of it was not counted, but estimated.
     """
 
     energy_joules: float = 0.0
@@ -43,16 +43,8 @@ def in_quanta(divided: Mapping[Hashable, float], total_joules: float) -> dict[Ha
 
 
 def is_class(key: Hashable) -> bool:
-    """Tell a class from a span, whose energy is part of that of its class."""
+    """Whether it is a class, not a span, whose energy is part of that of its class."""
     return not isinstance(key, int)
-
-
-def add_estimate(amounts: dict[Hashable, Amount], key: Hashable, estimate: Estimate, is_estimated: bool = True) -> None:
-    """Add what is told of some time of a class or span."""
-    amount = amounts.setdefault(key, Amount())
-    amount.energy_joules += whole_quanta(estimate.energy_joules)
-    amount.uncertainty_joules += estimate.uncertainty_joules
-    amount.is_estimated = amount.is_estimated or is_estimated
 
 
 def lose(amounts: dict[Hashable, Amount], parts: Iterable[Part]) -> None:

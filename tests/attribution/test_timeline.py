@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeus_core.monitor._parts._timeline import Timeline
+from zeus_core.attribution.timeline import Timeline
 
 PHASES = 10
 SHORT, LONG = st.floats(0.01, 0.045), st.floats(0.055, 0.4)  # steps shorter than 0.05 s have no phases

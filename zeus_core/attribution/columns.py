@@ -14,13 +14,11 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from zeus_core.monitor._parts._part import Part
+from zeus_core.attribution.regression import Array
+from zeus_core.attribution.timeline import Part
 
-__all__ = ["LAGS_SECONDS", "Array", "Column", "PowerColumns", "padded"]
-
-Array = npt.NDArray[np.float64]
+__all__ = ["LAGS_SECONDS", "Column", "PowerColumns", "padded"]
 
 # Boards follow their load within 1 to 50 ms. The steps between them are what benchmarks/part_energy.py needs: from 20
 # to 40 ms at once, a load of 30 ms was told by neither, and steps of a training were off by more than was stated.
@@ -47,56 +45,35 @@ class PowerColumns:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def rows(self, parts: Sequence[Part]) -> tuple[dict[Hashable, Array], dict[Hashable, Array]]:
-        """Take in the parts of the next interval.
+    def rows(self, parts: Sequence[Part]) -> tuple[list[Array], dict[Hashable, Array]]:
+        """Add the parts of the next interval.
 
         Returns:
-            The seconds of each class and span in each column, with each lag. And how often the power of each column
-            crosses an edge of each class if the knots are late.
+            The seconds of each part in each column, with each lag. And how often the power of each column crosses an
+            edge of each class if the knots are late.
         """
         self._grow(parts)
-        size = len(self)
-        seconds: dict[Hashable, Array] = {}
+        rows: list[Array] = []
         crossing: dict[Hashable, Array] = {}
         for part in parts:
             columns = [self._columns_of(part.key, piece.phase, piece.edge) for piece in part.pieces]
-            of_part = self._follow(part, columns)
-            for key in part.keys:
-                seconds[key] = seconds[key] + of_part if key in seconds else of_part
+            rows.append(self._follow(part, columns))
             if self._last is not None and self._last[0] != part.key:
                 for key, sign in ((part.key, 1.0), (self._last[0], -1.0)):
-                    crossing.setdefault(key, np.zeros(size))[self._last[1]] += sign
+                    crossing.setdefault(key, np.zeros(len(self)))[self._last[1]] += sign
             self._last = part.key, columns[-1]
-        return seconds, crossing
+        return rows, crossing
 
-    def peek(self, intervals: Sequence[Sequence[Part]], *, do_follow: bool = True) -> list[dict[Hashable, Array]]:
-        """Return the seconds of each class of intervals, without taking them in.
-
-        Args:
-            intervals: The parts of each.
-            do_follow: Whether the first follows what was taken in last; else nothing is known before it.
-        """
-        self._grow([part for parts in intervals for part in parts])
-        now = self._before, self._left, self._last
-        if not do_follow:
-            self._left, self._last = np.zeros_like(self._left), None
-        rows = [self.rows(parts)[0] for parts in intervals]
-        self._before, self._left, self._last = now
-        return rows
-
-    def unevenness(self, part: Part) -> Array:
-        """Return the matrix Q of the variance b Q b of the power within a part, given the power b of all columns."""
+    def of_power_alone(self, part: Part) -> Array:
+        """Return the seconds of a part in each column where the power has no lag."""
         self._grow([part])
-        places: dict[tuple[int, int], float] = {}  # few, also of a part of many steps
-        for piece in part.pieces:
-            place = piece.phase, piece.edge
-            places[place] = places.get(place, 0.0) + piece.seconds
-        seconds = np.array(list(places.values()))
-        held = self._held([self._columns_of(part.key, *place) for place in places])
-        shares = seconds / seconds.sum()
-        unlike = held - shares @ held
-        matrix: Array = (unlike * shares[:, None]).T @ unlike
-        return matrix
+        held = self._held([self._columns_of(part.key, piece.phase, piece.edge) for piece in part.pieces])
+        seconds: Array = np.array([piece.seconds for piece in part.pieces]) @ held
+        return np.tile(seconds, (len(LAGS_SECONDS), 1))
+
+    def levels(self, first: int) -> list[int]:
+        """Return the columns from a number on that are no edges: those of a power, not of a difference."""
+        return [number for column, number in self.numbers.items() if number >= first and not column.is_edge]
 
     def _follow(self, part: Part, columns: Sequence[list[int]]) -> Array:
         """Let the power follow the load of a part. Return the seconds in each column, with each lag."""
