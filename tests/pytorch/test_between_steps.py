@@ -202,3 +202,18 @@ def test_losses_are_the_same_to_the_last_bit_and_torch_is_as_it_was(monitor, gpu
         measured.train(energy, 60)
         assert parts_of_torch() == untouched
     assert measured.losses == plain.losses
+
+
+def test_two_unusual_times_with_a_log_between_them_are_both_in_no_step(monitor, gpu, loop):
+    with TrainingEnergy(monitor, quiet=True) as energy:
+        for number in range(1, 61):
+            with energy.step():
+                loop.train_batch()
+            if number % 20 == 0:
+                loop.evaluate()
+                energy.log()
+                loop.evaluate()
+    account = energy.summary.account
+    between, steps = account.activities[Activity.BETWEEN_STEPS], account.activities[Activity.STEPS]
+    assert between.energy_joules == pytest.approx(passes_joules(gpu, 6 * 8), rel=0.05)
+    assert steps.energy_joules == pytest.approx(passes_joules(gpu, 60, 60), rel=0.02)

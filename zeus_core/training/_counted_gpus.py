@@ -146,7 +146,7 @@ class CountedGpus:
             self._gaps.begin(end)
 
     def _begin_between_steps(self, at: float) -> None:
-        if self._timeline.changed_at < at:
+        if self._timeline.changed_at <= at:
             self._timeline.change(at, Activity.BETWEEN_STEPS)
 
     def update(self, now: float, is_last: bool) -> None:
