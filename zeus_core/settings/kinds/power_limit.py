@@ -26,9 +26,7 @@ class PowerLimit(Kind):
     unit: str = "W"
     unit_name: str = "watts"
     option: str = words
-    tolerance: float = (
-        1.0  # administrators set whole watts, and some boards take a little less than requested
-    )
+    tolerance: float = 1.0  # administrators set whole watts, and some boards take a little less than requested
     max_rounding: float = 30.0  # boards that round limits do so in steps of 5 to 30 W
     fine_step = 5  # gains 0.9 to 1.9 % over 25 W
     coarse_step = 25
