@@ -340,7 +340,7 @@ class EnergyWithin(Objective):
 
 
 def _follows(selector: Objective, kind: type[Objective]) -> bool:
-    """Return whether a selector chooses by the rule of a class; a derived class may write another, and answers for it."""
+    """Return whether a selector chooses by the rule of a class: one that derives from it may write another."""
     return type(selector).cost is kind.cost and type(selector).select is kind.select
 
 
