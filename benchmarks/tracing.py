@@ -15,11 +15,12 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from zeus_core.attribution.updates import Knot
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._parts._counter_phase import Knot
 from zeus_core.testing import VirtualTime
 from zeus_core.tracing._facts import ClockPoint
 from zeus_core.tracing._merge import merge, traces_in
@@ -74,42 +75,13 @@ class Moment:
         return self._at
 
 
-class Counter:
-    """An energy source whose updates are known to a millisecond, of a power that scatters."""
-
-    is_of_power, is_known, uncertainty_joules, half_width_seconds, period_seconds = False, True, 0.0, 0.001, 0.1
-
-    def __init__(self, begin: float, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._at, self._joules = begin, 1e6
-
-    def knots_before(self, moment: float) -> list[Knot]:
-        """Return the updates before a moment, each once."""
-        knots = []
-        while self._at + 0.1 < moment:
-            self._at += 0.1
-            self._joules += 30.0 * self._random.gauss(1.0, 0.02)
-            width = self._random.uniform(0.0005, 0.002)
-            knots.append(Knot(self._at + self._random.gauss(0.0, 0.0003), width, round(self._joules, 3)))
-        return knots
-
-    def pending_knots(self) -> list[Knot]:
-        """Return nothing."""
-        return []
-
-    def add(self, begin: float, end: float, value: float) -> None:
-        """Do nothing."""
-
-    def is_read_due(self, now: float, changed_at: float) -> bool:
-        """Return no."""
-        return False
-
-    def plan_read(self, now: float) -> None:
-        """Do nothing."""
-
-    def next_look_at(self, now: float) -> float:
-        """Return never."""
-        return now + SECONDS
+def knots(begin: float, seed: int) -> Iterator[Knot]:
+    """Yield the updates of a counter, known to a millisecond, of a power that scatters."""
+    choose, at, joules = random.Random(seed), begin, 1e6
+    while True:
+        at += 0.1
+        joules += 30.0 * choose.gauss(1.0, 0.02)
+        yield Knot(at + choose.gauss(0.0, 0.0003), choose.uniform(0.0005, 0.002), round(joules, 3))
 
 
 def trace_of_an_hour(rank: int, ranks: int, step_seconds: float) -> Trace:
@@ -118,7 +90,8 @@ def trace_of_an_hour(rank: int, ranks: int, step_seconds: float) -> Trace:
     gpu = SimulatedGpu(find_preset("A100"), rank, time_source=time_source)
     recorder = TraceRecorder(time_source, rank, ranks)
     recorder.clock = [ClockPoint(0.0, 0.001, 0.0002), ClockPoint(SECONDS, 0.002, 0.0002)]
-    counter = recorder.follow(0, gpu, 440.0, Counter(time_source.now(), rank))
+    record, counter = recorder.follow(0, gpu, 440.0), knots(time_source.now(), rank)
+    knot = next(counter)
     end, number = time_source.now() + SECONDS, 0
     recorder.begin_activity(time_source.now(), "steps")
     while time_source.now() < end:
@@ -131,7 +104,9 @@ def trace_of_an_hour(rank: int, ranks: int, step_seconds: float) -> Trace:
             arguments = {"microbatch": place // 4, "clock_mhz": 1200 + 15 * (place % 7)}
             recorder.add_instruction(kind, Moment(begin), Moment(time_source.now()), arguments)
         recorder.end_step()
-        counter.knots_before(time_source.now())
+        while knot.at < time_source.now():
+            record(knot, True)
+            knot = next(counter)
         if number % 200 == 0:
             recorder.set_to(f"power limit {250 + number % 100} W", "a trial of the search")
             for name, seconds in (("evaluation", 2.0), ("checkpoint", 1.0), ("steps", 0.0)):

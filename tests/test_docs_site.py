@@ -66,11 +66,11 @@ def test_the_evidence_is_of_every_benchmark_as_it_describes_itself():
 def test_a_table_of_evidence_is_kept_until_its_benchmark_runs_again(tmp_path):
     output = tmp_path / "output.txt"
     output.write_text("a  b\n1  2\n")
-    section = EVIDENCE.result_of("part_energy", ["--traces", "/somewhere/else", "--seeds", "2"], output)
-    assert section.startswith("`python benchmarks/part_energy.py --traces FOLDER --seeds 2`, 2")
-    page = EVIDENCE.page_text({"part_energy": section})
+    section = EVIDENCE.result_of("attribution", ["--traces", "/somewhere/else", "--seeds", "2"], output)
+    assert section.startswith("`python benchmarks/attribution.py --traces FOLDER --seeds 2`, 2")
+    page = EVIDENCE.page_text({"attribution": section})
     assert "a  b\n1  2\n" in page
-    assert EVIDENCE.kept_sections(page) == {"part_energy": section}
+    assert EVIDENCE.kept_sections(page) == {"attribution": section}
 
 
 @pytest.mark.parametrize("text", [text for texts in DIAGRAMS.values() for text in texts])

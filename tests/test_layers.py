@@ -29,7 +29,7 @@ TOOLS = {"_codec", "_validate", "_files", "_documents", "_record", "_identity", 
 BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
 KINDS = "settings.kinds"  # what devices, files and searches call by name: below them, unlike the rest of its folder
 PURE = {"search", "pipeline", "electricity", "allocation"}
-MEASURING = {*BASE, KINDS, "device", "settings", "monitor"}
+MEASURING = {*BASE, KINDS, "device", "settings", "attribution", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, *TOOLS} for part in (*VALUES, *TOOLS)},
@@ -42,14 +42,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "device": {*BASE, KINDS},
     "settings": {*BASE, KINDS, "device"},
     "daemon": {*BASE, KINDS, "device", "settings"},
-    "monitor": {*BASE, "device"},
+    "attribution": {*VALUES, *TOOLS},
+    "monitor": {*BASE, "device", "attribution"},
     **{part: {*VALUES, *TOOLS} for part in PURE},
     "electricity": {*VALUES, *TOOLS, "ports"},  # a live source works in the background
     "search": {*VALUES, *TOOLS, KINDS},
     "allocation": {*VALUES, *TOOLS, KINDS, "search"},  # by the same objectives
     "replay": {*VALUES, *TOOLS, "search"},
     "optimizer": {*MEASURING, *PURE},
-    "tracing": {*BASE, "device", "monitor"},
+    "tracing": {*BASE, "device", "attribution", "monitor"},
     "training": {*OPTIMIZING, "tracing"},
     "pytorch": {*OPTIMIZING, "training"},
     "selfcheck": {*OPTIMIZING, "training", "pytorch"},  # torch only where a load runs

@@ -222,11 +222,51 @@ class TestEnergy:
 
     def test_history_that_is_forgotten_is_an_error(self, driver):
         begin = time.monotonic()
-        for watts in range(1030):
+        for watts in range(4100):
             driver[0].set_load(watts)
         assert driver[0].true_power_watts(time.monotonic()) == 700
         with pytest.raises(ValueError, match="forgotten"):
             driver[0].true_energy_until(begin)
+
+    def test_updates_of_a_counter_that_is_not_regular(self, make_driver):
+        """Each within jitter and wander of its time, with the energy of a while before, in the time of the test."""
+        spec = DeviceSpec(
+            counter_period_seconds=0.1,
+            counter_jitter_seconds=0.002,
+            counter_wander_seconds=0.003,
+            counter_age_seconds=0.004,
+        )
+        driver = make_driver(spec)
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        driver.set_clock(begin := float(round(time.monotonic() + 1, -1) + 10))
+        driver[0].set_load(1000.0)
+        late, latest = [], None
+        for millisecond in range(1000, 25_000):
+            driver.set_clock(begin + millisecond / 1000)
+            millijoules = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+            if millijoules != latest and latest is not None:
+                counted_seconds = (millijoules / 1e3 - 1000.0 - driver[0].true_energy_until(begin)) / 700.0
+                assert 0.004 <= millisecond / 1000 - counted_seconds <= 0.0051
+                late.append(counted_seconds + 0.004 - round(counted_seconds, 1))
+            latest = millijoules
+        assert 238 <= len(late) <= 242
+        assert -0.0051 <= min(late) <= -0.003
+        assert 0.003 <= max(late) <= 0.0051
+
+    def test_a_counter_that_loses_energy_goes_on_from_where_it_stood(self, make_driver):
+        driver = make_driver(DeviceSpec(counter_period_seconds=0))
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        driver.set_clock(begin := float(round(time.monotonic() + 1, -1) + 10))
+        driver[0].set_load(100.0)
+        before = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        driver[0].stick_counter()
+        driver.set_clock(begin + 1.0)
+        driver[0].release_counter_with_a_loss()
+        assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) == before
+        driver.set_clock(begin + 1.5)
+        assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) == before + 50_000
 
     def test_stuck_and_reset_counter(self, make_driver):
         device = make_driver(DeviceSpec(counter_period_seconds=0))[0]

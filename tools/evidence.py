@@ -2,7 +2,7 @@
 
 python tools/evidence.py                                    # the descriptions again; tables stay as they are
 python tools/evidence.py window_overhead [ARGUMENTS ...]    # also runs this benchmark, and keeps what it prints
-python tools/evidence.py --from-file OUTPUT part_energy --seeds 24    # keeps the output of an earlier run
+python tools/evidence.py --from-file OUTPUT attribution --seeds 24    # keeps the output of an earlier run
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 LIST = Path(__file__).parents[1] / "docs" / "public-api.txt"
-FOR_NEIGHBOURS = ("zeus_core.settings",)
+FOR_NEIGHBOURS = ("zeus_core.settings", "zeus_core.attribution")
 PACKAGES = ("zeus_core", "zeus_huggingface", "zeus_lightning", "zeus_deepspeed")
 
 

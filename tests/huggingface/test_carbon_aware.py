@@ -71,5 +71,5 @@ def test_a_trainer_that_ends_for_a_long_pause_saves_first_and_goes_on_later(tmp_
     assert later.trainer.state.global_step == STEPS
     whole = Run(tmp_path / "whole", may_pause=False)
     assert all(one.equal(other) for one, other in zip(later.parameters, whole.parameters, strict=True))
-    search = later.optimizer._search
-    assert search.pauses.spent.begun_seconds == AFTERNOON
+    follower = later.optimizer._follower
+    assert follower.spent.begun_seconds == AFTERNOON

@@ -139,4 +139,4 @@ def test_a_search_that_cannot_pay_steps_aside_and_says_so(tmp_path, loop):
     assert run.optimizer.chosen_limit_watts == 400
     assert run.slowdown == pytest.approx(1.0, abs=0.1), "20 % of 60 steps, nothing else"
     assert run.limits == {400}
-    assert "no setting below 400 is known to save energy" in run.optimizer.result()["power limit"]
+    assert "no setting below 400 W is known to save energy" in run.optimizer.result()["power limit"]

@@ -35,6 +35,11 @@ class StateFile:
         finally:
             self.library.zeus_test_nvml_unlock(self.state)
 
+    @property
+    def now_nanoseconds(self) -> int:
+        """The driver's time."""
+        return int(self.state.clock_nanoseconds) or time.monotonic_ns()
+
     def add_fault(self, function: str | None, device_index: int, code: int, times: int | None) -> None:
         """Put a fault behind those that are still to happen."""
         remaining = FOREVER if times is None else times
@@ -62,7 +67,7 @@ class StateFile:
 
 
 class NvmlDevice:
-    """A device as a test sees it. Moments are seconds of `time.monotonic()`.
+    """A device as a test sees it. Moments are seconds of the driver's time: `time.monotonic()`, unless it has a clock.
 
     Args:
         file: The state that holds the device.
@@ -95,7 +100,7 @@ class NvmlDevice:
         """
         segments = [(1.0, load)] if isinstance(load, int | float) else list(load)
         record = RegimeRecord(
-            start_nanoseconds=time.monotonic_ns() if start_seconds is None else nanoseconds(start_seconds),
+            start_nanoseconds=self._file.now_nanoseconds if start_seconds is None else nanoseconds(start_seconds),
             repeats=repeat,
             segment_count=len(segments),
         )
@@ -152,26 +157,36 @@ class NvmlDevice:
 
     def counter_millijoules_at(self, moment_nanoseconds: int) -> int:
         """The same, to the millijoule."""
-        step = min(moment_nanoseconds, self._record.counter_stuck_nanoseconds)
-        period, phase = self._record.counter_period_nanoseconds, self._record.counter_phase_nanoseconds
-        if period > 0:
-            step = phase + period * ((step - phase) // period)
+        counted_until: int = self._file.library.zeus_test_nvml_counted_until(
+            self._file.state, self.index, moment_nanoseconds
+        )
         offset: int = self._record.counter_offset_picojoules
-        return max(0, self.true_energy_picojoules_until(step) + offset) // 10**9
+        return max(0, self.true_energy_picojoules_until(counted_until) + offset) // 10**9
 
     def stick_counter(self, since_seconds: float | None = None) -> None:
         """Let the counter stand still from a moment on. None: now."""
-        self._write(counter_stuck_nanoseconds=_moment(since_seconds))
+        self._write(counter_stuck_nanoseconds=self._moment(since_seconds))
 
     def release_counter(self) -> None:
         """Let a counter that was stuck jump to the true energy and go on."""
         self._write(counter_stuck_nanoseconds=NEVER)
 
+    def release_counter_with_a_loss(self) -> None:
+        """Let a counter that was stuck go on from what it shows: the energy since is lost."""
+        shown = self.counter_millijoules_at(self._file.now_nanoseconds)
+        self._write(counter_stuck_nanoseconds=NEVER)
+        missing = self.counter_millijoules_at(self._file.now_nanoseconds) - shown
+        self._write(counter_offset_picojoules=self._record.counter_offset_picojoules - missing * 10**9)
+
     def reset_counter(self, to_joules: float = 0.0) -> None:
         """Let the counter start again at a value, as after a reload of the driver."""
-        now = time.monotonic_ns()
+        now = self._file.now_nanoseconds
         offset = picojoules(to_joules) - self.true_energy_picojoules_until(now)
         self._write(counter_offset_picojoules=offset)
+
+    def shift_counter(self, by_joules: float) -> None:
+        """Let the counter show so much more, or less but not below 0."""
+        self._write(counter_offset_picojoules=self._record.counter_offset_picojoules + picojoules(by_joules))
 
     def remove_counter(self) -> None:
         """Take the energy counter away: it is not supported from now on."""
@@ -278,7 +293,7 @@ class NvmlDevice:
 
     def lose(self, since_seconds: float | None = None) -> None:
         """Let the device fall off the bus: from this moment on every call says GPU_IS_LOST. None: now."""
-        self._write(lost_nanoseconds=_moment(since_seconds))
+        self._write(lost_nanoseconds=self._moment(since_seconds))
 
     def hang(self, function: str | None) -> None:
         """Let calls of a function on this device, or of all for None, not return until `release`."""
@@ -304,14 +319,13 @@ class NvmlDevice:
     def _set_limit(self, limit_milliwatts: int, cap_milliwatts: int) -> None:
         self._file.library.zeus_test_nvml_set_limit(self._file.state, self.index, limit_milliwatts, cap_milliwatts)
 
+    def _moment(self, seconds: float | None) -> int:
+        return self._file.now_nanoseconds if seconds is None else nanoseconds(seconds)
+
     def _write(self, **fields: int) -> None:
         with self._file.locked():
             for name, value in fields.items():
                 setattr(self._record, name, value)
-
-
-def _moment(seconds: float | None) -> int:
-    return time.monotonic_ns() if seconds is None else nanoseconds(seconds)
 
 
 def _read_regime(record: RegimeRecord, idle_milliwatts: int) -> Regime:

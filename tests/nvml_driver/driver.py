@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.nvml_driver.device import NvmlDevice, StateFile
 from tests.nvml_driver.library import build_library, open_library
-from tests.nvml_driver.physics import seconds_of_nanoseconds
+from tests.nvml_driver.physics import nanoseconds, seconds_of_nanoseconds
 from tests.nvml_driver.spec import DeviceSpec
 from tests.nvml_driver.state import ANY, NONE, LogEntry, State
 
@@ -185,6 +185,12 @@ class NvmlDriver:
         count = len(self._file.state.latency_microseconds)
         for i in range(count) if number == ANY else [number]:
             self._file.state.latency_microseconds[i] = round(seconds * 1e6)
+
+    # Its time
+
+    def set_clock(self, seconds: float) -> None:
+        """Let it be this moment until the next one: time passes no more by itself. Not before the driver began."""
+        self._file.state.clock_nanoseconds = nanoseconds(seconds)
 
     # The log
 

@@ -59,6 +59,7 @@ def open_library(path: Path) -> ctypes.CDLL:
         ("set_load", None, [POINTER(State), c_int, POINTER(RegimeRecord)]),
         ("set_limit", None, [POINTER(State), c_int, c_uint32, c_uint32]),
         ("energy_until", c_int64, [POINTER(State), c_int, c_int64]),
+        ("counted_until", c_int64, [POINTER(State), c_int, c_int64]),
     ):
         function = getattr(library, f"zeus_test_nvml_{name}")
         function.restype, function.argtypes = result, arguments

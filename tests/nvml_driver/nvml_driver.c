@@ -6,7 +6,7 @@
  *
  * The load of a device is a script of piecewise-constant power. Whenever the script or the limit changes, a new regime
  * begins and keeps the energy up to then, so the true energy at any moment is a sum over one script: no thread runs.
- * Times are nanoseconds of CLOCK_MONOTONIC, powers milliwatts, so energies are whole picojoules and Python
+ * Times are nanoseconds of CLOCK_MONOTONIC, or of a clock that a test sets, powers milliwatts, so energies are whole picojoules and Python
  * (physics.py) computes the very same numbers. An int64_t of picojoules lasts for 3.6 hours at 700 W.
  *
  * state.py mirrors the structures; zeus_test_nvml_sizes lets it check that.
@@ -31,7 +31,7 @@ enum {
     MAX_CLOCKS = 256,
     MAX_MEMORY_CLOCKS = 8,
     MAX_SEGMENTS = 64,
-    MAX_REGIMES = 1024,
+    MAX_REGIMES = 4096,
     MAX_PROCESSES = 16,
     MAX_FAULTS = 64,
     MAX_FUNCTIONS = 64,
@@ -58,6 +58,7 @@ enum {
 
 #define NANOSECONDS_PER_SECOND 1000000000LL
 #define PICOJOULES_PER_MILLIJOULE 1000000000LL
+#define WANDER_NANOSECONDS (20 * NANOSECONDS_PER_SECOND)
 
 /* ---- The state: mirrored in state.py ------------------------------------------------------------------------- */
 
@@ -117,6 +118,9 @@ typedef struct {
     int64_t power_average_nanoseconds;
     int64_t counter_period_nanoseconds;
     int64_t counter_phase_nanoseconds;
+    int64_t counter_jitter_nanoseconds; /* an update is up to so much early or late, each on its own */
+    int64_t counter_wander_nanoseconds; /* and all together so much, back and forth in WANDER_NANOSECONDS */
+    int64_t counter_age_nanoseconds;    /* an update shows the energy of so much earlier */
     int64_t counter_stuck_nanoseconds;
     int64_t counter_offset_picojoules;
     uint32_t limit_step_milliwatts; /* a limit is rounded to a multiple of it, unless it is 0 */
@@ -155,6 +159,7 @@ typedef struct {
     char driver_version[TEXT_SIZE];
     uint32_t device_count;
     uint32_t epoch; /* a session opened in an earlier one is gone */
+    int64_t clock_nanoseconds; /* the time; 0: that of CLOCK_MONOTONIC */
     int64_t latency_microseconds[MAX_FUNCTIONS];
     Fault faults[MAX_FAULTS];
     int64_t call_count; /* ever; the latest MAX_CALLS are kept */
@@ -228,8 +233,9 @@ static int32_t function_number(const char *symbol) {
 
 typedef __int128 Picojoules;
 
-static int64_t now_nanoseconds(void) {
+static int64_t now_nanoseconds(const State *state) {
     struct timespec now;
+    if (state->clock_nanoseconds != 0) return state->clock_nanoseconds;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * NANOSECONDS_PER_SECOND + now.tv_nsec;
 }
@@ -291,13 +297,37 @@ static int64_t average_power(const Device *device, int64_t moment) {
     return (energy_until(device, moment) - energy_until(device, moment - span)) / span;
 }
 
-static int64_t counter_millijoules(const Device *device, int64_t moment) {
+/* From -1 to 1 in 2^-31, as splitmix64 has it. */
+static int64_t scatter_of(int64_t number) {
+    uint64_t bits = ((uint64_t)number + 1) * 0x9E3779B97F4A7C15ULL;
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9ULL;
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EBULL;
+    return (int64_t)((bits ^ bits >> 31) >> 32) - (1LL << 31);
+}
+
+/* When the counter is updated for the n-th time. The wander is a triangle. */
+static int64_t update_at(const Device *device, int64_t number) {
+    int64_t due = device->counter_phase_nanoseconds + number * device->counter_period_nanoseconds;
+    int64_t place = due - WANDER_NANOSECONDS * floor_divide(due, WANDER_NANOSECONDS);
+    int64_t from_middle = place < WANDER_NANOSECONDS / 2 ? place : WANDER_NANOSECONDS - place;
+    int64_t wander = floor_divide(device->counter_wander_nanoseconds * (from_middle / 1000), WANDER_NANOSECONDS / 4000);
+    int64_t jitter = floor_divide(device->counter_jitter_nanoseconds * scatter_of(number), 1LL << 31);
+    return due + wander - device->counter_wander_nanoseconds + jitter;
+}
+
+/* The moment of the energy that the counter shows. */
+static int64_t counted_until(const Device *device, int64_t moment) {
     int64_t period = device->counter_period_nanoseconds;
     moment = smaller(moment, device->counter_stuck_nanoseconds);
-    if (period > 0) {
-        int64_t phase = device->counter_phase_nanoseconds;
-        moment = phase + period * floor_divide(moment - phase, period);
-    }
+    if (period == 0) return moment;
+    int64_t off = device->counter_jitter_nanoseconds + device->counter_wander_nanoseconds;
+    int64_t number = floor_divide(moment + off - device->counter_phase_nanoseconds, period);
+    while (update_at(device, number) > moment) number--;
+    return update_at(device, number) - device->counter_age_nanoseconds;
+}
+
+static int64_t counter_millijoules(const Device *device, int64_t moment) {
+    moment = counted_until(device, moment);
     int64_t energy = energy_until(device, moment) + device->counter_offset_picojoules;
     return energy < 0 ? 0 : energy / PICOJOULES_PER_MILLIJOULE;
 }
@@ -504,7 +534,7 @@ static Call begin(const char *symbol, Needs needs, Target target, int64_t argume
         while (__atomic_load_n(hung, __ATOMIC_RELAXED) >> call.entry.function & 1) usleep(1000);
     }
     zeus_test_nvml_lock(call.state);
-    call.now = call.entry.nanoseconds = now_nanoseconds();
+    call.now = call.entry.nanoseconds = now_nanoseconds(call.state);
     if (target.device != NONE) call.device = &call.state->devices[target.device];
     call.entry.code = first_objection(&call, needs);
     return call;
@@ -972,13 +1002,13 @@ const char *zeus_test_nvml_used(void) { return mapped.path; }
 
 void zeus_test_nvml_set_load(State *state, int index, const Regime *script) {
     zeus_test_nvml_lock(state);
-    begin_regime(&state->devices[index], script, now_nanoseconds());
+    begin_regime(&state->devices[index], script, now_nanoseconds(state));
     zeus_test_nvml_unlock(state);
 }
 
 void zeus_test_nvml_set_limit(State *state, int index, uint32_t limit_milliwatts, uint32_t cap_milliwatts) {
     zeus_test_nvml_lock(state);
-    set_limit(&state->devices[index], limit_milliwatts, cap_milliwatts, now_nanoseconds());
+    set_limit(&state->devices[index], limit_milliwatts, cap_milliwatts, now_nanoseconds(state));
     zeus_test_nvml_unlock(state);
 }
 
@@ -987,4 +1017,11 @@ int64_t zeus_test_nvml_energy_until(State *state, int index, int64_t moment) {
     int64_t energy = energy_until(&state->devices[index], moment);
     zeus_test_nvml_unlock(state);
     return energy;
+}
+
+int64_t zeus_test_nvml_counted_until(State *state, int index, int64_t moment) {
+    zeus_test_nvml_lock(state);
+    int64_t counted = counted_until(&state->devices[index], moment);
+    zeus_test_nvml_unlock(state);
+    return counted;
 }

@@ -38,6 +38,9 @@ class DeviceSpec:
         counter_start_joules: Value of the counter when the driver starts.
         counter_period_seconds: Time between two updates of the counter; 0 for a counter that is always current.
         counter_phase_seconds: Time of the updates after the multiples of the period.
+        counter_jitter_seconds: How far each update can be from its time.
+        counter_wander_seconds: How far all updates together can be from it, back and forth within 20 s.
+        counter_age_seconds: How much earlier than an update the energy is that it shows.
         has_instant_power: Whether the fields 185 and 186 exist.
         missing_field_code: The code of these fields if not: 3 (not supported), or 2 as of some older drivers.
         power_average_seconds: Time that `nvmlDeviceGetPowerUsage` averages over; 0 for none.
@@ -69,6 +72,9 @@ class DeviceSpec:
     counter_start_joules: float = 1000.0
     counter_period_seconds: float = 0.1
     counter_phase_seconds: float = 0.0
+    counter_jitter_seconds: float = 0.0
+    counter_wander_seconds: float = 0.0
+    counter_age_seconds: float = 0.0
     has_instant_power: bool = True
     missing_field_code: int = 3
     power_average_seconds: float = 1.0
@@ -114,6 +120,9 @@ def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
     record.power_average_nanoseconds = nanoseconds(spec.power_average_seconds)
     record.counter_period_nanoseconds = nanoseconds(spec.counter_period_seconds)
     record.counter_phase_nanoseconds = nanoseconds(spec.counter_phase_seconds)
+    record.counter_jitter_nanoseconds = nanoseconds(spec.counter_jitter_seconds)
+    record.counter_wander_nanoseconds = nanoseconds(spec.counter_wander_seconds)
+    record.counter_age_nanoseconds = nanoseconds(spec.counter_age_seconds)
     record.counter_offset_picojoules = picojoules(spec.counter_start_joules)
     record.lost_nanoseconds = record.counter_stuck_nanoseconds = NEVER
     _fill_array(record, "clocks_mhz", "clock_count", spec.sm_clocks_mhz)

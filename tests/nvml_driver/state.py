@@ -67,6 +67,9 @@ class DeviceRecord(ctypes.Structure):
         ("power_average_nanoseconds", c_int64),
         ("counter_period_nanoseconds", c_int64),
         ("counter_phase_nanoseconds", c_int64),
+        ("counter_jitter_nanoseconds", c_int64),
+        ("counter_wander_nanoseconds", c_int64),
+        ("counter_age_nanoseconds", c_int64),
         ("counter_stuck_nanoseconds", c_int64),
         ("counter_offset_picojoules", c_int64),
         ("limit_step_milliwatts", c_uint32),
@@ -80,7 +83,7 @@ class DeviceRecord(ctypes.Structure):
         ("process_count", c_uint32),
         ("processes", ProcessRecord * 16),
         ("regime_count", c_int64),
-        ("regimes", RegimeRecord * 1024),
+        ("regimes", RegimeRecord * 4096),
     )
 
 
@@ -106,6 +109,7 @@ class State(ctypes.Structure):
         ("driver_version", _TEXT),
         ("device_count", c_uint32),
         ("epoch", c_uint32),
+        ("clock_nanoseconds", c_int64),
         ("latency_microseconds", c_int64 * 64),
         ("faults", FaultRecord * 64),
         ("call_count", c_int64),

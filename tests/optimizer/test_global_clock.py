@@ -305,7 +305,7 @@ def test_where_both_may_be_set_both_are_tried_and_the_better_one_is_kept(caplog,
     caplog.set_level("INFO", "zeus_core.optimizer")
     training = Training(Energy(), warmup_steps=1, profile_steps=4, search=few, pl_step=pl_step, knob="auto").train(100)
     optimizer = training.optimizer
-    limits, clocks = (search.measured.trials for search in optimizer._course.rivals.searches)
+    limits, clocks = (search.measured.trials for search in optimizer._course.searches)
     assert list(limits) == tried_watts
     assert list(clocks) == [1410, 1110, 810, 510, 210]
     assert limits[400].measurement == clocks[1410].measurement, "the original state is measured once"
@@ -341,11 +341,11 @@ def test_a_search_of_both_that_was_killed_goes_on_where_it_was(tmp_path, caplog)
     for killed_after in range(5, 50, 5):
         path = tmp_path / f"{killed_after}.json"
         first = Training(Energy(), profile_path=path, **arguments).train(killed_after)
-        before = [search.measured.trials for search in first.optimizer._course.rivals.searches]
+        before = [search.measured.trials for search in first.optimizer._course.searches]
         second = Training(Energy(), profile_path=path, **arguments)
         second.optimizer.on_train_begin()
         second.train(60)
-        limits, clocks = (search.measured.trials for search in second.optimizer._course.rivals.searches)
+        limits, clocks = (search.measured.trials for search in second.optimizer._course.searches)
         assert [len(limits), len(clocks)] == [4, 5]
         for setting, trial in before[0].items():
             assert limits[setting] == trial, "it was not measured again"

@@ -23,7 +23,7 @@ from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting._trial_parts import TrialPart, trial_from_parts
+from zeus_core.optimizer._global_setting._trials import TrialPart, trial_from_parts
 from zeus_core.optimizer.power_limit import Energy, OptimumSelector, Phase, Time, ZeusCost
 from zeus_core.ports._world import SoloWorld
 from zeus_core.testing import ThreadWorld, VirtualTime

@@ -3,7 +3,7 @@
 import pytest
 
 from zeus_core.errors import UsageError
-from zeus_core.optimizer._global_setting._selection import better_choice
+from zeus_core.optimizer._global_setting._rival_searches import better_choice
 from zeus_core.optimizer.power_limit import (
     Energy,
     EnergyWithin,

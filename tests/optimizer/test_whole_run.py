@@ -12,7 +12,7 @@ from tests.support.search_ranks import make_rank
 from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting._pieces import Piece, left_out_pieces
+from zeus_core.optimizer._global_setting._trials import Piece, left_out_pieces
 from zeus_core.optimizer.power_limit import (
     Energy,
     EnergyWithin,

@@ -23,6 +23,9 @@ def printed_joules(printed):
     return {name: float(joules) for name, joules in re.findall(r"^ *([a-z ]+?) +[\d.]+ s +([\d.]+) J", printed, re.M)}
 
 
+BUSY = {"between steps"}  # on a machine so busy that the program got no turn for a while
+
+
 def journal_entries(folder, rank=0):
     return [json.loads(line) for line in (folder / "zeus-energy" / f"rank-{rank}.jsonl").read_text().splitlines()]
 
@@ -36,8 +39,8 @@ def test_the_code_on_the_page_is_that_of_the_examples(block):
 def test_five_lines_measure(tmp_path):
     printed = run_script(EXAMPLES / "measure.py", *SIMULATED, "--steps", 30, "--output", tmp_path)
     joules = printed_joules(printed)
-    assert joules.keys() == {"steps", "evaluation", "idle", "total"}
-    assert joules["total"] == pytest.approx(joules["steps"] + joules["evaluation"] + joules["idle"], rel=0.2)
+    assert joules.keys() - BUSY == {"steps", "evaluation", "idle", "total"}
+    assert joules["total"] == pytest.approx(sum(joules.values()) - joules["total"], rel=0.2)
     assert "'energy_per_sample_j'" in printed
     assert sum(line.rstrip().endswith(f"# {i}") for i in range(9) for line in source("measure.py")) == 5
 
@@ -45,7 +48,7 @@ def test_five_lines_measure(tmp_path):
 @pytest.mark.long
 def test_events_measure_the_same_as_blocks(tmp_path):
     printed = run_script(EXAMPLES / "measure_by_events.py", *SIMULATED, "--steps", 30, "--output", tmp_path)
-    assert printed_joules(printed).keys() == {"steps", "evaluation", "idle", "total"}
+    assert printed_joules(printed).keys() - BUSY == {"steps", "evaluation", "idle", "total"}
 
 
 def source(name):

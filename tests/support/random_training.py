@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.support.part_oracle import WALK, Latents, Timing, least_half_widths
-from tests.support.physical_gpu import Fault, PhysicalGpu, Physics
+from tests.support.driven_gpu import DrivenGpu, Fault, Physics
 from zeus_core.device import CpuDiscovery
 from zeus_core.errors import DriverFaultError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.testing import FaultyGpu, VirtualTime
+from zeus_core.testing import FaultyGpu
 from zeus_core.training import TrainingEnergy, TrainingSummary
 
 __all__ = ["LAGS_SECONDS", "Case", "Outcome", "make_case", "make_erratic_case", "measure"]
@@ -22,8 +20,6 @@ __all__ = ["LAGS_SECONDS", "Case", "Outcome", "make_case", "make_erratic_case", 
 LAGS_SECONDS = (0.0, 0.003, 0.008, 0.015, 0.03)
 _JITTERS = (0.0, 0.002, 0.005, 0.01, 0.02)
 _CALLS_SECONDS = (0.0, 0.0003, 0.001, 0.002)
-_UNIFORM = 3**-0.5  # the standard deviation of a number between -1 and 1
-_ANY_WATTS = 150.0  # a standard deviation of the power of a class before anything is known of it
 _REFRESHES_SECONDS = (0.01, 0.02, 0.05, 0.1)
 # Activities that interrupt the steps, how likely they do, and the highest share of the peak that an erratic one draws.
 _ACTIVITIES = [activity for activity in Activity if activity is not Activity.BETWEEN_STEPS]
@@ -38,14 +34,10 @@ class Case:
     parts: list[tuple[Activity, float]] = field(default_factory=list)
     script: list[tuple[float, float]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    latents: list[Latents] = field(default_factory=list)  # from which distribution the power of each part is drawn
 
-    def run(
-        self, activity: Activity, watts: list[float], seconds: float, latents: Sequence[Latents] | None = None
-    ) -> None:
+    def run(self, activity: Activity, watts: list[float], seconds: float) -> None:
         self.parts.append((activity, seconds))
         self.script += [(power, seconds / len(watts)) for power in watts]
-        self.latents += [{(activity, piece): _ANY_WATTS} for piece in range(len(watts))] if latents is None else latents
 
 
 @dataclass
@@ -60,29 +52,6 @@ class Outcome:
     """In the background: without those of logs."""
     max_watts: float
     lengths: dict[Activity, str]  # what the parts of an activity are: short or long, few or many
-    case: Case
-    knots: list[tuple[int, float]]  # the updates that were read
-    times: dict[Activity, list[tuple[float, float]]]  # when each activity ran
-
-    def least_half_widths(self, is_told: bool) -> dict[Activity, float]:
-        """What an oracle would state, in joules.
-
-        Args:
-            is_told: Whether it knows the lag, the age and jitter of the counter, which no measurement tells.
-        """
-        case, physics = self.case, self.case.physics
-        period = physics.nominal_period_seconds
-        timing = Timing(0.01, 0.02 * period, physics.jitter_fraction * period * _UNIFORM)
-        before_and_after: list[Latents] = [{"idle": _ANY_WATTS}]
-        return least_half_widths(
-            case.script,
-            before_and_after + case.latents + before_and_after,
-            physics.lag_seconds,
-            physics.noise_fraction,
-            self.knots,
-            {activity: times for activity, times in self.times.items() if activity in self.truth},
-            None if is_told else timing,
-        )
 
 
 def length(generator: random.Random) -> float:
@@ -130,23 +99,11 @@ def make_case(seed: int, period_seconds: float | None, is_faulty: bool, seconds:
         for _ in range(max(1, round(steps * generator.uniform(0.6, 1.4)))):
             level = (1 + trend * (elapsed / seconds - 0.5)) * (1 + variation * generator.uniform(-1, 1))
             pieces = [min(peak * level * part, peak) for part in shape]
-            latents = [
-                {
-                    (Activity.STEPS, number): _ANY_WATTS,
-                    ("trend", elapsed < seconds / 2): 0.3 * watts_of_piece * abs(elapsed / seconds - 0.5),
-                    len(case.parts): variation * _UNIFORM * watts_of_piece,
-                }
-                for number, watts_of_piece in enumerate(pieces)
-            ]
-            case.run(Activity.STEPS, pieces, step_seconds * (1 + scatter * generator.uniform(-1, 1)), latents)
+            case.run(Activity.STEPS, pieces, step_seconds * (1 + scatter * generator.uniform(-1, 1)))
         for activity, chance in ((Activity.EVALUATION, 0.7), (Activity.CHECKPOINT, 0.4), (Activity.IDLE, 0.2)):
             if generator.random() < chance:
                 power = [watts[activity] * generator.uniform(0.93, 1.07) for _ in range(3)]
-                latents = [
-                    {activity: _ANY_WATTS, (len(case.parts), number): 0.07 * _UNIFORM * power[number]}
-                    for number in range(3)
-                ]
-                case.run(activity, power, lengths[activity] or length(generator), latents)
+                case.run(activity, power, lengths[activity] or length(generator))
     case.script.append((0.15 * peak, 1.0))
     if is_faulty:
         begin = generator.uniform(3.0, 0.6 * seconds)
@@ -171,16 +128,8 @@ def make_erratic_case(seed: int, period_seconds: float, is_faulty: bool, seconds
         first, last = generator.uniform(low, high), generator.uniform(low, high)
         return [peak * (first + (last - first) * part / 9) for part in range(10)] if kind == "ramps" else [peak * first]
 
-    def drawn(low: float, high: float, owner: int) -> list[Latents]:
-        stderr = peak * (high - low) / 2 * _UNIFORM
-        if kind == "ramps":
-            return [
-                {(owner, "first"): stderr * (9 - part) / 9, (owner, "last"): stderr * part / 9} for part in range(10)
-            ]
-        return [{owner: stderr}]
-
     while sum(duration for _, duration in case.parts) < seconds:
-        of_run, run = watts(0.3, 1.0), len(case.parts)
+        of_run = watts(0.3, 1.0)
         for _ in range(max(1, round(steps * generator.uniform(0.5, 1.5)))):
             level = min(max(level + generator.gauss(0, 0.08), 0.2), 1.0)
             of_step = {
@@ -189,26 +138,25 @@ def make_erratic_case(seed: int, period_seconds: float, is_faulty: bool, seconds
                 "wanders": [peak * level],
                 "two powers": [peak * generator.choice((0.35, 0.95))],
             }
-            part = len(case.parts)
-            latents: dict[str, list[Latents]] = {
-                "even": drawn(0.3, 1.0, run),
-                "ramps": drawn(0.3, 1.0, part),
-                "wanders": [{(WALK, part): 0.08 * peak, "first": 0.2 * peak}],
-                "two powers": [{part: 0.3 * peak}],
-            }
-            case.run(Activity.STEPS, of_step[kind], step_seconds * generator.uniform(0.95, 1.05), latents[kind])
+            case.run(Activity.STEPS, of_step[kind], step_seconds * generator.uniform(0.95, 1.05))
         for activity, chance, highest in _OTHERS:
             if generator.random() < chance:
-                latents_of_part = drawn(0.12, highest, len(case.parts))
-                case.run(activity, watts(0.12, highest), lengths[activity] or length(generator), latents_of_part)
+                case.run(activity, watts(0.12, highest), lengths[activity] or length(generator))
     case.script.append((0.15 * peak, 1.0))
     return case
 
 
 def measure(case: Case, unanswered: int | None = 0) -> Outcome:
     """Train, while this many calls of the counter fail; None for all."""
-    time_source = VirtualTime()
-    gpu = PhysicalGpu(time_source, case.script, case.physics, case.faults)
+    gpu = DrivenGpu(case.script, case.physics, case.faults)
+    try:
+        return _measured(case, gpu, unanswered)
+    finally:
+        gpu.close()
+
+
+def _measured(case: Case, gpu: DrivenGpu, unanswered: int | None) -> Outcome:
+    time_source = gpu.time_source
     faulty = FaultyGpu(gpu)
     if unanswered != 0:
         faulty.fail("read_energy_counter_joules", DriverFaultError("not ready"), unanswered)
@@ -220,7 +168,6 @@ def measure(case: Case, unanswered: int | None = 0) -> Outcome:
     time_source.advance(begin - 0.1 - gpu.seconds)
     first_call = len(gpu.calls)
     truth: dict[Activity, float] = defaultdict(float)
-    times: dict[Activity, list[tuple[float, float]]] = defaultdict(list)
     logged: list[dict[str, float]] = []
     calls_of_logs = 0
     energy.on_train_begin()
@@ -229,7 +176,6 @@ def measure(case: Case, unanswered: int | None = 0) -> Outcome:
     def charge(following: Activity) -> None:
         nonlocal activity, since
         truth[activity] += gpu.energy_until(gpu.seconds) - gpu.energy_until(since)
-        times[activity].append((since, gpu.seconds))
         activity, since = following, gpu.seconds
 
     ends = begin
@@ -266,9 +212,6 @@ def measure(case: Case, unanswered: int | None = 0) -> Outcome:
         (len(calls) - calls_of_logs) / (calls[-1] - calls[0]),
         1.1 * gpu.highest_watts,
         {activity: kind_of(case, activity) for activity in truth},
-        case,
-        gpu.shown,
-        times,
     )
 
 
@@ -276,4 +219,4 @@ def kind_of(case: Case, activity: Activity) -> str:
     """Say to which class the parts of an activity belong, by their usual length and their time in all."""
     lengths = sorted(seconds for other, seconds in case.parts if other is activity) or [0.0]
     is_long = lengths[len(lengths) // 2] >= 2 * case.physics.nominal_period_seconds
-    return f"{'long' if is_long else 'short'} parts, {'5 s and more' if sum(lengths) >= 5 else 'less than 5 s'} in all"
+    return f"{'long' if is_long else 'short'}, {'5 s and more' if sum(lengths) >= 5 else 'under 5 s'}"

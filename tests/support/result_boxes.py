@@ -26,7 +26,9 @@ def check_search_of_example(printed):
     Its steps take real time: beside other processes they spread, and a search then takes longer than the run, or knows
     of no limit that is worth it.
     """
-    ends = r"\S.* W is (the best|chosen) of \d+ settings|search unfinished: \d|the original 400 W: no setting "
+    ends = (
+        r"\S.* W is (the best|chosen) of \d+ settings|search unfinished: \d|the original 400 W: (no setting|steps at)"
+    )
     assert printed.count("| power limit") == 1, printed
     assert re.match(ends, rows(printed)["power limit"]), printed
 

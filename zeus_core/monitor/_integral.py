@@ -11,18 +11,12 @@ from __future__ import annotations
 
 from math import sqrt
 
+from zeus_core.attribution.sensor import CANCELLING, SENSOR_DELAY_SECONDS
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor._reading import GpuEdge, PowerSums
 
-__all__ = ["CANCELLING", "SENSOR_DELAY_SECONDS", "integrated_energy", "next_sums"]
+__all__ = ["integrated_energy", "next_sums"]
 
-# The slowest of published sensors is refreshed every 0.1 s (Yang et al., "Part-time Power Measurements: nvidia-smi's
-# Lack of Attention", SC24). The rest is for the jitter of that, and for power that lags.
-SENSOR_DELAY_SECONDS = 0.12
-# Times the root of the sum of squares of what each change can be late by, from 0 to the longest. In 2,100 simulated
-# loads (refreshes of 10 to 100 ms, lags up to 20 ms, samples every 50 and 67 ms) 95 % of the errors were below 0.2 to
-# 0.3 of that root where parts took 0.1 to 3 s, and below 0.6 where 50 ms; 0.7 where 20 ms, which what is unseen covers.
-CANCELLING = 0.5
 # Of the energy, for bursts shorter than the time between two samples, which show in no sample.
 _UNSEEN_FRACTION = 0.02
 # Samples come every 0.05 s, give or take half of that. Beyond this the GPU may have drawn anything: nobody sampled it,

@@ -16,6 +16,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TypeVar, cast
 
+from zeus_core._codec import decode, encode
 from zeus_core.errors import WorldError, ZeusError
 from zeus_core.ports._world import World
 
@@ -87,6 +88,24 @@ class Exchange:
     def decide(self, decide: Callable[[], _Value], phase: Enum | None = None) -> _Value:
         """Return the decision of rank 0, in JSON types. Every rank must call this; it raises as `gather` does."""
         return cast(_Value, self.gather(lambda: decide() if self.rank == 0 else None, phase)[0])
+
+    def gather_of(self, kind: type[_Value], tell: Callable[[], _Value], phase: Enum | None = None) -> list[_Value]:
+        """Gather values of a class that `encode` knows, as `gather` does; those of one process stay as they are."""
+        if self.size > 1:
+            return [decode(kind, fields) for fields in self.gather(lambda: encode(tell()), phase)]
+        if self._failure is not None:
+            raise WorldError(self._failure)
+        try:
+            return [tell()]
+        except Exception as error:
+            self._on_fault(error)
+            raise
+
+    def decide_of(self, kind: type[_Value], decide: Callable[[], _Value], phase: Enum | None = None) -> _Value:
+        """Return the decision of rank 0, a value of a class that `encode` knows; see `gather_of`."""
+        if self.size > 1:
+            return decode(kind, self.decide(lambda: encode(decide()), phase))
+        return self.gather_of(kind, decide, phase)[0]
 
     def make(
         self,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from zeus_core.adapters._result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
-from zeus_core.optimizer._global_setting._search_result import CHOSEN, SearchResult
-from zeus_core.optimizer._global_setting._setting_history import SearchRecord, SettingChange
+from zeus_core.optimizer._global_setting._search_result import CHOSEN, SearchRecord, SearchResult
+from zeus_core.optimizer._global_setting._setting_history import SettingChange
 from zeus_core.report._run_metrics import energy_interval
 from zeus_core.search import Trial
 from zeus_core.search._comparison import energy_error_fraction, percentage

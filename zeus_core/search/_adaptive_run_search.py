@@ -183,12 +183,13 @@ class AdaptiveRunSearch:
         """The reason that the run stays at its original setting."""
         if not self.is_done or self._chosen > 0:
             return None
-        original, horizon = self._settings[0], self._progress.horizon_steps
+        text, horizon = self._search.kind.text, self._progress.horizon_steps
+        original = text(self._settings[0])
         if len(self._settings) == 1:
             return f"{original} is the only setting"
         beyond = self._excluded if self._doubted is None else self._doubted
         if self._factor is not None and beyond < len(self._settings):
-            return f"steps at {self._settings[beyond]} took more than {self._factor:g} times as long"
+            return f"steps at {text(self._settings[beyond])} took more than {self._factor:g} times as long"
         if self._factor is None:
             return f"no setting below {original} is expected to cost less"
         return (

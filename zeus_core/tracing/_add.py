@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from zeus_core._documents import JsonFormat
+from zeus_core.attribution.timeline import Estimate
 from zeus_core.errors import UsageError
-from zeus_core.monitor._parts._part import Estimate
 from zeus_core.tracing._events import Event
 from zeus_core.tracing._facts import DeviceFacts, RankFacts
 from zeus_core.tracing._range_bounds import Bounds

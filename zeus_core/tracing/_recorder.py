@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -9,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zeus_core.adapters import contained
+from zeus_core.attribution.updates import Knot
 from zeus_core.device import Gpu
-from zeus_core.monitor._parts._energy_source import EnergySource
 from zeus_core.ports import DeviceEvent, TimeSource
 from zeus_core.ports._background import repeatedly
 from zeus_core.ports._time_source import MonotonicTime, clock_seconds
 from zeus_core.tracing._bounded import Ring
 from zeus_core.tracing._facts import ClockPoint, PhaseEnergy, RankFacts
-from zeus_core.tracing._gpu_record import LOOK_SECONDS, GpuRecord, RecordedSource
+from zeus_core.tracing._gpu_record import LOOK_SECONDS, GpuRecord
 from zeus_core.tracing._rank_events import RankRecord, Span
 from zeus_core.tracing._trace_file import Trace
 
@@ -75,17 +76,16 @@ class TraceRecorder:
         """Return this moment in seconds since 1970, by a clock that nobody sets while the trace lasts."""
         return self._begin_unix + self.now()
 
-    def follow(self, index: int, gpu: Gpu, peak_watts: float, source: EnergySource) -> EnergySource:
-        """Record a GPU from now on: its energy as a source of it is asked, its limit and its clock in the background.
+    def follow(self, index: int, gpu: Gpu, peak_watts: float) -> Callable[[Knot, bool], None]:
+        """Record a GPU from now on: its limit and its clock in the background.
 
         Args:
             index: The index by which the framework knows it.
             gpu: The GPU.
             peak_watts: The most it can draw.
-            source: Knows its energy at some moments.
 
         Returns:
-            The source to use in place of that.
+            A function that records a moment at which its energy is known, and whether it was counted.
         """
         record = next((record for record in self._gpus if record.index == index), None)
         if record is None:
@@ -93,7 +93,7 @@ class TraceRecorder:
             self._gpus.append(record)
         if self._stop is None:
             self._stop = repeatedly(self._time_source, self._look, LOOK_SECONDS)
-        return RecordedSource(source, record, self._begin)
+        return functools.partial(record.add, self._begin)
 
     def end(self) -> None:
         """Stop recording."""

@@ -13,19 +13,17 @@ from zeus_core._process.lock import ProcessLock
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core._step_gaps import StepGaps
 from zeus_core.adapters import contained
+from zeus_core.attribution.amount import Amount, whole_quanta
+from zeus_core.attribution.divided_energy import DividedEnergy, Division
+from zeus_core.attribution.power_sum import PowerSum
+from zeus_core.attribution.timeline import Timeline
+from zeus_core.attribution.updates import CounterUpdates
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._meter import UNKNOWN_PEAK_WATTS, peak_watts
-from zeus_core.monitor._parts._amount import Amount, whole_quanta
-from zeus_core.monitor._parts._counter_phase import CounterPhase
-from zeus_core.monitor._parts._divided_energy import DividedEnergy, Division
-from zeus_core.monitor._parts._energy_source import EnergySource
-from zeus_core.monitor._parts._power_samples import PowerSamples
-from zeus_core.monitor._parts._power_sum import PowerSum
-from zeus_core.monitor._parts._timeline import Timeline
 from zeus_core.monitor._reading import GpuEdge, Reading
 from zeus_core.training._power_series import EnergyPoint, PowerSeries
 from zeus_core.training._repeated_call import MIN_WAIT_SECONDS, repeatedly
@@ -104,14 +102,11 @@ class CountedGpus:
 
     def _divided(self, index: int, gpu: Gpu, edge: GpuEdge, most_watts: float, gpu_count: int) -> DividedEnergy:
         reads_per_second = _READS_PER_SECOND / gpu_count
-        power: EnergySource = PowerSum(gpu.power_average_seconds, reads_per_second)
-        counter: EnergySource = CounterPhase(gpu.energy_counter_period_seconds, reads_per_second)
-        if self._trace is not None:
-            power, counter = (self._trace.follow(index, gpu, most_watts, source) for source in (power, counter))
-        samples = PowerSamples(gpu.power_average_seconds, most_watts)
-        if edge.counter_joules is None and edge.fault is None:
-            return DividedEnergy(power, most_watts, self._timeline, BEFORE, samples)
-        return DividedEnergy(counter, most_watts, self._timeline, BEFORE, samples, spare=power)
+        spare = PowerSum(gpu.power_average_seconds, reads_per_second)
+        has_counter = edge.counter_joules is not None or edge.fault is not None
+        source = CounterUpdates(gpu.energy_counter_period_seconds, reads_per_second) if has_counter else spare
+        record = None if self._trace is None else self._trace.follow(index, gpu, most_watts)
+        return DividedEnergy(source, most_watts, self._timeline, BEFORE, spare, record)
 
     def __len__(self) -> int:
         return len(self._gpus)
@@ -276,7 +271,7 @@ def _answer(read: Callable[[], float]) -> float | None:
         return None
 
 
-def _method(source: EnergySource, amount: Amount) -> Method:
+def _method(source: CounterUpdates | PowerSum, amount: Amount) -> Method:
     if amount.is_estimated:
         return "estimated"
     return "integrated" if source.is_of_power else "counted"

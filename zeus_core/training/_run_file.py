@@ -19,7 +19,7 @@ from zeus_core.training._power_series import EnergyPoint
 from zeus_core.training._tally import Tally
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer._global_setting._setting_history import SearchRecord
+    from zeus_core.optimizer._global_setting._search_result import SearchRecord
 
 __all__ = [
     "JOURNAL_FOLDER",
@@ -125,8 +125,7 @@ class PartRecord:
         Raises:
             UsageError: They are damaged.
         """
-        from zeus_core.optimizer._global_setting._search_result import SearchResult
-        from zeus_core.optimizer._global_setting._setting_history import SearchRecord
+        from zeus_core.optimizer._global_setting._search_result import SearchRecord, SearchResult
 
         if self.search is None:
             return None

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core._step_gaps import StepGaps
+from zeus_core.attribution.timeline import Timeline
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._parts._timeline import Timeline
 from zeus_core.monitor._reading import Reading
 from zeus_core.monitor._windows import synchronize
 from zeus_core.training._account import TRAINING

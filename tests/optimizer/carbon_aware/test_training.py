@@ -20,7 +20,6 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer._global_setting._search_optimizer import search_record
 from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware import CarbonAware, OperatingPoint, WorkController
-from zeus_core.optimizer.carbon_aware._aware_search import AwareSearch
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.ports import World
 from zeus_core.testing import ThreadWorld, VirtualTime
@@ -81,19 +80,11 @@ class Run:
         return MIDNIGHT + self.clock_offset + self.time_source.now() - self.begun
 
     @property
-    def aware_search(self) -> AwareSearch:
-        search = self.optimizer._search
-        assert search is not None
-        assert search._orders is not None
-        assert search._orders._aware is not None
-        return search._orders._aware
-
-    @property
     def spent(self) -> RunSpent:
-        search = self.optimizer._search
-        assert search is not None
-        assert search.pauses.spent is not None
-        return search.pauses.spent
+        follower = self.optimizer._follower
+        assert follower is not None
+        assert follower.spent is not None
+        return follower.spent
 
     def seconds_at(self, limit_watts: float) -> float:
         return self.gpu.preset.physics.operating_point(self.work, limit_watts).seconds
@@ -167,7 +158,7 @@ def test_its_choices_are_those_of_the_pure_policy() -> None:
 
     run = Run(grid(), max_slowdown=1.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zeus_core.optimizer.carbon_aware._aware_search.WorkController", Watched)
+        patch.setattr("zeus_core.optimizer.carbon_aware._following.WorkController", Watched)
         run.train()
     assert len({point.setting for *_, point, _ in decisions}) >= 3, "it paused, and ran at several limits"
     for points, deadline, now, steps_left, point, step in decisions:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zeus_core.attribution.updates import Knot
 from zeus_core.optimizer.pipeline_frequency._attribution import WAITING, mean_powers
-from zeus_core.optimizer.pipeline_frequency._counter_updates import CounterUpdate
 from zeus_core.optimizer.pipeline_frequency._timeline import Span
 
 WATTS = {"forward": 310.0, "backward": 370.0, "optimizer-step": 150.0, WAITING: 85.0}
@@ -43,7 +43,8 @@ class Trace:
         seen = at + self.random.uniform(-uncertainty_seconds, uncertainty_seconds, len(at))
         joules = np.interp(at, self.seconds, self.joules)
         return [
-            CounterUpdate(*update, uncertainty_seconds) for update in zip(seen.tolist(), joules.tolist(), strict=True)
+            Knot(moment, uncertainty_seconds, energy)
+            for moment, energy in zip(seen.tolist(), joules.tolist(), strict=True)
         ]
 
     def powers(self, steps):
@@ -127,7 +128,7 @@ def test_steps_whose_time_is_too_unsure_are_passed_over():
     trace.train(60, {"forward": 0.03, WAITING: 0.02, "backward": 0.06})
     steps = trace.counter(0.1)
     for place in (7, 8, 20):  # stalled polls
-        steps[place] = steps[place]._replace(at_seconds=steps[place].at_seconds - 0.03, uncertainty_seconds=0.03)
+        steps[place] = steps[place]._replace(at=steps[place].at - 0.03, half_width_seconds=0.03)
     check_exact(trace.powers(steps), forward=310.0, waiting=85.0, backward=370.0)
 
 

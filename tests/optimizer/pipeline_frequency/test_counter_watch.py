@@ -53,10 +53,8 @@ def test_each_update_is_within_its_uncertainty_also_where_reading_takes_time(per
     assert numbers == [numbers[0] + place for place in range(len(numbers))], "none is missed"
     assert len(steps) >= 2.0 / period_seconds - 2
     for step in steps:
-        assert step.at_seconds == pytest.approx(
-            gpu.step_seconds(step.energy_joules), abs=step.uncertainty_seconds + 1e-9
-        )
-        assert step.uncertainty_seconds <= POLL_SECONDS / 2 + before + after + 1e-9
+        assert step.at == pytest.approx(gpu.step_seconds(step.energy_joules), abs=step.half_width_seconds + 1e-9)
+        assert step.half_width_seconds <= POLL_SECONDS / 2 + before + after + 1e-9
 
 
 def test_between_two_steps_the_energy_is_exact(time_source):
@@ -69,7 +67,7 @@ def test_between_two_steps_the_energy_is_exact(time_source):
         gpu.execute(work)
     mean_watts = (gpu.exact_energy_joules() - begin_joules) / (time_source.now() - begin_seconds)
     first, *_, last = found.take()
-    measured = (last.energy_joules - first.energy_joules) / (last.at_seconds - first.at_seconds)
+    measured = (last.energy_joules - first.energy_joules) / (last.at - first.at)
     assert measured == pytest.approx(mean_watts, rel=0.02)
 
 
@@ -113,8 +111,8 @@ def test_steps_missed_while_the_driver_failed_are_not_guessed_at(time_source, er
     time_source.advance(1.0)
     for before, after in itertools.pairwise(found.take()):
         true_seconds = (after.energy_joules - before.energy_joules) / WAITING_WATTS
-        uncertainty = before.uncertainty_seconds + after.uncertainty_seconds
-        assert after.at_seconds - before.at_seconds == pytest.approx(true_seconds, abs=uncertainty + 2e-5)
+        uncertainty = before.half_width_seconds + after.half_width_seconds
+        assert after.at - before.at == pytest.approx(true_seconds, abs=uncertainty + 2e-5)
         assert uncertainty <= 2 * POLL_SECONDS
 
 
@@ -128,7 +126,7 @@ class TestWithoutACounter:
     def test_power_is_added_up(self, time_source, gpu):
         steps = watch(gpu, time_source, 1.0)
         joules = steps[-1].energy_joules - steps[0].energy_joules
-        assert joules == pytest.approx(WAITING_WATTS * (steps[-1].at_seconds - steps[0].at_seconds), rel=1e-5)
+        assert joules == pytest.approx(WAITING_WATTS * (steps[-1].at - steps[0].at), rel=1e-5)
         assert len(steps) == pytest.approx(1.0 / POLL_SECONDS, abs=2)
 
     def test_energy_is_nowhere_made_up_while_power_could_not_be_read(self, time_source, gpu):
@@ -139,7 +137,7 @@ class TestWithoutACounter:
         time_source.advance(0.5)
         steps = found.take()
         watts = [
-            (after.energy_joules - before.energy_joules) / (after.at_seconds - before.at_seconds)
+            (after.energy_joules - before.energy_joules) / (after.at - before.at)
             for before, after in itertools.pairwise(steps)
         ]
         (across,) = [power for power in watts if power != pytest.approx(WAITING_WATTS, rel=1e-4)]

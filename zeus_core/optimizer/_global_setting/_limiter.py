@@ -9,16 +9,16 @@ from functools import partial
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
-from zeus_core.device._gpu import read_driver_version
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
+from zeus_core.optimizer._global_setting._search_group import GpuFacts, facts_of_gpu
 from zeus_core.settings.clock_knob import CommonClockKnob
-from zeus_core.settings.holders import KnobUser, read_original
+from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 from zeus_core.settings.knob import CommonKnob
 from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.settings.restoration import used_by
 
-__all__ = ["Answer", "GpuFacts", "Limiter", "ReplacedError", "facts_of_gpu", "obstacle_to"]
+__all__ = ["Answer", "Limiter", "ReplacedError", "obstacle_to"]
 
 
 class ReplacedError(DeviceHeldError):
@@ -39,21 +39,6 @@ class Answer:
     denial: str | None = None
     is_held: bool = False
     taken: int | None = None
-
-
-@dataclass(frozen=True)
-class GpuFacts:
-    """The facts of a GPU that trials on it depend on.
-
-    Attributes:
-        name: The product name.
-        driver: The version of the driver; None if it is unknown.
-        original_limit_watts: The original power limit; None if the GPU reports none.
-    """
-
-    name: str
-    driver: str | None
-    original_limit_watts: float | None
 
 
 class Limiter:
@@ -201,16 +186,3 @@ def obstacle_to(kind: Kind, gpus: Sequence[Gpu], user: KnobUser) -> str | None:
         return str(error)
     knob.restore()
     return None
-
-
-def facts_of_gpu(gpu: Gpu) -> GpuFacts:
-    """Read the facts of a GPU.
-
-    Raises:
-        DeviceError: They cannot be read.
-    """
-    try:
-        original_watts: float | None = read_original(gpu, POWER_LIMIT)
-    except NotSupportedError:
-        original_watts = None
-    return GpuFacts(gpu.name, read_driver_version(gpu), original_watts)

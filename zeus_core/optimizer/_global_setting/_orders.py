@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import math
-import time
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from zeus_core.measurement import DeviceEnergy
-from zeus_core.optimizer._global_setting._pause import Pause
-from zeus_core.optimizer._global_setting._selection import breaks_bound, chosen_by, keeps_bound
-from zeus_core.optimizer._trial_store import RunSpent
+from zeus_core.errors import UsageError
 from zeus_core.search import GridSearch, Search, Trial
+from zeus_core.search._comparison import Comparison
 from zeus_core.search._fixed_trials import FixedTrials
-from zeus_core.search._objectives import OptimumSelector, longest_factor
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, longest_factor
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._run_search import RunSearch
-from zeus_core.search._safe_clock import SafeClock
 from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.carbon_aware import CarbonAware
-    from zeus_core.optimizer.carbon_aware._aware_search import AwareSearch
-    from zeus_core.optimizer.carbon_aware._credit import Credit
     from zeus_core.search._adaptive_search import AdaptiveSearch
     from zeus_core.search._belief import Knob as CurveKnob
 
-__all__ = ["DEFAULT_STEPS", "MakeSearch", "Mode", "Order", "Orders", "SearchArguments", "is_check_due"]
+__all__ = [
+    "CHECKED_STEPS",
+    "DEFAULT_STEPS",
+    "MakeSearch",
+    "Mode",
+    "Order",
+    "Orders",
+    "SearchArguments",
+]
 
 MakeSearch = Callable[[Sequence[int], OptimumSelector], Search]
 """Makes a search from the settings, the original one first, and the selector."""
@@ -46,7 +48,7 @@ _PIECES = 8  # of a block: one that is left out costs so little, and they are en
 _UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
 
 # Steps of a block after which the search is asked whether it may go on: seldom enough for exchanges of many ranks.
-_CHECKED_STEPS = frozenset(round(1.25**power) for power in range(3, 90))
+CHECKED_STEPS = frozenset(round(1.25**power) for power in range(3, 90))
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Order:
         steps: How many steps are measured at it; 0 for none any more.
         is_choice: Whether the search is over, and this is its choice.
         settle_steps: The steps before them, if the setting is changed.
-        piece_steps: The steps of a piece of the block.
+        least_steps: The fewest steps of a block, as long as a number of updates of the energy counter.
+        least_piece_steps: The same of a piece of it.
         is_fixed: Whether the search is over for good once its choice is confirmed.
         is_limited: Whether the search may end the block early.
         reason: The reason for this setting, for people.
@@ -67,14 +70,14 @@ class Order:
         stepped_aside: The reason that training stays at the original setting; None if it need not.
         prediction: The expected effect of what the selector would choose, where no setting may be changed.
         expected: The expected effect of the choice; None if the search does not tell.
-        pause: The pause before it; None for none.
     """
 
     setting: int
     steps: int
     is_choice: bool
     settle_steps: int
-    piece_steps: int
+    least_steps: int
+    least_piece_steps: int
     is_fixed: bool
     is_limited: bool
     reason: str = ""
@@ -83,7 +86,11 @@ class Order:
     stepped_aside: str | None = None
     prediction: Prediction | None = None
     expected: Prediction | None = None
-    pause: Pause | None = None
+
+    @property
+    def piece_steps(self) -> int:
+        """The steps of a piece of the block."""
+        return max(math.ceil(self.steps / _PIECES), self.least_piece_steps)
 
 
 @dataclass(frozen=True)
@@ -100,10 +107,7 @@ class SearchArguments:
         period_seconds: The time between two updates of the energy counters.
         wait_steps: The steps before the search.
         observes: Whether no setting is changed.
-        aware: The signal that training follows once the search is over; None for none.
-        idle_watts: The power of all GPUs before training; None if it is unknown.
-        spent: The energy and time that the run took before; None if it is not resumed.
-        now: Tells the date and time, in seconds since 1970 (Unix time).
+        is_followed: Whether an observer directs training once the search is over.
     """
 
     kind: Kind
@@ -115,10 +119,7 @@ class SearchArguments:
     period_seconds: float
     wait_steps: int
     observes: bool
-    aware: CarbonAware | None = None
-    idle_watts: float | None = None
-    spent: RunSpent | None = None
-    now: Callable[[], float] = time.time
+    is_followed: bool = False
 
     def search(self, settings: tuple[int, ...]) -> RunSearch:
         """Make the search among some settings, the original one first."""
@@ -135,6 +136,8 @@ class SearchArguments:
                 settle_seconds=settle_seconds,
             )
             if self.kind == SM_CLOCK and longest_factor(self.selector) is not None:
+                from zeus_core.search._safe_clock import SafeClock
+
                 bound, tolerance = self.selector.bound_factor, self.selector.time_tolerance
                 return SafeClock(adaptive, settings, bound or 1.0, tolerance or 0.0)
             return adaptive
@@ -143,10 +146,10 @@ class SearchArguments:
         return FixedTrials(
             search,
             settings,
-            lambda trials: chosen_by(self.selector, trials, settings, steps, self.kind),
+            lambda trials: _chosen_by(self.selector, trials, settings, steps, self.kind),
             steps,
-            lambda trial, original: keeps_bound(self.selector, trial, original),
-            lambda trial, original: breaks_bound(self.selector, trial, original),
+            lambda trial, original: _keeps_bound(self.selector, trial, original),
+            lambda trial, original: _breaks_bound(self.selector, trial, original),
         )
 
     def predictor(self, settings: tuple[int, ...], selector: OptimumSelector) -> AdaptiveSearch:
@@ -168,20 +171,8 @@ class Orders:
         self._arguments = arguments
         self._settings = settings
         self._search = arguments.search(settings)
-        self._aware: AwareSearch | None = None
-        if arguments.aware is not None:
-            from zeus_core.optimizer.carbon_aware._aware_search import AwareSearch  # needs numpy
-
-            self._search = self._aware = AwareSearch(
-                self._search,
-                arguments.aware,
-                settings,
-                arguments.max_steps,
-                arguments.idle_watts,
-                arguments.now,
-                arguments.kind.unit,
-                arguments.spent,
-            )
+        self.is_directed = False
+        """Whether an observer directs training: the search is over."""
         self._predictor: AdaptiveSearch | None = None
         self._has_announced = False
         self._latest: dict[int, Trial] = {}  # the latest block at each setting
@@ -191,11 +182,7 @@ class Orders:
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Measure at the original setting alone from now on, and predict the rest. These trials were made before."""
-        search, settings = self._arguments.search(self._settings[:1]), self._settings[:1]
-        if self._aware is None:
-            self._search = search
-        else:
-            self._aware.use_search(search, settings)
+        self._search, self.is_directed = self._arguments.search(self._settings[:1]), False
         if self._arguments.kind.has_curves:
             self._predictor = self._arguments.predictor(self._settings, self._arguments.selector)
         for trial in trials:
@@ -209,7 +196,8 @@ class Orders:
             self._predictor.tell(trial)
             if trial.setting != self._settings[0]:
                 return
-        self._search.tell(trial, run_steps, run_seconds)
+        if not self.is_directed:
+            self._search.tell(trial, run_steps, run_seconds)
 
     def may_continue(self, steps: int, seconds: float) -> bool:
         """Return whether the block may go on; see `RunSearch.may_continue`."""
@@ -222,13 +210,10 @@ class Orders:
         if self._seconds_per_step is None and run_steps > 0:
             self._seconds_per_step = run_seconds / run_steps
         search = self._search
-        if self._aware is not None:
-            self._aware.plan(run_steps, run_seconds)
-        block, steps, is_fixed = search.ask(), 0, isinstance(search, FixedTrials)
-        if not isinstance(search, FixedTrials):
-            steps = max(block.steps, self._steps_of(_MIN_BLOCK_UPDATES) or 1)
-        elif not search.is_confirmed:
-            steps = block.steps
+        block, least_steps = search.ask(), self._steps_of(_MIN_BLOCK_UPDATES) or 1
+        steps, is_fixed = max(block.steps, least_steps), False
+        if isinstance(search, FixedTrials) and not self._arguments.is_followed:
+            steps, is_fixed = 0 if search.is_confirmed else block.steps, True
         cut_short, self._cut_short = self._cut_short, None
         settle_steps = self._arguments.warmup_steps
         if settle_steps is None:
@@ -238,7 +223,8 @@ class Orders:
             steps,
             search.is_done,
             settle_steps,
-            max(math.ceil(steps / _PIECES), self._steps_of(_MIN_PIECE_UPDATES) or 1),
+            least_steps,
+            self._steps_of(_MIN_PIECE_UPDATES) or 1,
             is_fixed,
             not is_fixed and block.setting != cut_short,
             self._reason(block.setting, search.is_done, cut_short),
@@ -247,14 +233,11 @@ class Orders:
             search.stepped_aside,
             None if self._predictor is None else self._predictor.prediction(),
             search.prediction() if search.is_done else None,
-            None if self._aware is None else self._aware.pause,
         )
 
     def _reason(self, setting: int, is_choice: bool, cut_short: int | None) -> str:
         """Return the reason for a setting. `cut_short` is that of a block that was too slow to go on; None for none."""
         before, original = self._chosen, self._latest.get(self._settings[0])
-        if self._aware is not None and self._aware.reason is not None:
-            return self._aware.reason
         if not is_choice:
             is_known = setting == self._settings[0] and original is not None
             return "the search measures it once more" if is_known else "the search tries it"
@@ -267,24 +250,9 @@ class Orders:
         text = f"the choice moves: at {before} {self._arguments.kind.unit} a step took {time:+.1%} time and "
         return f"{text}{energy:+.1%} energy{', longer than expected' if cut_short == before else ''}"
 
-    def tell_pause(self, seconds: float, energy: DeviceEnergy) -> None:
-        """Take in a pause that is over."""
-        if self._aware is not None:
-            self._aware.tell_pause(seconds, energy)
-
-    def spent(self, run_steps: int) -> RunSpent | None:
-        """Return what the run has taken in so many steps, for a checkpoint; None where training follows no signal."""
-        if self._aware is None:
-            return None
-        self._aware.count(run_steps)
-        return self._aware.spent
-
-    def credit(self, run_steps: int) -> Credit | None:
-        """Return what following the signal has gained in so many steps; None if it is not known."""
-        if self._aware is None:
-            return None
-        self._aware.count(run_steps)
-        return self._aware.credit()
+    def prediction(self, setting: int) -> Prediction | None:
+        """Predict what a setting would do; None if nobody knows."""
+        return self._search.prediction(setting)
 
     def _steps_of(self, updates: int) -> int | None:
         """Return the steps that last so many updates of a counter; None if nobody knows how long a step is."""
@@ -300,6 +268,50 @@ class Orders:
         return str(cost)
 
 
-def is_check_due(steps: int) -> bool:
-    """Return whether the search is asked after so many steps of a block whether it may go on."""
-    return steps in _CHECKED_STEPS
+def _chosen_by(
+    selector: OptimumSelector, trials: Sequence[Trial], settings: Sequence[int], steps: int, kind: Kind
+) -> int:
+    """Return the setting that a selector chooses.
+
+    Args:
+        selector: The selector.
+        trials: The trials, of which it is shown those within the settings.
+        settings: The settings, the highest first.
+        steps: The number of steps that the energies and times it is shown are for.
+        kind: The kind of setting.
+
+    Raises:
+        UsageError: It returned something that is no possible setting.
+        Exception: It raised it.
+    """
+    shown = sorted((trial for trial in trials if settings[-1] <= trial.setting <= settings[0]), key=_highest_first)
+    choice: object = selector.select([PowerLimitMeasurement.from_trial(trial, steps) for trial in shown])
+    try:
+        setting = operator.index(choice)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(
+            f"{type(selector).__name__}.select returned {choice!r}; it must return a {kind.words} in whole "
+            f"{kind.unit}, such as measurements[0].power_limit"
+        ) from None
+    kind.check(setting, settings)
+    return setting
+
+
+def _keeps_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bool:
+    """Return whether a setting may be chosen by a trial at it, beside one at the original setting."""
+    objective = selector.objective
+    if objective is None:
+        return True
+    cost = objective.cost(PowerLimitMeasurement.from_trial(trial, 1), PowerLimitMeasurement.from_trial(original, 1))
+    return not math.isinf(cost)
+
+
+def _breaks_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bool:
+    """Return whether a trial certainly breaks a bound of time, or costs more for it, beside one at the original."""
+    from zeus_core.search._verdict import verdict_on  # for trials of a fixed length alone
+
+    return longest_factor(selector) is not None and verdict_on(selector, Comparison(original, trial)).holds is False
+
+
+def _highest_first(trial: Trial) -> int:
+    return -trial.setting

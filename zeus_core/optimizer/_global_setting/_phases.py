@@ -25,8 +25,8 @@ The window of a phase that measures (MEASURE, CONFIRM, DONE) has a table of its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from zeus_core.events import (
     EpochBegin,
@@ -57,6 +57,8 @@ __all__ = [
 class Phase(Enum):
     """The phases, by name."""
 
+    __hash__ = object.__hash__  # that of an enum calls a function in Python, at each look into a table
+
     REST = "rest"
     PREPARE = "prepare"
     WAIT = "wait"
@@ -71,6 +73,8 @@ class Phase(Enum):
 
 class Window(Enum):
     """The states of the window of a phase, by name."""
+
+    __hash__ = object.__hash__  # that of an enum calls a function in Python, at each look into a table
 
     CLOSED = "closed"
     OPEN = "open"
@@ -139,8 +143,7 @@ _COUNTED = frozenset({Phase.WAIT, Phase.WARM_UP, Phase.SETTLE, *MEASURED})
 _INTERRUPTED = frozenset({Window.SUSPENDED, Window.SPOILED})
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """A phase and its progress.
 
     Attributes:
@@ -174,10 +177,14 @@ def advance(state: State, happening: type[Event] | Outcome, steps_of: Callable[[
         happening: The class of an event, or an outcome.
         steps_of: Returns the steps that a phase lasts; 0 for a phase that something else ends.
     """
-    if happening is StepEnd and state.phase in _COUNTED and state.window not in _INTERRUPTED:
-        state = State(state.phase, state.steps_left - 1, state.window, state.segment_steps + 1)
-    if state.steps_left <= 0 and happening in STEP_BOUNDARIES and state.is_spent:
-        happening = Outcome.SPENT
+    if happening in STEP_BOUNDARIES and state.phase in _COUNTED:
+        is_interrupted = state.window in _INTERRUPTED
+        if happening is StepEnd and not is_interrupted:
+            state = State(state.phase, state.steps_left - 1, state.window, state.segment_steps + 1)
+        if state.steps_left <= 0 and state.is_spent:
+            happening = Outcome.SPENT
+        elif not is_interrupted:
+            return state  # as after most steps: no row of a table is for it
     phase = PHASES.next(state.phase, happening)
     if phase is not state.phase:
         steps = steps_of(phase)

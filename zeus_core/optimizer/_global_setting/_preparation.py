@@ -7,19 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zeus_core._codec import decode, encode
-from zeus_core._process.deadline import CALL_SECONDS
-from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError
 from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError, obstacle_to
+from zeus_core.optimizer._global_setting._measuring import RunSteps, TrialRecorder
 from zeus_core.optimizer._global_setting._orders import SearchArguments
 from zeus_core.optimizer._global_setting._phases import Phase
-from zeus_core.optimizer._global_setting._recorder import TrialRecorder
-from zeus_core.optimizer._global_setting._run_steps import RunSteps
-from zeus_core.optimizer._global_setting._search_group import RankInformation, SearchGroup
+from zeus_core.optimizer._global_setting._search_group import RankInformation, SearchGroup, with_power
 from zeus_core.optimizer._global_setting._search_options import SearchOptions
-from zeus_core.optimizer._global_setting._selection import with_power
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.optimizer._trial_store import (
     Conditions,
@@ -30,7 +25,6 @@ from zeus_core.optimizer._trial_store import (
     checked_facts,
     search_from_state,
     searches_to_state,
-    spent_from_state,
 )
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, ZeusCost
@@ -80,8 +74,6 @@ class Preparation:
         self._limiters: list[Limiter] = []
         self._is_restored = True  # what an earlier training has changed
         self._searches: list[SettingSearch] = []  # of the latest training
-        self._idle_watts: float | None = None
-        self._spent: RunSpent | None = None  # before this training
 
     @property
     def name(self) -> str:
@@ -104,8 +96,12 @@ class Preparation:
             search.forget()
         self._has_forgotten = True
 
-    def state(self) -> dict[str, Any]:
-        """Return what was measured so far, for a checkpoint, in JSON types; empty before the first trial."""
+    def state(self, spent: RunSpent | None = None) -> dict[str, Any]:
+        """Return what was measured so far, for a checkpoint, in JSON types; empty before the first trial.
+
+        Args:
+            spent: The energy and time that the run took so far; None where it follows no signal.
+        """
         return searches_to_state(
             [
                 SearchState(
@@ -117,13 +113,12 @@ class Preparation:
                 for search in self._searches
                 if search.measured.blocks
             ],
-            self._searches[0].pauses.spent if self._searches else None,
+            spent,
         )
 
     def load_state(self, state: Any) -> None:
         """Take what a checkpoint holds for known, in the next training."""
         self._resumed = state or None
-        self._spent = None if self.options.aware is None else spent_from_state(state)
 
     def searches(self, told_max_steps: int | None, replaced: ReplacedError | None = None) -> list[SettingSearch]:
         """Read what is in force, and make the searches of a training. All ranks call this.
@@ -140,8 +135,6 @@ class Preparation:
         self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
         self._is_restored = not self._limiters
         run = RunSteps()
-        if self.options.aware is not None and replaced is None:
-            self._idle_watts = self._read_idle_watts()
         left_steps = None if replaced is None else self._searches[0].left_steps
         searches = [self._search(kind, run, told_max_steps, left_steps) for kind in self._kinds]
         # Each ceiling is below the one before, so that two who set limits by turns come to an end.
@@ -163,12 +156,6 @@ class Preparation:
         """The commands for the GPUs of this rank that `restore` is not known to have restored, each with the reason."""
         return {command: why for limiter in self._limiters for command, why in limiter.unrestored.items()}
 
-    def _read_idle_watts(self) -> float | None:
-        """Return the power of all GPUs of the job, which do not train yet; None if a GPU does not tell it."""
-        told = self._exchange.gather(lambda: {gpu.uuid: _power_watts(gpu) for gpu in self._gpus}, Phase.PREPARE)
-        watts = {uuid: power for of_rank in told for uuid, power in of_rank.items()}
-        return None if None in watts.values() else sum(power for power in watts.values() if power is not None)
-
     def _possible_kinds(self) -> tuple[Kind, ...]:
         """Return the kinds of settings that all ranks can change; the first one if there is none."""
         possible, complaints = [], []
@@ -189,8 +176,8 @@ class Preparation:
     def _search(self, kind: Kind, run: RunSteps, told_max_steps: int | None, left_steps: int | None) -> SettingSearch:
         exchange = self._exchange
         # No rank changes a setting before all ranks have read theirs: some may share a GPU.
-        told = exchange.gather(lambda: encode(self._information(self._read(kind))), Phase.PREPARE)
-        ranks, limiter = decode(list[RankInformation], told), self._limiters[-1]
+        ranks = exchange.gather_of(RankInformation, lambda: self._information(self._read(kind)), Phase.PREPARE)
+        limiter = self._limiters[-1]
         group = SearchGroup.from_ranks(ranks, kind)
         exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpus}))
         if self.options.selector is None:
@@ -198,7 +185,7 @@ class Preparation:
         if any(one != POWER_LIMIT for one in self._kinds):
             self.selector = with_power(self.selector, group.original_limit_watts)
         conditions = group.conditions(kind, self._work)
-        known = decode(SearchState, exchange.decide(lambda: encode(self._known(conditions)), Phase.PREPARE))
+        known = exchange.decide_of(SearchState, lambda: self._known(conditions), Phase.PREPARE)
         if kind is self._kinds[0]:
             run.steps = known.run_steps
             self._recorder.begin_run(known.run_seconds)
@@ -251,10 +238,7 @@ class Preparation:
             max(gpu.energy_counter_period_seconds for gpu in self._gpus),
             options.wait_steps,
             options.mode == "observe",
-            options.aware,
-            self._idle_watts,
-            self._spent,
-            self._recorder.clock_seconds,
+            options.aware is not None,
         )
 
     def _information(self, limiter: Limiter) -> RankInformation:
@@ -278,10 +262,3 @@ class Preparation:
             raise DeviceError("the original settings of an earlier training have not been restored yet")
         self._limiters.append(Limiter(self._gpus, kind, self._user))
         return self._limiters[-1]
-
-
-def _power_watts(gpu: Gpu) -> float | None:
-    try:
-        return ParallelCalls().call_one_within(CALL_SECONDS, 0, gpu.read_power_watts)
-    except DeviceError:
-        return None

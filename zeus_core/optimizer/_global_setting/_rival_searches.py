@@ -6,13 +6,12 @@ import logging
 from collections.abc import Sequence
 from enum import Enum
 
-from zeus_core.optimizer._global_setting._phases import Outcome, Phase, Window
-from zeus_core.optimizer._global_setting._selection import better_choice
+from zeus_core.optimizer._global_setting._phases import Outcome
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
 
-__all__ = ["RivalSearches"]
+__all__ = ["RivalSearches", "better_choice"]
 
 _logger = logging.getLogger(__name__)
 
@@ -30,7 +29,6 @@ class RivalSearches:
 
     def __init__(self, searches: Sequence[SettingSearch], selector: OptimumSelector, exchange: Exchange) -> None:
         first, *self._untried = searches
-        self._searches = list(searches)
         self.current: SettingSearch = first
         """The search under way."""
         self._tried = [first]
@@ -39,37 +37,18 @@ class RivalSearches:
         self._is_decided = False
 
     @property
-    def searches(self) -> Sequence[SettingSearch]:
-        """All searches."""
-        return self._searches
-
-    @property
     def others(self) -> Sequence[SettingSearch]:
         """The searches that have chosen, and do not go on."""
         return [search for search in self._tried if search is not self.current]
 
-    def begin(self) -> Outcome:
-        """Ask for the first block."""
-        return self._next(self.current.begin(), Phase.PREPARE)
-
-    def enter(self, phase: Phase, window: Window, is_new: bool) -> Outcome | None:
-        """Have the effects of entering a phase (`is_new`) or a state of its window; see `SettingSearch.enter`."""
-        outcome = self.current.enter(phase, window, is_new)
-        return None if outcome is None else self._next(outcome, phase)
-
-    def forget(self) -> None:
-        """Forget all blocks."""
-        for search in self._searches:
-            search.forget()
-
-    def _next(self, outcome: Outcome, phase: Enum) -> Outcome:
+    def next(self, outcome: Outcome, phase: Enum) -> Outcome:
         """Go on with the next search once one has chosen; after the last, with the one that has the better choice."""
         while outcome is Outcome.CHOSEN and self._untried and not self.current.observes:
             before, self.current = self.current, self._untried.pop(0)
             self._tried.append(self.current)
             before.rest()
             self.current.continue_from(before)
-            outcome = self.current.begin()
+            outcome = self.current.begin() or outcome
         if outcome is Outcome.CHOSEN and len(self._tried) > 1 and not self._is_decided:
             self._is_decided = True
             self._keep(self._tried[self._exchange.decide(self._better, phase)])
@@ -92,3 +71,21 @@ class RivalSearches:
         if kept is not self.current:
             self.current.rest()
             self.current = kept
+
+
+def better_choice(
+    selector: OptimumSelector, originals: Sequence[PowerLimitMeasurement], choices: Sequence[PowerLimitMeasurement]
+) -> int:
+    """Return which of the choices of several searches is the best: its place.
+
+    Args:
+        selector: The rule by which each was chosen.
+        originals: A step at the original setting, as each search knows it.
+        choices: A step at the choice of each.
+    """
+    changes = list(zip(choices, originals, strict=True))
+    best = 0
+    for place in range(1, len(changes)):
+        if selector.prefers(changes[place], changes[best]):
+            best = place
+    return best

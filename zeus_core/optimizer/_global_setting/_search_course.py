@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from zeus_core.adapters import contained
 from zeus_core.adapters._contained import log_fault
@@ -12,6 +13,7 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DeviceHeldError
 from zeus_core.events import Event, StepBegin, StepEnd, TrainBegin
 from zeus_core.optimizer._global_setting._limiter import ReplacedError
+from zeus_core.optimizer._global_setting._measuring import TrialRecorder
 from zeus_core.optimizer._global_setting._phases import (
     MEASURED,
     STEP_BOUNDARIES,
@@ -22,8 +24,6 @@ from zeus_core.optimizer._global_setting._phases import (
     advance,
 )
 from zeus_core.optimizer._global_setting._preparation import Preparation
-from zeus_core.optimizer._global_setting._recorder import TrialRecorder
-from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
 from zeus_core.optimizer._global_setting._search_options import SearchOptions
 from zeus_core.optimizer._global_setting._setting_history import SettingHistory
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
@@ -32,9 +32,13 @@ from zeus_core.ports import World
 from zeus_core.ports._exchange import Exchange
 from zeus_core.settings.holders import KnobUser
 
+if TYPE_CHECKING:
+    from zeus_core.optimizer._global_setting._rival_searches import RivalSearches
+
 __all__ = ["SearchCourse"]
 
 _SETTING = frozenset({Phase.WARM_UP, Phase.SETTLE, Phase.DONE})  # the phases that set a setting
+_DIRECTED = frozenset({Phase.PREPARE, Phase.CONCLUDE})  # the phases in which an observer may direct the search
 _RESTING = frozenset({Phase.REST, Phase.OFF})
 _FAULT = "a fault, which was logged, has ended the search"
 
@@ -70,8 +74,11 @@ class SearchCourse:
         """The state in which the latest training ended."""
         self.ended_because: str | None = None
         """The reason that the search was given up, in phase OFF; None before."""
-        self.rivals: RivalSearches | None = None
+        self.searches: Sequence[SettingSearch] = ()
         """The searches of the latest training."""
+        self.search: SettingSearch | None = None
+        """The one under way, or the latest one."""
+        self._rivals: RivalSearches | None = None  # where there are several
         self.gpus = gpus
         """The GPUs of this rank."""
         self._recorder = recorder
@@ -91,36 +98,41 @@ class SearchCourse:
         """Makes the searches."""
 
     @property
-    def search(self) -> SettingSearch | None:
-        """The search under way, or the latest one."""
-        return None if self.rivals is None else self.rivals.current
+    def others(self) -> Sequence[SettingSearch]:
+        """The searches that have chosen, and do not go on."""
+        return () if self._rivals is None else self._rivals.others
 
     @contained(on_fault=lambda self, error: self.fail(error))
     def receive(self, event: Event) -> None:
         """Follow an event: the one entrance of all hooks."""
-        kind, phase = type(event), self.state.phase
-        is_measured = self.state.window is Window.OPEN
+        kind, state, is_measured = type(event), self.state, False
         if kind is StepBegin:
             self._recorder.begin_step()
         elif kind is StepEnd:
-            self._recorder.end_step()
-            if is_measured:
-                self.exchange.attempt(self._recorder.mark_step)
-            if self.rivals is not None and phase not in _RESTING:
-                self.rivals.current.count_step(is_original=phase is Phase.WAIT)
+            is_measured = state.window is Window.OPEN
+            self.exchange.attempt(self._recorder.end_measured_step if is_measured else self._recorder.end_step)
+            if self.search is not None and state.phase not in _RESTING:
+                self.search.count_step(is_original=state.phase is Phase.WAIT)
         else:
             self._recorder.pause()
-        if isinstance(event, TrainBegin):
-            self._steps_left = event.steps_left
+            if isinstance(event, TrainBegin):
+                self._steps_left = event.steps_left
         self._follow(kind)
-        if kind is StepEnd and is_measured and self._is_to_end_early():
-            self._follow(Outcome.SPENT)
+        if is_measured and self.search is not None:
+            phase, steps_left, *_ = self.state
+            if steps_left > 0 and phase in MEASURED and self.search.is_to_end_early(phase, steps_left):
+                self._follow(Outcome.SPENT)
 
-    def _is_to_end_early(self) -> bool:
-        phase, steps_left = self.state.phase, self.state.steps_left
-        if self.rivals is None or steps_left == 0 or phase not in MEASURED:
-            return False
-        return self.rivals.current.is_to_end_early(phase, steps_left)
+    @property
+    def waiting(self) -> SettingSearch | None:
+        """The search, if it waits in PREPARE or CONCLUDE for an observer to direct it."""
+        search = self.search
+        return search if search is not None and search.is_waiting and self.state.phase in _DIRECTED else None
+
+    def go_on(self, cause: Event, setting: int | None, steps: int, reason: str) -> None:
+        """Have the search that waits since an event go on; see `SettingSearch.go_on`."""
+        if self.search is not None:
+            self._follow(self.search.go_on(setting, steps, reason), type(cause))
 
     def fail(self, error: Exception) -> None:
         """End the search by a fault."""
@@ -136,53 +148,71 @@ class SearchCourse:
         if self.gpus:  # without one, the warning of its monitor has said so
             log_fault(self, f"the search for a {self.preparation.name} is off for the rest of this run", error)
 
-    def _follow(self, event: type[Event] | Outcome) -> None:
-        """Follow what has happened, and then the outcome of entering each phase, or state of its window, in turn."""
+    def _follow(self, event: type[Event] | Outcome, cause: type[Event] | None = None) -> None:
+        """Follow what has happened, and then the outcome of entering each phase, or state of its window, in turn.
+
+        Args:
+            event: An event, or an outcome.
+            cause: The event that led to this outcome, where that is over.
+        """
+        is_boundary = (cause or event) in STEP_BOUNDARIES
         happening: type[Event] | Outcome | None = event
         while happening is not None:
             before, self.state = self.state, advance(self.state, happening, self._steps_of)
             if (self.state.phase, self.state.window) == (before.phase, before.window):
                 return
-            happening = self._enter(is_new=self.state.phase is not before.phase)
-            if happening is None and event in STEP_BOUNDARIES and self.state.is_spent:
+            happening, search, phase = None, self.search, self.state.phase
+            if phase is Phase.PREPARE:
+                happening = self._prepare()
+            elif phase in _RESTING:
+                self.restore()
+                self._recorder.drop_trial()
+            elif search is not None and phase is Phase.CONCLUDE:
+                happening = self._conclude(search)
+            elif search is not None:
+                if phase in _SETTING and phase is not before.phase:
+                    try:
+                        search.begin_block(phase)
+                    finally:
+                        self._note_setting(search.reason)
+                search.block.follow(self.state.window)
+            if happening is None and is_boundary and self.state.is_spent:
                 happening = Outcome.SPENT
 
     def _steps_of(self, phase: Phase) -> int:
         return 0 if self.search is None else self.search.steps_of(phase)
 
-    def _enter(self, is_new: bool) -> Outcome | None:
-        """Have the effects of entering the current phase, or the state of its window.
-
-        Returns:
-            Their outcome; None if there is none yet.
-        """
-        if self.state.phase is Phase.PREPARE:
-            return self._prepare()
-        if self.state.phase in _RESTING:
-            self.restore()
-            self._recorder.drop_trial()
-            return None
+    def _conclude(self, search: SettingSearch) -> Outcome | None:
         try:
-            return None if self.rivals is None else self.rivals.enter(self.state.phase, self.state.window, is_new)
+            return self._continued(search.conclude())
         except ReplacedError as error:
             self._replaced = error
             return Outcome.LOWERED
-        finally:
-            if is_new and self.state.phase in _SETTING and self.search is not None:
-                self._note_setting(self.search.reason)
 
-    def _prepare(self) -> Outcome:
+    def _continued(self, outcome: Outcome | None) -> Outcome | None:
+        """Return the outcome of a search; that of the next one, if it has chosen and others are to be made."""
+        if self._rivals is None or outcome is None:
+            return outcome
+        outcome = self._rivals.next(outcome, self.state.phase)
+        self.search = self._rivals.current
+        return outcome
+
+    def _prepare(self) -> Outcome | None:
         replaced, self._replaced = self._replaced, None
         if replaced is None:
-            self.rivals = None
+            self.searches, self.search, self._rivals = (), None, None
         searches = self.preparation.searches(self._steps_left, replaced)
         if replaced is not None:
             _logger.warning("%s, and the search for a %s begins anew below it", replaced, self.preparation.name)
-        self.rivals = RivalSearches(searches, self.preparation.selector, self.exchange)
+        self.searches, self.search = searches, searches[0]
+        if len(searches) > 1:
+            from zeus_core.optimizer._global_setting._rival_searches import RivalSearches  # for knob="auto" alone
+
+            self._rivals = RivalSearches(searches, self.preparation.selector, self.exchange)
         if replaced is None:
             self._history.begin()
         self._note_setting("somebody else has set it")
-        return self.rivals.begin()
+        return self._continued(self.search.begin())
 
     def _note_setting(self, reason: str) -> None:
         if self.search is not None and self.search.in_force is not None:

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
 from zeus_core.events import TrainingOptimizer
 from zeus_core.optimizer._global_setting._orders import DEFAULT_STEPS
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
-from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
+from zeus_core.optimizer._global_setting._trials import MeasuredBlocks
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
-from zeus_core.search._verdict import Verdict, verdict_on
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
+if TYPE_CHECKING:
+    from zeus_core.optimizer._global_setting._search_result import SearchResult
+
 __all__ = ["SearchFacts"]
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """A search as its users see it. The defaults are those before a training begins.
+
+    Attributes:
+        original: The original setting; None if there is none of the kind asked for.
+        chosen: The setting that the search ended with; None before its end.
+        in_force: The setting in force as far as this rank knows, the highest of its GPUs; None while it rests.
+        settings: The settings that may be chosen.
+        measured: All that was measured.
+        is_fixed: Whether the search is over for good once its choice is confirmed.
+    """
+
+    original: int | None = None
+    chosen: int | None = None
+    in_force: int | None = None
+    settings: tuple[int, ...] = (0,)
+    measured: MeasuredBlocks = field(default_factory=lambda: MeasuredBlocks((), 0))
+    is_fixed: bool = True
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """Steps at the original setting, and at the choices; None until one was measured, and if they are one."""
+        return self.measured.comparison(self.chosen, self.is_fixed)
 
 
 class SearchFacts(TrainingOptimizer):
@@ -30,6 +61,14 @@ class SearchFacts(TrainingOptimizer):
     def _search(self) -> SettingSearch | None:
         return self._course.search
 
+    def _view(self, kind: Kind | None = None) -> SearchView:
+        """Return the latest search, if it is one for this kind of setting."""
+        search = self._search
+        if search is None or (kind is not None and search.kind != kind):
+            return SearchView()
+        settings = search.original, search.chosen, search.in_force, search.settings
+        return SearchView(*settings, search.measured, search.is_fixed)
+
     @property
     def optimum_selector(self) -> OptimumSelector:
         """The rule for the best limit."""
@@ -38,50 +77,48 @@ class SearchFacts(TrainingOptimizer):
     @property
     def baseline_limit_watts(self) -> int | None:
         """The original limit; None until training begins, and where clocks are searched."""
-        return None if self._search is None else self._in(POWER_LIMIT, self._search.original)
+        return self._view(POWER_LIMIT).original
 
     @property
     def chosen_limit_watts(self) -> int | None:
         """The limit the search ended with; None before its end, and where clocks are searched."""
-        return None if self._search is None else self._in(POWER_LIMIT, self._search.chosen)
+        return self._view(POWER_LIMIT).chosen
 
     @property
     def power_limit_watts(self) -> int | None:
         """The limit in force as far as the optimizer knows, the highest of this process's GPUs; None while it rests."""
-        return None if self._search is None else self._in(POWER_LIMIT, self._search.in_force)
+        return self._view(POWER_LIMIT).in_force
 
     @property
     def baseline_clock_mhz(self) -> int | None:
         """The original SM clock, or the highest one of the GPUs if they were not locked; None until training begins."""
-        return None if self._search is None else self._in(SM_CLOCK, self._search.original)
+        return self._view(SM_CLOCK).original
 
     @property
     def chosen_clock_mhz(self) -> int | None:
         """The SM clock the search ended with; None before its end, and where limits are searched."""
-        return None if self._search is None else self._in(SM_CLOCK, self._search.chosen)
+        return self._view(SM_CLOCK).chosen
 
     @property
     def sm_clock_mhz(self) -> int | None:
         """The SM clock in force as far as the optimizer knows; None while it rests, and where limits are searched."""
-        return None if self._search is None else self._in(SM_CLOCK, self._search.in_force)
-
-    def _in(self, kind: Kind, setting: int | None) -> int | None:
-        return setting if self._search is not None and self._search.kind == kind else None
+        return self._view(SM_CLOCK).in_force
 
     @property
     def trials(self) -> list[Trial]:
         """The trials so far, the highest limit first."""
-        return [] if self._search is None else self._search.measured.sorted_trials()
+        return self._view().measured.sorted_trials()
 
     @property
     def measurements(self) -> list[PowerLimitMeasurement]:
         """The trials, and a choice that was none, as selectors see them, each scaled to `profile_steps` steps."""
-        return [] if self._search is None else self._search.measurements(self.profile_steps)
+        view = self._view()
+        return view.measured.measurements(view.settings, view.chosen, self.profile_steps)
 
     @property
     def confirmation(self) -> Trial | None:
         """The steps measured at the choice since training continues at it; None until then."""
-        return None if self._search is None else self._search.measured.confirmation
+        return self._view().measured.confirmation
 
     @property
     def comparison(self) -> Comparison | None:
@@ -89,7 +126,7 @@ class SearchFacts(TrainingOptimizer):
 
         A search that moves its choice a little while training continues is compared by its steps at all choices.
         """
-        return None if self._search is None else self._search.comparison
+        return self._view().comparison
 
     @property
     def saving_fraction(self) -> float | None:
@@ -114,12 +151,15 @@ class SearchFacts(TrainingOptimizer):
 
     def _search_result(self) -> SearchResult | None:
         """Return the facts of the latest search; None before its first step."""
+        from zeus_core.optimizer._global_setting._search_result import SearchResult  # at the end of training alone
+        from zeus_core.search._verdict import Verdict, verdict_on
+
         search, course = self._search, self._course
         if search is None or search.run.steps == 0:
             return None
         selector, comparison, aware = self.optimum_selector, self.comparison, course.preparation.options.aware
         rule = repr(selector)
-        is_alone = course.rivals is not None and len(course.rivals.searches) == 1  # rivals share the steps of the run
+        is_alone = len(course.searches) == 1  # rivals share the steps of the run
         is_bound = selector.bound_factor is not None and aware is None
         run_slowdown = search.run_slowdown if is_bound and is_alone else None
         verdict = verdict_on(selector, comparison, run_slowdown)

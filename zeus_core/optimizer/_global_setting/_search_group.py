@@ -5,12 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from zeus_core.errors import UsageError
-from zeus_core.optimizer._global_setting._limiter import GpuFacts
+from zeus_core.device import Gpu
+from zeus_core.device._gpu import read_driver_version
+from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.optimizer._trial_store import Conditions
-from zeus_core.settings.kinds import Kind
+from zeus_core.search._objectives import OptimumSelector
+from zeus_core.settings.holders import read_original
+from zeus_core.settings.kinds import POWER_LIMIT, Kind
 
-__all__ = ["RankInformation", "SearchGroup", "conditions_on"]
+__all__ = ["GpuFacts", "RankInformation", "SearchGroup", "conditions_on", "facts_of_gpu", "with_power"]
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """The facts of a GPU that trials on it depend on.
+
+    Attributes:
+        name: The product name.
+        driver: The version of the driver; None if it is unknown.
+        original_limit_watts: The original power limit; None if the GPU reports none.
+    """
+
+    name: str
+    driver: str | None
+    original_limit_watts: float | None
 
 
 @dataclass(frozen=True)
@@ -78,3 +96,29 @@ def conditions_on(gpus: Sequence[GpuFacts], knob: str, work: Mapping[str, int | 
     drivers = sorted({gpu.driver for gpu in gpus if gpu.driver is not None})
     limits_watts = tuple(gpu.original_limit_watts for gpu in gpus)
     return Conditions(tuple(gpu.name for gpu in gpus), tuple(drivers), limits_watts, knob, work)
+
+
+def facts_of_gpu(gpu: Gpu) -> GpuFacts:
+    """Read the facts of a GPU.
+
+    Raises:
+        DeviceError: They cannot be read.
+    """
+    try:
+        original_watts: float | None = read_original(gpu, POWER_LIMIT)
+    except NotSupportedError:
+        original_watts = None
+    return GpuFacts(gpu.name, read_driver_version(gpu), original_watts)
+
+
+def with_power(selector: OptimumSelector, original_watts: float | None) -> OptimumSelector:
+    """Return a selector that knows the highest power of a GPU, where the settings are none.
+
+    Raises:
+        UsageError: Nobody knows it.
+    """
+    if not selector.needs_max_power:
+        return selector
+    if original_watts is None:
+        raise UsageError("the GPUs report no power limit: pass ZeusCost(max_power_watts=...), the highest power of one")
+    return selector.completed(original_watts)

@@ -29,18 +29,16 @@ from zeus_core.events import (
 )
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
+from zeus_core.optimizer._global_setting._measuring import TrialRecorder
 from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
-from zeus_core.optimizer._global_setting._pause import Pauser
 from zeus_core.optimizer._global_setting._phases import (
     Phase,
     Window,
 )
-from zeus_core.optimizer._global_setting._recorder import TrialRecorder
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
 from zeus_core.optimizer._global_setting._search_facts import SearchFacts
 from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, checked_knob, kinds_of
-from zeus_core.optimizer._global_setting._search_result import restored_text, restoring_rows
-from zeus_core.optimizer._global_setting._setting_history import SearchRecord, SettingHistory
+from zeus_core.optimizer._global_setting._setting_history import SettingHistory
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.ports import World
 from zeus_core.ports._world import checked_world
@@ -49,7 +47,9 @@ from zeus_core.settings.holders import user_of
 from zeus_core.settings.kinds import SM_CLOCK
 
 if TYPE_CHECKING:
+    from zeus_core.optimizer._global_setting._search_result import SearchRecord
     from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.optimizer.carbon_aware._follower import Follower
 
 __all__ = ["SearchOptimizer", "search_record"]
 
@@ -121,7 +121,12 @@ class SearchOptimizer(SearchFacts):
         user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest)
         course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history, user)
         self._exchange = course.exchange
-        self._pauser = None if carbon_aware is None else Pauser(carbon_aware, monitor, self._exchange, report_pause)
+        self._follower: Follower | None = None
+        """Follows a signal, beside the search."""
+        if carbon_aware is not None:
+            from zeus_core.optimizer.carbon_aware._follower import Follower  # needs numpy
+
+            self._follower = Follower(carbon_aware, monitor, self._exchange, report_pause)
         super().__init__(course)
 
     def use_world(self, world: World) -> None:
@@ -154,11 +159,13 @@ class SearchOptimizer(SearchFacts):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the search so far for the checkpoint of a training, in JSON types; empty before its first trial."""
-        return self._course.preparation.state()
+        return self._course.preparation.state(None if self._follower is None else self._follower.spent)
 
     def load_state_dict(self, state: Any) -> None:
         """Continue the search of a checkpoint in the next training, if it was made under the same conditions."""
         self._course.preparation.load_state(state)
+        if self._follower is not None:
+            self._follower.load_state(state)
 
     def receive(self, event: Event) -> None:
         """Receive an event of training.
@@ -169,65 +176,80 @@ class SearchOptimizer(SearchFacts):
         measured. `TrainEnd` restores the original limits, and shows the result. `Forget` drops all trials, also those
         in the profile.
         """
-        match event:
-            case StepBegin():
-                if self._is_in_step:
-                    self._end_step()
-                if self._recorder.is_after_unusual_gap():
-                    self._take_interference(INTERFERENCE)
-                if self.is_pause_due:
-                    self.pause()
-                self._is_in_step = True
-                self._course.receive(event)
-            case StepEnd():
-                self._end_step()
-            case Pause():
-                self._end_step()
-                self._course.receive(event)
-                self._recorder.skips_next_step = event.on_all_ranks and self._exchange.size > 1
-            case Interference():
-                self._take_interference(event)
-            case _:
-                self._receive_bound(event)
+        kind = type(event)
+        if kind is StepBegin:
+            self._begin_step()
+        elif kind is StepEnd:
+            if not self._is_in_step:
+                return
+            self._is_in_step, self._is_result_due = False, True
+        elif not self._takes(event):
+            return
+        self._course.receive(event)
+        if self._follower is not None:
+            self._direct(self._follower, event)
+        if kind is StepEnd:
+            self._recorder.skips_next_step = False
+            if self._expects_interference:
+                self._course.receive(Pause())
 
-    def _receive_bound(self, event: Event) -> None:
-        """Receive the beginning or the end of an epoch, or of training."""
+    def _begin_step(self) -> None:
+        if self._is_in_step:
+            self.receive(STEP_END)
+        if self._recorder.is_after_unusual_gap():
+            self.receive(INTERFERENCE)
+        if self._follower is not None:
+            self.pause()
+        self._is_in_step = True
+
+    def _takes(self, event: Event) -> bool:
+        """Note an event that is none of a step. Returns whether the search follows it."""
         match event:
             case TrainBegin():
                 self._is_in_training = True
-                self._course.receive(event)
             case EpochBegin():
                 self._is_in_epoch = True
-                self._course.receive(event)
             case EpochEnd():
-                self._end_step()
+                self._leave_step()
                 self._is_in_epoch = False
-                self._course.receive(event)
+            case Pause():
+                self._leave_step()
+                self._recorder.skips_next_step = event.on_all_ranks and self._exchange.size > 1
+            case Interference():
+                is_measuring = self._course.state.window is Window.OPEN
+                self._expects_interference = self._expects_interference or is_measuring
+                if self._exchange.size == 1:
+                    return True
+                self._recorder.pause()
+                if is_measuring:  # no rank may count other steps than the others do
+                    self._recorder.spoil_trial()
+                return False
             case TrainEnd():
                 self._end_training()
+                return False
             case Forget():
                 self._end_training()
                 self._course.preparation.forget()
+                return False
+            case _:
+                return False
+        return True
+
+    def _leave_step(self) -> None:
+        if self._is_in_step:
+            self.receive(STEP_END)
 
     def on_evaluate(self, metric: float) -> None:
         """Report an evaluation of the model, as loops written for the `zeus` package do."""
         self.on_interference()
-
-    def _take_interference(self, event: Interference) -> None:
-        is_measuring = self._course.state.window is Window.OPEN
-        self._expects_interference = self._expects_interference or is_measuring
-        if self._exchange.size == 1:
-            self._course.receive(event)
-            return
-        self._recorder.pause()
-        if is_measuring:  # no rank may count other steps than the others do
-            self._recorder.spoil_trial()
 
     def _end_training(self) -> None:
         self._is_in_training = self._is_in_epoch = self._is_in_step = False
         if self.phase is not Phase.REST:
             self._course.ended_state = self._course.state
         self._course.receive(TRAIN_END)
+        if self._follower is not None:
+            self._follower.end()
         self._course.restore()  # again, if it failed before
         if self._is_result_due:
             self._is_result_due = False
@@ -243,16 +265,17 @@ class SearchOptimizer(SearchFacts):
             return {}  # a warning has said so
         result, because = self._search_result(), self._course.ended_because
         if result is None and because is not None:
+            from zeus_core.optimizer._global_setting._search_result import restored_text, restoring_rows
+
             unrestored = self._course.unrestored
             text = f"{because}{restored_text(unrestored, 'the original setting')}"
             return {self._course.preparation.name: text, **restoring_rows(unrestored)}
-        if result is None or self._search is None:
+        if result is None:
             return {}
         if because is not None:
             return result.rows()
-        others = () if self._course.rivals is None else self._course.rivals.others
-        rows = {f"or {other.kind.words}": other.choice_text for other in others}
-        credit = self._search.pauses.credit
+        rows = {f"or {other.kind.words}": other.choice_text for other in self._course.others}
+        credit = None if self._follower is None else self._follower.credit
         return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
 
     def close(self) -> None:
@@ -272,25 +295,22 @@ class SearchOptimizer(SearchFacts):
         """Whether nothing is under way that needs a setting: loops may report steps alone, and no end of training."""
         return not (self._is_in_training or self._is_in_epoch or self._is_in_step)
 
-    def _end_step(self) -> None:
-        if self._is_in_step:
-            self._is_in_step = False
-            self._is_result_due = True
-            self._course.receive(STEP_END)
-            self._recorder.skips_next_step = False
-            if self._expects_interference:
-                self._course.receive(Pause())
+    @contained(on_fault=lambda self, error: self._course.fail(error))
+    def _direct(self, follower: Follower, cause: Event) -> None:
+        search = self._course.waiting
+        if search is not None:
+            decision = follower.decide(search)
+            self._course.go_on(cause, decision.setting, decision.steps, decision.reason)
 
     @property
     def is_pause_due(self) -> bool:
         """Whether training pauses before its next step, on all ranks, as `carbon_aware` allows it."""
-        rivals = self._course.rivals
-        return rivals is not None and rivals.current.pauses.due is not None
+        return self._follower is not None and self._follower.due is not None
 
     @property
     def is_end_due(self) -> bool:
         """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
-        due = None if self._search is None else self._search.pauses.due
+        due = None if self._follower is None else self._follower.due
         return due is not None and due.ends_process
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
@@ -300,12 +320,9 @@ class SearchOptimizer(SearchFacts):
         Raises:
             SystemExit: The process ends, to go on later, with exit code 75.
         """
-        search, pauser = self._search, self._pauser
-        pause = None if search is None else search.pauses.take()
-        if search is None or pauser is None or pause is None:
-            return
-        self._course.receive(Pause())
-        search.pauses.tell(pause.seconds, pauser.pause(pause))
+        if self._follower is not None and self._follower.due is not None:
+            self._course.receive(Pause())
+            self._follower.pause()
 
     @contained
     def _show_result(self) -> None:
@@ -317,4 +334,6 @@ def search_record(optimizer: object) -> SearchRecord | None:
     """Return the latest search of an optimizer; None of optimizers of other kinds."""
     if not isinstance(optimizer, SearchOptimizer):
         return None
+    from zeus_core.optimizer._global_setting._search_result import SearchRecord  # at the end of training alone
+
     return SearchRecord(optimizer._search_result(), optimizer._history.changes)

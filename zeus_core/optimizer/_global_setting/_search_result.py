@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zeus_core.adapters._result import duration_text, energy_text
+from zeus_core.optimizer._global_setting._setting_history import SettingChange
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison, energy_error_fraction, percentage
 from zeus_core.search._run_plan import Prediction
 from zeus_core.search._verdict import Verdict
 
-__all__ = ["CHOSEN", "SearchResult", "restored_text", "restoring_rows"]
+__all__ = ["CHOSEN", "SearchRecord", "SearchResult", "restored_text", "restoring_rows"]
 
 CHOSEN = "chosen"
 """The mark of the choice in tables and pictures."""
@@ -201,6 +202,19 @@ class SearchResult:
         if needed <= self.chosen_steps:
             return f"; earned back after {needed} steps {at}"
         return f"; earned back in {needed - self.chosen_steps} more steps {at}"
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """A search, for the file of its run.
+
+    Attributes:
+        result: Its facts; None before its first step.
+        changes: The changes of the setting, the latest last.
+    """
+
+    result: SearchResult | None
+    changes: tuple[SettingChange, ...]
 
 
 def restored_text(unrestored: Mapping[str, str] | None, original: str, ranks: int = 1) -> str:

@@ -1,15 +1,14 @@
-"""A search as the file of its run keeps it: its result, and when the setting was changed."""
+"""The changes of a setting during a training, for the file of its run."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
 
-from zeus_core.optimizer._global_setting._search_result import SearchResult
 from zeus_core.ports import TimeSource
 from zeus_core.ports._time_source import clock_seconds
 
-__all__ = ["SearchRecord", "SettingChange", "SettingHistory"]
+__all__ = ["SettingChange", "SettingHistory"]
 
 # A search makes some ten changes, and one that follows a signal one an hour: this is a week, in 30 kB of a run file.
 _MAX_CHANGES = 200
@@ -30,19 +29,6 @@ class SettingChange:
     setting: int | None
     unit: str
     reason: str
-
-
-@dataclass(frozen=True)
-class SearchRecord:
-    """A search, for the file of its run.
-
-    Attributes:
-        result: Its facts; None before its first step.
-        changes: The changes of the setting, the latest last.
-    """
-
-    result: SearchResult | None
-    changes: tuple[SettingChange, ...]
 
 
 class SettingHistory:

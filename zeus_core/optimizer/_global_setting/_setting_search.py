@@ -6,23 +6,17 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
-from zeus_core._codec import decode, encode
 from zeus_core.errors import DeviceError
-from zeus_core.optimizer._global_setting._common_block import CommonBlock
 from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
-from zeus_core.optimizer._global_setting._measured_blocks import MeasuredBlocks
-from zeus_core.optimizer._global_setting._orders import Order, Orders, SearchArguments, is_check_due
-from zeus_core.optimizer._global_setting._phases import MEASURED, Outcome, Phase, Window
-from zeus_core.optimizer._global_setting._recorder import TrialRecorder
-from zeus_core.optimizer._global_setting._run_pauses import RunPauses
-from zeus_core.optimizer._global_setting._run_steps import RunSteps
+from zeus_core.optimizer._global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
+from zeus_core.optimizer._global_setting._orders import CHECKED_STEPS, Order, Orders, SearchArguments
+from zeus_core.optimizer._global_setting._phases import MEASURED, Outcome, Phase
+from zeus_core.optimizer._global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer._trial_store import Conditions, ToldBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
-from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import PowerLimitMeasurement
 from zeus_core.search._run_plan import Prediction
 from zeus_core.settings.kinds import Kind
 
@@ -97,17 +91,28 @@ class SettingSearch:
         """Whether no setting is changed."""
         self.best: int | None = None
         """The best setting so far; None if nobody knows."""
-        self.pauses: RunPauses = RunPauses(run)
-        """The pauses of the training."""
+        self.run_seconds: float = recorder.run_seconds
+        """The time of the steps until the end of the latest block, without pauses of training and outliers."""
+        self.is_waiting: bool = False
+        """Whether an observer is to direct what follows."""
         self._orders: Orders | None = None  # on rank 0
         self._order = Order(
-            self.original, 1, is_choice=False, settle_steps=0, piece_steps=1, is_fixed=True, is_limited=False
+            self.original,
+            1,
+            is_choice=False,
+            settle_steps=0,
+            least_steps=1,
+            least_piece_steps=1,
+            is_fixed=True,
+            is_limited=False,
         )
+        self._was_choice = False  # before the present order
         self._asked = self.original  # the setting that the search has asked for
         self._taken: dict[int, int] = {}  # by the setting that was asked for: the one that all boards take for it
         self._setting: int | None = None  # in force
         self._is_changed = False  # before this block
-        self._block = CommonBlock(limiter, exchange, recorder, run)
+        self.block: CommonBlock = CommonBlock(limiter, exchange, recorder, run)
+        """The block under way."""
         self._tries = 0
         self._expected: Prediction | None = None
 
@@ -117,10 +122,43 @@ class SettingSearch:
         return self.limiter.kind
 
     @property
+    def unit(self) -> str:
+        """The unit of the settings."""
+        return self.limiter.kind.unit
+
+    @property
+    def max_steps(self) -> int | None:
+        """The steps of the training; None if nobody knows."""
+        return self._arguments.max_steps
+
+    @property
     def left_steps(self) -> int | None:
         """The steps of the training to come, at least one; None if nobody knows."""
-        max_steps = self._arguments.max_steps
-        return None if max_steps is None else max(max_steps - self.run.steps, 1)
+        return None if self.max_steps is None else max(self.max_steps - self.run.steps, 1)
+
+    @property
+    def run_steps(self) -> int:
+        """The steps of the training so far."""
+        return self.run.steps
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the search has chosen."""
+        return self._order.is_choice
+
+    @property
+    def present(self) -> int:
+        """The setting of the block under way, or of the latest one; the original one before the first."""
+        return self.original if self._setting is None else self._setting
+
+    @property
+    def block_trials(self) -> list[Trial]:
+        """All blocks that were measured."""
+        return [block.trial for block in self.measured.blocks]
+
+    def predicted(self, setting: int) -> Prediction | None:
+        """Predict what a setting would do; None if nobody knows, and on other ranks than 0."""
+        return None if self._orders is None else self._orders.prediction(setting)
 
     @property
     def in_force(self) -> int | None:
@@ -128,9 +166,9 @@ class SettingSearch:
         return None if self.is_held else self.limiter.setting
 
     @property
-    def comparison(self) -> Comparison | None:
-        """Steps at the original setting, and at the choices; None until one was measured, and if they are one."""
-        return self.measured.comparison(self.chosen, self._order.is_fixed)
+    def is_fixed(self) -> bool:
+        """Whether the search is over for good once its choice is confirmed."""
+        return self._order.is_fixed
 
     @property
     def run_slowdown(self) -> tuple[float, float] | None:
@@ -196,9 +234,9 @@ class SettingSearch:
         self._setting = None
         self._exchange.attempt(lambda: self.limiter.set(self.original))
 
-    def begin(self) -> Outcome:
+    def begin(self) -> Outcome | None:
         """Ask for the first block."""
-        return self._follow(self._exchange.decide(self._first_order, Phase.PREPARE))
+        return self._follow(self._exchange.decide_of(Order, self._first_order, Phase.PREPARE))
 
     def count_step(self, is_original: bool) -> None:
         """Count a step that has ended, before the search changes anything (`is_original`) or at the setting in force.
@@ -211,7 +249,7 @@ class SettingSearch:
         if self.limiter.setting is None:
             self.limiter.is_undisturbed()
         self.run.steps += 1
-        self._block.steps += 1
+        self.block.steps += 1
         if is_original:
             return
         if self._order.is_choice and self.chosen is not None:
@@ -219,25 +257,12 @@ class SettingSearch:
         else:
             self.searched_steps[self._order.setting] += 1
 
-    def enter(self, phase: Phase, window: Window, is_new: bool) -> Outcome | None:
-        """Have the effects of entering a phase (`is_new`) or a state of its window.
-
-        Returns:
-            Their outcome; None if there is none yet.
-        """
-        if is_new and phase in {Phase.WARM_UP, Phase.SETTLE, Phase.DONE}:
-            self._begin_block(phase)
-        if is_new and phase is Phase.CONCLUDE:
-            return self._conclude()
-        self._block.follow(window)
-        return None
-
     def is_to_end_early(self, phase: Phase, steps_left: int) -> bool:
         """Return whether the block under way ends here. All ranks call this at the end of the same steps."""
-        order, steps = self._order, self._block.steps
-        if not order.is_limited or order.steps - steps_left < _MIN_STEPS or not is_check_due(steps):
+        order, steps = self._order, self.block.steps
+        if not order.is_limited or steps not in CHECKED_STEPS or order.steps - steps_left < _MIN_STEPS:
             return False
-        seconds = self._block.seconds(phase)
+        seconds = self.block.seconds(phase)
         may_continue: bool = self._exchange.decide(lambda: self._may_continue(seconds), phase)
         return not may_continue
 
@@ -251,55 +276,81 @@ class SettingSearch:
         if self._exchange.rank == 0:
             self._store.save(self.conditions, [block.trial for block in self.measured.blocks])
 
-    def measurements(self, steps: int) -> list[PowerLimitMeasurement]:
-        """Return the trials within the settings, and the choice, for this number of steps, as selectors see them."""
-        choice = {setting: trial for setting, trial in self.measured.at_choices.items() if setting == self.chosen}
-        trials = sorted({**choice, **self.measured.trials}.values(), key=lambda trial: -trial.setting)
-        return [PowerLimitMeasurement.from_trial(trial, steps) for trial in self.within(trials)]
-
-    def within(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the trials within the settings."""
-        return [trial for trial in trials if self.settings[-1] <= trial.setting <= self.settings[0]]
-
-    def _first_order(self) -> Any:
-        self._orders = self.pauses.orders = Orders(self._arguments, self.settings)
+    def _first_order(self) -> Order:
+        self._orders = Orders(self._arguments, self.settings)
         if self.observes:
             self._orders.observe(())
         for block in self.measured.blocks:
             self._orders.tell(block.trial, block.run_steps, block.run_seconds)
-        return encode(self._orders.next(self.run.steps, self._recorder.run_seconds))
+        return self._orders.next(self.run.steps, self._recorder.run_seconds)
 
     def _may_continue(self, seconds: float) -> bool:
         assert self._orders is not None, "rank 0 decides"
-        return self._orders.may_continue(self._block.steps, seconds)
+        return self._orders.may_continue(self.block.steps, seconds)
 
-    def _follow(self, fields: Any) -> Outcome:
-        """Take an order of rank 0."""
-        order = decode(Order, fields)
+    def _follow(self, order: Order) -> Outcome | None:
+        """Take an order of rank 0. Returns its outcome; None if an observer is to direct what follows."""
         self._asked = order.setting
         best = None if order.best is None else self._taken.get(order.best, order.best)
         order = replace(order, setting=self._taken.get(order.setting, order.setting), best=best)
-        was_choice = self._order.is_choice
-        self._order, self._tries = order, 0
+        self._was_choice, self._order, self._tries = self._order.is_choice, order, 0
         self.prediction, self.best, self._expected = order.prediction, order.best, order.expected
-        self.pauses.due = order.pause
         if order.announcement is not None:
             _logger.info("the search for a %s takes %s", self.limiter.kind.words, order.announcement)
+        self.is_waiting = self._arguments.is_followed
+        return None if self.is_waiting else self._outcome()
+
+    def go_on(self, setting: int | None = None, steps: int = 0, reason: str = "") -> Outcome:
+        """Go on after having waited, at a setting of the observer's for so many steps; as the search asked for if None.
+
+        All ranks call this with the same arguments.
+        """
+        self.is_waiting = False
+        if setting is not None:
+            if self._orders is not None:
+                self._orders.is_directed = True
+            self._asked = setting
+            setting = self.best = self._taken.get(setting, setting)
+            steps = max(steps, self._order.least_steps)
+            self._order = replace(
+                self._order,
+                setting=setting,
+                steps=steps,
+                is_choice=True,
+                is_limited=False,
+                reason=reason,
+                stepped_aside=None,
+            )
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        order = self._order
         if order.stepped_aside is not None and self.stepped_aside is None:
             _logger.info("training stays at the original %s: %s", self._original_text, order.stepped_aside)
         self.stepped_aside = order.stepped_aside
         if not order.is_choice:
             return Outcome.ASKED
-        is_moved_a_little = was_choice and not order.is_fixed and self.measured.confirmation is not None
+        is_moved_a_little = self._was_choice and not order.is_fixed and self.measured.confirmation is not None
         is_in_force = self.chosen == order.setting == self._setting
         return Outcome.HELD if is_in_force or is_moved_a_little else Outcome.CHOSEN
 
-    def _begin_block(self, phase: Phase) -> None:
-        """Set the setting of a block, on all ranks."""
-        before = self._setting
-        self._setting = self._applied(phase)  # also if it is in force: signals are caught, and the ranks meet
+    def begin_block(self, phase: Phase) -> None:
+        """Begin a block of steps: apply its setting on all ranks, or observe at the original one if a rank may not.
+
+        It is applied also if it is in force: signals are caught, and the ranks meet.
+        """
+        before, asked = self._setting, self._asked
+        tell = Answer if self.observes else partial(self.limiter.set, asked)
+        answers = self._exchange.gather_of(Answer, tell, phase)
+        if any(answer.denial for answer in answers):
+            self._observe(answers)
+        else:
+            taken = answers[0].taken
+            if asked != self.original and taken is not None and all(answer.taken == taken for answer in answers):
+                self._note_taken(asked, min(taken, self.original))
+        self._setting = self._order.setting
         self._is_changed = before != self._setting
-        self._block.begin(self._order.piece_steps)
+        self.block.begin(self._order.piece_steps)
         if phase is not Phase.WARM_UP:
             self._choose(self._order.setting)
 
@@ -309,18 +360,27 @@ class SettingSearch:
             text = "a %s of %d %s is chosen for the rest of this training" if is_first else "the %s moves to %d %s"
             _logger.info(text, kind.words, setting, kind.unit)
 
-    def _conclude(self) -> Outcome:
+    def conclude(self) -> Outcome | None:
+        """End the block, and ask for the next one.
+
+        Returns:
+            The outcome; None if an observer is to direct what follows.
+
+        Raises:
+            ReplacedError: Somebody else has set the setting of a GPU.
+        """
         is_settling = self._is_changed and self._arguments.warmup_steps is None
-        block = self._block.finish(self._order.setting, is_settling)
+        block = self.block.finish(self._order.setting, is_settling)
         trial, run_seconds = block.trial, block.run_seconds
+        self.run_seconds = run_seconds
         if trial is not None:
             return self._conclude_with(trial, run_seconds)
         if self._order.steps == 0:  # the choice was confirmed before
             return Outcome.HELD
         if not block.is_spoiled:  # interference is no fault of the devices
             self._tries += 1
-        if self._order.is_choice and self._arguments.aware is not None:  # decisions do not wait for an energy
-            return self._follow(self._exchange.decide(lambda: self._order_at(run_seconds), Phase.CONCLUDE))
+        if self._order.is_choice and self._arguments.is_followed:  # decisions do not wait for an energy
+            return self._follow(self._exchange.decide_of(Order, lambda: self._order_at(run_seconds), Phase.CONCLUDE))
         if self._tries < _MAX_TRIES:
             self._setting = None  # it is set again
             return Outcome.CHOSEN if self._order.is_choice else Outcome.ASKED
@@ -330,7 +390,7 @@ class SettingSearch:
         self._order = replace(self._order, steps=0)  # the choice holds even if its saving stays unknown
         return Outcome.HELD
 
-    def _conclude_with(self, trial: Trial, run_seconds: float) -> Outcome:
+    def _conclude_with(self, trial: Trial, run_seconds: float) -> Outcome | None:
         block = ToldBlock(trial, self.run.steps, run_seconds)
         if self._order.is_choice:
             self.measured.add_confirmation(block, self._order.is_fixed)
@@ -338,30 +398,20 @@ class SettingSearch:
             self.measured.add_trial(block)
         if not (self._order.is_choice and self._order.is_fixed):
             self._exchange.attempt(self.save)
-        return self._follow(self._exchange.decide(lambda: self._next_order(trial, run_seconds), Phase.CONCLUDE))
+        return self._follow(
+            self._exchange.decide_of(Order, lambda: self._next_order(trial, run_seconds), Phase.CONCLUDE)
+        )
 
-    def _next_order(self, trial: Trial, run_seconds: float) -> Any:
+    def _next_order(self, trial: Trial, run_seconds: float) -> Order:
         assert self._orders is not None, "rank 0 decides"
         self._orders.tell(replace(trial, setting=self._asked), self.run.steps, run_seconds)
         return self._order_at(run_seconds)
 
-    def _order_at(self, run_seconds: float) -> Any:
+    def _order_at(self, run_seconds: float) -> Order:
         assert self._orders is not None, "rank 0 decides"
-        return encode(self._orders.next(self.run.steps, run_seconds))
+        return self._orders.next(self.run.steps, run_seconds)
 
-    def _applied(self, phase: Phase) -> int:
-        """Apply the setting on all ranks, or observe at the original one if a rank may not. Returns that in force."""
-        setting = self._asked
-        told = self._exchange.gather(lambda: encode(Answer() if self.observes else self.limiter.set(setting)), phase)
-        answers = decode(list[Answer], told)
-        if any(answer.denial for answer in answers):
-            return self._observe(answers)
-        taken = answers[0].taken
-        if setting != self.original and taken is not None and all(answer.taken == taken for answer in answers):
-            self._note_taken(setting, min(taken, self.original))
-        return self._order.setting
-
-    def _observe(self, answers: Sequence[Answer]) -> int:
+    def _observe(self, answers: Sequence[Answer]) -> None:
         """Change nothing from now on, as a rank may not. Nothing is measured at a setting that nobody here knows."""
         denial = self._exchange.complaint([answer.denial for answer in answers])
         self.is_held = any(answer.is_held for answer in answers)
@@ -373,7 +423,7 @@ class SettingSearch:
             self.not_changed_because = f"as {denial}"
             self._order = replace(self._order, steps=0, is_limited=False)
             _logger.warning("%ss are not changed, and none is searched for: %s", self.limiter.kind.words, denial)
-            return self.original
+            return
         self.not_changed_because = "as setting it is not permitted here"
         if self._orders is not None:
             self._orders.observe(list(self.measured.trials.values()))
@@ -383,7 +433,6 @@ class SettingSearch:
             denial,
             self._original_text,
         )
-        return self.original
 
     def _note_taken(self, setting: int, taken: int) -> None:
         """Note the setting that all boards take for one that the search asks for: that of trials, results and logs."""

@@ -324,7 +324,7 @@ def _checked_after(
         raise UsageError("after has another monitor than the one given; give both the same")
     if budget_watts is not None:
         raise UsageError("after is passed with budget_watts: a budget sets limits of its own; pass one of them")
-    if after._pauser is not None:
+    if after._follower is not None:
         raise UsageError("after has carbon_aware=..., which moves the common level all the time; pass one without")
     after.quiet = True  # its result is part of that of levelling
     return after

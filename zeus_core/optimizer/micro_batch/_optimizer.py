@@ -23,9 +23,7 @@ from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
-from zeus_core.optimizer._global_setting._limiter import GpuFacts, facts_of_gpu
-from zeus_core.optimizer._global_setting._search_group import conditions_on
-from zeus_core.optimizer._global_setting._selection import with_power
+from zeus_core.optimizer._global_setting._search_group import GpuFacts, conditions_on, facts_of_gpu, with_power
 from zeus_core.optimizer._trial_store import Conditions, JsonTrialStore, NoTrialStore, TrialStore, checked_facts
 from zeus_core.optimizer.micro_batch._prober import Check, Prober, is_memory_error
 from zeus_core.optimizer.micro_batch._search import MicroBatchSearch, micro_batch_sizes

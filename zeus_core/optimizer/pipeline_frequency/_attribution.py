@@ -8,12 +8,13 @@ is a kind of work too.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.optimizer.pipeline_frequency._counter_updates import CounterUpdate, likely_updates
+from zeus_core.attribution.regression import PowerRegression
+from zeus_core.attribution.updates import Knot, likely_knots
 from zeus_core.optimizer.pipeline_frequency._timeline import Span
 
 __all__ = ["WAITING", "WAITING_SLOPE", "MeanPower", "mean_powers"]
@@ -27,14 +28,9 @@ WAITING_SLOPE = "waiting slope"
 # Fraction of all time below which the power of a kind of work cannot be determined.
 _MIN_TIME_FRACTION = 1e-6
 
-_MIN_SQUARE_JOULES = 1e-12  # keeps the division finite where the fit is exact
-
-# Correlation of neighbouring errors; -1/2 is the theoretical bound, at which the factorization would end.
-_MAX_CORRELATION = 0.4999
-
-# Maximum distance at which the errors of intervals are taken to be correlated: wide enough for the
-# instructions of a microbatch. A wider one makes the standard errors themselves uncertain (Newey and West, 1987).
-_CORRELATED_INTERVALS = 20
+_NOISE = 1e-3  # of the energy of an interval, before its scatter is known
+_MIN_JOULES = 1e-6  # keeps divisions finite
+_PRIOR = 100.0  # times the mean power: next to nothing is expected of a kind before it is measured
 
 # Uncertainty of an update, as a fraction of the interval it ends, above which it is skipped: the interval is merged
 # with the next one, whose relative uncertainty is smaller.
@@ -56,7 +52,7 @@ class MeanPower(NamedTuple):
 
 
 def mean_powers(
-    updates: Sequence[CounterUpdate],
+    updates: Sequence[Knot],
     spans: Sequence[Span],
     known: Sequence[Span],
     held_up: Sequence[Span] = (),
@@ -77,10 +73,10 @@ def mean_powers(
         The power by the label of the spans, by `WAITING`, and by `WAITING_SLOPE` with units; kinds that cannot be
         determined are left out.
     """
-    edges = _edges(likely_updates(updates))
+    edges = _edges(likely_knots(updates))
     if len(edges) < 2:
         return {}
-    at = np.array([edge.at_seconds for edge in edges])
+    at = np.array([edge.at for edge in edges])
     joules = np.diff([edge.energy_joules for edge in edges])
     names, seconds = _seconds_of_each(at, spans)
     if units:
@@ -92,12 +88,12 @@ def mean_powers(
     return _regress(names, seconds[is_known], joules[is_known])
 
 
-def _edges(updates: Sequence[CounterUpdate]) -> list[CounterUpdate]:
+def _edges(updates: Sequence[Knot]) -> list[Knot]:
     """Return the updates whose times are accurate enough."""
-    edges: list[CounterUpdate] = []
+    edges: list[Knot] = []
     for update in updates:
-        reach = update.at_seconds - edges[-1].at_seconds if edges else np.inf
-        if update.uncertainty_seconds <= _MAX_UNCERTAINTY_FRACTION * reach:
+        reach = update.at - edges[-1].at if edges else np.inf
+        if update.half_width_seconds <= _MAX_UNCERTAINTY_FRACTION * reach:
             edges.append(update)
     return edges
 
@@ -128,52 +124,16 @@ def _overlaps(at: Numbers, spans: Sequence[Span]) -> Numbers:
 
 
 def _regress(names: Sequence[Hashable], seconds: Numbers, joules: Numbers) -> Mapping[Hashable, MeanPower]:
-    """Least squares, generalized: see `_whitened`."""
+    """Return the powers that the energies determine, by the regression that activities have (without a lag)."""
     is_seen = seconds.sum(axis=0) > _MIN_TIME_FRACTION * seconds.sum()
     seen = [name for name, is_one in zip(names, is_seen.tolist(), strict=True) if is_one]
     seconds = seconds[:, is_seen]
     if len(joules) <= len(seen) or np.linalg.matrix_rank(seconds) < len(seen):
         return {}
-    residual = joules - seconds @ np.linalg.lstsq(seconds, joules, rcond=None)[0]
-    correlation = float(residual[1:] @ residual[:-1]) / max(float(residual @ residual), _MIN_SQUARE_JOULES)
-    seconds, joules = _whitened(np.column_stack([seconds, joules]), correlation)
-    inverse: NDArray[Any] = np.linalg.pinv(seconds)
-    watts = inverse @ joules
-    errors = _standard_errors(inverse, joules - seconds @ watts)
-    return {name: MeanPower(*pair) for name, *pair in zip(seen, watts.tolist(), errors.tolist(), strict=True)}
-
-
-def _standard_errors(inverse: NDArray[Any], residual: NDArray[Any]) -> Numbers:
-    """The standard errors of the powers, [kinds], where errors of near intervals are correlated (Newey and West, 1987).
-
-    Args:
-        inverse: The pseudoinverse of the seconds, [kinds, intervals].
-        residual: The residual joules, [intervals].
-    """
-    kinds, count = inverse.shape
-    scores = inverse * residual
-    variance = np.square(scores).sum(axis=1)
-    reach = min(_CORRELATED_INTERVALS, count - 1)
-    for lag in range(1, reach + 1):
-        variance += 2 * (1 - lag / (reach + 1)) * (scores[:, lag:] * scores[:, :-lag]).sum(axis=1)
-    alone = np.square(inverse).sum(axis=1) * float(residual @ residual) / count
-    errors: Numbers = np.sqrt(np.maximum(variance, alone) * count / (count - kinds))
-    return errors
-
-
-def _whitened(rows: Numbers, correlation: float) -> tuple[Numbers, Numbers]:
-    """Transform rows, whose last column is the right-hand side, so that their errors are no longer correlated.
-
-    An update that is detected late adds to one interval what it takes from the next: the errors of neighbours have
-    opposite signs, with a correlation down to -1/2. Rows are divided by the Cholesky factor of that covariance.
-    """
-    off = min(max(correlation, -_MAX_CORRELATION), 0.0)
-    white = np.empty_like(rows)
-    below = 0.0  # of the factor, left of the diagonal
-    before = np.zeros(rows.shape[1])
-    for number, row in enumerate(rows):
-        diagonal = np.sqrt(1.0 - below**2)
-        before = (row - below * before) / diagonal
-        white[number] = before
-        below = off / diagonal
-    return white[:, :-1], white[:, -1]
+    lengths = seconds.sum(axis=1)
+    mean_watts = float(joules.sum() / lengths.sum())
+    variances = np.full(len(joules), max(_NOISE * mean_watts * float(lengths.mean()), _MIN_JOULES) ** 2)
+    expected = np.full(len(seen), mean_watts)
+    precision = np.eye(len(seen)) / (_PRIOR * max(mean_watts, _MIN_JOULES)) ** 2
+    powers = PowerRegression.of(seconds[None], joules, variances, expected, precision)
+    return {name: MeanPower(*powers.energy(unit)) for name, unit in zip(seen, np.eye(len(seen)), strict=True)}

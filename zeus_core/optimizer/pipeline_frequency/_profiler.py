@@ -7,10 +7,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import median, quantiles, stdev
 from typing import NamedTuple, cast
 
+from zeus_core.attribution.updates import Knot
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.optimizer.pipeline_frequency._attribution import WAITING, WAITING_SLOPE, MeanPower, mean_powers
-from zeus_core.optimizer.pipeline_frequency._counter_updates import POLL_SECONDS, CounterUpdate, CounterWatch
+from zeus_core.optimizer.pipeline_frequency._counter_updates import POLL_SECONDS, CounterWatch
 from zeus_core.optimizer.pipeline_frequency._rank_profile import InstructionRow, RankProfile
 from zeus_core.optimizer.pipeline_frequency._timeline import RecordedStep, Span
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
@@ -74,7 +75,7 @@ class Profiler:
         self._background = background
         self._period_seconds = period_seconds
         self._stop_watching: Callable[[], None] | None = None
-        self._counter_updates: list[CounterUpdate] = []
+        self._counter_updates: list[Knot] = []
         self._spans: list[Span] = []
         self._known: list[Span] = []
         self._durations: dict[_Name, list[float]] = {}

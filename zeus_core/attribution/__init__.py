@@ -1,0 +1,7 @@
+"""The division of energy between the updates of a counter among activities. Pure; docs/attribution.md has the theory.
+
+`updates` finds the moments at which a counter is updated, `read_plan` when to read it, `power_sum` takes its place
+where there is none. `timeline` knows what ran when. `columns` and `regression` estimate the power of each class of
+time from the energy between updates; `class_energy` divides that energy, and `divided_energy` adds up what was
+divided, hidden by a fault, or is not settled yet.
+"""

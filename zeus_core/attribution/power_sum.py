@@ -1,0 +1,119 @@
+"""The energy of a GPU by samples of its power: without an energy counter, or while that is silent. Pure.
+
+A sensor shows the power of a while ago, or the mean of some time. So the samples add up to the energy by a moment that
+lies half of its delay before the latest one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+
+from zeus_core.attribution.sensor import CANCELLING, SENSOR_DELAY_SECONDS
+from zeus_core.attribution.updates import Knot
+
+__all__ = ["PowerSum"]
+
+_UNSEEN_FRACTION = 0.01  # of the energy, for bursts between two samples
+_MOST_SAMPLES = 4096  # some five minutes of a counter that is silent
+
+
+class PowerSum:
+    """Adds up the power of one GPU.
+
+    Args:
+        average_seconds: The time that each power is the mean of.
+        reads_per_second: How often the power may be read, about.
+        seed: The seed of the times of the reads, which must not be in step with the load.
+    """
+
+    is_of_power = True
+    is_known = True
+    newest = None
+
+    def __init__(self, average_seconds: float, reads_per_second: float = 16.0, seed: int = 0) -> None:
+        self.period_seconds = 1 / reads_per_second
+        self.half_width_seconds = (average_seconds + SENSOR_DELAY_SECONDS) / 2
+        self._random = random.Random(seed)
+        self._planned_at = -math.inf
+        self._last: tuple[float, float] | None = None
+        self._joules = 0.0
+        self._squares = 0.0
+        self._knots: deque[Knot] = deque(maxlen=_MOST_SAMPLES)
+
+    @property
+    def uncertainty_joules(self) -> float:
+        """How far the energy from the first knot to the last can be off."""
+        return CANCELLING * math.sqrt(self._squares) + _UNSEEN_FRACTION * self._joules
+
+    @property
+    def watts(self) -> float | None:
+        """The latest power; None if none was read."""
+        return None if self._last is None else self._last[1]
+
+    def add(self, begin: float, end: float, power_watts: float) -> None:
+        """Note a read of the power, which was made between two moments."""
+        at = (begin + end) / 2
+        if self._last is not None:
+            last_at, last_watts = self._last
+            if at <= last_at:
+                return
+            seconds = at - last_at
+            self._joules += (power_watts + last_watts) / 2 * seconds
+            self._squares += ((power_watts - last_watts) * (seconds + 2 * self.half_width_seconds)) ** 2
+        self._last = at, power_watts
+        self._knots.append(Knot(at - self.half_width_seconds, self.half_width_seconds, self._joules))
+
+    def knots_before(self, moment: float) -> list[Knot]:
+        """Return the knots of the reads before a moment, each once."""
+        knots = []
+        while self._knots and self._knots[0].at + self.half_width_seconds < moment:
+            knots.append(self._knots.popleft())
+        return knots
+
+    def between(self, begin: float, end: float, is_clear: Callable[[float, float], bool]) -> list[tuple[float, float]]:
+        """Return some moments of a time, and the energy from each to the next; the last is the end of the time.
+
+        Args:
+            begin: The beginning.
+            end: The end.
+            is_clear: Whether no other part begins between two moments: then a late power is that of its own part.
+
+        Returns:
+            The moments and joules. Nothing if fewer than two powers of that time are known.
+        """
+        inside = [knot for knot in self._knots if begin < knot.at < end]
+        if len(inside) < 2:
+            return []
+        first, second, before, last = *inside[:2], *inside[-2:]
+        head_watts = (second.energy_joules - first.energy_joules) / (second.at - first.at)
+        tail_watts = (last.energy_joules - before.energy_joules) / (last.at - before.at)
+        offset = first.energy_joules - head_watts * (first.at - begin)
+        reach = self.half_width_seconds
+        sums = [(knot.at, knot.energy_joules - offset) for knot in inside if is_clear(knot.at - reach, knot.at + reach)]
+        sums = [(begin, 0.0), *sums, (end, last.energy_joules - offset + tail_watts * (end - last.at))]
+        return [(later[0], later[1] - earlier[1]) for earlier, later in itertools.pairwise(sums)]
+
+    def forget_before(self, moment: float) -> None:
+        """Drop the powers of times that are settled."""
+        while self._knots and self._knots[0].at < moment:
+            self._knots.popleft()
+
+    def is_read_due(self, now: float, changed_at: float) -> bool:
+        """Whether to read now; that the load has changed does not matter."""
+        return now >= self._planned_at
+
+    def stands_still(self, now: float, energy_joules: float) -> bool:
+        """Whether it shows the same for too long: never, it is no counter."""
+        return False
+
+    def plan_read(self, now: float, calls: int) -> None:
+        """Plan the next read after one that has ended now, and took so many calls of the driver."""
+        self._planned_at = now + calls * self.period_seconds * self._random.uniform(0.6, 1.4)
+
+    def next_look_at(self, now: float) -> float:
+        """Return when to ask again whether a read is due."""
+        return self._planned_at

@@ -1,0 +1,423 @@
+"""The decisions of a training that follows the carbon intensity or the price of electricity, and its account."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Protocol
+
+from zeus_core.adapters._result import amount_text
+from zeus_core.electricity import ElectricityAccount, Signal
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.optimizer._trial_store import RunSpent
+from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
+from zeus_core.optimizer.carbon_aware._controller import WorkController
+from zeus_core.optimizer.carbon_aware._credit import Credit, credit_of
+from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
+from zeus_core.ports import TimeSource
+from zeus_core.ports._time_source import clock_seconds
+from zeus_core.search import Trial
+from zeus_core.search._run_plan import Prediction
+
+__all__ = ["Decision", "FollowedSearch", "Following", "Pause", "signal_name"]
+
+# A block of steps ends near the next decision, not at it. So near it that decision is made, and not one for the rest.
+_EARLY_FRACTION = 0.02
+
+# Of what is left. A training that aims at all of it ends some steps too early: settings are chosen for whole hours.
+_BUDGET_RESERVE_FRACTION = 0.02
+
+_logger = logging.getLogger(__name__)
+
+
+class FollowedSearch(Protocol):
+    """The search that a training makes before it follows a signal, as far as following it needs."""
+
+    @property
+    def settings(self) -> Sequence[int]:
+        """The settings that may be chosen, the original one first."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """Their unit, such as "W"."""
+        ...
+
+    @property
+    def max_steps(self) -> int | None:
+        """The steps of the run; None if nobody knows, which leaves the choice to the search."""
+        ...
+
+    @property
+    def run_steps(self) -> int:
+        """The steps of the run so far."""
+        ...
+
+    @property
+    def run_seconds(self) -> float:
+        """The time of the steps until the end of the latest block, without pauses of training."""
+        ...
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the search has chosen."""
+        ...
+
+    @property
+    def choice(self) -> int:
+        """The setting that the search asks for next."""
+        ...
+
+    @property
+    def present(self) -> int:
+        """The setting of the steps since the latest decision."""
+        ...
+
+    @property
+    def block_trials(self) -> Sequence[Trial]:
+        """All blocks that were measured."""
+        ...
+
+    def predicted(self, setting: int) -> Prediction | None:
+        """Predict what a setting would do; None if nobody knows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A pause of training, before its next step.
+
+    Attributes:
+        seconds: How long to wait, until the next decision.
+        until_seconds: When training is expected to go on, in seconds since 1970; None for never, as a budget is spent.
+        ends_process: Whether the process ends meanwhile.
+    """
+
+    seconds: float
+    until_seconds: float | None
+    ends_process: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The course of training until the next decision.
+
+    Attributes:
+        setting: The setting; None for that of the search.
+        steps: The steps at it.
+        reason: The reason for it, for people.
+        pause: The pause before them; None for none.
+    """
+
+    setting: int | None = None
+    steps: int = 0
+    reason: str = ""
+    pause: Pause | None = None
+
+
+class Following:
+    """Decides whether training runs hard, softly or not at all, once its search is over. It is on rank 0 alone.
+
+    Args:
+        aware: The signal, the deadline and what else the user has said.
+        search: The search. It is asked for operating points, and is not changed.
+        idle_watts: The power of all devices in a pause; None if it is unknown: there is no pause then.
+        time_source: The time, with its date.
+        spent: The energy and time that the run took before, if it is resumed.
+    """
+
+    def __init__(
+        self,
+        aware: CarbonAware,
+        search: FollowedSearch,
+        idle_watts: float | None,
+        time_source: TimeSource,
+        spent: RunSpent | None = None,
+    ) -> None:
+        self.spent: RunSpent = RunSpent() if spent is None else spent
+        """The energy and time that the run took until the latest `count`."""
+        self._search = search
+        self._aware = aware
+        self._idle_watts = idle_watts if aware.idle_watts is None else aware.idle_watts
+        self._time_source = time_source
+        self._controller: WorkController | None = None
+        self._setting: int | None = None  # decided last
+        self._pause_seconds = 0.0  # of this process
+        self._first: _Moment | None = None  # decision of this process
+        self._latest: _Moment | None = None
+        self._told_of = ""
+        self._has_warned = self._has_warned_of_budget = False
+        if search.max_steps is None:
+            _logger.warning(
+                "training does not follow the %s: pass max_steps to the optimizer", signal_name(aware.signal)
+            )
+
+    def tell_pause(self, seconds: float, energy: DeviceEnergy) -> None:
+        """Take in the energy of a pause that is over."""
+        self._pause_seconds += seconds
+        if energy.energy_joules is not None and seconds > 0:
+            if self._aware.idle_watts is None:
+                self._idle_watts = energy.energy_joules / seconds
+            now = clock_seconds(self._time_source)
+            self._add(now - seconds, now, energy)
+            if self._latest is not None:
+                self._latest = replace(self._latest, seconds=now)
+
+    def count(self) -> None:
+        """Count what the steps since the latest call emitted or cost: so many times what a measured step does."""
+        measured = self._measured()
+        if self._latest is None or not measured:
+            return
+        now, steps = clock_seconds(self._time_source), self._search.run_steps
+        usual = measured.get(self._search.present) or next(iter(measured.values()))
+        joules = (steps - self._latest.steps) * usual.joules_per_step
+        self._add(self._latest.seconds, now, DeviceEnergy(joules, joules * usual.error_fraction))
+        self._latest = replace(self._latest, seconds=now, steps=steps)
+
+    def decide(self) -> Decision:
+        """Decide what to do next, at the end of a block of steps."""
+        search, now = self._search, clock_seconds(self._time_source)
+        self.count()
+        self._latest = _Moment(now, search.run_steps, search.run_seconds)
+        if self._first is None:
+            self._first = self._latest
+            if self.spent.begun_seconds is None:
+                self.spent = replace(self.spent, begun_seconds=now)
+        points = self._points()
+        if search.max_steps is None or not search.is_done or not points:
+            return Decision()
+        controller = self._controller_of(points)
+        boundary = controller.next_decision_seconds(now)
+        is_near = boundary - now < _EARLY_FRACTION * self._aware.interval_seconds
+        at = boundary if is_near else now
+        until = controller.next_decision_seconds(at)
+        steps_left = max(search.max_steps - search.run_steps, 1)
+        left = self._budget_left()
+        if left is not None and left <= 0:
+            _logger.warning("the budget is spent: training ends here")
+            return self._decided(None, 1, self._reason(now), Pause(0.0, None, ends_process=True))
+        deadline = self._deadline_of(controller, at, steps_left)
+        controller.use_deadline(deadline)
+        point = controller.choose(at, steps_left)
+        if not controller.schedule.is_possible:
+            self._warn_late(at, deadline, steps_left, points)
+        elif left is not None and controller.schedule.amount > left:
+            self._warn_dear(left, steps_left, f"by {_time_text(deadline)}")
+        pause, steps = None, 1
+        if point.setting is None:
+            expected = controller.pause_until_seconds(at)
+            pause = Pause(until - now, expected, expected - now >= self._aware.exit_from_seconds)
+        else:
+            steps = max(math.ceil((until - now) * point.steps_per_second), 1)
+        reason = self._reason(at)
+        self._tell_of(point, pause, reason)
+        return self._decided(point.setting, steps, reason, pause)
+
+    def _decided(self, setting: int | None, steps: int, reason: str, pause: Pause | None) -> Decision:
+        """Return a decision, which keeps the present setting in a pause."""
+        search = self._search
+        if setting is None:
+            setting = self._setting
+        if setting is None or not search.settings[-1] <= setting <= search.settings[0]:
+            setting = search.choice
+        self._setting = setting
+        return Decision(setting, steps, reason, pause)
+
+    def credit(self) -> Credit | None:
+        """Return what the run emitted or cost so far, beside what it would have; None before enough is known."""
+        points = {point.setting: point for point in self._points()}
+        original = points.pop(self._search.settings[0], None)
+        if self._latest is None or original is None or self._latest.steps == 0:
+            return None
+        errors = {setting: measured.error_fraction for setting, measured in self._measured().items()}
+        others = [*points.values(), *self._predicted(original, errors)]
+        run = self._latest.steps, self._latest.seconds
+        return credit_of(self.spent, original, others, errors, self._aware.signal, *run, self._search.unit)
+
+    def _controller_of(self, points: list[OperatingPoint]) -> WorkController:
+        aware = self._aware
+        points = list(points)
+        if aware.may_pause and self._idle_watts is not None:
+            points.append(OperatingPoint.pause(self._idle_watts))
+        if self._controller is None:
+            self._controller = WorkController(
+                points, aware.signal, clock_seconds(self._time_source), aware.interval_seconds
+            )
+        self._controller.use_points(points)
+        return self._controller
+
+    def _budget_left(self) -> float | None:
+        """Return what is surely left of the budget; None if there is none."""
+        if self._aware.budget is None:
+            return None
+        return self._aware.budget - self.spent.amount - self.spent.uncertainty
+
+    def _deadline_of(self, controller: WorkController, now: float, steps_left: int) -> float:
+        """Return the deadline; without one, the soonest that the budget allows."""
+        deadline, left = self._own_deadline_seconds(), self._budget_left()
+        if deadline is not None:
+            return deadline
+        assert left is not None
+        soonest = controller.soonest_deadline_seconds(now, steps_left, (1 - _BUDGET_RESERVE_FRACTION) * left)
+        if soonest is None:
+            self._warn_dear(left, steps_left, "within 30 days")
+        return now + 30 * 86_400.0 if soonest is None else soonest
+
+    def _own_deadline_seconds(self) -> float | None:
+        aware = self._aware
+        if aware.deadline_seconds is not None:
+            return aware.deadline_seconds
+        if aware.max_slowdown is None:
+            return None
+        assert self.spent.begun_seconds is not None
+        assert self._search.max_steps is not None
+        measured = self._measured()
+        original = measured.get(self._search.settings[0]) or next(iter(measured.values()))
+        seconds = self._search.max_steps * self._lag() * original.seconds_per_step
+        return self.spent.begun_seconds + aware.max_slowdown * seconds
+
+    def _measured(self) -> dict[int, _Sum]:
+        """Return all that was measured, by setting."""
+        sums: dict[int, _Sum] = {}
+        for trial in self._search.block_trials:
+            sums.setdefault(trial.setting, _Sum()).add(trial)
+        return sums
+
+    def _points(self) -> list[OperatingPoint]:
+        """Return what was measured, as fast as training is with all that happens between its steps."""
+        lag, settings = self._lag(), self._search.settings
+        return [
+            OperatingPoint(setting, 1.0 / (lag * measured.seconds_per_step), measured.watts / lag)
+            for setting, measured in self._measured().items()
+            if settings[-1] <= setting <= settings[0]
+        ]
+
+    def _predicted(self, original: OperatingPoint, errors: dict[int, float]) -> list[OperatingPoint]:
+        """Return what settings between those that were measured would do; add how far the energy can be off."""
+        lowest = min(errors)
+        points = []
+        for setting in self._search.settings:
+            prediction = self._search.predicted(setting) if setting > lowest and setting not in errors else None
+            if prediction is not None:
+                speed = original.steps_per_second / prediction.slowdown_factor
+                watts = original.power_watts * (1 - prediction.saving_fraction) / prediction.slowdown_factor
+                points.append(OperatingPoint(setting, speed, watts))
+                low, high = prediction.saving_interval
+                errors[setting] = (high - low) / 2 / (1 - prediction.saving_fraction)
+        return points
+
+    def _lag(self) -> float:
+        """Return how much more time passes than the steps take: evaluations and checkpoints are no steps."""
+        if self._first is None or self._latest is None:
+            return 1.0
+        training = self._latest.run_seconds - self._first.run_seconds
+        seconds = self._latest.seconds - self._first.seconds - self._pause_seconds
+        return max(seconds / training, 1.0) if training > 0 else 1.0
+
+    def _add(self, begin_seconds: float, end_seconds: float, energy: DeviceEnergy) -> None:
+        """Count an energy that is evenly spread: steps are alike, and a pause has no others."""
+        account = ElectricityAccount([self._aware.signal])
+        joules, uncertainty = energy.energy_joules or 0.0, energy.uncertainty_joules or 0.0
+        for part in self._aware.signal.parts(begin_seconds, max(begin_seconds, end_seconds)):
+            share = part.seconds / (end_seconds - begin_seconds) if end_seconds > begin_seconds else 1.0
+            account.add(part.begin_seconds, part.end_seconds, DeviceEnergy(share * joules, share * uncertainty))
+        (amount,) = account.amounts.values()
+        self.spent = replace(
+            self.spent,
+            energy_joules=self.spent.energy_joules + joules,
+            amount=self.spent.amount + (amount.amount or 0.0),
+            uncertainty=self.spent.uncertainty + (amount.uncertainty or 0.0),
+        )
+
+    def _warn_dear(self, left: float, steps_left: int, until: str) -> None:
+        if not self._has_warned_of_budget:
+            self._has_warned_of_budget = True
+            _logger.warning(
+                "the budget cannot be kept: %s of it is left, too little for the %d steps left %s; training ends "
+                "when it is spent",
+                amount_text(left, 0.0, self._aware.signal.facts.amount_unit),
+                steps_left,
+                until,
+            )
+
+    def _warn_late(self, now: float, deadline: float, steps_left: int, points: Sequence[OperatingPoint]) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            earliest = now + steps_left / max(point.steps_per_second for point in points)
+            _logger.warning(
+                "the deadline, %s, cannot be kept: at full speed training ends %s, and it runs so",
+                _time_text(deadline),
+                _time_text(earliest),
+            )
+
+    def _reason(self, now: float) -> str:
+        """Return the reason for what is decided: the signal at the time."""
+        (part,) = self._aware.signal.parts(now, now)
+        return f"the {signal_name(self._aware.signal)} is {part.value:.4g} {self._aware.signal.facts.unit}"
+
+    def _tell_of(self, point: OperatingPoint, pause: Pause | None, reason: str) -> None:
+        if pause is None or pause.until_seconds is None:
+            text = f"training runs at {point.setting} {self._search.unit}"
+        elif pause.ends_process:
+            text = f"training ends, to go on at {_time_text(pause.until_seconds)}"
+        else:
+            text = f"training pauses, as far as can be told until {_time_text(pause.until_seconds)}"
+        if text != self._told_of:
+            self._told_of = text
+            left = self._budget_left()
+            unit = self._aware.signal.facts.amount_unit
+            rest = "" if left is None else f"; of the budget {amount_text(left, 0.0, unit)} is left"
+            _logger.info("%s: %s%s", text, reason, rest)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A point in a run: the time since 1970, the steps so far, and the time these took."""
+
+    seconds: float
+    steps: int
+    run_seconds: float
+
+
+@dataclass
+class _Sum:
+    """The steps that were measured at one setting."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    joules: float = 0.0
+    uncertain_joules: float = 0.0
+
+    def add(self, trial: Trial) -> None:
+        self.steps += trial.steps
+        self.seconds += trial.measurement.time
+        self.joules += trial.measurement.total_energy or 0.0
+        self.uncertain_joules += trial.measurement.total_uncertainty_joules or 0.0
+
+    @property
+    def seconds_per_step(self) -> float:
+        return self.seconds / self.steps
+
+    @property
+    def joules_per_step(self) -> float:
+        return self.joules / self.steps
+
+    @property
+    def error_fraction(self) -> float:
+        return self.uncertain_joules / self.joules if self.joules > 0 else 0.0
+
+    @property
+    def watts(self) -> float:
+        return self.joules / self.seconds
+
+
+def _time_text(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def signal_name(signal: Signal) -> str:
+    """Return what a signal tells, for people."""
+    return f"{'price' if signal.facts.is_price else 'carbon intensity'} of electricity"
