@@ -3,6 +3,7 @@
 import gc
 import weakref
 from enum import Enum
+from typing import NamedTuple
 
 import pytest
 
@@ -163,3 +164,34 @@ NO_GPU, NO_RIGHT = "DriverFaultError: no GPU", "DriverFaultError: no right"
 )
 def test_something_is_made_on_all_ranks_or_on_none(fault_of, answers):
     assert ThreadWorld.run(3, lambda world: made_on_all(world, fault_of)) == answers
+
+
+class Answer(NamedTuple):
+    """A value with a form in JSON."""
+
+    setting: int
+    reason: str | None = None
+
+
+def test_values_of_a_class_cross_to_other_ranks_and_stay_as_they_are_in_one_process():
+    def rank_main(world):
+        exchange = Exchange(world)
+        told = exchange.gather_of(Answer, lambda: Answer(100 + world.rank), Phase.FIRST)
+        return told, exchange.decide_of(Answer, lambda: Answer(world.rank, "chosen"), Phase.SECOND)
+
+    assert ThreadWorld.run(2, rank_main) == [([Answer(100), Answer(101)], Answer(0, "chosen"))] * 2
+    own = object()
+    alone = Exchange(SoloWorld())
+    assert alone.gather_of(object, lambda: own) == [own]
+    assert alone.decide_of(object, lambda: own) is own
+
+
+def test_a_fault_in_a_job_of_one_process_is_reported_at_once_and_at_every_exchange_of_a_class():
+    faults = []
+    exchange = Exchange(SoloWorld(), faults.append)
+    with pytest.raises(DriverFaultError, match="no GPU"):
+        exchange.gather_of(Answer, failing)
+    assert len(faults) == 1
+    exchange.fail(DriverFaultError("it hangs"))
+    with pytest.raises(WorldError, match="it hangs"):
+        exchange.gather_of(Answer, lambda: Answer(1))

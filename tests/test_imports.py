@@ -73,6 +73,14 @@ def test_importing_the_core_loads_nothing_that_most_programs_do_without(statemen
     assert (unneeded | {"zeus_core.device.simulated"}).isdisjoint(loaded)
 
 
+def test_importing_a_search_loads_nothing_that_only_some_searches_need():
+    """Limits beside clocks, following a signal, the safe clock, and the words for the result."""
+    program = "import sys, zeus_core.optimizer.power_limit; print(*sys.modules)"
+    loaded = {module.rpartition(".")[2] for module in run(program).split() if module.startswith("zeus_core.")}
+    assert "_search_course" in loaded
+    assert {"carbon_aware", "electricity", "_rival_searches", "_safe_clock", "_search_result"}.isdisjoint(loaded)
+
+
 def test_importing_the_package_loads_nothing_but_itself():
     loaded = run("import sys; before = set(sys.modules); import zeus_core; print(*set(sys.modules) - before)").split()
     assert loaded == ["zeus_core"]

@@ -156,6 +156,18 @@ def test_no_two_modules_import_each_other_even_in_a_round_about_way():
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
+def test_following_a_signal_knows_no_search_of_a_setting_and_the_search_none_of_electricity():
+    folder, search = CORE / "optimizer" / "carbon_aware", "zeus_core.optimizer._global_setting"
+    assert not [path for path in folder.rglob("*.py") for module in imported_by(path) if module.startswith(search)]
+    users = {
+        path.name
+        for path in (CORE / "optimizer" / "_global_setting").rglob("*.py")
+        for module in imported_by(path)
+        if module.startswith(("zeus_core.optimizer.carbon_aware", "zeus_core.electricity"))
+    }
+    assert users == {"_search_optimizer.py", "_search_options.py"}, "those that take the argument of the user"
+
+
 def test_the_package_itself_imports_nothing():
     assert list(imported_by(CORE / "__init__.py")) == []
 

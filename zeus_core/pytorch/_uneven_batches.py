@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -125,7 +125,7 @@ class UnevenBatches:
             raise UsageError("no batch has begun: go through the batches of loader(...), and weight each loss there")
         return scaled(loss, self._weight())
 
-    def _on_batch(self, number: int, sizes: Sequence[int], batch: Any) -> None:
+    def _on_batch(self, number: int, batch: Any) -> None:
         self._training.begin(number)
         self._weight = self._training.weight(number, batch)
 
@@ -141,7 +141,7 @@ class UnevenLoader:
         _loader: DataLoader[Any],
         _sampler: UnevenBatchSampler,
         _order: EpochOrder,
-        _on_batch: Callable[[int, Sequence[int], Any], None],
+        _on_batch: Callable[[int, Any], None],
     ) -> None:
         self._loader = _loader
         self._sampler = _sampler
@@ -165,7 +165,7 @@ class UnevenLoader:
     def __iter__(self) -> Iterator[Any]:
         for number, batch in enumerate(self._loader):
             self._trained = number + 1
-            self._on_batch(number, self._sampler.sizes(number), batch)
+            self._on_batch(number, batch)
             yield batch
         self.set_epoch(self._order.epoch + 1)
 

@@ -351,7 +351,7 @@ class _Guest:
         try:
             self._observer.receive(event)
         except Exception as error:
-            log_fault(self._observer, f"{type(self._observer).__name__}.receive failed", error)
+            log_fault(self, f"{type(self._observer).__name__}.receive failed", error)
 
 
 def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:

@@ -11,8 +11,7 @@ from transformers import TrainerCallback
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
-from zeus_core.optimizer._global_setting._search_options import KnobName
+from zeus_core.optimizer._global_setting._search_options import KnobName, MakeSearch, Mode
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
 

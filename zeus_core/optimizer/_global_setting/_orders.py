@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 from zeus_core.errors import UsageError
-from zeus_core.search import GridSearch, Search, Trial
+from zeus_core.optimizer._global_setting._search_options import SearchOptions
+from zeus_core.search import GridSearch, Trial
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._fixed_trials import FixedTrials
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, longest_factor
@@ -21,21 +22,7 @@ if TYPE_CHECKING:
     from zeus_core.search._adaptive_search import AdaptiveSearch
     from zeus_core.search._belief import Knob as CurveKnob
 
-__all__ = [
-    "CHECKED_STEPS",
-    "DEFAULT_STEPS",
-    "MakeSearch",
-    "Mode",
-    "Order",
-    "Orders",
-    "SearchArguments",
-]
-
-MakeSearch = Callable[[Sequence[int], OptimumSelector], Search]
-"""Makes a search from the settings, the original one first, and the selector."""
-
-Mode = Literal["search", "observe"]
-"""Whether settings are changed."""
+__all__ = ["CHECKED_STEPS", "DEFAULT_STEPS", "Order", "Orders", "SearchArguments"]
 
 DEFAULT_STEPS = 40
 """The measured steps of a trial, for searches that do not say how long they are; the published default."""
@@ -98,33 +85,23 @@ class SearchArguments:
     """The arguments of an optimizer that its search depends on.
 
     Attributes:
+        options: As the user has passed them.
         kind: The kind of setting.
         selector: The rule for the best one.
-        make: Makes the search; the one for whole runs, or for trials of a fixed length the adaptive one, if None.
-        profile_steps: The measured steps of a trial; as many as it needs if None.
-        warmup_steps: The steps in which a GPU settles; as many as it takes if None.
         max_steps: The steps of the run; None if nobody knows.
         period_seconds: The time between two updates of the energy counters.
-        wait_steps: The steps before the search.
-        observes: Whether no setting is changed.
-        is_followed: Whether an observer directs training once the search is over.
     """
 
+    options: SearchOptions
     kind: Kind
     selector: OptimumSelector
-    make: MakeSearch | None
-    profile_steps: int | None
-    warmup_steps: int | None
     max_steps: int | None
     period_seconds: float
-    wait_steps: int
-    observes: bool
-    is_followed: bool = False
 
     def search(self, settings: tuple[int, ...]) -> RunSearch:
         """Make the search among some settings, the original one first."""
-        steps = DEFAULT_STEPS if self.profile_steps is None else self.profile_steps
-        if self.make is None and self.profile_steps is None and self.kind.has_curves:
+        steps = DEFAULT_STEPS if self.options.profile_steps is None else self.options.profile_steps
+        if self.options.make is None and self.options.profile_steps is None and self.kind.has_curves:
             from zeus_core.search._adaptive_run_search import AdaptiveRunSearch  # needs numpy
 
             settle_seconds = _SETTLE_UPDATES * self.period_seconds
@@ -141,7 +118,7 @@ class SearchArguments:
                 bound, tolerance = self.selector.bound_factor, self.selector.time_tolerance
                 return SafeClock(adaptive, settings, bound or 1.0, tolerance or 0.0)
             return adaptive
-        make = self.make or (self.predictor if self.kind.has_curves else GridSearch)
+        make = self.options.make or (self.predictor if self.kind.has_curves else GridSearch)
         search = make(settings, self.selector)
         return FixedTrials(
             search,
@@ -212,10 +189,10 @@ class Orders:
         search = self._search
         block, least_steps = search.ask(), self._steps_of(_MIN_BLOCK_UPDATES) or 1
         steps, is_fixed = max(block.steps, least_steps), False
-        if isinstance(search, FixedTrials) and not self._arguments.is_followed:
+        if isinstance(search, FixedTrials) and not self._arguments.options.is_followed:
             steps, is_fixed = 0 if search.is_confirmed else block.steps, True
         cut_short, self._cut_short = self._cut_short, None
-        settle_steps = self._arguments.warmup_steps
+        settle_steps = self._arguments.options.warmup_steps
         if settle_steps is None:
             settle_steps = self._steps_of(_SETTLE_UPDATES) or _UNKNOWN_SETTLE_STEPS
         return Order(

@@ -66,7 +66,7 @@ class Preparation:
         self._exchange = exchange
         self._recorder = recorder
         self._store = store
-        self._kinds = options.kinds[:1] if options.mode == "observe" else options.kinds
+        self._kinds = options.kinds[:1] if options.observes else options.kinds
         self._has_checked = len(self._kinds) == 1
         self._work: dict[str, int | str] = {}
         self._resumed: Any = None  # the state of a checkpoint, until a training begins
@@ -197,11 +197,14 @@ class Preparation:
             exchange,
             self._recorder,
             self._store,
-            self._arguments(
+            SearchArguments(
+                self.options,
                 kind,
+                self.selector,
                 left_steps
                 or self.options.max_steps
                 or (None if told_max_steps is None else run.steps + told_max_steps),
+                max(gpu.energy_counter_period_seconds for gpu in self._gpus),
             ),
             run,
         )
@@ -225,21 +228,6 @@ class Preparation:
         own = [block.trial for block in resumed.blocks]
         others = [ToldBlock(trial) for trial in earlier if trial not in own]
         return replace(resumed, blocks=(*others, *resumed.blocks))
-
-    def _arguments(self, kind: Kind, max_steps: int | None) -> SearchArguments:
-        options = self.options
-        return SearchArguments(
-            kind,
-            self.selector,
-            options.make,
-            options.profile_steps,
-            options.warmup_steps,
-            max_steps,
-            max(gpu.energy_counter_period_seconds for gpu in self._gpus),
-            options.wait_steps,
-            options.mode == "observe",
-            options.aware is not None,
-        )
 
     def _information(self, limiter: Limiter) -> RankInformation:
         options = self.options

@@ -30,14 +30,20 @@ from zeus_core.events import (
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.optimizer._global_setting._measuring import TrialRecorder
-from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
 from zeus_core.optimizer._global_setting._phases import (
     Phase,
     Window,
 )
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
 from zeus_core.optimizer._global_setting._search_facts import SearchFacts
-from zeus_core.optimizer._global_setting._search_options import KnobName, SearchOptions, checked_knob, kinds_of
+from zeus_core.optimizer._global_setting._search_options import (
+    KnobName,
+    MakeSearch,
+    Mode,
+    SearchOptions,
+    checked_knob,
+    kinds_of,
+)
 from zeus_core.optimizer._global_setting._setting_history import SettingHistory
 from zeus_core.optimizer._trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.ports import World

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from zeus_core._validate import checked_function, checked_instance, checked_one_of, checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
+from zeus_core.search import Search
 from zeus_core.search._objectives import OptimumSelector, checked_selector
 from zeus_core.settings.kinds import KINDS, POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
 
-__all__ = ["KnobName", "SearchOptions", "checked_knob", "kinds_of"]
+__all__ = ["KnobName", "MakeSearch", "Mode", "SearchOptions", "checked_knob", "kinds_of"]
+
+MakeSearch = Callable[[Sequence[int], OptimumSelector], Search]
+"""Makes a search from the settings, the original one first, and the selector."""
+
+Mode = Literal["search", "observe"]
+"""Whether settings are changed."""
 
 KnobName = Literal["power limit", "clock", "auto"]
 """The `option` of the kind of setting that is searched; limits and clocks, for "auto". Other kinds have theirs."""
@@ -67,6 +74,16 @@ class SearchOptions:
         if self.make is not None:
             wanted = "a function of settings and a selector that makes a Search, such as GridSearch"
             checked_function("search", self.make, wanted)
+
+    @property
+    def observes(self) -> bool:
+        """Whether no setting is changed."""
+        return self.mode == "observe"
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether an observer directs training once the search is over."""
+        return self.aware is not None
 
 
 def checked_knob(knob: KnobName) -> KnobName:

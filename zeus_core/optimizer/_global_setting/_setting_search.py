@@ -65,7 +65,7 @@ class SettingSearch:
         """The setting that training continues at; None until it is set."""
         self.original: int = settings[0]
         """The highest original setting."""
-        self.not_changed_because: str | None = "as it is only observed" if arguments.observes else None
+        self.not_changed_because: str | None = "as it is only observed" if arguments.options.observes else None
         """The reason that settings are not changed; None if they are."""
         self.is_held: bool = False
         """Whether another object or process controls a GPU, so that the setting in force is not known."""
@@ -87,7 +87,7 @@ class SettingSearch:
         self._recorder = recorder
         self._store = store
         self._arguments = arguments
-        self.observes: bool = arguments.observes
+        self.observes: bool = arguments.options.observes
         """Whether no setting is changed."""
         self.best: int | None = None
         """The best setting so far; None if nobody knows."""
@@ -218,7 +218,7 @@ class SettingSearch:
         """Return the steps that a phase to come lasts; 0 for a phase that something else ends."""
         match phase:
             case Phase.WAIT:
-                return self._arguments.wait_steps
+                return self._arguments.options.wait_steps
             case Phase.WARM_UP | Phase.SETTLE:
                 return 0 if self._setting == self._order.setting else self._order.settle_steps
             case _:
@@ -297,7 +297,7 @@ class SettingSearch:
         self.prediction, self.best, self._expected = order.prediction, order.best, order.expected
         if order.announcement is not None:
             _logger.info("the search for a %s takes %s", self.limiter.kind.words, order.announcement)
-        self.is_waiting = self._arguments.is_followed
+        self.is_waiting = self._arguments.options.is_followed
         return None if self.is_waiting else self._outcome()
 
     def go_on(self, setting: int | None = None, steps: int = 0, reason: str = "") -> Outcome:
@@ -369,7 +369,7 @@ class SettingSearch:
         Raises:
             ReplacedError: Somebody else has set the setting of a GPU.
         """
-        is_settling = self._is_changed and self._arguments.warmup_steps is None
+        is_settling = self._is_changed and self._arguments.options.warmup_steps is None
         block = self.block.finish(self._order.setting, is_settling)
         trial, run_seconds = block.trial, block.run_seconds
         self.run_seconds = run_seconds
@@ -379,7 +379,7 @@ class SettingSearch:
             return Outcome.HELD
         if not block.is_spoiled:  # interference is no fault of the devices
             self._tries += 1
-        if self._order.is_choice and self._arguments.is_followed:  # decisions do not wait for an energy
+        if self._order.is_choice and self._arguments.options.is_followed:  # decisions do not wait for an energy
             return self._follow(self._exchange.decide_of(Order, lambda: self._order_at(run_seconds), Phase.CONCLUDE))
         if self._tries < _MAX_TRIES:
             self._setting = None  # it is set again

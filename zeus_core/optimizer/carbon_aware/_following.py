@@ -39,51 +39,41 @@ class FollowedSearch(Protocol):
     @property
     def settings(self) -> Sequence[int]:
         """The settings that may be chosen, the original one first."""
-        ...
 
     @property
     def unit(self) -> str:
         """Their unit, such as "W"."""
-        ...
 
     @property
     def max_steps(self) -> int | None:
         """The steps of the run; None if nobody knows, which leaves the choice to the search."""
-        ...
 
     @property
     def run_steps(self) -> int:
         """The steps of the run so far."""
-        ...
 
     @property
     def run_seconds(self) -> float:
         """The time of the steps until the end of the latest block, without pauses of training."""
-        ...
 
     @property
     def is_done(self) -> bool:
         """Whether the search has chosen."""
-        ...
 
     @property
     def choice(self) -> int:
         """The setting that the search asks for next."""
-        ...
 
     @property
     def present(self) -> int:
         """The setting of the steps since the latest decision."""
-        ...
 
     @property
     def block_trials(self) -> Sequence[Trial]:
         """All blocks that were measured."""
-        ...
 
     def predicted(self, setting: int) -> Prediction | None:
         """Predict what a setting would do; None if nobody knows."""
-        ...
 
 
 @dataclass(frozen=True)

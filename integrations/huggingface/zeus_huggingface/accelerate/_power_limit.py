@@ -9,8 +9,7 @@ from accelerate import Accelerator
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer._global_setting._orders import MakeSearch, Mode
-from zeus_core.optimizer._global_setting._search_options import KnobName
+from zeus_core.optimizer._global_setting._search_options import KnobName, MakeSearch, Mode
 from zeus_huggingface.accelerate._accelerator import monitor_for
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 
