@@ -1,6 +1,7 @@
 """Allocations: the best of all plans for few devices, near a true bound for many, and never worse for having more."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -201,6 +202,11 @@ class MyCost(Objective):
         return measurement.energy * measurement.time
 
 
+class Own(Energy):
+    def select(self, measurements):
+        return measurements[0].power_limit
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -218,6 +224,14 @@ class MyCost(Objective):
         (
             lambda: allocate([FAST], 8, MyCost()),
             r"objective is MyCost\(\); it must be an Objective whose cost is a weighted sum",
+        ),
+        (
+            lambda: allocate([FAST], 8, SimpleNamespace(cost=MyCost().cost)),
+            r"objective is namespace.*; it must be an Objective whose cost is a weighted sum",
+        ),
+        (
+            lambda: allocate([FAST], 8, Own()),
+            r"objective is Own\(\); it must be an Objective whose cost is a weighted sum",
         ),
         (lambda: allocate([FAST], 8, reduce_seconds=float("nan")), "reduce_seconds is nan"),
         (

@@ -1,5 +1,7 @@
 """Selectors of a user's own, made from public names alone: they work wherever one is taken."""
 
+import math
+
 import pytest
 
 from tests.allocation.instances import FAST, SLOW
@@ -10,7 +12,14 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.batch_size import RecurringJob, Target
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
-from zeus_core.optimizer.power_limit import Energy, Objective, OptimumSelector, PowerLimitMeasurement, Time
+from zeus_core.optimizer.power_limit import (
+    Energy,
+    MaxSlowdownConstraint,
+    Objective,
+    OptimumSelector,
+    PowerLimitMeasurement,
+    Time,
+)
 from zeus_core.report import trial_table
 from zeus_core.search import AdaptiveSearch, GoldenSectionSearch, GridSearch
 from zeus_core.testing import VirtualTime
@@ -65,6 +74,21 @@ class ShareOfPower(Objective):
         return measurement.energy / measurement.time / highest_watts + measurement.time / baseline.time
 
 
+class EnergyWithinFactor(MaxSlowdownConstraint):
+    """Written before `EnergyWithin` was there."""
+
+    def cost(self, measurement, baseline):
+        return measurement.energy if measurement.time <= self.factor * baseline.time else math.inf
+
+
+class PriceOfTime(Time):
+    def cost(self, measurement, baseline):
+        return 0.01 * measurement.energy + measurement.time
+
+    def select(self, measurements):
+        return Objective.select(self, measurements)
+
+
 OWN = [Price(), LeastPower(), NotLongerThan(), ShareOfPower(400.0)]
 
 
@@ -105,6 +129,16 @@ def test_a_cost_is_minimized_by_the_search_of_a_run(selector):
     chosen = optimizer.chosen_limit_watts
     assert true_cost(selector, chosen) <= 1.02 * min(true_cost(selector, watts) for watts in range(100, 401, 25))
     assert f" settings by {selector!r}" in optimizer.result()["power limit"]
+
+
+@pytest.mark.parametrize("selector", [EnergyWithinFactor(2.0), PriceOfTime()], ids=lambda one: type(one).__name__)
+def test_a_derived_class_with_a_cost_of_its_own_is_not_taken_for_the_rule_it_derives_from(selector):
+    assert not selector.prefers_lowest
+    assert selector.bound_factor is None
+    assert selector.time_tolerance is None
+    optimizer, _ = trained(GlobalPowerLimitOptimizer, selector, pl_step=25)
+    chosen = optimizer.chosen_limit_watts
+    assert true_cost(selector, chosen) <= 1.02 * min(true_cost(selector, watts) for watts in range(100, 401, 25))
 
 
 @pytest.mark.parametrize("make", [GlobalPowerLimitOptimizer, GlobalClockOptimizer])

@@ -282,15 +282,15 @@ def test_the_original_is_restored_and_nothing_is_left(start, end, knob):
 
 def test_the_messages_of_a_process_that_was_killed_before_it_read_that_the_guardian_is_ready_are_taken():
     """A socket that is closed with something unread in it reports an error to the other side, before the messages."""
-    keeper = Keeper(lambda uuid: None, None)
+    keeper, held = Keeper(lambda uuid: None, None), {}
     entry = LedgerEntry.of_this_process("GPU-1", "a board", POWER_LIMIT, ORIGINAL_WATTS)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         theirs.send(b"!")
         ours.send(json.dumps({"hold": entry.to_json()}).encode())
         ours.close()
-        _follow(theirs, None, keeper)
-    assert keeper.held_by("owner") == [entry]
+        _follow(theirs, None, keeper, held)
+    assert held == {entry.key: entry}
 
 
 @pytest.mark.parametrize("knob", long_but_first(KNOBS))

@@ -338,27 +338,6 @@ class TestLedger:
 
 
 class TestKeeper:
-    def test_a_holder_that_ends_leaves_its_own_entries_only(self, gpu):
-        keeper = Keeper(lambda uuid: gpu, None)
-        gpu.set_power_limit(150.0)
-        entry, other = entry_of(gpu, values=(150.0,)), entry_of(gpu, knob="sm_clock")
-        keeper.hold("first", entry_of(gpu))
-        keeper.hold("first", entry)
-        keeper.hold("second", other)
-        assert keeper.held_by("first") == [entry]
-        outcomes = []
-        keeper.restore_each(keeper.end("first"), outcomes.append)
-        assert [outcome.kind for outcome in outcomes] == ["restored"]
-        assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
-        assert (keeper.held_by("first"), keeper.held_by("second")) == ([], [other])
-
-    def test_what_was_dropped_is_left_alone(self, gpu):
-        keeper = Keeper(never, None)
-        keeper.hold("holder", entry_of(gpu))
-        keeper.drop("holder", (gpu.uuid, "power_limit"))
-        keeper.drop("nobody", (gpu.uuid, "power_limit"))
-        assert keeper.end("holder") == []
-
     def test_a_device_that_a_new_owner_has_claimed_is_left_to_it(self, ledger, gpu):
         keeper = Keeper(lambda uuid: gpu, ledger)
         before = left_behind(gpu)

@@ -45,7 +45,7 @@ class Goal(NamedTuple):
         Raises:
             UsageError: It is no objective, or its cost is no weighted sum of energy and time.
         """
-        checked_object("objective", objective, "cost", _WANTED)
+        checked_object("objective", objective, "completed", _WANTED)
         energy_weight, time_weight = (1.0, 0.0) if objective.prefers_lowest else _weights(objective, devices)
         if not energy_weight:
             return cls(1.0, 0.0, 1.0, is_time=True)
@@ -73,9 +73,10 @@ def _weights(objective: Objective, devices: Sequence[DeviceOptions]) -> tuple[fl
     """
     mean_watts = sum(device.max_power_watts for device in devices) / len(devices)
     known = objective.completed(mean_watts, len(devices)).objective
+    if known is None:
+        raise UsageError(f"objective is {shown(objective)}; it must be {_WANTED}")
 
     def cost(joules: float, seconds: float) -> float:
-        assert known is not None
         original = PowerLimitMeasurement(round(mean_watts), 1.0, 1.0)
         return float(known.cost(PowerLimitMeasurement(round(mean_watts), joules, seconds), original))
 

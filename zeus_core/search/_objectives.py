@@ -200,7 +200,7 @@ class Energy(Objective):
     @property
     def takes_arrays(self) -> bool:
         """True, if the cost is the one of this class."""
-        return type(self).cost is Energy.cost
+        return _follows(self, Energy)
 
 
 class Time(Objective):
@@ -215,14 +215,14 @@ class Time(Objective):
         return measurement.time
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> Objective | None:
         """The duration, although not all differences of it count."""
-        return self
+        return self if _follows(self, Time) else super().objective
 
     @property
-    def time_tolerance(self) -> float:
-        """0.005: single measurements differ by as much."""
-        return _TIME_TOLERANCE
+    def time_tolerance(self) -> float | None:
+        """0.005: single measurements differ by as much. None for a derived class with another rule."""
+        return _TIME_TOLERANCE if _follows(self, Time) else None
 
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
         """Return the lowest limit that is as fast as the fastest, as far as the measurements can tell."""
@@ -265,7 +265,7 @@ class ZeusCost(Objective):
     @property
     def takes_arrays(self) -> bool:
         """True, if the cost is the one of this class."""
-        return type(self).cost is ZeusCost.cost
+        return _follows(self, ZeusCost)
 
     @property
     def needs_max_power(self) -> bool:
@@ -303,14 +303,14 @@ class MaxSlowdownConstraint(Objective):
         return measurement.power_limit if _is_within(self.factor, measurement, baseline) else math.inf
 
     @property
-    def bound_factor(self) -> float:
-        """`factor`."""
-        return self.factor
+    def bound_factor(self) -> float | None:
+        """`factor`; None for a derived class with another rule."""
+        return self.factor if _follows(self, MaxSlowdownConstraint) else None
 
     @property
     def prefers_lowest(self) -> bool:
-        """True."""
-        return True
+        """True, but for a derived class with another rule."""
+        return _follows(self, MaxSlowdownConstraint)
 
 
 class EnergyWithin(Objective):
@@ -334,9 +334,14 @@ class EnergyWithin(Objective):
         return measurement.energy if _is_within(self.slowdown, measurement, baseline) else math.inf
 
     @property
-    def bound_factor(self) -> float:
-        """`slowdown`."""
-        return self.slowdown
+    def bound_factor(self) -> float | None:
+        """`slowdown`; None for a derived class with another rule."""
+        return self.slowdown if _follows(self, EnergyWithin) else None
+
+
+def _follows(selector: Objective, kind: type[Objective]) -> bool:
+    """Return whether a selector chooses by the rule of a class: one that derives from it may write another."""
+    return type(selector).cost is kind.cost and type(selector).select is kind.select
 
 
 def _is_within(factor: float, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> bool:

@@ -16,7 +16,7 @@ import time
 from zeus_core._identity import ProcessIdentity
 from zeus_core._nvml import BareNvml
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.entry import LedgerEntry, LedgerKey
 from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import Outcome
@@ -46,14 +46,14 @@ def main(descriptor: int, owner_pid: int, owner_start_ticks: int) -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(_OOM_SCORE)
     nvml = BareNvml()
-    keeper = Keeper(nvml.gpu, None)
+    keeper, held = Keeper(nvml.gpu, None), dict[LedgerKey, LedgerEntry]()
     with contextlib.suppress(DeviceError):  # it is tried again when it is needed
         nvml.open()
     with socket.socket(fileno=descriptor) as owner:
         with contextlib.suppress(OSError):  # it has ended already
             owner.send(b"!", socket.MSG_NOSIGNAL)
-        _follow(owner, _open_owner(owner_pid, owner_start_ticks), keeper)
-    _restore(keeper)
+        _follow(owner, _open_owner(owner_pid, owner_start_ticks), keeper, held)
+    _restore(keeper, list(held.values()))
 
 
 def _open_owner(pid: int, start_ticks: int) -> int | None:
@@ -69,8 +69,10 @@ def _open_owner(pid: int, start_ticks: int) -> int | None:
     return None
 
 
-def _follow(owner: socket.socket, owner_process: int | None, keeper: Keeper) -> None:
-    """Take messages until the owner has ended."""
+def _follow(
+    owner: socket.socket, owner_process: int | None, keeper: Keeper, held: dict[LedgerKey, LedgerEntry]
+) -> None:
+    """Take messages until the owner has ended: hold the entries of what it has changed."""
     waiting = select.poll()
     waiting.register(owner, select.POLLIN)
     if owner_process is not None:
@@ -88,27 +90,27 @@ def _follow(owner: socket.socket, owner_process: int | None, keeper: Keeper) -> 
                 return
             if not message:
                 return
-            _take(message, keeper)
+            _take(message, keeper, held)
         if owner_process in ready:
             return
 
 
-def _take(message: bytes, keeper: Keeper) -> None:
+def _take(message: bytes, keeper: Keeper, held: dict[LedgerKey, LedgerEntry]) -> None:
     fields = json.loads(message)
     if "hold" in fields:
         with contextlib.suppress(UsageError):
-            keeper.hold("owner", LedgerEntry.from_json(fields["hold"]))
+            entry = LedgerEntry.from_json(fields["hold"])
+            held[entry.key] = entry
         if keeper.ledger is None and fields.get("ledger") is not None:
             with contextlib.suppress(OSError):
                 keeper.ledger = Ledger(fields["ledger"])
     elif "drop" in fields:
         device_uuid, knob = fields["drop"]
-        keeper.drop("owner", (device_uuid, knob))
+        held.pop((device_uuid, knob), None)
 
 
-def _restore(keeper: Keeper) -> None:
+def _restore(keeper: Keeper, due: list[LedgerEntry]) -> None:
     """Restore everything, with more tries for what fails. A driver that hangs is waited for."""
-    due = keeper.end("owner")
     for wait_seconds in (*_WAITS_SECONDS, None):
         outcomes: list[Outcome] = []
         keeper.restore_each(due, outcomes.append)

@@ -1,15 +1,12 @@
-"""The keeper of leases: remembers what each holder has changed, and restores it when the holder ends.
-
-The guardian of one process and the daemon of many are both a loop around it.
-"""
+"""The restoring of entries for others, once they have ended: by the guardian, the daemon and `zeus-core restore`."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 
 from zeus_core.errors import DeviceError
-from zeus_core.settings.entry import LedgerEntry, LedgerKey
+from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import Outcome, restore_device
 
@@ -21,9 +18,7 @@ __all__ = ["Keeper"]
 
 
 class Keeper:
-    """Holds the entries of some holders.
-
-    It does not change devices, other than to restore them. Its methods may be called from several threads.
+    """Restores devices by their entries, and finishes these in the ledger. Several threads may call its methods.
 
     Args:
         open_gpu: Opens a GPU by its UUID. It raises `DeviceError` if there is none, or the driver does not work.
@@ -34,28 +29,6 @@ class Keeper:
         self._open_gpu = open_gpu
         self.ledger = ledger
         """Where the entries are written down."""
-        self._held: dict[Hashable, dict[LedgerKey, LedgerEntry]] = {}
-        self._lock = threading.Lock()
-
-    def hold(self, holder: Hashable, entry: LedgerEntry) -> None:
-        """Remember an entry, in place of the one with the same key. The ledger is left to who writes it."""
-        with self._lock:
-            self._held.setdefault(holder, {})[entry.key] = entry
-
-    def drop(self, holder: Hashable, key: LedgerKey) -> None:
-        """Forget an entry: its holder has restored the device, or left it to somebody else."""
-        with self._lock:
-            self._held.get(holder, {}).pop(key, None)
-
-    def held_by(self, holder: Hashable) -> list[LedgerEntry]:
-        """Return the entries of one holder."""
-        with self._lock:
-            return list(self._held.get(holder, {}).values())
-
-    def end(self, holder: Hashable) -> list[LedgerEntry]:
-        """Forget a holder that has ended, and return its entries: `restore` is to be called for each."""
-        with self._lock:
-            return list(self._held.pop(holder, {}).values())
 
     def restore(self, entry: LedgerEntry) -> Outcome:
         """Restore one device, unless a new owner has done so, and finish its entry in the ledger. Never raises.

@@ -143,8 +143,8 @@ def restore_device(open_gpu: Callable[[str], Any], entry: LedgerEntry) -> Outcom
 def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
     """Restore the original, if the value in force is one of ours or cannot be read. Never raises.
 
-    Passing faults are tried again, within 0.3 s of waiting. A value that the driver
-    does not tell, such as a locked clock, is not in force any more once the machine has started anew.
+    Passing faults are tried again, within 0.3 s of waiting. A value that the driver does not tell, such as a locked
+    clock, is not in force any more once the machine has started anew.
     """
     kind, original, value = entry.kind, entry.original, None
     if not kind.is_readable and entry.owner.is_of_earlier_boot():
