@@ -577,10 +577,10 @@ def test_an_evaluation_with_two_callbacks_is_logged_right(tmp_path, monitor, gpu
 
 def test_each_evaluation_has_its_own_energy_under_any_name(tmp_path, callback, gpu):
     trainer = simulate(make_trainer(tmp_path, [callback]), gpu)
-    trainer.evaluate(examples(4), metric_key_prefix="other")
+    trainer.evaluate(examples(20), metric_key_prefix="other")  # fewer last a few updates of the counter, or none
     short = trainer.state.log_history[-1]["other_energy_j"]
     trainer.predict(examples(60))
-    assert callback.energy.evaluation()["eval_energy_j"] == pytest.approx(15 * short, rel=0.2)
+    assert callback.energy.evaluation()["eval_energy_j"] == pytest.approx(3 * short, rel=0.2)
 
 
 def test_an_evaluation_all_of_its_own_is_an_evaluation_too(tmp_path, callback, gpu):

@@ -16,7 +16,7 @@ from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting import _preparation
+from zeus_core.optimizer.carbon_aware import _follower
 from zeus_core.ports._background import ThreadBackground
 from zeus_core.pytorch._tried_limits import TriedLimits
 from zeus_core.testing import FaultyGpu
@@ -222,7 +222,7 @@ def test_readings_in_hooks_have_a_deadline_and_other_windows_wait(monkeypatch):
 @pytest.mark.parametrize(
     ("function", "prepared"),
     [
-        ("read_power_watts", lambda gpu: lambda: _preparation._power_watts(gpu)),
+        ("read_power_watts", lambda gpu: lambda: _follower._power_watts(gpu)),
         ("read_power_limit_watts", lambda gpu: lambda: TriedLimits(gpu, [1.0]).settings),
         ("read_power_limit_range_watts", lambda gpu: meter_of_a_run(gpu).spent),
     ],

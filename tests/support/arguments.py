@@ -284,7 +284,8 @@ def _public_modules(name, skip):
     yield module
     for info in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{name}."):
         last = info.name.rpartition(".")[2]
-        is_for_neighbours = info.name.startswith("zeus_core.settings.") and not info.ispkg  # as in tools/public_api.py
+        neighbours = ("zeus_core.settings.", "zeus_core.attribution.")  # as in tools/public_api.py
+        is_for_neighbours = info.name.startswith(neighbours) and not info.ispkg
         if not (last.startswith("_") or is_for_neighbours or last == "contracts" or info.name in skip):
             yield from _public_modules(info.name, skip)
 

@@ -258,6 +258,7 @@ class RunRecorder:
         now = part.told = self._ranks.combine(lambda: part.account() if part.split.extend() else self._write_down(part))
         if self._limit.is_due or set_limit_watts != self._limit.set_watts:
             self._limit.read(set_limit_watts)
+            part.split.begin_gap()  # a driver that answers late is no work of the loop
         totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
             "power_limit_w": self._limit.watts,

@@ -157,7 +157,11 @@ class ActivitySplit:
             evaluation += self._evaluation  # the one that has ended was part of it
             self._evaluation = evaluation
         self._begin(activity, evaluation is not None)
-        if activity is _STEPS:
+        self.begin_gap()
+
+    def begin_gap(self) -> None:
+        """Begin the gap before the next step, if steps are the activity and none is under way."""
+        if self.activity is _STEPS:
             self._gaps.begin(self._time_source.now())
 
     def update(self, is_last: bool = False) -> None:
