@@ -392,7 +392,8 @@ def test_anything_that_is_measured_leads_to_an_end(data):
         deviation = data.draw(st.floats(0, 1e3))
         search.tell(Trial(setting, 10, Measurement.from_energies(seconds, {0: joules}), deviation))
         tried.add(setting)
-        assert search.choice is None or search.choice in tried
+        near = 0.0 if kind == "golden" else 0.1 * max(grid)  # of one that was tried: then it is known well enough
+        assert search.choice is None or min(abs(search.choice - other) for other in tried) <= near
     assert len(tried) <= most
 
 
