@@ -145,8 +145,10 @@ class ClassEnergy:
         self._visits: dict[Hashable, int] = {}
         self._mixed = self._unsolved = 0
         self._intervals = 0
-        self.timing_seconds = self.age_seconds = 0.0
-        self.seconds = self.joules = 0.0
+        self.timing_seconds: float = 0.0
+        self.age_seconds: float = 0.0
+        self.seconds: float = 0.0
+        self.joules: float = 0.0
         self.seen: set[Hashable] = set()
 
     @property

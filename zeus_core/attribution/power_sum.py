@@ -35,8 +35,8 @@ class PowerSum:
     newest = None
 
     def __init__(self, average_seconds: float, reads_per_second: float = 16.0, seed: int = 0) -> None:
-        self.period_seconds = 1 / reads_per_second
-        self.half_width_seconds = (average_seconds + SENSOR_DELAY_SECONDS) / 2
+        self.period_seconds: float = 1 / reads_per_second
+        self.half_width_seconds: float = (average_seconds + SENSOR_DELAY_SECONDS) / 2
         self._random = random.Random(seed)
         self._planned_at = -math.inf
         self._last: tuple[float, float] | None = None

@@ -55,7 +55,8 @@ class PowerRegression:
         self.covariance: Array = np.zeros((variants, 0, 0))
         self.scale: Array = np.ones(variants)
         self.weights: Array = np.full(variants, 1 / variants)
-        self.best = self.count = 0
+        self.best: int = 0
+        self.count: int = 0
 
     @classmethod
     def of(cls, seconds: Array, joules: Array, variances: Array, expected: Array, precision: Array) -> PowerRegression:

@@ -76,8 +76,8 @@ class UpdateGrid:
         self._phi = phi
         at = phi + places * period
         off = np.maximum(np.maximum(ends[0] - at, at - ends[1]), 0.0)
-        self.off_seconds = _JITTERS * float(np.sqrt(np.square(off).mean()))
-        self.jitter_seconds = max(self.off_seconds, _LEAST_JITTER * nominal_seconds)
+        self.off_seconds: float = _JITTERS * float(np.sqrt(np.square(off).mean()))
+        self.jitter_seconds: float = max(self.off_seconds, _LEAST_JITTER * nominal_seconds)
 
     def number_near(self, moment: float) -> int:
         """Return the number of the update nearest to a moment."""

@@ -73,7 +73,7 @@ class CounterUpdates:
     """
 
     is_of_power = False
-    uncertainty_joules = 0.0
+    uncertainty_joules: float = 0.0
 
     def __init__(self, period_seconds: float, reads_per_second: float = 16.0, seed: int = 0) -> None:
         self._nominal_seconds = period_seconds

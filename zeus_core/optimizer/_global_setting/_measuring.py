@@ -277,7 +277,7 @@ class CommonBlock:
         self._exchange = exchange
         self._recorder = recorder
         self._run = run
-        self.steps = 0
+        self.steps: int = 0
         """The steps since it began."""
         self._began_seconds = 0.0
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core.events import (
     EpochBegin,
@@ -57,7 +57,8 @@ __all__ = [
 class Phase(Enum):
     """The phases, by name."""
 
-    __hash__ = object.__hash__  # that of an enum calls a function in Python, at each look into a table
+    if not TYPE_CHECKING:  # that of an enum calls a function in Python, at each look into a table
+        __hash__ = object.__hash__
 
     REST = "rest"
     PREPARE = "prepare"
@@ -74,7 +75,8 @@ class Phase(Enum):
 class Window(Enum):
     """The states of the window of a phase, by name."""
 
-    __hash__ = object.__hash__  # that of an enum calls a function in Python, at each look into a table
+    if not TYPE_CHECKING:  # that of an enum calls a function in Python, at each look into a table
+        __hash__ = object.__hash__
 
     CLOSED = "closed"
     OPEN = "open"
