@@ -56,7 +56,7 @@ WAYS = {
     resting_inside: 0.25,
     rarely_held_up: 0.05,
     hardly_held_up: 0.05,
-    of_any_energy: 1.0,
+    of_any_energy: 1.25,
     steady: 0.05,
 }
 FEW = [(way, 2, most) for way, most in WAYS.items()][:3]
