@@ -41,11 +41,13 @@ class StateFile:
         return int(self.state.clock_nanoseconds) or time.monotonic_ns()
 
     def add_fault(self, function: str | None, device_index: int, code: int, times: int | None) -> None:
-        """Put a fault behind those that are still to happen."""
+        """Put a fault behind those that are still to happen, unless it is there already and stays for good."""
         remaining = FOREVER if times is None else times
         fault = (self.function_number(function), device_index, code, remaining)
         with self.locked() as state:
             faults = [(f.function, f.device, f.code, f.remaining) for f in state.faults if f.remaining]
+            if fault in faults and remaining == FOREVER:
+                return
             for i, values in enumerate([*faults, fault]):
                 state.faults[i] = values
             for i in range(len(faults) + 1, len(state.faults)):
