@@ -11,6 +11,7 @@ import inspect
 import math
 import pkgutil
 import re
+import runpy
 import sys
 from functools import cache
 from pathlib import Path
@@ -270,6 +271,8 @@ GOOD = {
     "half_samples": [6.0],
 }
 
+FOR_NEIGHBOURS = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "public_api.py"))["FOR_NEIGHBOURS"]
+
 
 def callables(packages, skip=()):
     """Yield the name and the object of each public constructor, class method, static method and function."""
@@ -284,8 +287,7 @@ def _public_modules(name, skip):
     yield module
     for info in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{name}."):
         last = info.name.rpartition(".")[2]
-        neighbours = ("zeus_core.settings.", "zeus_core.attribution.")  # as in tools/public_api.py
-        is_for_neighbours = info.name.startswith(neighbours) and not info.ispkg
+        is_for_neighbours = info.name.startswith(FOR_NEIGHBOURS) and not info.ispkg
         if not (last.startswith("_") or is_for_neighbours or last == "contracts" or info.name in skip):
             yield from _public_modules(info.name, skip)
 
