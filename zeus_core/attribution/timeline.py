@@ -5,10 +5,10 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Estimate", "Part", "Piece", "Timeline", "seconds_by_key"]
+__all__ = ["Estimate", "Part", "Piece", "Timeline"]
 
 _EDGES_SECONDS = (0.01, 0.02, 0.045, 0.1)
 """Distances from the nearer edge of a part that bound the places near an edge; what is farther is the middle."""
@@ -61,15 +61,6 @@ class Estimate(NamedTuple):
 
     energy_joules: float
     uncertainty_joules: float
-
-
-def seconds_by_key(parts: Iterable[Part]) -> dict[Hashable, float]:
-    """Return the time of each class and span."""
-    seconds: dict[Hashable, float] = {}
-    for part in parts:
-        for key in part.keys:
-            seconds[key] = seconds.get(key, 0.0) + part.seconds
-    return seconds
 
 
 class _Change(NamedTuple):

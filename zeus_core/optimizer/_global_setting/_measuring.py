@@ -113,12 +113,6 @@ class TrialRecorder:
         self.drop_trial()
         self._piece_steps = piece_steps
 
-    @property
-    def block_seconds(self) -> float:
-        """The time measured so far."""
-        spans = [seconds for span in (*self._spans, *self._segment) for seconds in span.step_seconds]
-        return math.fsum(spans) + (self._step_ends[-1] - self._step_ends[0] if self._step_ends else 0.0)
-
     def open_segment(self) -> None:
         """Open the window of a segment."""
         self._is_catching_up = self.skips_next_step
