@@ -127,10 +127,9 @@ class Owner:
         program = textwrap.dedent(OWNER)
         for name, line in lines.items():
             program = program.replace(name, textwrap.dedent(line).strip())
-        known = openers(driver)
         self.process = driver.start(program)
         self._is_limit = "power limit" in knob
-        self.guardian = daemon_of(driver) or Guardian(self, known)
+        self.guardian = daemon_of(driver) or Guardian(self)
 
     def begin(self):
         self.expect("ready")
@@ -181,19 +180,21 @@ class Guardian:
 
     Args:
         owner: The owner.
-        known: Processes that had opened the driver before it.
     """
 
-    def __init__(self, owner, known):
-        self._owner, self._known = owner, known
+    def __init__(self, owner):
+        self._owner = owner
 
     @cached_property
     def process_id(self):
-        """Its number, once it has opened the driver."""
-        known = {*self._known, self._owner.process.pid}
-        wait_until(lambda: openers(self._owner.driver) - known)
-        (process_id,) = openers(self._owner.driver) - known
+        """Its number, once it has opened the driver: so may guardians of earlier owners, at the same time."""
+        wait_until(self._found)
+        (process_id,) = self._found()
         return process_id
+
+    def _found(self):
+        owner = f", {self._owner.process.pid}, "
+        return [process_id for process_id in openers(self._owner.driver) if owner in program_of(process_id)]
 
     def kill(self):
         os.kill(self.process_id, signal.SIGKILL)
@@ -243,6 +244,13 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.005)
+
+
+def program_of(process_id):
+    """The arguments of a process; none if it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process_id}/cmdline").read_text()
+    return ""
 
 
 def openers(driver):
