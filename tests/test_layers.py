@@ -27,6 +27,8 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_documents", "_record", "_identity", "_nvml", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
+WINGS = {"daemon"}  # products of their own: no part of the core, and no other wing, imports one
+MAY_NAME_WINGS = {"zeus_core.cli._daemon"}
 KINDS = "settings.kinds"  # what devices, files and searches call by name: below them, unlike the rest of its folder
 PURE = {"search", "pipeline", "electricity", "allocation"}
 MEASURING = {*BASE, KINDS, "device", "settings", "attribution", "monitor"}
@@ -133,6 +135,17 @@ def test_every_part_of_the_core_has_its_place_in_the_drawing():
 def test_imports_run_downward_only(part):
     upward = {(name_of(path), other) for path in modules_of(part) for other in parts_imported_by(path)}
     assert {pair for pair in upward if pair[1] not in MAY_IMPORT[part]} == set()
+
+
+def test_the_core_imports_no_wing_and_no_wing_another():
+    """The table of commands names modules of wings as text."""
+    found = {
+        (name_of(path), wing)
+        for path in MODULES
+        for wing in parts_imported_by(path) & WINGS
+        if name_of(path) not in MAY_NAME_WINGS
+    }
+    assert found == set()
 
 
 def test_no_two_parts_import_each_other_even_in_a_round_about_way():
